@@ -1,0 +1,2 @@
+//! Everything that runs inside the sampling signal handler.
+#![no_std]

@@ -1,0 +1,1 @@
+//! The preloaded library by which a process samples itself.

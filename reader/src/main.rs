@@ -1,0 +1,2 @@
+//! Records and shows profiles of programs that unwind themselves.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Shared ground of the promises under `tests/tests`.
