@@ -1,2 +1,42 @@
 //! The contract between two programs that do not trust each other: a traced process and the reader.
+//!
+//! A traced process makes a [`Region`] of shared memory. Its threads write records into it from signal handlers,
+//! each through its own [`ThreadCursor`]; a [`RegionReader`] in another process takes them out, also after the
+//! writer's death. `FORMAT.md` specifies every byte and every order of accesses.
+//!
+//! Neither side trusts a value in shared memory: the writer takes its places from private memory, the reader checks
+//! and copies before it looks. What must never happen on the writer's side: allocation, waiting, a lock, a panic.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod atomic;
+mod bell;
+mod chunk;
+mod clock;
+mod control;
+mod drain;
+mod durable;
+pub mod layout;
+mod pool;
+pub mod record;
+mod region;
+pub mod word;
+mod writer;
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+mod x86_64;
+
+pub use bell::Bell;
+pub use chunk::Chunk;
+pub use clock::{Anchor, ClockKind, Scale};
+pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_of, bucket_range};
+pub use drain::{ChunkInfo, DrainStats, DurableStats, Pass, RecordRef, RegionReader};
+pub use layout::{BellPage, Geometry, Identity, LayoutError, Mode};
+pub use pool::{Pool, Step};
+pub use record::{DurableKind, DurableRecord, RecordKind, Stack, StackHead};
+pub use region::Region;
+pub use writer::{Committed, Reservation, ThreadCursor};
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,0 +1,33 @@
+//! The one place that names atomic types, so that loom can replace all of them at once.
+//!
+//! Beside the standard types there are two *local* operations: read-modify-writes that are atomic only against
+//! signal handlers of the same thread. On x86-64 one instruction cannot be split by a signal, so they need no bus
+//! lock and no fence; everywhere else they are ordinary atomics. They must never be used on a word that two
+//! threads modify: a failing `cmpxchg` without `lock` still writes the old value back.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+pub(crate) use crate::x86_64::{local_add, local_compare_exchange};
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+pub(crate) use portable::{local_add, local_compare_exchange};
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+mod portable {
+    use super::{AtomicU64, Ordering};
+
+    /// Replaces `old` by `new` if the word still holds `old`; says whether it did.
+    pub(crate) fn local_compare_exchange(word: &AtomicU64, old: u64, new: u64) -> bool {
+        word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// Adds to the word (wrapping) and returns the value before.
+    pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
+        word.fetch_add(value, Ordering::Release)
+    }
+}

@@ -1,0 +1,467 @@
+//! The reader's view of a region: takes records out of memory that another process is writing, or wrote before it
+//! died, or fills with lies.
+//!
+//! What must never happen here: a panic, a loop whose bound comes from shared memory, a word looked at twice and
+//! expected to be the same, payload handed out that was not complete when it was copied.
+
+use core::ptr::NonNull;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::chunk::Chunk;
+use crate::clock::{Anchor, ClockKind};
+use crate::control::CountersSnapshot;
+use crate::durable::{Log, LogPlace};
+use crate::layout::{
+    CHUNK_HEADER, ChunkHeader, ControlPage, DURABLE_RECORD_MAX, Geometry, HeaderConstants, HeaderPage,
+    Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
+};
+use crate::record::{DurableKind, DurableRecord, RecordKind};
+use crate::word::{Consumed, Phase, RecordState, State, tag};
+
+/// How a drain treats chunks that are still being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Writers may be at work: takes what is complete, in order.
+    Live,
+    /// The process is gone: takes everything that was committed.
+    Final,
+}
+
+/// The chunk a record was in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkInfo {
+    /// Its index.
+    pub index: u32,
+    /// Its generation.
+    pub generation: u64,
+    /// Thread that wrote it.
+    pub tid: u32,
+    /// That thread's number in the region.
+    pub thread_seq: u32,
+    /// Records the thread had lost in all before it took this chunk.
+    pub lost: u64,
+}
+
+/// One record; the payload is a private copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordRef<'a> {
+    /// Trace-clock ticks at which it was reserved.
+    pub ticks: u64,
+    /// What it is.
+    pub kind: RecordKind,
+    /// Its number among its thread's records, from 0 without holes: a hole was overwritten, torn or void.
+    pub sequence: u64,
+    /// Little-endian words.
+    pub payload: &'a [u8],
+}
+
+/// What one drain did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainStats {
+    /// Records delivered.
+    pub records: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
+    /// Chunks given back to the writers.
+    pub chunks: u64,
+    /// Records that were reserved and never completed.
+    pub torn: u64,
+    /// Records that their writer gave up.
+    pub void: u64,
+    /// Records of a kind that this version does not know, or larger than the scratch buffer.
+    pub unknown: u64,
+    /// Chunks taken by a writer while they were being copied (overwrite mode): nothing of it was delivered.
+    pub overtaken: u64,
+    /// Things that no correct writer produces; the rest of that chunk was left out.
+    pub violations: u64,
+}
+
+/// What one reading of the durable log did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DurableStats {
+    /// Records delivered.
+    pub records: u64,
+    /// Records of a kind that this version does not know.
+    pub unknown: u64,
+    /// Records seen so far that are not complete yet: torn, if the process is gone.
+    pub pending: u64,
+    /// Things that no correct writer produces.
+    pub violations: u64,
+}
+
+/// A region being read. There must be only one reader at a time (a file lock sees to it); a successor goes on where
+/// the last one stopped, because the place in each chunk is kept in the region.
+pub struct RegionReader {
+    base: NonNull<u8>,
+    geometry: Geometry,
+    constants: HeaderConstants,
+    mode: Mode,
+    clock: ClockKind,
+    log: LogPlace,
+}
+
+// SAFETY: the memory is only accessed through atomics and stays mapped by the promise of `open`.
+unsafe impl Send for RegionReader {}
+
+impl RegionReader {
+    /// Opens a region: copies its constants, checks them against each other and against `len`, and never looks at
+    /// them again.
+    ///
+    /// # Safety
+    /// `base..base + len` must be mapped readable and writable and stay so while the reader is used; the file
+    /// behind it must be at least `len` long (touching a page beyond its end is SIGBUS).
+    pub unsafe fn open(base: NonNull<u8>, len: usize) -> Result<Self, LayoutError> {
+        if !base.addr().get().is_multiple_of(PAGE) {
+            return Err(LayoutError::Unaligned);
+        }
+        if len < 2 * PAGE {
+            return Err(LayoutError::TooShort(2 * PAGE as u64, len as u64));
+        }
+        // SAFETY: page 0 is inside the mapping, aligned, and made of atomics.
+        let header = unsafe { base.cast::<HeaderPage>().as_ref() };
+        // Acquire of the release in `Region::format`: the constants are visible.
+        let magic = header.magic.load(Ordering::Acquire);
+        if magic != MAGIC {
+            return Err(LayoutError::BadMagic(magic));
+        }
+        let mut words = [0; HeaderConstants::WORDS];
+        for (copy, word) in words.iter_mut().zip(&header.words) {
+            *copy = word.load(Ordering::Relaxed);
+        }
+        let constants = HeaderConstants::from_words(words);
+        let (geometry, mode, clock) = constants.validate(len)?;
+        Ok(Self { base, geometry, constants, mode, clock, log: LogPlace::default() })
+    }
+
+    /// Who wrote the region.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.constants.identity()
+    }
+
+    /// The sizes of the region.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What a full pool does with new records.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The trace clock.
+    #[must_use]
+    pub fn clock(&self) -> ClockKind {
+        self.clock
+    }
+
+    /// The clocks when the region was made; later readings are durable records.
+    #[must_use]
+    pub fn anchor(&self) -> Anchor {
+        self.constants.anchor()
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn counters(&self) -> CountersSnapshot {
+        self.control().snapshot()
+    }
+
+    /// Whether at least one chunk is complete: what a reader looks at between announcing sleep and sleeping.
+    #[must_use]
+    pub fn has_complete(&self) -> bool {
+        let complete =
+            |index| self.chunk(index).is_some_and(|chunk| chunk.state().phase() == Phase::Complete);
+        (0..self.backed()).any(complete)
+    }
+
+    /// Delivers the durable records that became complete since the last call, about in order of their appending
+    /// (one that took long comes later). Records are parsed from a private copy.
+    pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
+        let mut stats = DurableStats::default();
+        let mut place = self.log;
+        let log = self.log();
+        let mut copy = [0u8; DURABLE_RECORD_MAX];
+        let sound = place.advance(log, &mut |header, at| {
+            let Some(copy) = copy.get_mut(..header.bytes()) else {
+                stats.violations += 1;
+                return;
+            };
+            copy_words(log.words.get(at + 1..).unwrap_or(&[]), copy);
+            match DurableKind::from_number(header.kind()) {
+                None => stats.unknown += 1,
+                Some(kind) => match DurableRecord::parse(kind, copy) {
+                    None => stats.violations += 1,
+                    Some(record) => {
+                        stats.records += 1;
+                        sink(record);
+                    }
+                },
+            }
+        });
+        self.log = place;
+        stats.violations += u64::from(!sound);
+        stats.pending = place.waiting() as u64;
+        stats
+    }
+
+    /// Delivers pool records that were not delivered before, chunk by chunk, in order within each chunk, and gives
+    /// complete chunks back to the writers. Order across chunks is by `sequence` within a thread and by `ticks`
+    /// between threads. `scratch` takes one payload at a time and should be as long as a chunk.
+    ///
+    /// Bounded by the size of the pool. If this process dies inside, at most the records of one chunk are delivered
+    /// again by its successor; (generation, sequence) tells.
+    pub fn drain(
+        &mut self,
+        pass: Pass,
+        scratch: &mut [u8],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> DrainStats {
+        let mut stats = DrainStats::default();
+        for index in 0..self.backed() {
+            let Some(chunk) = self.chunk(index) else { break };
+            let state = chunk.state();
+            let generation = state.generation();
+            let mut walk =
+                Walk { chunk, index: index as u32, generation, pass, owned: true, stats: &mut stats };
+            match state.phase() {
+                Phase::Free => self.mend_hint(index),
+                Phase::Writing => {
+                    walk.owned = false;
+                    walk.run(scratch, sink);
+                }
+                Phase::Complete => {
+                    if chunk.claim(generation) {
+                        self.control().fill.complete.fetch_sub(1, Ordering::Relaxed);
+                        walk.run(scratch, sink);
+                        self.release(index, chunk, generation, &mut stats);
+                    }
+                }
+                // A predecessor died holding it.
+                Phase::Reading => {
+                    walk.run(scratch, sink);
+                    self.release(index, chunk, generation, &mut stats);
+                }
+            }
+        }
+        stats
+    }
+
+    /// Completes the chunks of a thread that is known to be gone (its `ThreadEnd` was read), so that the next drain
+    /// takes what it left behind. The number of chunks.
+    pub fn retire(&mut self, tid: u32, thread_seq: u32) -> u32 {
+        let mut retired = 0;
+        for index in 0..self.backed() {
+            let Some(chunk) = self.chunk(index) else { break };
+            let state = chunk.state();
+            let owner = chunk.header.owner.load(Ordering::Relaxed);
+            let owned = owner == u64::from(thread_seq) << 32 | u64::from(tid);
+            if owned && state.phase() == Phase::Writing && chunk.complete(state.generation()) {
+                self.control().fill.complete.fetch_add(1, Ordering::Relaxed);
+                retired += 1;
+            }
+        }
+        retired
+    }
+
+    fn release(&self, index: usize, chunk: Chunk<'_>, generation: u64, stats: &mut DrainStats) {
+        if chunk.release(generation) {
+            stats.chunks += 1;
+            self.mend_hint(index);
+        } else {
+            stats.violations += 1;
+        }
+    }
+
+    /// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
+    fn mend_hint(&self, index: usize) {
+        if let Some(word) = self.bitmap().get(index / 64) {
+            let bit = 1 << (index % 64);
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn backed(&self) -> usize {
+        let chunks = self.control().backed.chunks.load(Ordering::Acquire);
+        chunks.min(u64::from(self.geometry.chunk_capacity)) as usize
+    }
+
+    fn control(&self) -> &ControlPage {
+        // SAFETY: the control page is inside the mapping (checked in `open`), aligned and made of atomics.
+        unsafe { self.base.add(control_offset()).cast::<ControlPage>().as_ref() }
+    }
+
+    fn log(&self) -> Log<'static> {
+        let backed =
+            self.control().backed.durable.load(Ordering::Acquire).min(self.geometry.durable_capacity);
+        let words = self.words(self.geometry.durable_offset(), (backed / 8) as usize);
+        // SAFETY: the control page is inside the mapping; the log is used only while `self` is borrowed by the one
+        // caller, `durable`, so the memory is still mapped.
+        let control = unsafe { self.base.add(control_offset()).cast::<ControlPage>().as_ref() };
+        Log { reserve: &control.durable.reserve, words }
+    }
+
+    fn bitmap(&self) -> &[AtomicU64] {
+        self.words(self.geometry.bitmap_offset(), self.geometry.bitmap_words())
+    }
+
+    fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
+        if index >= self.geometry.chunk_capacity as usize {
+            return None;
+        }
+        let offset = self.geometry.chunk_offset(index as u32);
+        // SAFETY: the index is inside the validated capacity, so the chunk is inside the mapping and aligned.
+        let header = unsafe { self.base.add(offset).cast::<ChunkHeader>().as_ref() };
+        let words = self.words(offset + CHUNK_HEADER, self.geometry.chunk_words());
+        Some(Chunk { header, words, nonce: self.constants.region_nonce })
+    }
+
+    /// Words of the mapping as atomics; `offset` and `words` come from the validated private geometry.
+    fn words<'a>(&self, offset: usize, words: usize) -> &'a [AtomicU64] {
+        // SAFETY: every caller passes a range of the validated geometry, whose total length was checked against the
+        // mapping; the memory is aligned, only accessed through atomics, and mapped as long as `self` is used, and
+        // no caller lets the slice outlive `self`.
+        unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), words) }
+    }
+}
+
+/// One reading of one chunk.
+pub(crate) struct Walk<'a, 's> {
+    pub(crate) chunk: Chunk<'a>,
+    pub(crate) index: u32,
+    pub(crate) generation: u64,
+    pub(crate) pass: Pass,
+    /// Nobody else touches the chunk: the reader has claimed it.
+    pub(crate) owned: bool,
+    pub(crate) stats: &'s mut DrainStats,
+}
+
+impl Walk<'_, '_> {
+    /// Delivers the chunk's records from the reader's place on, and moves the place.
+    ///
+    /// How far headers can be believed: all those before `sealed`, once it is there; before that, as long as fewer
+    /// words were seen complete than `committed` says, a committed record is still ahead, and every header up to it
+    /// has been written, because only the newest record of a chunk can lack one.
+    pub(crate) fn run(&mut self, scratch: &mut [u8], sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>)) {
+        let (chunk, generation) = (self.chunk, self.generation);
+        let before = chunk.header.consumed.load(Ordering::Relaxed);
+        let mut at = Consumed::unpack(before, generation);
+        if at.finished {
+            return;
+        }
+        let size = chunk.words.len();
+        let sealed = chunk.sealed(generation);
+        let committed = chunk.committed(generation);
+        if sealed.unwrap_or(0).max(committed).max(at.offset) > size {
+            return self.violation(at);
+        }
+        let owner = chunk.header.owner.load(Ordering::Relaxed);
+        let info = ChunkInfo {
+            index: self.index,
+            generation,
+            tid: owner as u32,
+            thread_seq: (owner >> 32) as u32,
+            lost: chunk.header.lost.load(Ordering::Relaxed),
+        };
+        let first = chunk.header.first.load(Ordering::Relaxed);
+        let ts_base = chunk.header.ts_base.load(Ordering::Relaxed);
+        let mut complete = at.offset;
+        // Each turn moves by at least one word, so this ends within the chunk.
+        while sealed.map_or(complete < committed, |end| at.offset < end) {
+            let limit = sealed.unwrap_or(size);
+            let Some(header) = chunk.record(at.offset, generation, limit) else {
+                if self.owned || chunk.still(generation) {
+                    self.violation(at);
+                } else {
+                    self.stats.overtaken += 1;
+                }
+                return;
+            };
+            let words = header.words();
+            if header.state() == RecordState::Busy {
+                if !self.passes_over(sealed.is_some(), at.waits) {
+                    at.waits = if sealed.is_some() { at.waits + 1 } else { 0 };
+                    break;
+                }
+                self.stats.torn += 1;
+            } else {
+                let payload = at.offset + 1 + usize::from(header.is_wide());
+                let bytes = (at.offset + words).saturating_sub(payload) * 8;
+                let copy = scratch.get_mut(..bytes);
+                let fits = copy.is_some();
+                let copy: &mut [u8] = copy.unwrap_or(&mut []);
+                copy_words(chunk.words.get(payload..).unwrap_or(&[]), copy);
+                let ticks = if header.is_wide() {
+                    chunk.load(at.offset + 1)
+                } else {
+                    ts_base.wrapping_add(u64::from(header.delta()))
+                };
+                if !self.owned && !chunk.still(generation) {
+                    self.stats.overtaken += 1;
+                    return;
+                }
+                let sequence = first.wrapping_add(at.index as u64);
+                match RecordKind::from_number(header.kind()) {
+                    Some(RecordKind::Void) => self.stats.void += 1,
+                    Some(kind) if fits => {
+                        self.stats.records += 1;
+                        self.stats.bytes += bytes as u64;
+                        sink(info, RecordRef { ticks, kind, sequence, payload: copy });
+                    }
+                    _ => self.stats.unknown += 1,
+                }
+                complete += words;
+                at.waits = 0;
+            }
+            at.offset += words;
+            at.index += 1;
+        }
+        self.leave(at, sealed, before);
+    }
+
+    /// Whether an unfinished record is passed over (and lost, should it be finished after all): when nobody can
+    /// finish it, or when its chunk was left by its writer many passes ago.
+    fn passes_over(&self, sealed: bool, waits: u8) -> bool {
+        self.owned || self.pass == Pass::Final || (sealed && waits >= Consumed::MAX_WAITS)
+    }
+
+    fn leave(&mut self, mut at: Consumed, sealed: Option<usize>, before: u64) {
+        let over = self.owned || self.pass == Pass::Final;
+        if over && sealed.is_none() {
+            // What lies behind the last committed record is not proven to be a header: this only counts.
+            let next = self.chunk.record(at.offset, self.generation, self.chunk.words.len());
+            let ours = |tag_seen| tag_seen == tag(self.generation, self.chunk.nonce);
+            self.stats.torn += u64::from(next.is_some_and(|next| ours(next.tag())));
+        }
+        at.finished = over || sealed.is_some_and(|end| at.offset >= end);
+        let after = at.pack(self.generation);
+        if after != before {
+            self.chunk.header.consumed.store(after, Ordering::Relaxed);
+        }
+    }
+
+    fn violation(&mut self, mut at: Consumed) {
+        self.stats.violations += 1;
+        at.finished = true;
+        self.chunk.header.consumed.store(at.pack(self.generation), Ordering::Relaxed);
+    }
+}
+
+/// Copies words to bytes, little-endian; as many as both sides have.
+fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
+    for (word, place) in words.iter().zip(bytes.chunks_mut(8)) {
+        let value = word.load(Ordering::Relaxed).to_le_bytes();
+        place.copy_from_slice(value.get(..place.len()).unwrap_or(&value));
+    }
+}
+
+/// The state word as the reader prints it in diagnostics.
+impl core::fmt::Display for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?} {}", self.phase(), self.generation())
+    }
+}

@@ -1,0 +1,184 @@
+//! The durable log: records that must not be overwritten (processes, modules, threads), appended by any thread.
+//!
+//! Space is reserved by one compare-and-swap of `last | end`; the record's header is then PENDING, and DONE (release)
+//! when the payload is there. As in chunks only the newest record can lack a header, and whoever reserves next writes
+//! it. The log only grows, so a word that nobody has written is zero. Not for signal handlers: nothing here is
+//! bounded by more than the number of appenders.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::control::Loss;
+use crate::layout::DURABLE_RECORD_MAX;
+
+/// Other appenders that may get in between before a record is given up.
+const RETRIES: usize = 4096;
+
+/// Header of a durable record: `state:16 | kind:16 | bytes:32` from the top bit down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogHeader(pub(crate) u64);
+
+impl LogHeader {
+    const PENDING: u64 = 0x9e4d;
+    const DONE: u64 = 0xd07e;
+
+    fn pending(words: usize) -> Self {
+        Self(Self::PENDING << 48 | (words.saturating_sub(1) as u64 * 8) & 0xffff_ffff)
+    }
+
+    fn done(kind: u16, bytes: u32) -> Self {
+        Self(Self::DONE << 48 | u64::from(kind) << 32 | u64::from(bytes))
+    }
+
+    pub(crate) fn is_pending(self) -> bool {
+        self.0 >> 48 == Self::PENDING
+    }
+
+    pub(crate) fn is_done(self) -> bool {
+        self.0 >> 48 == Self::DONE
+    }
+
+    pub(crate) fn kind(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    /// Payload bytes.
+    pub(crate) fn bytes(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+
+    /// Words of the record, header included.
+    pub(crate) fn words(self) -> usize {
+        1 + self.bytes().div_ceil(8)
+    }
+}
+
+/// The log in memory: its reserve word, and the words that have memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Log<'a> {
+    pub(crate) reserve: &'a AtomicU64,
+    pub(crate) words: &'a [AtomicU64],
+}
+
+impl Log<'_> {
+    /// Where the log ends, in words; whatever the shared word says, inside the memory.
+    pub(crate) fn end(&self) -> usize {
+        // Acquire of the compare-and-swap in `append`: all headers but the newest are visible.
+        ((self.reserve.load(Ordering::Acquire) & 0xffff_ffff) as usize).min(self.words.len())
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.end() as u64 * 8
+    }
+
+    pub(crate) fn append(&self, kind: u16, parts: &[&[u8]]) -> Result<(), Loss> {
+        let bytes = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        if bytes > DURABLE_RECORD_MAX {
+            return Err(Loss::TooLarge);
+        }
+        let words = 1 + bytes.div_ceil(8);
+        for _ in 0..RETRIES {
+            let seen = self.reserve.load(Ordering::Acquire);
+            let (last, end) = ((seen >> 32) as usize, (seen & 0xffff_ffff) as usize);
+            self.help(last, end);
+            let Some(place) = self.words.get(end..end.saturating_add(words)) else {
+                return Err(Loss::DurableFull);
+            };
+            let next = (words as u64) << 32 | (end + words) as u64;
+            // Release: whoever sees the new end sees the header of the record below it.
+            if self.reserve.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            let Some((header, payload)) = place.split_first() else { return Err(Loss::DurableFull) };
+            let pending = LogHeader::pending(words).0;
+            // Fails if a later appender has helped; the value is the same.
+            let _ = header.compare_exchange(0, pending, Ordering::Relaxed, Ordering::Relaxed);
+            fill(payload, parts);
+            // Acquired by the reader's load of the header.
+            header.store(LogHeader::done(kind, bytes as u32).0, Ordering::Release);
+            return Ok(());
+        }
+        Err(Loss::Retries)
+    }
+
+    fn help(&self, last: usize, end: usize) {
+        if last != 0
+            && let Some(header) = end.checked_sub(last).and_then(|at| self.words.get(at))
+        {
+            let pending = LogHeader::pending(last).0;
+            let _ = header.compare_exchange(0, pending, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Stores the parts one after the other as little-endian words, the last one padded with zeros.
+fn fill(words: &[AtomicU64], parts: &[&[u8]]) {
+    let mut bytes = parts.iter().flat_map(|part| part.iter().copied());
+    for word in words {
+        let mut value = [0u8; 8];
+        for byte in &mut value {
+            match bytes.next() {
+                Some(next) => *byte = next,
+                None => break,
+            }
+        }
+        word.store(u64::from_le_bytes(value), Ordering::Relaxed);
+    }
+}
+
+/// The reader's place in the log, and the records it passed over because they were still being written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogPlace {
+    next: usize,
+    pending: [u32; Self::PENDING],
+    waiting: usize,
+}
+
+impl LogPlace {
+    const PENDING: usize = 16;
+
+    /// Records passed over that are still not complete.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Calls `sink` with header and position of every record that became complete since the last call. Bounded by
+    /// the length of the log. False: the log is not one.
+    pub(crate) fn advance(&mut self, log: Log<'_>, sink: &mut dyn FnMut(LogHeader, usize)) -> bool {
+        let end = log.end();
+        let load = |at: usize| log.words.get(at).map(|word| LogHeader(word.load(Ordering::Acquire)));
+        let mut kept = 0;
+        for slot in 0..self.waiting.min(Self::PENDING) {
+            let at = self.pending[slot];
+            match load(at as usize) {
+                Some(header) if header.is_done() => sink(header, at as usize),
+                _ => {
+                    self.pending[kept] = at;
+                    kept += 1;
+                }
+            }
+        }
+        self.waiting = kept;
+        while self.next < end {
+            let Some(header) = load(self.next) else { return false };
+            if header.0 == 0 {
+                return true;
+            }
+            let after = self.next.saturating_add(header.words());
+            if after > end || header.bytes() > DURABLE_RECORD_MAX + 8 {
+                return false;
+            }
+            if header.is_done() {
+                sink(header, self.next);
+            } else if header.is_pending() {
+                if self.waiting == Self::PENDING {
+                    return true;
+                }
+                self.pending[self.waiting] = self.next as u32;
+                self.waiting += 1;
+            } else {
+                return false;
+            }
+            self.next = after;
+        }
+        true
+    }
+}

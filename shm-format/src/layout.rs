@@ -1,0 +1,478 @@
+//! Where everything lies: the one definition of the region's bytes, shared by both sides.
+//!
+//! `FORMAT.md` is this file in prose; the assertions below pin sizes and offsets, so that neither changes unnoticed.
+//! Nothing here reads or writes shared memory.
+
+use crate::atomic::{AtomicU32, AtomicU64};
+use crate::clock::{Anchor, ClockKind};
+
+/// First eight bytes of a region, written last: `"SWREGION"` as a little-endian number.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
+/// First eight bytes of a bell page: `"SWBELL\0\0"`.
+pub const BELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
+/// Version of the whole format. A reader accepts its own version only.
+pub const VERSION: u32 = 1;
+/// Unit in which the parts of a region are laid out. Fixed by the format, not by the machine.
+pub const PAGE: usize = 4096;
+/// Chunk header, in bytes.
+pub const CHUNK_HEADER: usize = 64;
+/// Number of loss causes and of skip causes that have room in the control page.
+pub const CAUSES: usize = 8;
+/// Buckets of the handler-time histogram: four per power of two.
+pub const HISTOGRAM: usize = 160;
+/// Largest payload of one durable record, in bytes.
+pub const DURABLE_RECORD_MAX: usize = 16 * 1024;
+
+const CONTROL_OFFSET: usize = PAGE;
+const BITMAP_OFFSET: usize = 2 * PAGE;
+
+/// What happens when every chunk is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// New records are dropped and counted until the reader has freed a chunk.
+    Discard = 1,
+    /// The oldest complete chunk is overwritten: a flight recorder.
+    Overwrite = 2,
+}
+
+impl Mode {
+    /// The mode of that number, if there is one.
+    #[must_use]
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            1 => Some(Self::Discard),
+            2 => Some(Self::Overwrite),
+            _ => None,
+        }
+    }
+}
+
+/// Who wrote a region. The pid alone names nothing: pids are reused and survive exec.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Process id in the writer's pid namespace.
+    pub pid: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Field 22 of `/proc/self/stat`: clock ticks after boot.
+    pub start_time: u64,
+    /// `/proc/sys/kernel/random/boot_id` as 16 bytes.
+    pub boot_id: [u8; 16],
+    /// The same for all regions of one recording session.
+    pub session_nonce: u64,
+    /// Different for each region: after exec and fork there is a new one.
+    pub region_nonce: u64,
+}
+
+/// Why a region cannot be made or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The mapping is smaller than its own header or than the geometry says (bytes wanted, bytes mapped).
+    TooShort(u64, u64),
+    /// The base address is not on a page boundary.
+    Unaligned,
+    /// The first bytes are not those of a region or bell: not one, or not finished being made.
+    BadMagic(u64),
+    /// Another version of the format.
+    BadVersion(u32),
+    /// A geometry field is out of its range; the name says which.
+    BadGeometry(&'static str),
+    /// A constant of the header has no meaning; the name says which.
+    BadHeader(&'static str),
+}
+
+impl core::fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::TooShort(wanted, have) => write!(f, "region needs {wanted} bytes but has {have}"),
+            Self::Unaligned => f.write_str("region is not mapped at a page boundary"),
+            Self::BadMagic(magic) => write!(f, "not a region: magic is {magic:#018x}"),
+            Self::BadVersion(version) => write!(f, "region format version {version}, expected {VERSION}"),
+            Self::BadGeometry(field) => write!(f, "region geometry: {field} is out of range"),
+            Self::BadHeader(field) => write!(f, "region header: {field} has no known value"),
+        }
+    }
+}
+
+impl core::error::Error for LayoutError {}
+
+/// Sizes of a region. Capacities are address space (the file is sparse); backed parts have memory behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of one chunk, header included: a power of two from 4 KiB to 32 KiB.
+    pub chunk_size: u32,
+    /// Number of chunks in the address space: 1 to 65,535.
+    pub chunk_capacity: u32,
+    /// Number of chunks that have memory at the start.
+    pub chunks_backed: u32,
+    /// Bytes of address space for durable records: whole pages, at most 1 GiB.
+    pub durable_capacity: u64,
+    /// Bytes of it that have memory at the start: whole pages.
+    pub durable_backed: u64,
+}
+
+impl Default for Geometry {
+    /// 4,096 chunks of 16 KiB, 64 of them backed; 4 MiB of durable records, 64 KiB backed.
+    fn default() -> Self {
+        Self {
+            chunk_size: 16 * 1024,
+            chunk_capacity: 4096,
+            chunks_backed: 64,
+            durable_capacity: 4 << 20,
+            durable_backed: 64 << 10,
+        }
+    }
+}
+
+impl Geometry {
+    /// Checks every field against its range.
+    pub const fn validate(&self) -> Result<(), LayoutError> {
+        if !self.chunk_size.is_power_of_two() || self.chunk_size < 4096 || self.chunk_size > 32 * 1024 {
+            return Err(LayoutError::BadGeometry("chunk size"));
+        }
+        if self.chunk_capacity == 0 || self.chunk_capacity > 65_535 {
+            return Err(LayoutError::BadGeometry("chunk capacity"));
+        }
+        if self.chunks_backed > self.chunk_capacity {
+            return Err(LayoutError::BadGeometry("backed chunks"));
+        }
+        if !self.durable_capacity.is_multiple_of(PAGE as u64) || self.durable_capacity > 1 << 30 {
+            return Err(LayoutError::BadGeometry("durable capacity"));
+        }
+        if !self.durable_backed.is_multiple_of(PAGE as u64) || self.durable_backed > self.durable_capacity {
+            return Err(LayoutError::BadGeometry("backed durable bytes"));
+        }
+        Ok(())
+    }
+
+    /// Words of a chunk after its header.
+    #[must_use]
+    pub const fn chunk_words(&self) -> usize {
+        (self.chunk_size as usize - CHUNK_HEADER) / 8
+    }
+
+    /// Words of the free bitmap: one bit per chunk.
+    #[must_use]
+    pub const fn bitmap_words(&self) -> usize {
+        (self.chunk_capacity as usize).div_ceil(64)
+    }
+
+    /// Offset of the free bitmap in the region.
+    #[must_use]
+    pub const fn bitmap_offset(&self) -> usize {
+        BITMAP_OFFSET
+    }
+
+    /// Offset of the durable records; everything before it must have memory from the start.
+    #[must_use]
+    pub const fn durable_offset(&self) -> usize {
+        BITMAP_OFFSET + (self.bitmap_words() * 8).next_multiple_of(PAGE)
+    }
+
+    /// Offset of a chunk; `chunk_offset(chunk_capacity)` is the end of the region.
+    #[must_use]
+    pub const fn chunk_offset(&self, index: u32) -> usize {
+        self.durable_offset() + self.durable_capacity as usize + index as usize * self.chunk_size as usize
+    }
+
+    /// Length of the whole region in bytes, sparse parts included.
+    #[must_use]
+    pub const fn total_len(&self) -> usize {
+        self.chunk_offset(self.chunk_capacity)
+    }
+}
+
+/// Page 0: constants, written once before the magic and never again.
+#[repr(C)]
+pub struct HeaderPage {
+    pub(crate) magic: AtomicU64,
+    pub(crate) words: [AtomicU64; HeaderConstants::WORDS],
+}
+
+/// The constants of page 0 as they lie there after the magic, in 64-bit words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct HeaderConstants {
+    pub(crate) version: u32,
+    pub(crate) header_len: u32,
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) start_time: u64,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) session_nonce: u64,
+    pub(crate) region_nonce: u64,
+    pub(crate) mode: u32,
+    pub(crate) clock: u32,
+    pub(crate) anchor: [u64; 3],
+    pub(crate) total_len: u64,
+    pub(crate) durable_offset: u64,
+    pub(crate) durable_capacity: u64,
+    pub(crate) chunks_offset: u64,
+    pub(crate) chunk_size: u32,
+    pub(crate) chunk_capacity: u32,
+}
+
+impl HeaderConstants {
+    /// The constants are this many 64-bit words.
+    pub const WORDS: usize = size_of::<Self>() / 8;
+
+    pub(crate) fn new(geometry: &Geometry, id: &Identity, mode: Mode, clock: ClockKind, at: Anchor) -> Self {
+        Self {
+            version: VERSION,
+            header_len: (8 + size_of::<Self>()) as u32,
+            pid: id.pid,
+            uid: id.uid,
+            start_time: id.start_time,
+            boot_id: id.boot_id,
+            session_nonce: id.session_nonce,
+            region_nonce: id.region_nonce,
+            mode: mode as u32,
+            clock: clock as u32,
+            anchor: [at.ticks, at.monotonic_ns, at.realtime_ns],
+            total_len: geometry.total_len() as u64,
+            durable_offset: geometry.durable_offset() as u64,
+            durable_capacity: geometry.durable_capacity,
+            chunks_offset: geometry.chunk_offset(0) as u64,
+            chunk_size: geometry.chunk_size,
+            chunk_capacity: geometry.chunk_capacity,
+        }
+    }
+
+    pub(crate) const fn to_words(self) -> [u64; Self::WORDS] {
+        // SAFETY: both types have the same size, the struct has no padding (asserted below by its offsets), and
+        // every bit pattern is a valid u64.
+        unsafe { core::mem::transmute(self) }
+    }
+
+    pub(crate) const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        // SAFETY: both types have the same size, and every field is an integer for which every pattern is valid.
+        unsafe { core::mem::transmute(words) }
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            pid: self.pid,
+            uid: self.uid,
+            start_time: self.start_time,
+            boot_id: self.boot_id,
+            session_nonce: self.session_nonce,
+            region_nonce: self.region_nonce,
+        }
+    }
+
+    pub(crate) const fn anchor(&self) -> Anchor {
+        Anchor { ticks: self.anchor[0], monotonic_ns: self.anchor[1], realtime_ns: self.anchor[2] }
+    }
+
+    /// Checks the copy against the mapping's length and against itself; gives the geometry with nothing backed.
+    pub(crate) fn validate(&self, mapped: usize) -> Result<(Geometry, Mode, ClockKind), LayoutError> {
+        if self.version != VERSION {
+            return Err(LayoutError::BadVersion(self.version));
+        }
+        if self.header_len as usize != 8 + size_of::<Self>() {
+            return Err(LayoutError::BadHeader("header length"));
+        }
+        let mode = Mode::from_raw(self.mode).ok_or(LayoutError::BadHeader("mode"))?;
+        let clock = ClockKind::from_raw(self.clock).ok_or(LayoutError::BadHeader("clock"))?;
+        let geometry = Geometry {
+            chunk_size: self.chunk_size,
+            chunk_capacity: self.chunk_capacity,
+            chunks_backed: 0,
+            durable_capacity: self.durable_capacity,
+            durable_backed: 0,
+        };
+        geometry.validate()?;
+        if self.durable_offset != geometry.durable_offset() as u64 {
+            return Err(LayoutError::BadGeometry("durable offset"));
+        }
+        if self.chunks_offset != geometry.chunk_offset(0) as u64 {
+            return Err(LayoutError::BadGeometry("chunks offset"));
+        }
+        if self.total_len != geometry.total_len() as u64 {
+            return Err(LayoutError::BadGeometry("total length"));
+        }
+        if mapped < geometry.total_len() {
+            return Err(LayoutError::TooShort(self.total_len, mapped as u64));
+        }
+        Ok((geometry, mode, clock))
+    }
+}
+
+/// Events and what they stand for: a count, and the sum of their weights.
+#[repr(C)]
+pub struct Tally {
+    pub(crate) count: AtomicU64,
+    pub(crate) weight: AtomicU64,
+}
+
+/// Where writers look for a free chunk.
+#[repr(C, align(128))]
+pub struct SearchLine {
+    /// Bitmap word at which the next search begins.
+    pub(crate) word: AtomicU64,
+    /// Next chunk to look at when overwriting.
+    pub(crate) hand: AtomicU64,
+}
+
+/// How full the pool is.
+#[repr(C, align(128))]
+pub struct FillLine {
+    /// Chunks in phase Complete: up with each completion, down when one is taken. A hint.
+    pub(crate) complete: AtomicU64,
+    /// Complete chunks that were overwritten unread.
+    pub(crate) overwritten: AtomicU64,
+}
+
+/// The end of the durable log.
+#[repr(C, align(128))]
+pub struct DurableLine {
+    /// `last:32 | end:32` in words: the length of the newest record and the end of the log.
+    pub(crate) reserve: AtomicU64,
+}
+
+/// How much of the region has memory. Written by the agent for the reader; the agent keeps its own copy.
+#[repr(C, align(128))]
+pub struct BackedLine {
+    pub(crate) chunks: AtomicU64,
+    pub(crate) durable: AtomicU64,
+}
+
+/// The counters that every sample touches.
+#[repr(C, align(128))]
+pub struct SampleLine {
+    pub(crate) fired: Tally,
+    pub(crate) recorded: Tally,
+    pub(crate) truncated: AtomicU64,
+}
+
+/// Samples that gave no record, by cause.
+#[repr(C, align(128))]
+pub struct CauseLine {
+    pub(crate) causes: [Tally; CAUSES],
+}
+
+/// Threads seen.
+#[repr(C, align(128))]
+pub struct ThreadLine {
+    pub(crate) started: AtomicU64,
+    pub(crate) ended: AtomicU64,
+}
+
+/// Page 1: everything that changes outside the durable log and the chunks. Each group has its own 128 bytes (two
+/// cache lines, because processors fetch them in pairs).
+#[repr(C)]
+pub struct ControlPage {
+    pub(crate) search: SearchLine,
+    pub(crate) fill: FillLine,
+    pub(crate) durable: DurableLine,
+    pub(crate) backed: BackedLine,
+    pub(crate) sample: SampleLine,
+    pub(crate) lost: CauseLine,
+    pub(crate) skipped: CauseLine,
+    pub(crate) thread: ThreadLine,
+    pub(crate) handler_time: [AtomicU64; HISTOGRAM],
+}
+
+/// The first 64 bytes of a chunk.
+#[repr(C)]
+pub struct ChunkHeader {
+    /// [`State`](crate::word::State): who owns the chunk.
+    pub(crate) state: AtomicU64,
+    /// [`Tagged`](crate::word::Tagged): words of all records that are complete, in whatever order.
+    pub(crate) committed: AtomicU64,
+    /// [`Tagged`](crate::word::Tagged): where the records end, once the writer has left the chunk.
+    pub(crate) sealed: AtomicU64,
+    /// Ticks from which the records' deltas count.
+    pub(crate) ts_base: AtomicU64,
+    /// `thread sequence:32 | tid:32` of the owner.
+    pub(crate) owner: AtomicU64,
+    /// Sequence, within its thread, of the first record.
+    pub(crate) first: AtomicU64,
+    /// Records that the thread had lost in all when it took the chunk.
+    pub(crate) lost: AtomicU64,
+    /// The reader's place; writers neither read nor write it.
+    pub(crate) consumed: AtomicU64,
+}
+
+/// The bell: one page per session, shared by the reader and all its writers.
+#[repr(C)]
+pub struct BellPage {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    pub(crate) reserved: AtomicU32,
+    pub(crate) sleeping: BellWord,
+    pub(crate) stop: BellWord,
+}
+
+/// One word of the bell on its own 128 bytes.
+#[repr(C, align(128))]
+pub struct BellWord(pub(crate) AtomicU32);
+
+#[cfg(not(loom))]
+mod pinned {
+    use super::*;
+    use core::mem::offset_of;
+
+    const _: () = {
+        assert!(cfg!(target_endian = "little"), "the format is little-endian and read in place");
+        assert!(HeaderConstants::WORDS == 16 && size_of::<HeaderConstants>() == 128);
+        assert!(size_of::<HeaderPage>() == 136 && offset_of!(HeaderPage, words) == 8);
+        assert!(offset_of!(HeaderConstants, version) + 8 == 8);
+        assert!(offset_of!(HeaderConstants, header_len) + 8 == 12);
+        assert!(offset_of!(HeaderConstants, pid) + 8 == 16);
+        assert!(offset_of!(HeaderConstants, uid) + 8 == 20);
+        assert!(offset_of!(HeaderConstants, start_time) + 8 == 24);
+        assert!(offset_of!(HeaderConstants, boot_id) + 8 == 32);
+        assert!(offset_of!(HeaderConstants, session_nonce) + 8 == 48);
+        assert!(offset_of!(HeaderConstants, region_nonce) + 8 == 56);
+        assert!(offset_of!(HeaderConstants, mode) + 8 == 64);
+        assert!(offset_of!(HeaderConstants, clock) + 8 == 68);
+        assert!(offset_of!(HeaderConstants, anchor) + 8 == 72);
+        assert!(offset_of!(HeaderConstants, total_len) + 8 == 96);
+        assert!(offset_of!(HeaderConstants, durable_offset) + 8 == 104);
+        assert!(offset_of!(HeaderConstants, durable_capacity) + 8 == 112);
+        assert!(offset_of!(HeaderConstants, chunks_offset) + 8 == 120);
+        assert!(offset_of!(HeaderConstants, chunk_size) + 8 == 128);
+        assert!(offset_of!(HeaderConstants, chunk_capacity) + 8 == 132);
+    };
+    const _: () = {
+        assert!(size_of::<ControlPage>() == 2304 && size_of::<ControlPage>() <= PAGE);
+        assert!(offset_of!(ControlPage, search) == 0);
+        assert!(offset_of!(ControlPage, fill) == 128);
+        assert!(offset_of!(ControlPage, durable) == 256);
+        assert!(offset_of!(ControlPage, backed) == 384);
+        assert!(offset_of!(ControlPage, sample) == 512);
+        assert!(offset_of!(ControlPage, lost) == 640);
+        assert!(offset_of!(ControlPage, skipped) == 768);
+        assert!(offset_of!(ControlPage, thread) == 896);
+        assert!(offset_of!(ControlPage, handler_time) == 1024);
+        assert!(offset_of!(SampleLine, recorded) == 16 && offset_of!(SampleLine, truncated) == 32);
+        assert!(size_of::<Tally>() == 16 && size_of::<CauseLine>() == 128);
+    };
+    const _: () = {
+        assert!(size_of::<ChunkHeader>() == CHUNK_HEADER);
+        assert!(offset_of!(ChunkHeader, state) == 0);
+        assert!(offset_of!(ChunkHeader, committed) == 8);
+        assert!(offset_of!(ChunkHeader, sealed) == 16);
+        assert!(offset_of!(ChunkHeader, ts_base) == 24);
+        assert!(offset_of!(ChunkHeader, owner) == 32);
+        assert!(offset_of!(ChunkHeader, first) == 40);
+        assert!(offset_of!(ChunkHeader, lost) == 48);
+        assert!(offset_of!(ChunkHeader, consumed) == 56);
+    };
+    const _: () = {
+        assert!(size_of::<BellPage>() == 384 && size_of::<BellPage>() <= PAGE);
+        assert!(offset_of!(BellPage, magic) == 0);
+        assert!(offset_of!(BellPage, version) == 8);
+        assert!(offset_of!(BellPage, sleeping) == 128);
+        assert!(offset_of!(BellPage, stop) == 256);
+        assert!(CONTROL_OFFSET == 4096 && BITMAP_OFFSET == 8192);
+    };
+}
+
+/// Offset of the control page in a region.
+pub(crate) const fn control_offset() -> usize {
+    CONTROL_OFFSET
+}

@@ -1,0 +1,521 @@
+//! The records themselves: what the durable log and the pool carry, as typed values.
+//!
+//! Encoding never allocates; parsing is strict (every byte accounted for, every number in range) and never panics:
+//! what is parsed comes from another process.
+
+/// Kinds of records in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RecordKind {
+    /// A reservation that was given up; readers skip it.
+    Void,
+    /// A stack sample: [`Stack`].
+    Stack,
+}
+
+impl RecordKind {
+    /// The number in the record header: 5 bits.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Void => 0,
+            Self::Stack => 1,
+        }
+    }
+
+    /// The kind of that number, if this version knows it.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Void),
+            1 => Some(Self::Stack),
+            _ => None,
+        }
+    }
+}
+
+/// Fixed part of a stack record: everything but the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackHead {
+    /// Events the sample stands for (timer periods, at least 1).
+    pub weight: u32,
+    /// Number of frames.
+    pub depth: u16,
+    /// Why the walk ended: `unwind::End as u8`; 0 = reached the root.
+    pub end: u8,
+    /// What asked for the sample: a `Source` number of the session.
+    pub source: u8,
+    /// The request it answers; 0 = none.
+    pub nonce: u64,
+}
+
+impl StackHead {
+    /// Payload words before the frames.
+    pub const WORDS: usize = 2;
+
+    /// The two payload words before the frames.
+    #[must_use]
+    pub const fn words(self) -> [u64; Self::WORDS] {
+        let word = self.weight as u64
+            | (self.depth as u64) << 32
+            | (self.end as u64) << 48
+            | (self.source as u64) << 56;
+        [word, self.nonce]
+    }
+}
+
+/// A stack sample, parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack<'a> {
+    /// Everything but the frames.
+    pub head: StackHead,
+    frames: &'a [u8],
+}
+
+impl<'a> Stack<'a> {
+    /// Parses a payload. `None` unless it is exactly a head and `depth` frames.
+    #[must_use]
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let (first, rest) = payload.split_first_chunk::<8>()?;
+        let (nonce, frames) = rest.split_first_chunk::<8>()?;
+        let word = u64::from_le_bytes(*first);
+        let head = StackHead {
+            weight: word as u32,
+            depth: (word >> 32) as u16,
+            end: (word >> 48) as u8,
+            source: (word >> 56) as u8,
+            nonce: u64::from_le_bytes(*nonce),
+        };
+        (frames.len() == usize::from(head.depth) * 8).then_some(Self { head, frames })
+    }
+
+    /// The frame words (`unwind::Frame`), leaf first.
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
+        self.frames.chunks_exact(8).map(|frame| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(frame);
+            u64::from_le_bytes(bytes)
+        })
+    }
+}
+
+/// Kinds of durable records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+#[non_exhaustive]
+pub enum DurableKind {
+    /// [`Process`].
+    Process = 1,
+    /// [`Module`].
+    Module = 2,
+    /// [`ModuleGone`].
+    ModuleGone = 3,
+    /// [`Thread`], when it comes under observation.
+    Thread = 4,
+    /// [`Thread`], when its name has changed.
+    ThreadName = 5,
+    /// [`Thread`], when it ends; after the thread's last record in the pool.
+    ThreadEnd = 6,
+    /// [`Exec`].
+    Exec = 7,
+    /// [`Exit`].
+    Exit = 8,
+    /// [`Anchor`].
+    Anchor = 9,
+    /// [`Setting`].
+    Setting = 10,
+}
+
+impl DurableKind {
+    /// The kind of that number, if this version knows it.
+    #[must_use]
+    pub const fn from_number(number: u16) -> Option<Self> {
+        Some(match number {
+            1 => Self::Process,
+            2 => Self::Module,
+            3 => Self::ModuleGone,
+            4 => Self::Thread,
+            5 => Self::ThreadName,
+            6 => Self::ThreadEnd,
+            7 => Self::Exec,
+            8 => Self::Exit,
+            9 => Self::Anchor,
+            10 => Self::Setting,
+            _ => return None,
+        })
+    }
+}
+
+/// A process image and how it is being recorded. Times are trace-clock ticks here and everywhere below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process<'a> {
+    /// When the agent started.
+    pub ticks: u64,
+    /// Process id.
+    pub pid: u32,
+    /// Parent process id.
+    pub ppid: u32,
+    /// Nonce of the region this process was forked from; 0 = none.
+    pub parent_nonce: u64,
+    /// Real user id.
+    pub uid: u32,
+    /// Signal number used for sampling.
+    pub signal: u32,
+    /// Sampling period in nanoseconds.
+    pub period_ns: u64,
+    /// What asks for samples.
+    pub source: u32,
+    /// Path of the executable.
+    pub exe: &'a [u8],
+    /// Arguments, each ended by NUL; may be cut off.
+    pub argv: &'a [u8],
+    /// Working directory.
+    pub cwd: &'a [u8],
+    /// What the user should know, for instance a setting that could not be used.
+    pub note: &'a [u8],
+}
+
+/// One loaded segment of a module, as it lies in the payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// First address in memory.
+    pub address: u64,
+    /// Length in memory, bytes.
+    pub len: u64,
+    /// Offset in the file of the first address.
+    pub page_offset: u64,
+    /// ELF segment flags: 1 execute, 2 write, 4 read.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// The segments of a module.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Segments<'a>(&'a [u8]);
+
+const SEGMENT: usize = 32;
+const _: () = assert!(size_of::<Segment>() == SEGMENT && align_of::<Segment>() == 8);
+
+impl<'a> Segments<'a> {
+    /// The segments as they will be written.
+    #[must_use]
+    pub fn new(segments: &'a [Segment]) -> Self {
+        // SAFETY: `Segment` is `repr(C)` and made of integers without padding (its size is the sum of its fields),
+        // so each of its bytes is initialised; the length is that of the slice.
+        Self(unsafe { core::slice::from_raw_parts(segments.as_ptr().cast(), size_of_val(segments)) })
+    }
+
+    /// The segments in order of address.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Segment> + use<'a> {
+        self.0.chunks_exact(SEGMENT).map(|bytes| {
+            let mut fields = Fields(bytes);
+            Segment {
+                address: fields.u64().unwrap_or(0),
+                len: fields.u64().unwrap_or(0),
+                page_offset: fields.u64().unwrap_or(0),
+                flags: fields.u32().unwrap_or(0),
+                reserved: fields.u32().unwrap_or(0),
+            }
+        })
+    }
+}
+
+impl core::fmt::Debug for Segments<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A mapped ELF file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Module<'a> {
+    /// It was loaded no later than this.
+    pub ticks: u64,
+    /// Unique in the region.
+    pub id: u32,
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// Address minus ELF virtual address.
+    pub bias: u64,
+    /// Build-id; empty = none.
+    pub build_id: &'a [u8],
+    /// Path; empty = none (vdso).
+    pub path: &'a [u8],
+    /// Loaded segments.
+    pub segments: Segments<'a>,
+}
+
+/// A module was unloaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModuleGone {
+    /// It was unloaded no earlier than the last sample in it, and no later than this.
+    pub ticks: u64,
+    /// Its id.
+    pub id: u32,
+}
+
+/// A thread's beginning, renaming or end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thread<'a> {
+    /// When.
+    pub ticks: u64,
+    /// Thread id.
+    pub tid: u32,
+    /// Number of the thread in this region: thread ids are reused, this is not.
+    pub seq: u32,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// The process is about to become another program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exec<'a> {
+    /// When.
+    pub ticks: u64,
+    /// Path asked for; empty = not known.
+    pub path: &'a [u8],
+}
+
+/// The process is about to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// When.
+    pub ticks: u64,
+    /// Exit status, if known.
+    pub status: Option<i32>,
+}
+
+/// A reading of all clocks.
+pub use crate::clock::Anchor;
+
+/// A setting the agent used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setting<'a> {
+    /// When.
+    pub ticks: u64,
+    /// Name.
+    pub key: &'a [u8],
+    /// Value.
+    pub value: &'a [u8],
+}
+
+/// A durable record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum DurableRecord<'a> {
+    Process(Process<'a>),
+    Module(Module<'a>),
+    ModuleGone(ModuleGone),
+    Thread(Thread<'a>),
+    ThreadName(Thread<'a>),
+    ThreadEnd(Thread<'a>),
+    Exec(Exec<'a>),
+    Exit(Exit),
+    Anchor(Anchor),
+    Setting(Setting<'a>),
+}
+
+impl<'a> DurableRecord<'a> {
+    /// Hands the record's kind and payload, in parts, to `sink`.
+    pub fn encode<R>(&self, sink: impl FnOnce(DurableKind, &[&[u8]]) -> R) -> R {
+        let mut fixed = Fixed { bytes: [0; 64], len: 0 };
+        match self {
+            Self::Process(p) => {
+                fixed.u64(p.ticks).u32(p.pid).u32(p.ppid).u64(p.parent_nonce).u32(p.uid).u32(p.signal);
+                fixed.u64(p.period_ns).u32(p.source);
+                fixed.len(p.exe).len(p.argv).len(p.cwd).len(p.note);
+                sink(DurableKind::Process, &[fixed.bytes(), p.exe, p.argv, p.cwd, p.note])
+            }
+            Self::Module(m) => {
+                fixed.u64(m.ticks).u64(m.start).u64(m.end).u64(m.bias).u32(m.id);
+                fixed.len(m.segments.0).len(m.build_id).len(m.path);
+                sink(DurableKind::Module, &[fixed.bytes(), m.segments.0, m.build_id, m.path])
+            }
+            Self::ModuleGone(m) => {
+                fixed.u64(m.ticks).u32(m.id);
+                sink(DurableKind::ModuleGone, &[fixed.bytes()])
+            }
+            Self::Thread(t) => t.encode(DurableKind::Thread, fixed, sink),
+            Self::ThreadName(t) => t.encode(DurableKind::ThreadName, fixed, sink),
+            Self::ThreadEnd(t) => t.encode(DurableKind::ThreadEnd, fixed, sink),
+            Self::Exec(e) => {
+                fixed.u64(e.ticks).len(e.path);
+                sink(DurableKind::Exec, &[fixed.bytes(), e.path])
+            }
+            Self::Exit(e) => {
+                fixed.u64(e.ticks).u32(u32::from(e.status.is_some())).u32(e.status.unwrap_or(0) as u32);
+                sink(DurableKind::Exit, &[fixed.bytes()])
+            }
+            Self::Anchor(a) => {
+                fixed.u64(a.ticks).u64(a.monotonic_ns).u64(a.realtime_ns);
+                sink(DurableKind::Anchor, &[fixed.bytes()])
+            }
+            Self::Setting(s) => {
+                fixed.u64(s.ticks).len(s.key).len(s.value);
+                sink(DurableKind::Setting, &[fixed.bytes(), s.key, s.value])
+            }
+        }
+    }
+
+    /// Parses a payload of that kind. `None` unless every byte of it is accounted for.
+    #[must_use]
+    pub fn parse(kind: DurableKind, payload: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(payload);
+        let f = &mut fields;
+        let record = match kind {
+            DurableKind::Process => Self::Process(Process::parse(f)?),
+            DurableKind::Module => Self::Module(Module::parse(f)?),
+            DurableKind::ModuleGone => Self::ModuleGone(ModuleGone { ticks: f.u64()?, id: f.u32()? }),
+            DurableKind::Thread => Self::Thread(Thread::parse(f)?),
+            DurableKind::ThreadName => Self::ThreadName(Thread::parse(f)?),
+            DurableKind::ThreadEnd => Self::ThreadEnd(Thread::parse(f)?),
+            DurableKind::Exec => {
+                let (ticks, len) = (f.u64()?, f.u32()?);
+                Self::Exec(Exec { ticks, path: f.take(len)? })
+            }
+            DurableKind::Exit => {
+                let (ticks, known, status) = (f.u64()?, f.u32()?, f.u32()?);
+                let status = match known {
+                    0 if status == 0 => None,
+                    1 => Some(status as i32),
+                    _ => return None,
+                };
+                Self::Exit(Exit { ticks, status })
+            }
+            DurableKind::Anchor => {
+                Self::Anchor(Anchor { ticks: f.u64()?, monotonic_ns: f.u64()?, realtime_ns: f.u64()? })
+            }
+            DurableKind::Setting => {
+                let (ticks, key, value) = (f.u64()?, f.u32()?, f.u32()?);
+                Self::Setting(Setting { ticks, key: f.take(key)?, value: f.take(value)? })
+            }
+        };
+        fields.0.is_empty().then_some(record)
+    }
+}
+
+impl<'a> Process<'a> {
+    fn parse(f: &mut Fields<'a>) -> Option<Self> {
+        let mut process = Self {
+            ticks: f.u64()?,
+            pid: f.u32()?,
+            ppid: f.u32()?,
+            parent_nonce: f.u64()?,
+            uid: f.u32()?,
+            signal: f.u32()?,
+            period_ns: f.u64()?,
+            source: f.u32()?,
+            ..Self::default()
+        };
+        let lens = [f.u32()?, f.u32()?, f.u32()?, f.u32()?];
+        process.exe = f.take(lens[0])?;
+        process.argv = f.take(lens[1])?;
+        process.cwd = f.take(lens[2])?;
+        process.note = f.take(lens[3])?;
+        Some(process)
+    }
+}
+
+impl<'a> Module<'a> {
+    fn parse(f: &mut Fields<'a>) -> Option<Self> {
+        let (ticks, start, end, bias, id) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?, f.u32()?);
+        let lens = [f.u32()?, f.u32()?, f.u32()?];
+        if start > end || !(lens[0] as usize).is_multiple_of(SEGMENT) {
+            return None;
+        }
+        let segments = Segments(f.take(lens[0])?);
+        Some(Self {
+            ticks,
+            id,
+            start,
+            end,
+            bias,
+            segments,
+            build_id: f.take(lens[1])?,
+            path: f.take(lens[2])?,
+        })
+    }
+}
+
+impl<'a> Thread<'a> {
+    fn encode<R>(
+        &self,
+        kind: DurableKind,
+        mut fixed: Fixed,
+        sink: impl FnOnce(DurableKind, &[&[u8]]) -> R,
+    ) -> R {
+        fixed.u64(self.ticks).u32(self.tid).u32(self.seq).len(self.name);
+        sink(kind, &[fixed.bytes(), self.name])
+    }
+
+    fn parse(f: &mut Fields<'a>) -> Option<Self> {
+        let (ticks, tid, seq, len) = (f.u64()?, f.u32()?, f.u32()?, f.u32()?);
+        Some(Self { ticks, tid, seq, name: f.take(len)? })
+    }
+}
+
+/// The fixed part of a payload being built; the largest is that of `Process`.
+struct Fixed {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Fixed {
+    fn put(&mut self, value: &[u8]) -> &mut Self {
+        let end = self.len + value.len();
+        if let Some(place) = self.bytes.get_mut(self.len..end) {
+            place.copy_from_slice(value);
+            self.len = end;
+        }
+        self
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    /// The length of a part that follows. Longer parts than u32 are refused by the log, which knows the limit.
+    fn len(&mut self, part: &[u8]) -> &mut Self {
+        self.u32(part.len() as u32)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+/// The fields of a payload being parsed.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u32(&mut self) -> Option<u32> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*value))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*value))
+    }
+
+    fn take(&mut self, len: u32) -> Option<&'a [u8]> {
+        let (value, rest) = self.0.split_at_checked(len as usize)?;
+        self.0 = rest;
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

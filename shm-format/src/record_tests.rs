@@ -1,0 +1,101 @@
+//! Every record comes back as it went in, and nothing shorter, longer or out of range is accepted.
+
+use super::*;
+use std::vec::Vec;
+
+fn segments() -> [Segment; 2] {
+    [
+        Segment { address: 0x5000, len: 0x1000, page_offset: 0, flags: 5, reserved: 0 },
+        Segment { address: 0x6000, len: 0x800, page_offset: 0x1000, flags: 6, reserved: 0 },
+    ]
+}
+
+fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
+    let thread = Thread { ticks: 9, tid: 77, seq: 3, name: b"worker" };
+    std::vec![
+        DurableRecord::Process(Process {
+            ticks: 1,
+            pid: 2,
+            ppid: 3,
+            parent_nonce: 4,
+            uid: 5,
+            signal: 27,
+            period_ns: 10_101_010,
+            source: 1,
+            exe: b"/usr/bin/python3",
+            argv: b"python3\0-c\0pass\0",
+            cwd: b"/",
+            note: b"",
+        }),
+        DurableRecord::Module(Module {
+            ticks: 8,
+            id: 1,
+            start: 0x5000,
+            end: 0x7000,
+            bias: 0x5000,
+            build_id: &[1, 2, 3],
+            path: b"/lib/libc.so.6",
+            segments: Segments::new(segments),
+        }),
+        DurableRecord::ModuleGone(ModuleGone { ticks: 10, id: 1 }),
+        DurableRecord::Thread(thread),
+        DurableRecord::ThreadName(thread),
+        DurableRecord::ThreadEnd(Thread { name: b"", ..thread }),
+        DurableRecord::Exec(Exec { ticks: 3, path: b"/bin/ls" }),
+        DurableRecord::Exit(Exit { ticks: 4, status: None }),
+        DurableRecord::Exit(Exit { ticks: 4, status: Some(-1) }),
+        DurableRecord::Anchor(Anchor { ticks: 1, monotonic_ns: 2, realtime_ns: 3 }),
+        DurableRecord::Setting(Setting { ticks: 1, key: b"freq", value: b"99" }),
+    ]
+}
+
+#[test]
+fn durable_records_come_back_and_no_other_length_parses() {
+    let segments = segments();
+    for record in samples(&segments) {
+        let (kind, bytes) = record.encode(|kind, parts| (kind, parts.concat()));
+        assert_eq!(DurableKind::from_number(kind as u16), Some(kind));
+        assert_eq!(DurableRecord::parse(kind, &bytes), Some(record));
+        for len in 0..bytes.len() {
+            assert_eq!(DurableRecord::parse(kind, &bytes[..len]), None, "{record:?} cut to {len}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(DurableRecord::parse(kind, &longer), None);
+    }
+}
+
+#[test]
+fn a_module_gives_its_segments() {
+    let segments = segments();
+    assert_eq!(Segments::new(&segments).iter().collect::<Vec<_>>(), segments);
+}
+
+#[test]
+fn changed_bytes_never_panic_the_parser() {
+    let segments = segments();
+    for record in samples(&segments) {
+        let (kind, bytes) = record.encode(|kind, parts| (kind, parts.concat()));
+        for at in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                let _ = DurableRecord::parse(kind, &changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn stacks_come_back() {
+    let head = StackHead { weight: 7, depth: 2, end: 3, source: 1, nonce: u64::MAX };
+    let mut words = head.words().to_vec();
+    words.extend([0x7f00_0000_1234, 1 << 61 | 0x55]);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let stack = Stack::parse(&bytes).unwrap();
+    assert_eq!(stack.head, head);
+    assert_eq!(stack.frames().collect::<Vec<_>>(), words[2..]);
+    for len in 0..bytes.len() {
+        assert_eq!(Stack::parse(&bytes[..len]), None);
+    }
+}

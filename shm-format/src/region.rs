@@ -1,0 +1,222 @@
+//! The writer's view of a region: where everything is, checked against private numbers only.
+//!
+//! The geometry, the mode and the backed sizes live here, in the target's private memory. Shared memory is never
+//! asked where to write, so no value in it can send a write out of bounds.
+
+use core::ptr::NonNull;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::chunk::Chunk;
+use crate::clock::{Anchor, ClockKind};
+use crate::control::{Control, Loss};
+use crate::durable::Log;
+use crate::layout::{
+    CHUNK_HEADER, ChunkHeader, FillLine, Geometry, HeaderConstants, HeaderPage, Identity, LayoutError, MAGIC,
+    Mode, PAGE, SearchLine, control_offset,
+};
+use crate::pool::Pool;
+use crate::record::{DurableKind, DurableRecord};
+
+/// A region being written by this process.
+pub struct Region {
+    base: NonNull<u8>,
+    geometry: Geometry,
+    mode: Mode,
+    nonce: u64,
+    chunks_backed: AtomicU64,
+    durable_backed: AtomicU64,
+}
+
+// SAFETY: the pointer leads to memory that is only accessed through atomics, and that the maker of the region
+// promised to keep mapped.
+unsafe impl Send for Region {}
+// SAFETY: as for Send; all shared state is atomic.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Lays out a region in zeroed memory and publishes it (the magic is written last).
+    ///
+    /// Memory must exist for everything below [`Geometry::durable_offset`], for the first `durable_backed` bytes
+    /// after it and for the first `chunks_backed` chunks; the rest may be a hole until
+    /// [`set_durable_backed`](Self::set_durable_backed) and [`set_chunks_backed`](Self::set_chunks_backed) say
+    /// otherwise.
+    ///
+    /// # Safety
+    /// `base..base + len` must be mapped readable and writable, shared, zeroed, used by no other writer, and must
+    /// stay mapped as long as the `Region` and everything borrowed from it is used.
+    pub unsafe fn format(
+        base: NonNull<u8>,
+        len: usize,
+        geometry: &Geometry,
+        identity: &Identity,
+        mode: Mode,
+        clock: ClockKind,
+        anchor: Anchor,
+    ) -> Result<Self, LayoutError> {
+        geometry.validate()?;
+        if !base.addr().get().is_multiple_of(PAGE) {
+            return Err(LayoutError::Unaligned);
+        }
+        if len < geometry.total_len() {
+            return Err(LayoutError::TooShort(geometry.total_len() as u64, len as u64));
+        }
+        // SAFETY: page 0 is inside the mapping (checked), aligned, and zero is a valid value of it.
+        let header = unsafe { base.cast::<HeaderPage>().as_ref() };
+        let constants = HeaderConstants::new(geometry, identity, mode, clock, anchor);
+        for (word, value) in header.words.iter().zip(constants.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let region = Self {
+            base,
+            geometry: *geometry,
+            mode,
+            nonce: identity.region_nonce,
+            chunks_backed: AtomicU64::new(0),
+            durable_backed: AtomicU64::new(0),
+        };
+        region.set_chunks_backed(geometry.chunks_backed);
+        region.set_durable_backed(geometry.durable_backed);
+        // Release: acquired by the reader in `RegionReader::open`, which then sees the constants.
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(region)
+    }
+
+    /// The sizes the region was made with; the backed sizes in it are those of the start.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The region's nonce.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    /// What a full pool does with new records.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn control(&self) -> &Control {
+        // SAFETY: the control page is inside the mapping (checked in `format`), aligned because the base is, made of
+        // atomics, and lives as long as the region by the promise of `format`.
+        unsafe { self.base.add(control_offset()).cast::<Control>().as_ref() }
+    }
+
+    /// Chunks that have memory behind them.
+    #[must_use]
+    pub fn chunks_backed(&self) -> u32 {
+        self.chunks_backed.load(Ordering::Relaxed) as u32
+    }
+
+    /// Says that the first `chunks` chunks have memory. Never shrinks, never exceeds the capacity. One caller at a
+    /// time, outside handlers.
+    pub fn set_chunks_backed(&self, chunks: u32) {
+        let chunks = chunks.min(self.geometry.chunk_capacity);
+        let before = self.chunks_backed();
+        if chunks <= before {
+            return;
+        }
+        self.chunks_backed.store(u64::from(chunks), Ordering::Release);
+        self.control().backed.chunks.store(u64::from(chunks), Ordering::Release);
+        for index in before..chunks {
+            self.hint_free(index as usize);
+        }
+    }
+
+    /// Bytes of the durable log that have memory behind them.
+    #[must_use]
+    pub fn durable_backed(&self) -> u64 {
+        self.durable_backed.load(Ordering::Relaxed)
+    }
+
+    /// Says that the first `bytes` of the durable log have memory. Never shrinks, never exceeds the capacity.
+    pub fn set_durable_backed(&self, bytes: u64) {
+        let bytes = bytes.min(self.geometry.durable_capacity);
+        if bytes > self.durable_backed() {
+            self.durable_backed.store(bytes, Ordering::Release);
+            self.control().backed.durable.store(bytes, Ordering::Release);
+        }
+    }
+
+    /// Bytes of the durable log in use.
+    #[must_use]
+    pub fn durable_used(&self) -> u64 {
+        self.log().used()
+    }
+
+    /// Largest payload that [`ThreadCursor::reserve`](crate::ThreadCursor::reserve) accepts, in 64-bit words.
+    #[must_use]
+    pub fn max_payload_words(&self) -> usize {
+        self.geometry.chunk_words() - 2
+    }
+
+    /// Appends a durable record whose payload is the parts one after the other. Any thread, outside handlers.
+    ///
+    /// [`Loss::DurableFull`] means: back more of the log and try again, or count it. [`Loss::TooLarge`]: more than
+    /// [`DURABLE_RECORD_MAX`](crate::layout::DURABLE_RECORD_MAX) bytes.
+    pub fn append_durable(&self, kind: DurableKind, parts: &[&[u8]]) -> Result<(), Loss> {
+        self.log().append(kind as u16, parts)
+    }
+
+    /// Appends a typed durable record; errors as for [`append_durable`](Self::append_durable).
+    pub fn append(&self, record: &DurableRecord<'_>) -> Result<(), Loss> {
+        record.encode(|kind, parts| self.append_durable(kind, parts))
+    }
+
+    fn log(&self) -> Log<'_> {
+        let words = (self.durable_backed.load(Ordering::Acquire) / 8) as usize;
+        Log {
+            reserve: &self.control().durable.reserve,
+            words: self.words(self.geometry.durable_offset(), words),
+        }
+    }
+
+    /// Words of the mapping as atomics. `offset` and `words` come from the private geometry.
+    fn words(&self, offset: usize, words: usize) -> &[AtomicU64] {
+        // SAFETY: every caller passes a range of the validated geometry, whose total length was checked against the
+        // mapping; offsets are multiples of 8 from an aligned base; the memory is only accessed through atomics and
+        // outlives `self` by the promise of `format`.
+        unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), words) }
+    }
+}
+
+impl Pool for Region {
+    #[inline]
+    fn backed(&self) -> usize {
+        self.chunks_backed.load(Ordering::Acquire) as usize
+    }
+
+    #[inline]
+    fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
+        if index >= self.geometry.chunk_capacity as usize {
+            return None;
+        }
+        let offset = self.geometry.chunk_offset(index as u32);
+        // SAFETY: the index is inside the capacity, so the chunk is inside the mapping; chunks are aligned to their
+        // size's page; the header is made of atomics.
+        let header = unsafe { self.base.add(offset).cast::<ChunkHeader>().as_ref() };
+        let words = self.words(offset + CHUNK_HEADER, self.geometry.chunk_words());
+        Some(Chunk { header, words, nonce: self.nonce })
+    }
+
+    fn bitmap(&self) -> &[AtomicU64] {
+        self.words(self.geometry.bitmap_offset(), self.geometry.bitmap_words())
+    }
+
+    fn search(&self) -> &SearchLine {
+        &self.control().search
+    }
+
+    fn fill(&self) -> &FillLine {
+        &self.control().fill
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+}

@@ -1,0 +1,368 @@
+//! One thread's place in the pool, and how a record is written.
+//!
+//! A record is reserved by one same-thread compare-and-swap of a private word, filled in place, and committed. A
+//! signal handler of the same thread may do the same between any two instructions. What must never happen here:
+//! waiting, allocation, a call that is not in this crate, a loop without a bound, a panic, or a write at a place that
+//! depends on a value read from shared memory.
+//!
+//! ```text
+//!   load word -> help the record below -> read clock -> cmpxchg word -> BUSY -> clothe -> payload -> DONE -> committed
+//! ```
+//!
+//! - *Bare*: between its compare-and-swap and its BUSY header the newest record has no header. Its length is in the
+//!   word, and whoever comes next writes BUSY for it. Only the newest record can be bare.
+//! - The clock is read between load and compare-and-swap: if a nested record got in between, the swap fails and the
+//!   clock is read again. Times rise with positions.
+//! - A chunk that is the thread's current one is never recycled, and neither is one that holds a reserved but
+//!   uncommitted record: `committed` reaches `sealed` only when all of its records are committed.
+
+use core::marker::PhantomData;
+
+use crossbeam_utils::CachePadded;
+
+use crate::atomic::{AtomicU64, Ordering, local_add, local_compare_exchange};
+use crate::chunk::Chunk;
+use crate::control::Loss;
+use crate::pool::{Pool, Step};
+use crate::record::RecordKind;
+use crate::region::Region;
+use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
+
+/// Nested records that may get in between before a record is given up.
+const RETRIES: usize = 64;
+
+/// One thread's place in the pool. It lives in the target's private memory; only its thread, and signal handlers
+/// on that thread, may use it. Used by two threads at once it mixes up records, but touches nothing outside the pool.
+pub struct ThreadCursor {
+    inner: CachePadded<Inner>,
+}
+
+struct Inner {
+    /// [`Reserve`]: the only word that says where the next record goes.
+    word: AtomicU64,
+    /// The full sequence at about the last change of chunk; completes the low bits in `word`.
+    sequence: AtomicU64,
+    /// Records lost since `begin`.
+    lost: AtomicU64,
+    /// `thread sequence:32 | tid:32`.
+    owner: AtomicU64,
+    /// Not 0: a completion crossed the watermark and nobody has been told.
+    wake: AtomicU64,
+}
+
+impl Default for ThreadCursor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+macro_rules! new_cursor {
+    ($($qualifier:tt)*) => {
+        /// A cursor without a chunk. [`begin`](Self::begin) must come before the first record.
+        #[must_use]
+        pub $($qualifier)* fn new() -> Self {
+            Self {
+                inner: CachePadded::new(Inner {
+                    word: AtomicU64::new(Reserve::EMPTY.0),
+                    sequence: AtomicU64::new(0),
+                    lost: AtomicU64::new(0),
+                    owner: AtomicU64::new(0),
+                    wake: AtomicU64::new(0),
+                }),
+            }
+        }
+    };
+}
+
+impl ThreadCursor {
+    #[cfg(not(loom))]
+    new_cursor!(const);
+    #[cfg(loom)]
+    new_cursor!();
+
+    /// Starts a thread's life: forgets any chunk (which then stays with its old owner) and counts from 0 again.
+    ///
+    /// `tid` and `thread_seq` together name the thread in every chunk it writes; no two threads of a region may have
+    /// the same pair. The child of a fork calls this before its first record. No record may be open on this cursor.
+    pub fn begin(&self, tid: u32, thread_seq: u32) {
+        let inner = &self.inner;
+        inner.word.store(Reserve::EMPTY.0, Ordering::Relaxed);
+        inner.sequence.store(0, Ordering::Relaxed);
+        inner.lost.store(0, Ordering::Relaxed);
+        inner.wake.store(0, Ordering::Relaxed);
+        inner.owner.store(u64::from(thread_seq) << 32 | u64::from(tid), Ordering::Relaxed);
+    }
+
+    /// Reserves a record of `payload_words` 64-bit words, all of which the caller then writes.
+    ///
+    /// `now` reads the trace clock; it is called once per try. Fails, and counts the loss for the thread, with
+    /// `TooLarge` (more words than [`Region::max_payload_words`]), `PoolFull` or `Retries`. The region's counters are
+    /// the caller's, who knows the weight.
+    #[inline]
+    pub fn reserve<'a, P: Pool>(
+        &'a self,
+        pool: &'a P,
+        kind: RecordKind,
+        payload_words: usize,
+        now: impl Fn() -> u64,
+    ) -> Result<Reservation<'a, P>, Loss> {
+        for _ in 0..RETRIES {
+            let word = Reserve(self.inner.word.load(Ordering::Relaxed));
+            pool.step(Step::Loaded);
+            if let Some(chunk) = pool.chunk(usize::from(word.chunk())) {
+                let generation = help(chunk, word);
+                pool.step(Step::Helped);
+                let ticks = now();
+                pool.step(Step::Timed);
+                let delta = ticks.wrapping_sub(chunk.header.ts_base.load(Ordering::Relaxed));
+                let wide = delta > u64::from(u32::MAX);
+                let Some(words) = payload_words.checked_add(1 + usize::from(wide)) else { break };
+                if words.saturating_add(1 - usize::from(wide)) > chunk.words.len() {
+                    return self.lose(Loss::TooLarge);
+                }
+                if words <= chunk.words.len().saturating_sub(word.end()) {
+                    let header = RecordHeader::new(
+                        RecordState::Busy,
+                        words,
+                        wide,
+                        kind.number(),
+                        tag(generation, chunk.nonce),
+                        if wide { 0 } else { delta as u32 },
+                    );
+                    let next = word.advanced(words);
+                    if !local_compare_exchange(&self.inner.word, word.0, next.0) {
+                        continue;
+                    }
+                    pool.step(Step::Reserved);
+                    chunk.store(word.end(), header.0);
+                    pool.step(Step::Busy);
+                    local_compare_exchange(&self.inner.word, next.0, next.clothed().0);
+                    pool.step(Step::Clothed);
+                    if wide {
+                        chunk.store(word.end() + 1, ticks);
+                    }
+                    return Ok(Reservation {
+                        cursor: self,
+                        pool,
+                        chunk,
+                        at: word.end(),
+                        header,
+                        generation,
+                        _not_sent: PhantomData,
+                    });
+                }
+            } else if payload_words > RecordHeader::MAX_WORDS {
+                return self.lose(Loss::TooLarge);
+            }
+            self.change_chunk(pool, word, &now)?;
+        }
+        self.lose(Loss::Retries)
+    }
+
+    /// Ends the thread's use of the pool: its chunk goes to the reader. To be called on the thread, with no record
+    /// open, before it ends. Says whether the reader should be woken.
+    pub fn close<P: Pool>(&self, pool: &P) -> Committed {
+        for _ in 0..RETRIES {
+            let word = Reserve(self.inner.word.load(Ordering::Relaxed));
+            let Some(chunk) = pool.chunk(usize::from(word.chunk())) else { break };
+            help(chunk, word);
+            let next = word.at_start_of(Reserve::NO_CHUNK);
+            if local_compare_exchange(&self.inner.word, word.0, next.0) {
+                self.seal(pool, chunk, word);
+                break;
+            }
+        }
+        self.committed()
+    }
+
+    /// Records reserved since `begin`.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        let word = Reserve(self.inner.word.load(Ordering::Relaxed));
+        word.sequence(self.inner.sequence.load(Ordering::Relaxed))
+    }
+
+    /// Records lost since `begin`.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.inner.lost.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn lose<T>(&self, cause: Loss) -> Result<T, Loss> {
+        local_add(&self.inner.lost, 1);
+        Err(cause)
+    }
+
+    /// Moves from the chunk in `word`, full or none, to a new one. `Ok` means: look again.
+    #[cold]
+    fn change_chunk<P: Pool>(&self, pool: &P, word: Reserve, now: &impl Fn() -> u64) -> Result<(), Loss> {
+        let full = pool.chunk(usize::from(word.chunk()));
+        let Some((index, generation)) = pool.take() else {
+            // The full chunk goes to the reader, or the pool could stay full for ever.
+            let next = word.at_start_of(Reserve::NO_CHUNK);
+            if let Some(full) = full
+                && local_compare_exchange(&self.inner.word, word.0, next.0)
+            {
+                self.seal(pool, full, word);
+            }
+            return self.lose(Loss::PoolFull);
+        };
+        pool.step(Step::Taken);
+        let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
+        let next = word.at_start_of(index);
+        let Some(chunk) = pool.chunk(usize::from(index)) else { return self.lose(Loss::PoolFull) };
+        let owner = self.inner.owner.load(Ordering::Relaxed);
+        chunk.prepare(generation, owner, now(), sequence, self.inner.lost.load(Ordering::Relaxed));
+        pool.step(Step::Prepared);
+        if !local_compare_exchange(&self.inner.word, word.0, next.0) {
+            pool.give_back(index, generation);
+            return Ok(());
+        }
+        pool.step(Step::Switched);
+        self.inner.sequence.store(sequence, Ordering::Relaxed);
+        if let Some(full) = full {
+            self.seal(pool, full, word);
+        }
+        Ok(())
+    }
+
+    /// No more records will be reserved in the chunk that `word` left. The last committer completes it: here, if
+    /// all are committed, else in [`Reservation::commit`].
+    fn seal<P: Pool>(&self, pool: &P, chunk: Chunk<'_>, word: Reserve) {
+        let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
+        let end = Tagged::new(generation, word.end() as u16).0;
+        chunk.header.sealed.store(end, Ordering::Release);
+        pool.step(Step::Sealed);
+        if chunk.header.committed.load(Ordering::Relaxed) == end && pool.complete(chunk, generation) {
+            self.inner.wake.store(1, Ordering::Relaxed);
+        }
+    }
+
+    fn committed(&self) -> Committed {
+        let wake = self.inner.wake.load(Ordering::Relaxed) != 0;
+        if wake {
+            self.inner.wake.store(0, Ordering::Relaxed);
+        }
+        Committed { wake }
+    }
+}
+
+/// Gives the newest record in `word` a header if it may have none; the chunk's generation.
+///
+/// A bare record belongs to code of this thread that is suspended below us (or was abandoned): until that goes on,
+/// nobody else writes the header, and the chunk, holding an uncommitted record, is not recycled. So a plain store is
+/// right, and it can only replace garbage or the same BUSY.
+#[inline]
+fn help(chunk: Chunk<'_>, word: Reserve) -> u64 {
+    let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
+    if word.is_bare() {
+        let tag = tag(generation, chunk.nonce);
+        let kind = RecordKind::Void.number();
+        let busy = RecordHeader::new(RecordState::Busy, word.last(), false, kind, tag, 0);
+        chunk.store(word.end().wrapping_sub(word.last()), busy.0);
+    }
+    generation
+}
+
+/// What a commit means for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Committed {
+    /// A chunk was completed and a quarter of the pool waits for the reader: ring the bell.
+    pub wake: bool,
+}
+
+/// A record being written. Dropped without [`commit`](Self::commit) it becomes a void record, which readers skip.
+pub struct Reservation<'a, P: Pool = Region> {
+    cursor: &'a ThreadCursor,
+    pool: &'a P,
+    chunk: Chunk<'a>,
+    at: usize,
+    header: RecordHeader,
+    generation: u64,
+    /// A reservation belongs to its thread.
+    _not_sent: PhantomData<*mut ()>,
+}
+
+impl<P: Pool> Reservation<'_, P> {
+    fn words(&self) -> &[AtomicU64] {
+        let before = 1 + usize::from(self.header.is_wide());
+        self.chunk.payload(self.at + before, self.header.words() - before)
+    }
+
+    /// Number of payload words.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words().len()
+    }
+
+    /// Whether the payload has no words.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sets payload word `index`; does nothing outside the payload.
+    #[inline]
+    pub fn set(&mut self, index: usize, value: u64) {
+        if let Some(word) = self.words().get(index) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies words into the payload from word `start`; what does not fit is left out.
+    #[inline]
+    pub fn copy_from(&mut self, start: usize, values: &[u64]) {
+        for (word, value) in self.words().get(start..).unwrap_or(&[]).iter().zip(values) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    /// The payload words in place. Another process may change them at any time: write, and never read back.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u64 {
+        self.words().as_ptr().cast_mut().cast()
+    }
+
+    /// Publishes the record.
+    #[inline]
+    pub fn commit(self) -> Committed {
+        let committed = self.finish(self.header);
+        core::mem::forget(self);
+        committed
+    }
+
+    #[inline]
+    fn finish(&self, header: RecordHeader) -> Committed {
+        self.chunk.finish(self.at, header);
+        self.pool.step(Step::Done);
+        let words = header.words() as u64;
+        let committed = local_add(&self.chunk.header.committed, words).wrapping_add(words);
+        self.pool.step(Step::Committed);
+        // From here the chunk may already belong to another: only the compare-and-swap in `complete`, which knows
+        // the generation, may touch it.
+        if self.chunk.header.sealed.load(Ordering::Relaxed) == committed
+            && self.pool.complete(self.chunk, self.generation)
+        {
+            self.cursor.inner.wake.store(1, Ordering::Relaxed);
+        }
+        self.cursor.committed()
+    }
+}
+
+impl<P: Pool> Drop for Reservation<'_, P> {
+    fn drop(&mut self) {
+        let h = self.header;
+        let void = RecordHeader::new(
+            RecordState::Busy,
+            h.words(),
+            h.is_wide(),
+            RecordKind::Void.number(),
+            h.tag(),
+            h.delta(),
+        );
+        let _ = self.finish(void);
+    }
+}
