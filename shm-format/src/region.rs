@@ -192,6 +192,11 @@ impl Pool for Region {
     }
 
     #[inline]
+    fn chunk_words(&self) -> usize {
+        self.geometry.chunk_words()
+    }
+
+    #[inline]
     fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
         if index >= self.geometry.chunk_capacity as usize {
             return None;

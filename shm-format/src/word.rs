@@ -224,7 +224,7 @@ pub const fn tag(generation: u64, nonce: u64) -> u16 {
     ((generation ^ nonce) & 0xfff) as u16
 }
 
-/// How far the reader is in a chunk: `generation:34 | finished:1 | waits:3 | index:13 | offset:13`.
+/// How far the reader is in a chunk: `generation:30 | finished:1 | waits:7 | index:13 | offset:13`.
 ///
 /// Only the reader writes it. `offset` counts words after the chunk header, `index` the records before it, `waits`
 /// the passes that found the same unfinished record in a chunk whose writer has moved on.
@@ -238,25 +238,25 @@ pub(crate) struct Consumed {
 
 impl Consumed {
     pub(crate) const START: Self = Self { offset: 0, index: 0, waits: 0, finished: false };
-    pub(crate) const MAX_WAITS: u8 = 7;
+    pub(crate) const MAX_WAITS: u8 = 127;
 
     /// What the word says about `generation`: the start, if it speaks of another.
     pub(crate) const fn unpack(word: u64, generation: u64) -> Self {
-        if word >> 30 != generation & ((1 << 34) - 1) {
+        if word >> 34 != generation & ((1 << 30) - 1) {
             return Self::START;
         }
         Self {
             offset: (word & 0x1fff) as usize,
             index: (word >> 13 & 0x1fff) as usize,
-            waits: (word >> 26 & 7) as u8,
-            finished: word >> 29 & 1 != 0,
+            waits: (word >> 26 & 0x7f) as u8,
+            finished: word >> 33 & 1 != 0,
         }
     }
 
     pub(crate) const fn pack(self, generation: u64) -> u64 {
-        generation << 30
-            | (self.finished as u64) << 29
-            | (self.waits as u64 & 7) << 26
+        generation << 34
+            | (self.finished as u64) << 33
+            | (self.waits as u64 & 0x7f) << 26
             | (self.index as u64 & 0x1fff) << 13
             | (self.offset as u64 & 0x1fff)
     }

@@ -17,6 +17,7 @@
 //!   uncommitted record: `committed` reaches `sealed` only when all of its records are committed.
 
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 
 use crossbeam_utils::CachePadded;
 
@@ -106,6 +107,10 @@ impl ThreadCursor {
         payload_words: usize,
         now: impl Fn() -> u64,
     ) -> Result<Reservation<'a, P>, Loss> {
+        // Header, and one more word should the time be far from the chunk's.
+        if payload_words.saturating_add(2) > pool.chunk_words() {
+            return self.lose(Loss::TooLarge);
+        }
         for _ in 0..RETRIES {
             let word = Reserve(self.inner.word.load(Ordering::Relaxed));
             pool.step(Step::Loaded);
@@ -116,10 +121,7 @@ impl ThreadCursor {
                 pool.step(Step::Timed);
                 let delta = ticks.wrapping_sub(chunk.header.ts_base.load(Ordering::Relaxed));
                 let wide = delta > u64::from(u32::MAX);
-                let Some(words) = payload_words.checked_add(1 + usize::from(wide)) else { break };
-                if words.saturating_add(1 - usize::from(wide)) > chunk.words.len() {
-                    return self.lose(Loss::TooLarge);
-                }
+                let words = payload_words + 1 + usize::from(wide);
                 if words <= chunk.words.len().saturating_sub(word.end()) {
                     let header = RecordHeader::new(
                         RecordState::Busy,
@@ -151,8 +153,6 @@ impl ThreadCursor {
                         _not_sent: PhantomData,
                     });
                 }
-            } else if payload_words > RecordHeader::MAX_WORDS {
-                return self.lose(Loss::TooLarge);
             }
             self.change_chunk(pool, word, &now)?;
         }
@@ -329,9 +329,8 @@ impl<P: Pool> Reservation<'_, P> {
     /// Publishes the record.
     #[inline]
     pub fn commit(self) -> Committed {
-        let committed = self.finish(self.header);
-        core::mem::forget(self);
-        committed
+        let this = ManuallyDrop::new(self);
+        this.finish(this.header)
     }
 
     #[inline]
