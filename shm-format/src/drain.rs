@@ -12,8 +12,8 @@ use crate::clock::{Anchor, ClockKind};
 use crate::control::CountersSnapshot;
 use crate::durable::{Log, LogPlace};
 use crate::layout::{
-    CHUNK_HEADER, ChunkHeader, ControlPage, DURABLE_RECORD_MAX, Geometry, HeaderConstants, HeaderPage,
-    Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
+    CHUNK_HEADER, ChunkHeader, ControlPage, DURABLE_RECORD_MAX, FillLine, Geometry, HeaderConstants,
+    HeaderPage, Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
 };
 use crate::record::{DurableKind, DurableRecord, RecordKind};
 use crate::word::{Consumed, Phase, RecordState, State, tag};
@@ -222,29 +222,9 @@ impl RegionReader {
         let mut stats = DrainStats::default();
         for index in 0..self.backed() {
             let Some(chunk) = self.chunk(index) else { break };
-            let state = chunk.state();
-            let generation = state.generation();
-            let mut walk =
-                Walk { chunk, index: index as u32, generation, pass, owned: true, stats: &mut stats };
-            match state.phase() {
-                Phase::Free => self.mend_hint(index),
-                Phase::Writing => {
-                    walk.owned = false;
-                    walk.run(scratch, sink);
-                }
-                Phase::Complete => {
-                    if chunk.claim(generation) {
-                        self.control().fill.complete.fetch_sub(1, Ordering::Relaxed);
-                        walk.run(scratch, sink);
-                        self.release(index, chunk, generation, &mut stats);
-                    }
-                }
-                // A predecessor died holding it.
-                Phase::Reading => {
-                    walk.run(scratch, sink);
-                    self.release(index, chunk, generation, &mut stats);
-                }
-            }
+            let walk =
+                Walk { chunk, index: index as u32, generation: 0, pass, owned: true, stats: &mut stats };
+            walk.visit(&self.control().fill, self.bitmap(), scratch, sink);
         }
         stats
     }
@@ -264,25 +244,6 @@ impl RegionReader {
             }
         }
         retired
-    }
-
-    fn release(&self, index: usize, chunk: Chunk<'_>, generation: u64, stats: &mut DrainStats) {
-        if chunk.release(generation) {
-            stats.chunks += 1;
-            self.mend_hint(index);
-        } else {
-            stats.violations += 1;
-        }
-    }
-
-    /// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
-    fn mend_hint(&self, index: usize) {
-        if let Some(word) = self.bitmap().get(index / 64) {
-            let bit = 1 << (index % 64);
-            if word.load(Ordering::Relaxed) & bit == 0 {
-                word.fetch_or(bit, Ordering::Relaxed);
-            }
-        }
     }
 
     fn backed(&self) -> usize {
@@ -341,6 +302,48 @@ pub(crate) struct Walk<'a, 's> {
 }
 
 impl Walk<'_, '_> {
+    /// Does with the chunk what its phase asks for.
+    pub(crate) fn visit(
+        mut self,
+        fill: &FillLine,
+        bitmap: &[AtomicU64],
+        scratch: &mut [u8],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) {
+        let state = self.chunk.state();
+        self.generation = state.generation();
+        match state.phase() {
+            Phase::Free => return self.mend_hint(bitmap),
+            Phase::Writing => {
+                self.owned = false;
+                return self.run(scratch, sink);
+            }
+            Phase::Complete if !self.chunk.claim(self.generation) => return,
+            Phase::Complete => {
+                fill.complete.fetch_sub(1, Ordering::Relaxed);
+            }
+            // A predecessor died holding it.
+            Phase::Reading => {}
+        }
+        self.run(scratch, sink);
+        if self.chunk.release(self.generation) {
+            self.stats.chunks += 1;
+            self.mend_hint(bitmap);
+        } else {
+            self.stats.violations += 1;
+        }
+    }
+
+    /// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
+    fn mend_hint(&self, bitmap: &[AtomicU64]) {
+        if let Some(word) = bitmap.get(self.index as usize / 64) {
+            let bit = 1 << (self.index % 64);
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Delivers the chunk's records from the reader's place on, and moves the place.
     ///
     /// How far headers can be believed: all those before `sealed`, once it is there; before that, as long as fewer

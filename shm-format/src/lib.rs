@@ -39,4 +39,4 @@ pub use region::Region;
 pub use writer::{Committed, Reservation, ThreadCursor};
 
 #[cfg(all(test, loom))]
-mod loom_tests;
+mod interleavings;

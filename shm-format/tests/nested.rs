@@ -1,5 +1,6 @@
 //! Records written by a signal handler in the middle of another record of the same thread, at every step of the
 //! protocol, with recycling of chunks in between.
+#![cfg(not(loom))]
 
 mod rig;
 

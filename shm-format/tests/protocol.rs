@@ -1,4 +1,5 @@
 //! One writer at a time: what goes in comes out once, in order, and every loss has its cause.
+#![cfg(not(loom))]
 
 mod rig;
 

@@ -1,0 +1,279 @@
+//! Every interleaving of two or three threads over the real protocol code, by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p selfwind-shm-format --lib`. Loom does not know signal handlers:
+//! nesting within a thread is proven by `tests/nested.rs` and `tests/single_step.rs`.
+
+use std::vec::Vec;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::chunk::Chunk;
+use crate::control::Loss;
+use crate::drain::{DrainStats, Pass, Walk};
+use crate::durable::{Log, LogPlace};
+use crate::layout::{BellPage, BellWord, ChunkHeader, FillLine, Mode, SearchLine};
+use crate::pool::Pool;
+use crate::record::RecordKind;
+use crate::word::State;
+use crate::writer::ThreadCursor;
+
+/// Words of a chunk here: one record of one payload word fits twice, nothing else.
+const WORDS: usize = 4;
+
+fn zero() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+/// A pool in ordinary memory.
+struct SmallPool {
+    chunks: Vec<(ChunkHeader, Vec<AtomicU64>)>,
+    bitmap: Vec<AtomicU64>,
+    search: SearchLine,
+    fill: FillLine,
+    mode: Mode,
+}
+
+impl SmallPool {
+    fn new(chunks: usize, mode: Mode) -> Self {
+        let header = || ChunkHeader {
+            state: zero(),
+            committed: zero(),
+            sealed: zero(),
+            ts_base: zero(),
+            owner: zero(),
+            first: zero(),
+            lost: zero(),
+            consumed: zero(),
+        };
+        Self {
+            chunks: (0..chunks).map(|_| (header(), (0..WORDS).map(|_| zero()).collect())).collect(),
+            bitmap: Vec::from([AtomicU64::new((1 << chunks) - 1)]),
+            search: SearchLine { word: zero(), hand: zero() },
+            fill: FillLine { complete: zero(), overwritten: zero() },
+            mode,
+        }
+    }
+
+    /// One pass of the reader. Every payload is its record's time: a torn or stale one shows.
+    fn drain(&self, pass: Pass, seen: &mut Vec<(u32, u64)>) -> DrainStats {
+        let mut stats = DrainStats::default();
+        let mut scratch = [0; WORDS * 8];
+        for (index, chunk) in (0..self.chunks.len()).filter_map(|index| Some((index, self.chunk(index)?))) {
+            let walk =
+                Walk { chunk, index: index as u32, generation: 0, pass, owned: true, stats: &mut stats };
+            walk.visit(&self.fill, &self.bitmap, &mut scratch, &mut |chunk, record| {
+                assert_eq!(record.payload, record.ticks.to_le_bytes(), "torn");
+                seen.push((chunk.tid, record.sequence));
+            });
+        }
+        assert_eq!((stats.violations, stats.torn, stats.unknown), (0, 0, 0), "{stats:?}");
+        stats
+    }
+}
+
+impl Pool for SmallPool {
+    fn backed(&self) -> usize {
+        self.chunks.len()
+    }
+    fn chunk_words(&self) -> usize {
+        WORDS
+    }
+    fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
+        let (header, words) = self.chunks.get(index)?;
+        Some(Chunk { header, words, nonce: 5 })
+    }
+    fn bitmap(&self) -> &[AtomicU64] {
+        &self.bitmap
+    }
+    fn search(&self) -> &SearchLine {
+        &self.search
+    }
+    fn fill(&self) -> &FillLine {
+        &self.fill
+    }
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+}
+
+/// Writes records at the given times.
+fn write(cursor: &ThreadCursor, pool: &SmallPool, times: &[u64]) -> Vec<Result<(), Loss>> {
+    let write_one = |time: &u64| {
+        let mut record = cursor.reserve(pool, RecordKind::Stack, 1, || *time)?;
+        record.set(0, *time);
+        let _ = record.commit();
+        Ok(())
+    };
+    times.iter().map(write_one).collect()
+}
+
+fn assert_once(mut seen: Vec<(u32, u64)>) {
+    let len = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), len, "a record came twice");
+}
+
+#[test]
+fn a_live_reader_sees_whole_records_once() {
+    loom::model(|| {
+        let pool = Arc::new(SmallPool::new(1, Mode::Discard));
+        let writer = thread::spawn({
+            let pool = Arc::clone(&pool);
+            move || {
+                let cursor = ThreadCursor::new();
+                cursor.begin(1, 1);
+                let done = write(&cursor, &pool, &[10, 11, 12]);
+                let _ = cursor.close(&*pool);
+                done.iter().filter(|done| done.is_ok()).count()
+            }
+        });
+        let mut seen = Vec::new();
+        pool.drain(Pass::Live, &mut seen);
+        pool.drain(Pass::Live, &mut seen);
+        let written = writer.join().unwrap();
+        pool.drain(Pass::Live, &mut seen);
+        assert_eq!(seen.len(), written);
+        assert_once(seen);
+    });
+}
+
+#[test]
+fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
+    loom::model(|| {
+        let pool = Arc::new(SmallPool::new(1, Mode::Overwrite));
+        let writer = thread::spawn({
+            let pool = Arc::clone(&pool);
+            move || {
+                let cursor = ThreadCursor::new();
+                cursor.begin(1, 1);
+                let done = write(&cursor, &pool, &[10, 11, 12]);
+                done.iter().filter(|done| done.is_ok()).count()
+            }
+        });
+        let mut seen = Vec::new();
+        pool.drain(Pass::Live, &mut seen);
+        writer.join().unwrap();
+        pool.drain(Pass::Final, &mut seen);
+        assert_once(seen);
+    });
+}
+
+#[test]
+fn a_free_chunk_has_one_taker() {
+    loom::model(|| {
+        let pool = Arc::new(SmallPool::new(1, Mode::Discard));
+        let run = |tid: u32| {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || {
+                let cursor = ThreadCursor::new();
+                cursor.begin(tid, tid);
+                write(&cursor, &pool, &[u64::from(tid)])[0].is_ok()
+            })
+        };
+        let writers = [run(1), run(2)];
+        let written =
+            writers.into_iter().filter(|_| true).map(|w| w.join().unwrap()).filter(|ok| *ok).count();
+        assert_eq!(written, 1);
+        let mut seen = Vec::new();
+        pool.drain(Pass::Final, &mut seen);
+        assert_eq!(seen.len(), 1);
+    });
+}
+
+#[test]
+fn a_freed_chunk_goes_to_another_thread() {
+    loom::model(|| {
+        let pool = Arc::new(SmallPool::new(1, Mode::Discard));
+        let first = ThreadCursor::new();
+        first.begin(1, 1);
+        assert!(write(&first, &pool, &[10])[0].is_ok());
+        let _ = first.close(&*pool);
+        let writer = thread::spawn({
+            let pool = Arc::clone(&pool);
+            move || {
+                let second = ThreadCursor::new();
+                second.begin(2, 2);
+                let written = write(&second, &pool, &[20])[0].is_ok();
+                let _ = second.close(&*pool);
+                written
+            }
+        });
+        let mut seen = Vec::new();
+        pool.drain(Pass::Live, &mut seen);
+        let written = writer.join().unwrap();
+        pool.drain(Pass::Live, &mut seen);
+        assert_eq!(seen.len(), 1 + usize::from(written));
+        assert_once(seen);
+    });
+}
+
+fn bell() -> BellPage {
+    let word = || BellWord(AtomicU32::new(0));
+    BellPage {
+        magic: zero(),
+        version: AtomicU32::new(0),
+        reserved: AtomicU32::new(0),
+        sleeping: word(),
+        stop: word(),
+    }
+}
+
+#[test]
+fn work_is_seen_or_the_sleeper_is_woken_by_exactly_one() {
+    loom::model(|| {
+        let bell = Arc::new(bell());
+        let work = Arc::new(AtomicU64::new(0));
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                let (bell, work) = (Arc::clone(&bell), Arc::clone(&work));
+                thread::spawn(move || {
+                    work.fetch_add(1, Ordering::Release);
+                    bell.ring()
+                })
+            })
+            .collect();
+        bell.prepare_sleep();
+        let seen = work.load(Ordering::Acquire);
+        let woken = writers.into_iter().map(|writer| writer.join().unwrap()).filter(|rang| *rang).count();
+        assert!(woken <= 1, "two writers woke one reader");
+        assert!(seen == 2 || woken == 1, "asleep with work left: saw {seen}");
+        assert_eq!(bell.is_sleeping(), woken == 0);
+    });
+}
+
+#[test]
+fn durable_records_are_whole_and_none_is_lost() {
+    loom::model(|| {
+        let log = Arc::new((zero(), (0..8).map(|_| zero()).collect::<Vec<_>>()));
+        fn view(log: &(AtomicU64, Vec<AtomicU64>)) -> Log<'_> {
+            Log { reserve: &log.0, words: &log.1 }
+        }
+        let append = |kind: u16| {
+            let log = Arc::clone(&log);
+            thread::spawn(move || view(&log).append(kind, &[&u64::from(kind).to_le_bytes()]).unwrap())
+        };
+        let writers = [append(1), append(2)];
+        let mut place = LogPlace::default();
+        let mut seen = Vec::new();
+        let mut read = || {
+            let sound = place.advance(view(&log), &mut |header, at| {
+                assert_eq!(log.1[at + 1].load(Ordering::Relaxed), u64::from(header.kind()));
+                seen.push(header.kind());
+            });
+            assert!(sound);
+        };
+        read();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        read();
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2]);
+    });
+}
+
+#[test]
+fn states_print() {
+    assert_eq!(std::format!("{}", State(4 * 7 + 3)), "Complete 7");
+}
