@@ -135,7 +135,7 @@ pub fn write<P: Pool>(
 pub fn check(payload: &[u8]) -> (u64, u64) {
     let words: Vec<u64> =
         payload.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
-    assert!(words.len() >= 2 && payload.len() % 8 == 0, "payload of {} bytes", payload.len());
+    assert!(words.len() >= 2 && payload.len().is_multiple_of(8), "payload of {} bytes", payload.len());
     for (at, value) in words.iter().enumerate().skip(2) {
         assert_eq!(*value, word(words[0], words[1], at as u64), "torn record: word {at} of {}", words.len());
     }

@@ -1,0 +1,198 @@
+//! A region of each format version, byte for byte: the writer still makes it, and the reader still reads it.
+//!
+//! A change of the format gets a new version and a new file; the old files stay, and say which versions are refused.
+//! The file of the present version is made by
+//! `cargo test -p selfwind-shm-format --test golden -- --ignored` after the version number was raised.
+#![cfg(not(loom))]
+
+mod rig;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use rig::{Mapping, identity};
+use shm_format::layout::VERSION;
+use shm_format::record::{
+    Anchor, Exec, Exit, Module, ModuleGone, Process, Segment, Segments, Setting, Thread,
+};
+use shm_format::{
+    ClockKind, DurableRecord, Geometry, Loss, Mode, Pass, RecordKind, Region, Skip, Stack, StackHead,
+    ThreadCursor,
+};
+
+const GEOMETRY: Geometry = Geometry {
+    chunk_size: 4096,
+    chunk_capacity: 3,
+    chunks_backed: 3,
+    durable_capacity: 4096,
+    durable_backed: 4096,
+};
+
+const FRAMES: [u64; 3] = [1 << 61 | 0x5555_0000_1234, 0x5555_0000_2000, 1 << 62 | 0x7fff_f7a0_0042];
+
+const SEGMENTS: [Segment; 2] = [
+    Segment { address: 0x5555_0000_0000, len: 0x3000, page_offset: 0, flags: 5, reserved: 0 },
+    Segment { address: 0x5555_0000_3000, len: 0x1000, page_offset: 0x2000, flags: 6, reserved: 0 },
+];
+
+fn file() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/region-v{VERSION}.bin"))
+}
+
+fn durable() -> Vec<DurableRecord<'static>> {
+    let thread = Thread { ticks: 1_010, tid: 4242, seq: 1, name: b"main" };
+    vec![
+        DurableRecord::Process(Process {
+            ticks: 1_000,
+            pid: 4242,
+            ppid: 1,
+            parent_nonce: 0xfeed,
+            uid: 1000,
+            signal: 27,
+            period_ns: 10_101_010,
+            source: 1,
+            exe: b"/usr/bin/prog",
+            argv: b"prog\0-x\0",
+            cwd: b"/tmp",
+            note: b"SELFWIND_FREQ=abc ignored",
+        }),
+        DurableRecord::Module(Module {
+            ticks: 1_001,
+            id: 1,
+            start: 0x5555_0000_0000,
+            end: 0x5555_0000_4000,
+            bias: 0x5555_0000_0000,
+            build_id: &[0xde, 0xad, 0xbe, 0xef, 1, 2, 3],
+            path: b"/usr/bin/prog",
+            segments: Segments::new(&SEGMENTS),
+        }),
+        DurableRecord::Thread(thread),
+        DurableRecord::ThreadName(Thread { ticks: 1_020, name: b"worker", ..thread }),
+        DurableRecord::Anchor(Anchor {
+            ticks: 9_000,
+            monotonic_ns: 9_000,
+            realtime_ns: 1_700_000_000_000_008_000,
+        }),
+        DurableRecord::Setting(Setting { ticks: 1_000, key: b"freq", value: b"99" }),
+        DurableRecord::ModuleGone(ModuleGone { ticks: 5_000, id: 1 }),
+        DurableRecord::ThreadEnd(Thread { ticks: 6_000, ..thread }),
+        DurableRecord::Exec(Exec { ticks: 7_000, path: b"/bin/next" }),
+        DurableRecord::Exit(Exit { ticks: 8_000, status: Some(3) }),
+        DurableRecord::Exit(Exit { ticks: 8_001, status: None }),
+    ]
+}
+
+fn stack(number: u64) -> StackHead {
+    StackHead { weight: 1 + number as u32, depth: 3, end: 0, source: 1, nonce: number }
+}
+
+fn write_stack(cursor: &ThreadCursor, region: &Region, number: u64, time: u64) {
+    let mut record = cursor.reserve(region, RecordKind::Stack, 5, || time).unwrap();
+    record.copy_from(0, &stack(number).words());
+    record.copy_from(2, &FRAMES);
+    let _ = record.commit();
+}
+
+/// The region of the file, made by the writer: two chunks complete or writing, one of each kind of record, an
+/// abandoned one, a void one, a far one, and every counter.
+fn write(mapping: &Mapping) {
+    let region = mapping.format(&GEOMETRY, Mode::Discard);
+    for record in durable() {
+        region.append(&record).unwrap();
+    }
+    let first = ThreadCursor::new();
+    first.begin(4242, 1);
+    let time = Cell::new(2_000);
+    for number in 0..90 {
+        time.set(time.get() + 10);
+        write_stack(&first, &region, number, time.get());
+    }
+    let second = ThreadCursor::new();
+    second.begin(4243, 2);
+    write_stack(&second, &region, 100, 3_000);
+    drop(second.reserve(&region, RecordKind::Stack, 1, || 3_001).unwrap());
+    write_stack(&second, &region, 101, 3_002 + (1 << 33));
+    std::mem::forget(second.reserve(&region, RecordKind::Stack, 2, || 4_000 + (1 << 33)).unwrap());
+    let control = region.control();
+    for number in 0..92 {
+        control.fire(1 + number);
+        control.record(1 + number);
+        control.handler_time(100 * (number + 1));
+    }
+    for (number, cause) in Loss::ALL.into_iter().enumerate() {
+        control.fire(number as u64);
+        control.lose(cause, number as u64);
+    }
+    for (number, cause) in Skip::ALL.into_iter().enumerate() {
+        control.fire(number as u64);
+        control.skip(cause, number as u64);
+    }
+    control.truncate();
+    control.thread_started();
+    control.thread_started();
+    control.thread_ended();
+}
+
+#[test]
+#[ignore = "makes the golden file of this version"]
+fn make() {
+    let mapping = Mapping::new(GEOMETRY.total_len());
+    write(&mapping);
+    std::fs::create_dir_all(file().parent().unwrap()).unwrap();
+    std::fs::write(file(), mapping.bytes()).unwrap();
+}
+
+#[test]
+fn the_writer_makes_the_golden_file() {
+    let mapping = Mapping::new(GEOMETRY.total_len());
+    write(&mapping);
+    let golden = std::fs::read(file()).unwrap();
+    assert_eq!(golden.len(), mapping.len);
+    for (at, (ours, theirs)) in mapping.bytes().chunks(8).zip(golden.chunks(8)).enumerate() {
+        assert_eq!(ours, theirs, "at byte {:#x}", at * 8);
+    }
+}
+
+#[test]
+fn the_reader_reads_the_golden_file() {
+    let golden = std::fs::read(file()).unwrap();
+    let mapping = Mapping::new(golden.len());
+    for (word, bytes) in mapping.words().iter().zip(golden.chunks_exact(8)) {
+        word.store(u64::from_le_bytes(bytes.try_into().unwrap()), std::sync::atomic::Ordering::Relaxed);
+    }
+    let mut reader = mapping.open();
+    assert_eq!(reader.identity(), identity());
+    assert_eq!((reader.mode(), reader.clock()), (Mode::Discard, ClockKind::Monotonic));
+    assert_eq!(reader.anchor(), rig::anchor());
+    let mut expected = durable().into_iter();
+    let stats = reader.durable(&mut |record| assert_eq!(Some(record), expected.next()));
+    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (11, 0, 0, 0));
+
+    let mut seen = Vec::new();
+    let mut scratch = [0; 4096];
+    let stats = reader.drain(Pass::Final, &mut scratch, &mut |chunk, record| {
+        let parsed = Stack::parse(record.payload).unwrap();
+        assert_eq!(parsed.frames().collect::<Vec<_>>(), FRAMES);
+        assert_eq!(parsed.head, stack(parsed.head.nonce));
+        seen.push((chunk.tid, chunk.thread_seq, record.sequence, record.ticks, parsed.head.nonce));
+    });
+    assert_eq!((stats.records, stats.void, stats.torn), (92, 1, 1));
+    assert_eq!((stats.unknown, stats.violations), (0, 0));
+    let first = (0..90).map(|number| (4242, 1, number, 2_010 + 10 * number, number));
+    let second = [(4243, 2, 0, 3_000, 100), (4243, 2, 2, 3_002 + (1 << 33), 101)];
+    assert_eq!(seen, first.chain(second).collect::<Vec<_>>());
+    counters(&reader.counters());
+}
+
+fn counters(counters: &shm_format::CountersSnapshot) {
+    assert_eq!((counters.fired.count, counters.recorded.count), (101, 92));
+    assert_eq!(counters.cut_short(), shm_format::TallySnapshot::default());
+    for (number, cause) in Loss::ALL.into_iter().enumerate() {
+        assert_eq!((counters.lost(cause).count, counters.lost(cause).weight), (1, number as u64));
+    }
+    for (number, cause) in Skip::ALL.into_iter().enumerate() {
+        assert_eq!((counters.skipped(cause).count, counters.skipped(cause).weight), (1, number as u64));
+    }
+    assert_eq!((counters.truncated, counters.threads_started, counters.threads_ended), (1, 2, 1));
+    assert_eq!(counters.handler_time.iter().sum::<u64>(), 92);
+}
