@@ -149,8 +149,8 @@ fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
             move || {
                 let cursor = ThreadCursor::new();
                 cursor.begin(1, 1);
-                let done = write(&cursor, &pool, &[10, 11, 12]);
-                done.iter().filter(|done| done.is_ok()).count()
+                // Two fill the chunk, the third finds no other and hands it over, the fourth overwrites it.
+                write(&cursor, &pool, &[10, 11, 12, 13])
             }
         });
         let mut seen = Vec::new();
@@ -158,6 +158,30 @@ fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
         writer.join().unwrap();
         pool.drain(Pass::Final, &mut seen);
         assert_once(seen);
+    });
+}
+
+/// A record completed inside another one counts as committed before the outer one is.
+#[test]
+fn a_record_below_a_committed_one_is_seen_whole_or_waited_for() {
+    loom::model(|| {
+        let pool = Arc::new(SmallPool::new(1, Mode::Discard));
+        let writer = thread::spawn({
+            let pool = Arc::clone(&pool);
+            move || {
+                let cursor = ThreadCursor::new();
+                cursor.begin(1, 1);
+                let mut outer = cursor.reserve(&*pool, RecordKind::Stack, 1, || 10).unwrap();
+                assert!(write(&cursor, &pool, &[11])[0].is_ok());
+                outer.set(0, 10);
+                let _ = outer.commit();
+            }
+        });
+        let mut seen = Vec::new();
+        pool.drain(Pass::Live, &mut seen);
+        writer.join().unwrap();
+        pool.drain(Pass::Live, &mut seen);
+        assert_eq!(seen, [(1, 0), (1, 1)]);
     });
 }
 

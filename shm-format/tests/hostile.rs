@@ -8,7 +8,7 @@ mod rig;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rig::{Mapping, Random, geometry, setting, tick};
+use rig::{Mapping, Random, setting, tick};
 use shm_format::record::{Module, Process, Segment, Segments, Thread};
 use shm_format::{
     DurableRecord, Geometry, LayoutError, Mode, Pass, RecordKind, Region, RegionReader, Stack, ThreadCursor,
@@ -194,5 +194,4 @@ fn a_live_mutator_hurts_neither_side() {
         stop.store(true, Ordering::Relaxed);
     });
     assert!(guard.iter().all(|word| word.load(Ordering::Relaxed) == 0x5a5a_5a5a), "written out of bounds");
-    let _ = geometry(1);
 }

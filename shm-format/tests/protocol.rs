@@ -288,7 +288,7 @@ fn concurrent_appenders_lose_nothing() {
 fn a_region_that_is_not_one_is_refused() {
     let geometry = geometry(4);
     let (mapping, _region, _reader) = made(&geometry, Mode::Discard);
-    // SAFETY (all below): the mapping is longer than what is claimed, so nothing outside it is touched.
+    // SAFETY: the mapping is at least as long as what is claimed, so nothing outside it is touched.
     let open = |len| unsafe { RegionReader::open(mapping.base, len) }.err();
     assert_eq!(open(mapping.len), None);
     assert_eq!(open(4096), Some(LayoutError::TooShort(2 * PAGE as u64, 4096)));
@@ -297,7 +297,7 @@ fn a_region_that_is_not_one_is_refused() {
     let order = std::sync::atomic::Ordering::Relaxed;
     for (offset, value, error) in [
         (0, MAGIC + 1, LayoutError::BadMagic(MAGIC + 1)),
-        (8, 136 << 32 | u64::from(VERSION) + 1, LayoutError::BadVersion(VERSION + 1)),
+        (8, 136 << 32 | u64::from(VERSION + 1), LayoutError::BadVersion(VERSION + 1)),
         (8, 137 << 32 | u64::from(VERSION), LayoutError::BadHeader("header length")),
         (64, 2 << 32 | 9, LayoutError::BadHeader("mode")),
         (64, 9 << 32 | 1, LayoutError::BadHeader("clock")),
