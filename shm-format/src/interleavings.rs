@@ -2,6 +2,10 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p selfwind-shm-format --lib`. Loom does not know signal handlers:
 //! nesting within a thread is proven by `tests/nested.rs` and `tests/single_step.rs`.
+//!
+//! The reader is always the thread that is spawned last. Loom's reduction remembers one last access of each atomic,
+//! so a writer that loads a word and then swaps it hides that a reader loaded it before; by running the writers
+//! first and moving the reader forward, every order is found.
 
 use std::vec::Vec;
 
@@ -116,46 +120,51 @@ fn assert_once(mut seen: Vec<(u32, u64)>) {
     assert_eq!(seen.len(), len, "a record came twice");
 }
 
+/// A reader that makes that many live passes beside the writers: what it saw.
+fn read_beside(pool: &Arc<SmallPool>, passes: usize) -> thread::JoinHandle<Vec<(u32, u64)>> {
+    let pool = Arc::clone(pool);
+    thread::spawn(move || {
+        let mut seen = Vec::new();
+        for _ in 0..passes {
+            pool.drain(Pass::Live, &mut seen);
+        }
+        seen
+    })
+}
+
 #[test]
 fn a_live_reader_sees_whole_records_once() {
     loom::model(|| {
         let pool = Arc::new(SmallPool::new(1, Mode::Discard));
-        let writer = thread::spawn({
-            let pool = Arc::clone(&pool);
-            move || {
-                let cursor = ThreadCursor::new();
-                cursor.begin(1, 1);
-                let done = write(&cursor, &pool, &[10, 11, 12]);
-                let _ = cursor.close(&*pool);
-                done.iter().filter(|done| done.is_ok()).count()
-            }
-        });
-        let mut seen = Vec::new();
+        let cursor = ThreadCursor::new();
+        cursor.begin(1, 1);
+        assert!(write(&cursor, &pool, &[10])[0].is_ok());
+        let reader = read_beside(&pool, 2);
+        assert!(write(&cursor, &pool, &[11])[0].is_ok());
+        let _ = cursor.close(&*pool);
+        let mut seen = reader.join().unwrap();
         pool.drain(Pass::Live, &mut seen);
-        pool.drain(Pass::Live, &mut seen);
-        let written = writer.join().unwrap();
-        pool.drain(Pass::Live, &mut seen);
-        assert_eq!(seen.len(), written);
-        assert_once(seen);
+        assert_eq!(seen, [(1, 0), (1, 1)]);
     });
 }
 
 #[test]
 fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    // Without a bound (LOOM_MAX_PREEMPTIONS=100) it takes minutes.
+    model.preemption_bound = model.preemption_bound.or(Some(3));
+    model.check(|| {
         let pool = Arc::new(SmallPool::new(1, Mode::Overwrite));
-        let writer = thread::spawn({
-            let pool = Arc::clone(&pool);
-            move || {
-                let cursor = ThreadCursor::new();
-                cursor.begin(1, 1);
-                // Two fill the chunk, the third finds no other and hands it over, the fourth overwrites it.
-                write(&cursor, &pool, &[10, 11, 12, 13])
-            }
-        });
-        let mut seen = Vec::new();
-        pool.drain(Pass::Live, &mut seen);
-        writer.join().unwrap();
+        let first = ThreadCursor::new();
+        first.begin(1, 1);
+        assert!(write(&first, &pool, &[10])[0].is_ok());
+        let reader = read_beside(&pool, 1);
+        let _ = first.close(&*pool);
+        let second = ThreadCursor::new();
+        second.begin(2, 2);
+        // Fails while the reader holds the only chunk.
+        write(&second, &pool, &[20]);
+        let mut seen = reader.join().unwrap();
         pool.drain(Pass::Final, &mut seen);
         assert_once(seen);
     });
@@ -166,20 +175,14 @@ fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
 fn a_record_below_a_committed_one_is_seen_whole_or_waited_for() {
     loom::model(|| {
         let pool = Arc::new(SmallPool::new(1, Mode::Discard));
-        let writer = thread::spawn({
-            let pool = Arc::clone(&pool);
-            move || {
-                let cursor = ThreadCursor::new();
-                cursor.begin(1, 1);
-                let mut outer = cursor.reserve(&*pool, RecordKind::Stack, 1, || 10).unwrap();
-                assert!(write(&cursor, &pool, &[11])[0].is_ok());
-                outer.set(0, 10);
-                let _ = outer.commit();
-            }
-        });
-        let mut seen = Vec::new();
-        pool.drain(Pass::Live, &mut seen);
-        writer.join().unwrap();
+        let reader = read_beside(&pool, 1);
+        let cursor = ThreadCursor::new();
+        cursor.begin(1, 1);
+        let mut outer = cursor.reserve(&*pool, RecordKind::Stack, 1, || 10).unwrap();
+        assert!(write(&cursor, &pool, &[11])[0].is_ok());
+        outer.set(0, 10);
+        let _ = outer.commit();
+        let mut seen = reader.join().unwrap();
         pool.drain(Pass::Live, &mut seen);
         assert_eq!(seen, [(1, 0), (1, 1)]);
     });
@@ -215,19 +218,12 @@ fn a_freed_chunk_goes_to_another_thread() {
         first.begin(1, 1);
         assert!(write(&first, &pool, &[10])[0].is_ok());
         let _ = first.close(&*pool);
-        let writer = thread::spawn({
-            let pool = Arc::clone(&pool);
-            move || {
-                let second = ThreadCursor::new();
-                second.begin(2, 2);
-                let written = write(&second, &pool, &[20])[0].is_ok();
-                let _ = second.close(&*pool);
-                written
-            }
-        });
-        let mut seen = Vec::new();
-        pool.drain(Pass::Live, &mut seen);
-        let written = writer.join().unwrap();
+        let reader = read_beside(&pool, 1);
+        let second = ThreadCursor::new();
+        second.begin(2, 2);
+        let written = write(&second, &pool, &[20])[0].is_ok();
+        let _ = second.close(&*pool);
+        let mut seen = reader.join().unwrap();
         pool.drain(Pass::Live, &mut seen);
         assert_eq!(seen.len(), 1 + usize::from(written));
         assert_once(seen);
@@ -275,23 +271,32 @@ fn durable_records_are_whole_and_none_is_lost() {
         fn view(log: &(AtomicU64, Vec<AtomicU64>)) -> Log<'_> {
             Log { reserve: &log.0, words: &log.1 }
         }
-        let append = |kind: u16| {
-            let log = Arc::clone(&log);
-            thread::spawn(move || view(&log).append(kind, &[&u64::from(kind).to_le_bytes()]).unwrap())
-        };
-        let writers = [append(1), append(2)];
-        let mut place = LogPlace::default();
-        let mut seen = Vec::new();
-        let mut read = || {
-            let sound = place.advance(view(&log), &mut |header, at| {
+        fn append(log: &(AtomicU64, Vec<AtomicU64>), kind: u16) {
+            view(log).append(kind, &[&u64::from(kind).to_le_bytes()]).unwrap();
+        }
+        fn read(log: &(AtomicU64, Vec<AtomicU64>), place: &mut LogPlace, seen: &mut Vec<u16>) {
+            let sound = place.advance(view(log), &mut |header, at| {
                 assert_eq!(log.1[at + 1].load(Ordering::Relaxed), u64::from(header.kind()));
                 seen.push(header.kind());
             });
             assert!(sound);
-        };
-        read();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        read();
+        }
+        let second = thread::spawn({
+            let log = Arc::clone(&log);
+            move || append(&log, 2)
+        });
+        let reader = thread::spawn({
+            let log = Arc::clone(&log);
+            move || {
+                let (mut place, mut seen) = (LogPlace::default(), Vec::new());
+                read(&log, &mut place, &mut seen);
+                (place, seen)
+            }
+        });
+        append(&log, 1);
+        second.join().unwrap();
+        let (mut place, mut seen) = reader.join().unwrap();
+        read(&log, &mut place, &mut seen);
         seen.sort_unstable();
         assert_eq!(seen, [1, 2]);
     });
