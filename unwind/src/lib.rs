@@ -1,2 +1,56 @@
 //! Unwind rows precomputed from `.eh_frame`, and the walker that uses them.
+//!
+//! The core runs inside a signal handler, on a stack of about two kibibytes, over memory that may be corrupt. It
+//! therefore never allocates, never locks, never panics, never recurses, bounds every loop, and touches the
+//! stack it walks only through [`Memory`]. What allocates (building a [`Table`]) is behind the feature `compile`
+//! and never runs in a handler.
+//!
+//! From a program counter to its caller, in this order:
+//!
+//! 1. [`RuleCache`]: the packed [`Rule`] of a program counter that was met before;
+//! 2. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
+//! 3. the FDE found through `.eh_frame_hdr`, decoded on demand;
+//! 4. rules that need more than the stack and frame pointer: the exact evaluation of every register;
+//! 5. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
 #![no_std]
+
+#[cfg(feature = "compile")]
+extern crate alloc;
+
+pub mod cfi;
+#[cfg(feature = "compile")]
+pub mod compile;
+mod cursor;
+pub mod elf_file;
+pub mod elf_image;
+mod end;
+mod exact;
+mod expression;
+mod frame;
+mod frame_row;
+mod heuristic;
+mod memory;
+mod module;
+mod modules;
+mod pointer;
+mod program;
+mod rule;
+mod rule_cache;
+mod section;
+mod step;
+mod table;
+mod walk;
+pub mod x86_64;
+
+pub use end::End;
+pub use frame::{FoundBy, Frame};
+pub use frame_row::{Cfa, FrameRow, Recovery};
+pub use memory::Memory;
+pub use module::Module;
+pub use modules::Modules;
+pub use rule::{Kind, Rule, SavedFp};
+pub use rule_cache::RuleCache;
+pub use section::Section;
+pub use table::{BUILD_ID_MAX, Table, TableError};
+pub use walk::{Walk, walk};
+pub use x86_64::Registers;

@@ -1,0 +1,81 @@
+//! Why a walk ended. Every walk has exactly one reason.
+
+/// The reason for the end of a walk; [`End::Root`] alone means that the stack is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum End {
+    /// The outermost frame: its return address is undefined or zero, or it is the module's entry stub.
+    Root = 0,
+    /// The caller's array is full.
+    DepthLimit = 1,
+    /// The address belongs to no known module and nothing plausible was found above it.
+    NoModule = 2,
+    /// The module says nothing about the address and nothing plausible was found above it.
+    NoCfi = 3,
+    /// The call frame information is malformed or asks for what no unwinder can do.
+    BadCfi = 4,
+    /// A word of the stack could not be read.
+    Unreadable = 5,
+    /// The frame's caller is not further out: the stack or the rules are corrupt.
+    NoProgress = 6,
+    /// A rule needs a register whose value an earlier frame did not preserve.
+    LostRegister = 7,
+}
+
+impl End {
+    /// Every reason, in the order of their numbers.
+    pub const ALL: [End; 8] = [
+        End::Root,
+        End::DepthLimit,
+        End::NoModule,
+        End::NoCfi,
+        End::BadCfi,
+        End::Unreadable,
+        End::NoProgress,
+        End::LostRegister,
+    ];
+
+    /// The reason with this number, as read from a record.
+    pub const fn from_number(number: u8) -> Option<End> {
+        let mut i = 0;
+        while i < Self::ALL.len() {
+            if Self::ALL[i] as u8 == number {
+                return Some(Self::ALL[i]);
+            }
+            i += 1;
+        }
+        None
+    }
+
+    /// Whether the stack reaches its outermost frame.
+    pub const fn is_complete(self) -> bool {
+        matches!(self, End::Root)
+    }
+
+    /// The name used in outputs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            End::Root => "root",
+            End::DepthLimit => "depth-limit",
+            End::NoModule => "no-module",
+            End::NoCfi => "no-cfi",
+            End::BadCfi => "bad-cfi",
+            End::Unreadable => "unreadable",
+            End::NoProgress => "no-progress",
+            End::LostRegister => "lost-register",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back() {
+        for (number, end) in End::ALL.into_iter().enumerate() {
+            assert_eq!(End::from_number(number as u8), Some(end));
+        }
+        assert_eq!(End::from_number(8), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! One step with every register tracked: what rules need that the stack and frame pointer cannot answer.
+
+use crate::cfi::{self, Fde};
+use crate::end::End;
+use crate::expression;
+use crate::frame_row::{Cfa, FrameRow, Recovery};
+use crate::memory::Memory;
+use crate::module::Module;
+use crate::x86_64::{COLUMNS, RETURN_ADDRESS, Registers, SP};
+
+/// Registers and which of them still hold the frame's own value.
+#[derive(Clone, Copy)]
+pub(crate) struct Tracked {
+    pub(crate) registers: Registers,
+    known: u32,
+}
+
+impl From<&Registers> for Tracked {
+    fn from(registers: &Registers) -> Self {
+        Self { registers: *registers, known: (1 << COLUMNS) - 1 }
+    }
+}
+
+impl Tracked {
+    /// The value of a column, if it is known.
+    pub(crate) fn get(&self, number: usize) -> Option<u64> {
+        if self.knows(number) { self.registers.column(number) } else { None }
+    }
+
+    pub(crate) fn knows(&self, number: usize) -> bool {
+        number < COLUMNS && self.known >> number & 1 != 0
+    }
+
+    pub(crate) fn set(&mut self, number: usize, value: u64) {
+        if number < COLUMNS {
+            self.registers.set_column(number, value);
+            self.known |= 1 << number;
+        }
+    }
+
+    pub(crate) fn forget(&mut self, number: usize) {
+        if number < COLUMNS {
+            self.known &= !(1 << number);
+        }
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.known = 0;
+    }
+}
+
+/// Turns `at` into its caller by the full rules at `lookup`. Says whether the frame is a signal frame, whose caller
+/// was interrupted. `Ok(None)`: no FDE covers the address.
+#[inline(never)]
+pub(crate) fn step<M: Memory>(
+    module: &Module<'_>,
+    lookup: u64,
+    at: &mut Tracked,
+    memory: &mut M,
+) -> Result<Option<bool>, End> {
+    let Some(fde) = cfi::find(module, lookup)? else { return Ok(None) };
+    let row = fde.row_at(lookup).ok_or(End::BadCfi)?;
+    apply(&fde, &row, at, memory)?;
+    Ok(Some(fde.cie.signal))
+}
+
+fn apply<M: Memory>(fde: &Fde<'_>, row: &FrameRow, at: &mut Tracked, memory: &mut M) -> Result<(), End> {
+    if matches!(row.recovery(RETURN_ADDRESS), Recovery::Undefined | Recovery::Same) {
+        return Err(End::Root);
+    }
+    let cfa = match row.cfa() {
+        Cfa::Register { register, offset } => {
+            at.get(usize::from(register)).ok_or(End::LostRegister)?.wrapping_add(offset as u64)
+        }
+        Cfa::Expression(position) => {
+            let code = fde.expression(position).ok_or(End::BadCfi)?;
+            expression::evaluate(code, None, at, memory)?
+        }
+        Cfa::Unset => return Err(End::BadCfi),
+    };
+    let mut caller = *at;
+    caller.set(SP, cfa);
+    for number in 0..COLUMNS {
+        match recover(fde, row.recovery(number), cfa, at, memory) {
+            Ok(Recovered::Unchanged) => {}
+            Ok(Recovered::Value(value)) => caller.set(number, value),
+            Err(end) if number == RETURN_ADDRESS || number == SP => return Err(end),
+            Ok(Recovered::Lost) | Err(_) => caller.forget(number),
+        }
+    }
+    *at = caller;
+    Ok(())
+}
+
+enum Recovered {
+    Unchanged,
+    Lost,
+    Value(u64),
+}
+
+fn recover<M: Memory>(
+    fde: &Fde<'_>,
+    recovery: Recovery,
+    cfa: u64,
+    at: &Tracked,
+    memory: &mut M,
+) -> Result<Recovered, End> {
+    let mut read = |address| memory.read(address).ok_or(End::Unreadable);
+    let value = match recovery {
+        Recovery::Same => return Ok(Recovered::Unchanged),
+        Recovery::Undefined => return Ok(Recovered::Lost),
+        Recovery::AtCfa(offset) => read(cfa.wrapping_add(offset as u64))?,
+        Recovery::CfaPlus(offset) => cfa.wrapping_add(offset as u64),
+        Recovery::Register(number) => at.get(usize::from(number)).ok_or(End::LostRegister)?,
+        Recovery::AtExpression(position) | Recovery::Expression(position) => {
+            let code = fde.expression(position).ok_or(End::BadCfi)?;
+            let value = expression::evaluate(code, Some(cfa), at, memory)?;
+            if matches!(recovery, Recovery::AtExpression(_)) {
+                memory.read(value).ok_or(End::Unreadable)?
+            } else {
+                value
+            }
+        }
+    };
+    Ok(Recovered::Value(value))
+}

@@ -1,0 +1,84 @@
+//! One frame of a walked stack in eight bytes, as it travels through the ring.
+
+/// How a frame's address was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FoundBy {
+    /// From the registers themselves or by call frame information: exact.
+    Cfi = 0,
+    /// Through the frame pointer, in code without call frame information.
+    FramePointer = 1,
+    /// By scanning the stack for a plausible return address.
+    Guess = 2,
+    /// By the unwinder of a registered region (generated code).
+    Region = 3,
+}
+
+/// A frame: bits 0..=55 the address, bit 61 `exact`, bits 62..=63 [`FoundBy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Frame(u64);
+
+impl Frame {
+    const ADDRESS: u64 = (1 << 56) - 1;
+    const EXACT: u64 = 1 << 61;
+
+    /// A frame at `address`; `exact` says that it is the address of the next instruction to run (a leaf, or code
+    /// interrupted by a signal) and not a return address.
+    pub const fn new(address: u64, found_by: FoundBy, exact: bool) -> Self {
+        Self(address & Self::ADDRESS | if exact { Self::EXACT } else { 0 } | (found_by as u64) << 62)
+    }
+
+    /// The frame with these bits, as read from a record. Every value is a frame.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The bits to put into a record.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The program counter or return address.
+    pub const fn address(self) -> u64 {
+        self.0 & Self::ADDRESS
+    }
+
+    /// How the address was found.
+    pub const fn found_by(self) -> FoundBy {
+        match self.0 >> 62 {
+            0 => FoundBy::Cfi,
+            1 => FoundBy::FramePointer,
+            2 => FoundBy::Guess,
+            _ => FoundBy::Region,
+        }
+    }
+
+    /// Whether the address is that of an instruction about to run rather than a return address.
+    pub const fn is_exact(self) -> bool {
+        self.0 & Self::EXACT != 0
+    }
+
+    /// The address to look symbols and rows up at: inside the call instruction for a return address.
+    pub const fn lookup_address(self) -> u64 {
+        if self.is_exact() { self.address() } else { self.address().saturating_sub(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_come_back() {
+        for found_by in [FoundBy::Cfi, FoundBy::FramePointer, FoundBy::Guess, FoundBy::Region] {
+            for exact in [false, true] {
+                let frame = Frame::from_bits(Frame::new(0x7fff_1234_5678, found_by, exact).bits());
+                assert_eq!(frame.address(), 0x7fff_1234_5678);
+                assert_eq!(frame.found_by(), found_by);
+                assert_eq!(frame.is_exact(), exact);
+                assert_eq!(frame.lookup_address(), 0x7fff_1234_5678 - u64::from(!exact));
+            }
+        }
+    }
+}

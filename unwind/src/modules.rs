@@ -1,0 +1,73 @@
+//! The sorted snapshot of all modules that one walk uses.
+
+use crate::module::Module;
+
+/// An immutable snapshot of the loaded modules, sorted by address and free of overlaps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Modules<'a> {
+    list: &'a [Module<'a>],
+    generation: u32,
+}
+
+impl<'a> Modules<'a> {
+    /// Sorts `list` as [`Modules::new`] wants it.
+    pub fn sort(list: &mut [Module<'_>]) {
+        list.sort_unstable_by_key(|module| module.start);
+    }
+
+    /// A snapshot of `list`, or `None` when it is not sorted or modules overlap.
+    ///
+    /// `generation` keeps cached rules apart: it must differ from the former snapshot's whenever an address may
+    /// have changed its meaning, that is when a module is gone. Adding modules needs no new generation.
+    pub fn new(list: &'a [Module<'a>], generation: u32) -> Option<Self> {
+        let sorted = list.windows(2).all(|pair| match pair {
+            [a, b] => a.end <= b.start,
+            _ => true,
+        });
+        (sorted && list.iter().all(|module| module.start <= module.end)).then_some(Self { list, generation })
+    }
+
+    /// The module that contains `address`.
+    pub fn find(&self, address: u64) -> Option<&'a Module<'a>> {
+        let after = self.list.partition_point(|module| module.start <= address);
+        self.list.get(after.checked_sub(1)?).filter(|module| module.contains(address))
+    }
+
+    /// All modules, by address.
+    pub fn as_slice(&self) -> &'a [Module<'a>] {
+        self.list
+    }
+
+    /// The generation given to [`Modules::new`].
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(start: u64, end: u64) -> Module<'static> {
+        Module { start, end, ..Module::default() }
+    }
+
+    #[test]
+    fn finds_by_address() {
+        let mut list = [module(0x3000, 0x4000), module(0x1000, 0x2000)];
+        assert!(Modules::new(&list, 0).is_none());
+        Modules::sort(&mut list);
+        let modules = Modules::new(&list, 0).unwrap();
+        for (address, start) in [(0x1000, 0x1000), (0x1fff, 0x1000), (0x3000, 0x3000), (0x3fff, 0x3000)] {
+            assert_eq!(modules.find(address).unwrap().start, start);
+        }
+        for address in [0, 0xfff, 0x2000, 0x2fff, 0x4000, u64::MAX] {
+            assert!(modules.find(address).is_none());
+        }
+    }
+
+    #[test]
+    fn overlaps_are_refused() {
+        assert!(Modules::new(&[module(0x1000, 0x2001), module(0x2000, 0x3000)], 0).is_none());
+    }
+}

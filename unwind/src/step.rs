@@ -1,0 +1,101 @@
+//! One step of the fast path: a packed rule, the stack pointer and the frame pointer.
+
+use crate::end::End;
+use crate::memory::Memory;
+use crate::rule::{Kind, Rule, SavedFp};
+use crate::x86_64::RETURN_ADDRESS_AT_CFA;
+
+/// A frame as the fast path knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    /// The frame pointer, unless an earlier frame lost it.
+    pub(crate) fp: Option<u64>,
+    /// The pc is the next instruction and not a return address.
+    pub(crate) exact: bool,
+}
+
+impl Place {
+    /// The address that rules are looked up at: inside the call instruction for a return address.
+    #[inline]
+    pub(crate) fn lookup(&self) -> u64 {
+        self.pc.wrapping_sub(u64::from(!self.exact))
+    }
+}
+
+/// The caller of `at` by `rule`, which must not be a gap, complex or the root ([`End::BadCfi`] otherwise).
+#[inline]
+pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Result<Place, End> {
+    let offset = rule.offset() as u64;
+    let mut load = |base: u64| -> Result<u64, End> {
+        let word = memory.read(base.wrapping_add(offset)).ok_or(End::Unreadable)?;
+        Ok(word.wrapping_add(rule.addend() as u64))
+    };
+    let cfa = match rule.kind() {
+        Kind::Sp => at.sp.wrapping_add(offset),
+        Kind::Fp => at.fp.ok_or(End::LostRegister)?.wrapping_add(offset),
+        Kind::SpMemory => load(at.sp)?,
+        Kind::FpMemory => load(at.fp.ok_or(End::LostRegister)?)?,
+        Kind::Plt => {
+            let pushed = (at.pc & 15) as i64 >= i64::from(rule.addend());
+            at.sp.wrapping_add(offset).wrapping_add(if pushed { 8 } else { 0 })
+        }
+        Kind::Gap | Kind::Complex | Kind::Root => return Err(End::BadCfi),
+    };
+    let pc = memory.read(cfa.wrapping_add(RETURN_ADDRESS_AT_CFA as u64)).ok_or(End::Unreadable)?;
+    let fp = match rule.fp() {
+        SavedFp::Same => at.fp,
+        SavedFp::AtCfa(offset) => Some(memory.read(cfa.wrapping_add(offset as u64)).ok_or(End::Unreadable)?),
+        SavedFp::AtFp(offset) => {
+            let place = at.fp.ok_or(End::LostRegister)?.wrapping_add(offset as u64);
+            Some(memory.read(place).ok_or(End::Unreadable)?)
+        }
+    };
+    Ok(Place { pc, sp: cfa, fp, exact: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every word holds its own address plus one.
+    struct Plain;
+
+    impl Memory for Plain {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            (address >= 0x1000).then_some(address + 1)
+        }
+    }
+
+    const AT: Place = Place { pc: 0x40_000b, sp: 0x7000, fp: Some(0x8000), exact: true };
+
+    fn step(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Result<Place, End> {
+        by_rule(Rule::new(kind, offset, addend, fp).unwrap(), &AT, &mut Plain)
+    }
+
+    fn place(cfa: u64, fp: u64) -> Result<Place, End> {
+        Ok(Place { pc: cfa - 7, sp: cfa, fp: Some(fp), exact: false })
+    }
+
+    #[test]
+    fn each_kind_finds_the_caller() {
+        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::Same), place(0x7010, 0x8000));
+        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::AtCfa(-16)), place(0x7010, 0x7001));
+        assert_eq!(step(Kind::Fp, 16, 0, SavedFp::AtFp(-8)), place(0x8010, 0x7ff9));
+        assert_eq!(step(Kind::SpMemory, 8, 7, SavedFp::Same), place(0x7010, 0x8000));
+        assert_eq!(step(Kind::FpMemory, -8, 7, SavedFp::Same), place(0x8000, 0x8000));
+        assert_eq!(step(Kind::Plt, 8, 11, SavedFp::Same), place(0x7010, 0x8000));
+        assert_eq!(step(Kind::Plt, 8, 12, SavedFp::Same), place(0x7008, 0x8000));
+    }
+
+    #[test]
+    fn what_cannot_be_read_ends() {
+        assert_eq!(step(Kind::Sp, -0x6f00, 0, SavedFp::Same), Err(End::Unreadable));
+        assert_eq!(step(Kind::Sp, 16, 0, SavedFp::AtCfa(-0x6f00)), Err(End::Unreadable));
+        let lost = Place { fp: None, ..AT };
+        let rule = Rule::new(Kind::Fp, 16, 0, SavedFp::Same).unwrap();
+        assert_eq!(by_rule(rule, &lost, &mut Plain), Err(End::LostRegister));
+        assert_eq!(by_rule(Rule::COMPLEX, &AT, &mut Plain), Err(End::BadCfi));
+    }
+}

@@ -1,0 +1,253 @@
+//! Compiled rows of one module: a flat, position-independent array of bytes, the same in memory and in a file.
+//!
+//! All numbers little-endian. Addresses are ELF virtual addresses; blocks are 256 bytes of code from `base` on.
+//!
+//! | at | |
+//! |---|---|
+//! | 0 | magic `SWUNWIND` |
+//! | 8 | u32 version, u16 ELF machine, u16 header length |
+//! | 16 | u64 length of everything |
+//! | 24 | u64 checksum of everything behind it |
+//! | 32 | u64 `base`, a multiple of 256 |
+//! | 40 | u32 blocks, u32 rows, u32 rules, u32 FDEs compiled |
+//! | 56 | u64 length of the `.eh_frame` it was compiled from |
+//! | 64 | u32 length of the build-id, then up to 48 bytes of it, zero-filled |
+//! | 128 | rules: u64 each ([`Rule::bits`]) |
+//! | | first row of each 256 blocks: u32 each |
+//! | | first row of each block, relative to that: u16 each |
+//! | | rule of each row: u16 index |
+//! | | start of each row in its block: u8 |
+//! | | zero up to a multiple of 8 |
+//!
+//! A row reaches to the next one; an address before the first row of its block belongs to the last row of the blocks
+//! before. A gap is a row whose rule is [`Rule::GAP`].
+
+use crate::rule::Rule;
+use crate::x86_64::ELF_MACHINE;
+
+pub(crate) const MAGIC: [u8; 8] = *b"SWUNWIND";
+pub(crate) const VERSION: u32 = 1;
+pub(crate) const HEADER: usize = 128;
+pub(crate) const BUILD_ID_AT: usize = 68;
+/// Longest build-id that a table names.
+pub const BUILD_ID_MAX: usize = 48;
+/// log2 of the bytes in a block.
+pub(crate) const BLOCK_SHIFT: u32 = 8;
+/// log2 of the blocks that share a u32 row number.
+pub(crate) const GROUP_SHIFT: u32 = 8;
+const CHECKED_FROM: usize = 32;
+
+/// Why bytes are not a usable table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// Too short, or not the magic.
+    NotATable,
+    /// Written by another version.
+    Version(u32),
+    /// For another architecture.
+    Machine(u16),
+    /// The lengths in the header do not agree with the bytes.
+    Length,
+    /// The contents are damaged.
+    Checksum,
+    /// An index or order inside the contents is wrong.
+    Structure,
+}
+
+impl core::fmt::Display for TableError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            TableError::NotATable => f.write_str("not an unwind table"),
+            TableError::Version(version) => {
+                write!(f, "table version {version}, this program reads {VERSION}")
+            }
+            TableError::Machine(machine) => write!(f, "table for ELF machine {machine}, not {ELF_MACHINE}"),
+            TableError::Length => f.write_str("table truncated, or its header is damaged"),
+            TableError::Checksum => f.write_str("table checksum does not match"),
+            TableError::Structure => f.write_str("table contents are inconsistent"),
+        }
+    }
+}
+
+impl core::error::Error for TableError {}
+
+/// A validated table. Lookups are bounds-checked even so, and cannot panic.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    bytes: &'a [u8],
+    base: u64,
+    rules: &'a [[u8; 8]],
+    groups: &'a [[u8; 4]],
+    blocks: &'a [[u8; 2]],
+    row_rules: &'a [[u8; 2]],
+    row_starts: &'a [u8],
+}
+
+impl<'a> Table<'a> {
+    /// Takes bytes for a table after checking all of them: lengths, checksum, and every index.
+    pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
+        let table = Self::parse(bytes)?;
+        if u64_at(bytes, 24) != Some(checksum(bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?)) {
+            return Err(TableError::Checksum);
+        }
+        table.is_consistent().then_some(table).ok_or(TableError::Structure)
+    }
+
+    fn parse(bytes: &'a [u8]) -> Result<Self, TableError> {
+        if bytes.len() < HEADER || !bytes.starts_with(&MAGIC) {
+            return Err(TableError::NotATable);
+        }
+        let number = |at| u32_at(bytes, at).ok_or(TableError::NotATable);
+        let version = number(8)?;
+        if version != VERSION {
+            return Err(TableError::Version(version));
+        }
+        let machine = number(12)?;
+        if machine as u16 != ELF_MACHINE {
+            return Err(TableError::Machine(machine as u16));
+        }
+        let length =
+            u64_at(bytes, 16).and_then(|length| usize::try_from(length).ok()).ok_or(TableError::Length)?;
+        let bytes = bytes.get(..length).ok_or(TableError::Length)?;
+        let base = u64_at(bytes, 32).ok_or(TableError::Length)?;
+        let (blocks, rows, rules) = (number(40)? as usize, number(44)? as usize, number(48)? as usize);
+        let id_length = number(64)? as usize;
+        if machine >> 16 != HEADER as u32
+            || id_length > BUILD_ID_MAX
+            || !base.is_multiple_of(1 << BLOCK_SHIFT)
+        {
+            return Err(TableError::Length);
+        }
+        let groups = blocks.div_ceil(1 << GROUP_SHIFT);
+        let mut rest = bytes.get(HEADER..).ok_or(TableError::Length)?;
+        let mut part = |count: usize, size: usize| -> Result<&'a [u8], TableError> {
+            let length = count.checked_mul(size).ok_or(TableError::Length)?;
+            let (part, after) = rest.split_at_checked(length).ok_or(TableError::Length)?;
+            rest = after;
+            Ok(part)
+        };
+        let table = Self {
+            bytes,
+            base,
+            rules: part(rules, 8)?.as_chunks().0,
+            groups: part(groups, 4)?.as_chunks().0,
+            blocks: part(blocks, 2)?.as_chunks().0,
+            row_rules: part(rows, 2)?.as_chunks().0,
+            row_starts: part(rows, 1)?,
+        };
+        if rest.len() >= 8 || length % 8 != 0 {
+            return Err(TableError::Length);
+        }
+        Ok(table)
+    }
+
+    fn is_consistent(&self) -> bool {
+        let rows = self.row_starts.len();
+        let mut next = 0;
+        let blocks_fit = (0..self.blocks.len()).all(|block| match self.block_rows(block) {
+            Some((start, end)) => {
+                let contiguous = start == next && start <= end && end <= rows;
+                next = end;
+                let starts = self.row_starts.get(start..end).unwrap_or(&[]);
+                contiguous && starts.is_sorted_by(|a, b| a < b)
+            }
+            None => false,
+        });
+        let rules_fit =
+            self.row_rules.iter().all(|&index| usize::from(u16::from_le_bytes(index)) < self.rules.len());
+        let rules_valid = self.rules.iter().all(|&bits| Rule::from_bits(u64::from_le_bytes(bits)).is_some());
+        blocks_fit && next == rows && rules_fit && rules_valid
+    }
+
+    /// The numbers of a block's first row and of the first row after it.
+    #[inline]
+    fn block_rows(&self, block: usize) -> Option<(usize, usize)> {
+        let start = self.first_row(block)?;
+        let end = self.first_row(block + 1).unwrap_or(self.row_starts.len());
+        Some((start, end))
+    }
+
+    #[inline]
+    fn first_row(&self, block: usize) -> Option<usize> {
+        let relative = u16::from_le_bytes(*self.blocks.get(block)?);
+        let group = u32::from_le_bytes(*self.groups.get(block >> GROUP_SHIFT)?);
+        Some(group as usize + usize::from(relative))
+    }
+
+    /// The rule for the ELF virtual address `address`, [`Rule::GAP`] where no row covers it.
+    #[inline]
+    pub fn lookup(&self, address: u64) -> Rule {
+        self.row(address).unwrap_or(Rule::GAP)
+    }
+
+    fn row(&self, address: u64) -> Option<Rule> {
+        let distance = usize::try_from(address.checked_sub(self.base)?).ok()?;
+        let (start, end) = self.block_rows(distance >> BLOCK_SHIFT)?;
+        let starts = self.row_starts.get(start..end)?;
+        let row = start + starts.partition_point(|&start| start <= distance as u8);
+        self.rule(row.checked_sub(1)?)
+    }
+
+    fn rule(&self, row: usize) -> Option<Rule> {
+        let index = u16::from_le_bytes(*self.row_rules.get(row)?);
+        let bits = u64::from_le_bytes(*self.rules.get(usize::from(index))?);
+        Rule::from_bits(bits)
+    }
+
+    /// Every row: its first address and its rule.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, Rule)> + '_ {
+        (0..self.blocks.len()).flat_map(move |block| {
+            let (start, end) = self.block_rows(block).unwrap_or((0, 0));
+            let base = self.base + ((block as u64) << BLOCK_SHIFT);
+            (start..end)
+                .filter_map(move |row| Some((base + u64::from(*self.row_starts.get(row)?), self.rule(row)?)))
+        })
+    }
+
+    /// The bytes of the table alone, without anything that followed it.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The build-id of the file it was compiled from; empty when it has none.
+    pub fn build_id(&self) -> &'a [u8] {
+        let length = u32_at(self.bytes, 64).unwrap_or(0) as usize;
+        self.bytes.get(BUILD_ID_AT..BUILD_ID_AT + length.min(BUILD_ID_MAX)).unwrap_or(&[])
+    }
+
+    /// Number of rows.
+    pub fn row_count(&self) -> usize {
+        self.row_starts.len()
+    }
+
+    /// Number of distinct rules.
+    pub fn rule_count(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Number of FDEs it was compiled from.
+    pub fn fde_count(&self) -> u32 {
+        u32_at(self.bytes, 52).unwrap_or(0)
+    }
+
+    /// Bytes of `.eh_frame` it was compiled from.
+    pub fn eh_frame_length(&self) -> u64 {
+        u64_at(self.bytes, 56).unwrap_or(0)
+    }
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Sum over the words of `bytes`, whose length is a multiple of 8. It finds damage, not malice.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    let (words, _) = bytes.as_chunks();
+    words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| {
+        (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
+    })
+}

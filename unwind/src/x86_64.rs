@@ -1,0 +1,183 @@
+//! What the walker must know about x86-64 under the System V ABI. Facts only: no walking happens here.
+
+use crate::memory::Memory;
+
+/// DWARF number of rbp.
+pub const FP: usize = 6;
+/// DWARF number of rsp.
+pub const SP: usize = 7;
+/// DWARF number of the return address column.
+pub const RETURN_ADDRESS: usize = 16;
+/// Columns that recovery rules are kept for: the general registers and the return address.
+pub const COLUMNS: usize = 17;
+/// Where a call leaves the return address, relative to the CFA.
+pub const RETURN_ADDRESS_AT_CFA: i32 = -8;
+/// Bytes of the return address on the stack.
+pub const WORD: u64 = 8;
+/// `e_machine` of this architecture.
+pub const ELF_MACHINE: u16 = 62;
+/// One past the highest user address that four-level paging can map.
+pub const ADDRESS_BITS: u32 = 47;
+
+/// The registers a walk starts from, in DWARF order (System V ABI AMD64, figure 3.36): rax rdx rcx rbx rsi rdi
+/// rbp rsp r8..r15.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// The general registers by DWARF number.
+    pub r: [u64; 16],
+    /// The address of the next instruction.
+    pub pc: u64,
+}
+
+impl Registers {
+    /// rsp.
+    pub fn sp(&self) -> u64 {
+        self.r[SP]
+    }
+
+    /// rbp.
+    pub fn fp(&self) -> u64 {
+        self.r[FP]
+    }
+
+    /// Column `number`; the return address column is the program counter.
+    pub(crate) fn column(&self, number: usize) -> Option<u64> {
+        if number == RETURN_ADDRESS { Some(self.pc) } else { self.r.get(number).copied() }
+    }
+
+    pub(crate) fn set_column(&mut self, number: usize, value: u64) {
+        if number == RETURN_ADDRESS {
+            self.pc = value;
+        } else if let Some(register) = self.r.get_mut(number) {
+            *register = value;
+        }
+    }
+}
+
+/// Distance from the stack pointer at a signal restorer to `uc_mcontext.gregs` (asm/ucontext.h, asm/sigcontext.h).
+const SIGCONTEXT: u64 = 40;
+/// DWARF numbers in the order of `struct sigcontext`: r8..r15 rdi rsi rbp rbx rdx rax rcx rsp rip.
+const SIGCONTEXT_ORDER: [u8; 17] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16];
+
+/// Whether the code at `pc` is `mov $15, %eax or %rax; syscall`: a signal restorer without CFI (musl, Go).
+pub(crate) fn is_signal_restorer<M: Memory>(pc: u64, memory: &mut M) -> bool {
+    let Some(first) = memory.read(pc) else { return false };
+    match first.to_le_bytes() {
+        [0xb8, 15, 0, 0, 0, 0x0f, 0x05, _] => true,
+        [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f] => {
+            memory.read(pc.wrapping_add(1)).is_some_and(|word| word.to_le_bytes()[7] == 0x05)
+        }
+        _ => false,
+    }
+}
+
+/// The registers that the kernel saved when it made the signal frame whose restorer runs with this `sp`.
+pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, memory: &mut M) -> Option<()> {
+    let mut place = sp.wrapping_add(SIGCONTEXT);
+    for number in SIGCONTEXT_ORDER {
+        registers.set_column(usize::from(number), memory.read(place)?);
+        place = place.wrapping_add(WORD);
+    }
+    Some(())
+}
+
+/// A call instruction that ends right before an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// `call rel32` to this address.
+    Direct(u64),
+    /// `call` through a register or memory.
+    Indirect,
+}
+
+/// The call instruction that ends at `address`, if the bytes before it can be one.
+pub(crate) fn call_before<M: Memory>(address: u64, memory: &mut M) -> Option<Call> {
+    let bytes = memory.read(address.checked_sub(8)?)?.to_le_bytes();
+    let [_, b7, b6, b5, b4, b3, b2, b1] = bytes;
+    if b5 == 0xe8 {
+        let relative = i32::from_le_bytes([b4, b3, b2, b1]);
+        return Some(Call::Direct(address.wrapping_add(relative as u64)));
+    }
+    // FF /2 with the ModRM byte that gives exactly the length up to `address`.
+    let candidates = [(b2, b1, 0, 2), (b3, b2, b1, 3), (b4, b3, b2, 4), (b6, b5, b4, 6), (b7, b6, b5, 7)];
+    let found = candidates.into_iter().any(|(opcode, modrm, sib, length)| {
+        opcode == 0xff && modrm & 0x38 == 0x10 && indirect_length(modrm, sib) == length
+    });
+    found.then_some(Call::Indirect)
+}
+
+/// Length of an instruction with a one-byte opcode, this ModRM byte and, if it has one, this SIB byte.
+fn indirect_length(modrm: u8, sib: u8) -> usize {
+    let has_sib = modrm >> 6 != 3 && modrm & 7 == 4;
+    let displacement = match modrm >> 6 {
+        0 if modrm & 7 == 5 || (has_sib && sib & 7 == 5) => 4,
+        1 => 1,
+        2 => 4,
+        _ => 0,
+    };
+    2 + usize::from(has_sib) + displacement
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that end at address 0x1000.
+    struct Before([u8; 8]);
+
+    impl Memory for Before {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            (address == 0xff8).then_some(u64::from_le_bytes(self.0))
+        }
+    }
+
+    fn before(code: &[u8]) -> Option<Call> {
+        let mut bytes = [0x90; 8];
+        bytes[8 - code.len()..].copy_from_slice(code);
+        call_before(0x1000, &mut Before(bytes))
+    }
+
+    #[test]
+    fn calls_are_recognised() {
+        assert_eq!(before(&[0xe8, 0x10, 0, 0, 0]), Some(Call::Direct(0x1010)));
+        assert_eq!(before(&[0xe8, 0xf0, 0xff, 0xff, 0xff]), Some(Call::Direct(0xff0)));
+        let indirect: [&[u8]; 9] = [
+            &[0xff, 0xd0],                         // call *%rax
+            &[0x41, 0xff, 0xd4],                   // call *%r12
+            &[0xff, 0x10],                         // call *(%rax)
+            &[0xff, 0x14, 0xc3],                   // call *(%rbx,%rax,8)
+            &[0xff, 0x15, 1, 2, 3, 4],             // call *rel(%rip)
+            &[0xff, 0x50, 0x18],                   // call *0x18(%rax)
+            &[0xff, 0x54, 0x24, 0x08],             // call *8(%rsp)
+            &[0xff, 0x90, 0x00, 0x01, 0, 0],       // call *0x100(%rax)
+            &[0xff, 0x94, 0x24, 0x00, 0x01, 0, 0], // call *0x100(%rsp)
+        ];
+        for code in indirect {
+            assert_eq!(before(code), Some(Call::Indirect), "{code:x?}");
+        }
+        let others: [&[u8]; 4] = [&[0xff, 0xe0], &[0x90], &[0xff, 0x20], &[0xe9, 0, 0, 0, 0]];
+        for code in others {
+            assert_eq!(before(code), None, "{code:x?}");
+        }
+    }
+
+    /// A stack of words that start at 0x1000.
+    struct Words([u64; 32]);
+
+    impl Memory for Words {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            self.0.get((address.checked_sub(0x1000)? / 8) as usize).copied()
+        }
+    }
+
+    #[test]
+    fn sigcontext_has_the_kernel_s_order() {
+        let mut words = Words(core::array::from_fn(|i| i as u64));
+        let mut registers = Registers::default();
+        read_sigcontext(0x1000, &mut registers, &mut words).unwrap();
+        // oRBP 120, oRSP 160, oRIP 168 in the kernel's rt_sigframe.
+        assert_eq!((registers.fp(), registers.sp(), registers.pc), (15, 20, 21));
+        assert_eq!(registers.r[8], 5);
+        assert_eq!(registers.r[0], 18);
+    }
+}
