@@ -19,6 +19,8 @@ const DEPTH: usize = 4;
 pub(crate) const NARROW_DEPTH: usize = 8;
 /// Entries that a search without a header looks at: such modules are meant to have a compiled table.
 const LINEAR_LIMIT: usize = 1 << 14;
+/// Empty FDEs before the one that counts that a search steps over.
+const EMPTY_LIMIT: usize = 4;
 
 /// A Common Information Entry.
 #[derive(Clone, Copy, Debug)]
@@ -253,8 +255,19 @@ pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, En
         return Ok(scan(&eh_frame, address));
     };
     let Some(fde_address) = header.find(address) else { return Ok(None) };
-    let offset = eh_frame.offset_of(fde_address).ok_or(End::BadCfi)?;
-    let fde = Fde::at(&eh_frame, offset).ok_or(End::BadCfi)?;
+    let mut offset = eh_frame.offset_of(fde_address).ok_or(End::BadCfi)?;
+    let mut fde = Fde::at(&eh_frame, offset).ok_or(End::BadCfi)?;
+    // Linkers that fold functions leave empty FDEs, and keep only the first of one start in the header.
+    for _ in 0..EMPTY_LIMIT {
+        if fde.start < fde.end {
+            break;
+        }
+        let Some(next) = Extent::at(&eh_frame, offset).map(|extent| extent.end) else { break };
+        let Some(neighbour) = Fde::at(&eh_frame, next).filter(|other| other.start == fde.start) else {
+            break;
+        };
+        (offset, fde) = (next, neighbour);
+    }
     Ok(fde.contains(address).then_some(fde))
 }
 

@@ -9,7 +9,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::cfi::{self, Cie, Entry, Fde, NARROW_DEPTH};
-use crate::program::{Machine, Program};
+use crate::pointer::Bases;
+use crate::program::{Machine, Program, Row};
 use crate::rule::{NarrowRow, Rule};
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_AT, BUILD_ID_MAX, GROUP_SHIFT, HEADER, MAGIC, VERSION};
@@ -45,7 +46,7 @@ impl core::error::Error for CompileError {}
 
 /// The table for `eh_frame`, whose addresses are `bias` above the virtual addresses (0 for a file).
 ///
-/// FDEs that are malformed become complex rows, so that the exact evaluation has the last word on them.
+/// A malformed FDE has its rows up to the fault and is complex from there on, so that the exact evaluation has the last word on them.
 pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
     if build_id.len() > BUILD_ID_MAX {
         return Err(CompileError::BuildIdTooLong);
@@ -164,38 +165,20 @@ impl Rows {
         let Some(common) = functions.commons.get(function.common as usize) else { return };
         let bytes = functions.section.bytes;
         let signal = common.cie.is_signal_frame();
-        let (rows, starts) = (self.starts.len(), function.start);
+        let start = function.start;
+        machine.resume(NarrowRow::EMPTY, start);
         let ran = common.initial.and_then(|initial| {
-            machine.resume(initial, starts);
-            let bases = crate::pointer::Bases {
-                section: functions.section.address,
-                data: None,
-                function: Some(starts),
-            };
+            machine.resume(initial, start);
+            let bases = Bases { section: functions.section.address, data: None, function: Some(start) };
             machine.run(&common.cie, function.program, bases, |row, from, to| {
-                if from < to && from < function.end {
+                if from < to {
                     self.push(from, row.rule(bytes, signal));
                 }
                 to < function.end
             })
         });
-        match ran {
-            Some(()) if machine.location < function.end => {
-                self.push(machine.location, machine.row.rule(bytes, signal));
-            }
-            Some(()) => {}
-            None => {
-                self.truncate(rows);
-                self.push(starts, Rule::COMPLEX);
-            }
-        }
-    }
-
-    /// Takes back the rows after the first `count`.
-    fn truncate(&mut self, count: usize) {
-        self.starts.truncate(count);
-        self.rules.truncate(count);
-        self.last = self.rules.last().map(|&index| self.distinct.rule(index));
+        let last = if ran.is_some() { machine.row.rule(bytes, signal) } else { Rule::COMPLEX };
+        self.push(machine.location, last);
     }
 
     fn push(&mut self, address: u64, rule: Rule) {
@@ -265,10 +248,6 @@ impl Distinct {
         let mut distinct = Self { rules: Vec::new(), slots: vec![0; 1 << 10] };
         distinct.index(Rule::COMPLEX);
         distinct
-    }
-
-    fn rule(&self, index: u16) -> Rule {
-        self.rules.get(usize::from(index)).copied().unwrap_or(Rule::COMPLEX)
     }
 
     fn index(&mut self, rule: Rule) -> u16 {

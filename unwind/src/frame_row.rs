@@ -19,6 +19,29 @@ pub enum Cfa {
     Expression(u32),
 }
 
+/// The CFA's column. A register and offset stay behind an expression, as in libgcc: `def_cfa_register` goes back to them
+/// (libgcrypt's assembly relies on it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CfaColumn {
+    pub(crate) register: u16,
+    pub(crate) offset: i32,
+    /// Offset of the expression in the section, 0 for none: no expression can stand there.
+    pub(crate) expression: u32,
+}
+
+impl CfaColumn {
+    const UNSET: u16 = u16::MAX;
+    pub(crate) const EMPTY: Self = CfaColumn { register: Self::UNSET, offset: 0, expression: 0 };
+
+    pub(crate) fn rule(&self) -> Cfa {
+        match (self.expression, self.register) {
+            (0, Self::UNSET) => Cfa::Unset,
+            (0, register) => Cfa::Register { register, offset: self.offset },
+            (position, _) => Cfa::Expression(position),
+        }
+    }
+}
+
 /// How to recover the caller's value of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
@@ -93,7 +116,7 @@ impl Packed {
 /// The rules of one row for the CFA, all general registers and the return address.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRow {
-    cfa: Cfa,
+    cfa: CfaColumn,
     columns: [Packed; COLUMNS],
 }
 
@@ -105,19 +128,15 @@ impl FrameRow {
 
     /// How to compute the CFA.
     pub fn cfa(&self) -> Cfa {
-        self.cfa
+        self.cfa.rule()
     }
 }
 
 impl Row for FrameRow {
-    const EMPTY: Self = FrameRow { cfa: Cfa::Unset, columns: [Packed::SAME; COLUMNS] };
+    const EMPTY: Self = FrameRow { cfa: CfaColumn::EMPTY, columns: [Packed::SAME; COLUMNS] };
 
-    fn cfa(&self) -> Cfa {
-        self.cfa
-    }
-
-    fn set_cfa(&mut self, cfa: Cfa) {
-        self.cfa = cfa;
+    fn cfa_mut(&mut self) -> &mut CfaColumn {
+        &mut self.cfa
     }
 
     fn get(&self, register: u64) -> Packed {

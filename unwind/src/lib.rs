@@ -39,6 +39,8 @@ mod rule_cache;
 mod section;
 mod step;
 mod table;
+#[cfg(feature = "verify")]
+pub mod verify;
 mod walk;
 pub mod x86_64;
 

@@ -2,7 +2,7 @@
 
 use crate::cfi::Cie;
 use crate::cursor::Cursor;
-use crate::frame_row::{Cfa, Packed};
+use crate::frame_row::{CfaColumn, Packed};
 use crate::pointer::{self, Bases};
 
 /// What a program computes: the CFA and as many columns as the caller cares for.
@@ -10,8 +10,7 @@ pub(crate) trait Row: Copy {
     /// No rule for anything.
     const EMPTY: Self;
 
-    fn cfa(&self) -> Cfa;
-    fn set_cfa(&mut self, cfa: Cfa);
+    fn cfa_mut(&mut self) -> &mut CfaColumn;
     /// The rule of a column that is kept, [`Packed::SAME`] for others.
     fn get(&self, register: u64) -> Packed;
     /// Keeps the rule if the column is one that is kept.
@@ -138,22 +137,24 @@ impl<R: Row, const DEPTH: usize> Machine<R, DEPTH> {
     }
 
     fn cfa_rule(&mut self, cie: &Cie<'_>, opcode: u8, code: &mut Cursor<'_>) -> Option<()> {
-        let cfa = match opcode {
-            0x0c => Cfa::Register { register: register(code)?, offset: plain(code.uleb()?)? }, // def_cfa
-            0x12 => Cfa::Register { register: register(code)?, offset: signed(cie, code.sleb()?)? }, // def_cfa_sf
-            0x0f => Cfa::Expression(skip_block(code)?), // def_cfa_expression
-            _ => {
-                let Cfa::Register { register: old_register, offset: old_offset } = self.row.cfa() else {
-                    return None;
-                };
-                match opcode {
-                    0x0d => Cfa::Register { register: register(code)?, offset: old_offset },
-                    0x0e => Cfa::Register { register: old_register, offset: plain(code.uleb()?)? },
-                    _ => Cfa::Register { register: old_register, offset: signed(cie, code.sleb()?)? },
-                }
+        let cfa = self.row.cfa_mut();
+        match opcode {
+            // def_cfa, def_cfa_sf
+            0x0c => {
+                *cfa = CfaColumn { register: register(code)?, offset: plain(code.uleb()?)?, expression: 0 }
             }
-        };
-        self.row.set_cfa(cfa);
+            0x12 => {
+                *cfa =
+                    CfaColumn { register: register(code)?, offset: signed(cie, code.sleb()?)?, expression: 0 }
+            }
+            // def_cfa_register
+            0x0d => *cfa = CfaColumn { register: register(code)?, offset: cfa.offset, expression: 0 },
+            // def_cfa_offset, def_cfa_offset_sf
+            0x0e => cfa.offset = plain(code.uleb()?)?,
+            0x13 => cfa.offset = signed(cie, code.sleb()?)?,
+            // def_cfa_expression
+            _ => cfa.expression = skip_block(code)?,
+        }
         Some(())
     }
 
@@ -178,7 +179,7 @@ impl<R: Row, const DEPTH: usize> Machine<R, DEPTH> {
 }
 
 fn register(code: &mut Cursor<'_>) -> Option<u16> {
-    u16::try_from(code.uleb()?).ok()
+    u16::try_from(code.uleb()?).ok().filter(|&number| number < u16::MAX)
 }
 
 fn plain(offset: u64) -> Option<i32> {

@@ -10,7 +10,8 @@
 //!
 //! The return address is at CFA - 8 in all of them, and the caller's sp is the CFA. Every other row is `Complex`.
 
-use crate::frame_row::{Cfa, Packed, Recovery};
+use crate::cursor::Cursor;
+use crate::frame_row::{Cfa, CfaColumn, Packed, Recovery};
 use crate::program::Row;
 use crate::x86_64::{FP, RETURN_ADDRESS, RETURN_ADDRESS_AT_CFA, SP};
 
@@ -141,7 +142,7 @@ impl Rule {
 /// The row of the fast path: the CFA and the three columns that decide whether a rule can be packed.
 #[derive(Clone, Copy)]
 pub(crate) struct NarrowRow {
-    cfa: Cfa,
+    cfa: CfaColumn,
     fp: Packed,
     sp: Packed,
     return_address: Packed,
@@ -149,14 +150,10 @@ pub(crate) struct NarrowRow {
 
 impl Row for NarrowRow {
     const EMPTY: Self =
-        NarrowRow { cfa: Cfa::Unset, fp: Packed::SAME, sp: Packed::SAME, return_address: Packed::SAME };
+        NarrowRow { cfa: CfaColumn::EMPTY, fp: Packed::SAME, sp: Packed::SAME, return_address: Packed::SAME };
 
-    fn cfa(&self) -> Cfa {
-        self.cfa
-    }
-
-    fn set_cfa(&mut self, cfa: Cfa) {
-        self.cfa = cfa;
+    fn cfa_mut(&mut self) -> &mut CfaColumn {
+        &mut self.cfa
     }
 
     fn get(&self, register: u64) -> Packed {
@@ -202,7 +199,7 @@ impl NarrowRow {
             },
             _ => return None,
         };
-        match self.cfa {
+        match self.cfa.rule() {
             Cfa::Register { register, offset } => match usize::from(register) {
                 SP => Rule::new(Kind::Sp, offset, 0, fp),
                 FP => Rule::new(Kind::Fp, offset, 0, fp),
@@ -216,7 +213,7 @@ impl NarrowRow {
 
 /// The bytes of the block whose length stands at `position`.
 pub(crate) fn block(section: &[u8], position: u32) -> Option<&[u8]> {
-    let mut cursor = crate::cursor::Cursor::at(section, position as usize);
+    let mut cursor = Cursor::at(section, position as usize);
     let length = usize::try_from(cursor.uleb()?).ok()?;
     cursor.take(length)
 }
@@ -233,7 +230,12 @@ fn cfa_pattern(expression: &[u8], fp: SavedFp) -> Option<Rule> {
             let (offset, rest) = sleb_16(rest)?;
             let addend = match rest {
                 [0x06] => 0,
-                [0x06, 0x23, addend @ ..0x80] => i32::from(*addend),
+                [0x06, 0x23, number @ ..] => {
+                    // Assemblers may pad the number.
+                    let mut cursor = Cursor::new(number);
+                    let addend = i32::try_from(cursor.uleb()?).ok()?;
+                    cursor.is_at_end().then_some(addend)?
+                }
                 _ => return None,
             };
             Rule::new(kind, i32::from(offset), addend, fp)
@@ -243,7 +245,7 @@ fn cfa_pattern(expression: &[u8], fp: SavedFp) -> Option<Rule> {
 }
 
 fn sleb_16(bytes: &[u8]) -> Option<(i16, &[u8])> {
-    let mut cursor = crate::cursor::Cursor::new(bytes);
+    let mut cursor = Cursor::new(bytes);
     let value = i16::try_from(cursor.sleb()?).ok()?;
     Some((value, bytes.get(cursor.position()..)?))
 }
@@ -253,14 +255,19 @@ mod tests {
     use super::*;
 
     fn row(cfa: Cfa) -> NarrowRow {
+        let cfa = match cfa {
+            Cfa::Register { register, offset } => CfaColumn { register, offset, expression: 0 },
+            Cfa::Expression(position) => CfaColumn { expression: position, ..CfaColumn::EMPTY },
+            Cfa::Unset => CfaColumn::EMPTY,
+        };
         NarrowRow { cfa, return_address: Packed::at_cfa(-8).unwrap(), ..NarrowRow::EMPTY }
     }
 
     fn by_expression(expression: &[u8]) -> Rule {
         let mut section = [0; 32];
-        section[0] = expression.len() as u8;
-        section[1..=expression.len()].copy_from_slice(expression);
-        row(Cfa::Expression(0)).rule(&section, false)
+        section[1] = expression.len() as u8;
+        section[2..expression.len() + 2].copy_from_slice(expression);
+        row(Cfa::Expression(1)).rule(&section, false)
     }
 
     #[test]
@@ -300,6 +307,8 @@ mod tests {
         assert_eq!(by_expression(&plt), Rule::new(Kind::Plt, 8, 11, SavedFp::Same).unwrap());
         let loaded = [0x77, 0xc0, 0, 0x06, 0x23, 8];
         assert_eq!(by_expression(&loaded), Rule::new(Kind::SpMemory, 64, 8, SavedFp::Same).unwrap());
+        let padded = [0x77, 0xc0, 0x80, 0x00, 0x06, 0x23, 0x88, 0x80, 0x00];
+        assert_eq!(by_expression(&padded), by_expression(&loaded));
         let realigned = [0x76, 0x78, 0x06];
         assert_eq!(by_expression(&realigned), Rule::new(Kind::FpMemory, -8, 0, SavedFp::Same).unwrap());
     }

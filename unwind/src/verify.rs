@@ -1,0 +1,420 @@
+//! Checks this crate's reading of `.eh_frame` against gimli's, which shares no code with it: every row of every FDE in
+//! the compiled table, in the full-register decoder, and on demand through the search table.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
+
+use crate::cfi;
+use crate::compile::{self, CompileError, GAP_ABSORBED};
+use crate::elf_file::ElfFile;
+use crate::frame_row::{Cfa, FrameRow, Recovery};
+use crate::module::Module;
+use crate::rule::{Kind, Rule, SavedFp};
+use crate::section::Section;
+use crate::table::Table;
+use crate::x86_64::{COLUMNS, FP, RETURN_ADDRESS, SP};
+
+type Reader<'a> = EndianSlice<'a, LittleEndian>;
+type Fde<'a> = gimli::FrameDescriptionEntry<Reader<'a>>;
+type GimliRow = gimli::UnwindTableRow<usize, Storage>;
+type GimliRule = gimli::RegisterRule<usize>;
+
+/// Room for deeper nesting than gimli's default.
+struct Storage;
+
+impl gimli::UnwindContextStorage<usize> for Storage {
+    type Rules = [(gimli::Register, GimliRule); 64];
+    type Stack = Box<[GimliRow; 16]>;
+}
+
+/// Mismatches and refusals that are described; all are counted.
+const DESCRIBED: usize = 20;
+/// Rows per FDE that are also decoded on demand: each such decode starts at the FDE's beginning.
+const ON_DEMAND: usize = 48;
+
+/// What a verification saw.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// FDEs that cover something.
+    pub fdes: u64,
+    /// Rows of those FDEs, as gimli counts them.
+    pub rows: u64,
+    /// Rows that the table leaves to the exact evaluation.
+    pub complex_rows: u64,
+    /// FDEs, or parts of them, that another FDE hides from the search.
+    pub shadowed: u64,
+    /// FDEs whose rows gimli refuses to evaluate to the end; those before the refusal are compared.
+    pub refused: u64,
+    /// Rows and gaps on which the two disagree.
+    pub mismatches: u64,
+    /// The first mismatches and refusals in words.
+    pub described: Vec<String>,
+    /// Rows in the table after merging.
+    pub table_rows: u64,
+    /// Bytes of the table.
+    pub table_bytes: u64,
+    /// Bytes of the section.
+    pub eh_frame_bytes: u64,
+}
+
+/// Verifies the sections of `file`; an error says why there is nothing to verify.
+pub fn verify(file: &ElfFile<'_>) -> Result<Report, CompileError> {
+    let eh_frame = file.eh_frame.ok_or(CompileError::NoFdes)?;
+    let bytes = compile::compile(eh_frame, 0, file.build_id.unwrap_or(&[]))?;
+    let mut verifier = Verifier::new(file, eh_frame);
+    match Table::from_bytes(&bytes) {
+        Ok(table) => verifier.run(&table),
+        Err(error) => verifier.mismatch(|| format!("the compiled table is refused: {error}")),
+    }
+    Ok(verifier.report)
+}
+
+struct Verifier<'a> {
+    section: Section<'a>,
+    gimli: EhFrame<Reader<'a>>,
+    bases: BaseAddresses,
+    module: Module<'a>,
+    /// Starts of all FDEs, sorted.
+    starts: Vec<u64>,
+    table_rows: Vec<(u64, Rule)>,
+    report: Report,
+}
+
+impl<'a> Verifier<'a> {
+    fn new(file: &ElfFile<'a>, section: Section<'a>) -> Self {
+        let mut gimli = EhFrame::new(section.bytes, LittleEndian);
+        gimli.set_address_size(8);
+        let module = Module {
+            start: 0,
+            end: u64::MAX,
+            eh_frame: Some(section),
+            eh_frame_hdr: file.eh_frame_hdr,
+            ..Module::default()
+        };
+        let report = Report { eh_frame_bytes: section.bytes.len() as u64, ..Report::default() };
+        let bases = BaseAddresses::default().set_eh_frame(section.address);
+        Self { section, gimli, bases, module, starts: Vec::new(), table_rows: Vec::new(), report }
+    }
+
+    fn mismatch(&mut self, describe: impl FnOnce() -> String) {
+        self.report.mismatches += 1;
+        self.describe(describe);
+    }
+
+    fn describe(&mut self, describe: impl FnOnce() -> String) {
+        if self.report.described.len() < DESCRIBED {
+            self.report.described.push(describe());
+        }
+    }
+
+    fn run(&mut self, table: &Table<'_>) {
+        self.table_rows = table.rows().collect();
+        self.report.table_rows = self.table_rows.len() as u64;
+        self.report.table_bytes = table.as_bytes().len() as u64;
+        let fdes = self.fdes();
+        self.starts = fdes.iter().map(|fde| fde.initial_address()).collect();
+        self.starts.sort_unstable();
+        let mut context = gimli::UnwindContext::<usize, Storage>::new_in();
+        let mut covered = Vec::with_capacity(fdes.len());
+        for fde in &fdes {
+            let after = self.starts.partition_point(|&start| start <= fde.initial_address());
+            let limit = self.starts.get(after).copied().unwrap_or(u64::MAX);
+            covered.push((fde.initial_address(), fde.end_address().min(limit)));
+            self.fde(table, fde, limit, &mut context);
+        }
+        self.gaps(table, covered);
+    }
+
+    /// gimli's FDEs that cover something; of several with one start the last, as the table keeps it.
+    fn fdes(&mut self) -> Vec<Fde<'a>> {
+        let (section, bases) = (self.gimli, self.bases.clone());
+        let mut entries = section.entries(&bases);
+        let mut fdes: Vec<Fde<'a>> = Vec::new();
+        let mut last_cie = None;
+        loop {
+            match entries.next() {
+                Ok(None) => break,
+                Ok(Some(CieOrFde::Cie(_))) => {}
+                Ok(Some(CieOrFde::Fde(partial))) => {
+                    let parsed = partial.parse(|section, bases, offset| match &last_cie {
+                        Some((at, cie)) if *at == offset.0 => Ok(Clone::clone(cie)),
+                        _ => {
+                            let cie = section.cie_from_offset(bases, offset)?;
+                            last_cie = Some((offset.0, cie.clone()));
+                            Ok(cie)
+                        }
+                    });
+                    match parsed {
+                        Ok(fde) => fdes.push(fde),
+                        Err(error) => self.mismatch(|| format!("gimli refuses an FDE: {error}")),
+                    }
+                }
+                Err(error) => {
+                    self.mismatch(|| format!("gimli refuses an entry: {error}"));
+                    break;
+                }
+            }
+        }
+        fdes.retain(|fde| fde.initial_address() < fde.end_address());
+        let all = fdes.len();
+        fdes.sort_by_key(|fde| fde.initial_address());
+        fdes.reverse();
+        fdes.dedup_by_key(|fde| fde.initial_address());
+        fdes.reverse();
+        self.report.shadowed += (all - fdes.len()) as u64;
+        fdes
+    }
+
+    fn fde(
+        &mut self,
+        table: &Table<'_>,
+        fde: &Fde<'a>,
+        limit: u64,
+        context: &mut gimli::UnwindContext<usize, Storage>,
+    ) {
+        self.report.fdes += 1;
+        self.report.shadowed += u64::from(fde.end_address() > limit);
+        let start = fde.initial_address();
+        let Some(ours) = cfi::Fde::at(&self.section, fde.offset()) else {
+            return self.mismatch(|| format!("{start:#x}: FDE refused"));
+        };
+        if (ours.start, ours.end) != (start, fde.end_address())
+            || ours.cie.is_signal_frame() != fde.cie().is_signal_trampoline()
+        {
+            return self.mismatch(|| format!("{start:#x}: FDE {:#x}..{:#x} differs", ours.start, ours.end));
+        }
+        match cfi::find(&self.module, start) {
+            Ok(Some(found)) if (found.start, found.end) == (ours.start, ours.end) => {}
+            found => self
+                .mismatch(|| format!("{start:#x}: the search finds {:?}", found.map(|f| f.map(|f| f.start)))),
+        }
+        let mut our_rows = Vec::new();
+        let complete = ours.rows(|from, to, row| our_rows.push((from, to, *row))).is_some();
+        let stride = our_rows.len() / ON_DEMAND + 1;
+        let (section, bases) = (self.gimli, self.bases.clone());
+        let mut rows = match fde.rows(&section, &bases, context) {
+            Ok(rows) => rows,
+            Err(error) => return self.mismatch(|| format!("{start:#x}: gimli refuses the CIE: {error}")),
+        };
+        let mut count = 0;
+        loop {
+            let row = match rows.next_row() {
+                Ok(Some(row)) => row,
+                Ok(None) => break,
+                Err(error) => {
+                    self.report.rows += count as u64;
+                    self.report.refused += 1;
+                    return self.describe(|| format!("{start:#x}: gimli refuses a row: {error}"));
+                }
+            };
+            let Some((from, to, our_row)) = our_rows.get(count) else { break };
+            if (*from, *to) != (row.start_address(), row.end_address()) || !self.same(&ours, our_row, row) {
+                self.mismatch(|| format!("{from:#x}: row {our_row:?}, gimli {row:?}"));
+            }
+            let end = row.end_address().min(limit).min(fde.end_address());
+            if row.start_address() < end {
+                self.table_row(table, row, end);
+                if count % stride == 0 {
+                    self.on_demand(&ours, row);
+                }
+            }
+            count += 1;
+        }
+        self.report.rows += count as u64;
+        if count != our_rows.len() || !complete {
+            self.mismatch(|| format!("{start:#x}: {} rows, gimli {count}", our_rows.len()));
+        }
+    }
+
+    /// The table says the same as gimli from the row's first to its last address, without a boundary in between.
+    fn table_row(&mut self, table: &Table<'_>, row: &GimliRow, end: u64) {
+        let start = row.start_address();
+        let (first, last) = (table.lookup(start), table.lookup(end - 1));
+        let boundary = self.boundary_after(start).is_some_and(|boundary| boundary < end);
+        if first != last || boundary || !self.agrees(first, row) {
+            self.mismatch(|| format!("{start:#x}..{end:#x}: table {first:?} {last:?}, gimli {row:?}"));
+        }
+        self.report.complex_rows += u64::from(first.kind() == Kind::Complex);
+    }
+
+    fn on_demand(&mut self, ours: &cfi::Fde<'_>, row: &GimliRow) {
+        let start = row.start_address();
+        match ours.rule_at(start) {
+            Some(rule) if self.agrees(rule, row) => {}
+            rule => self.mismatch(|| format!("{start:#x}: on demand {rule:?}, gimli {row:?}")),
+        }
+        match ours.row_at(start) {
+            Some(our_row) if self.same(ours, &our_row, row) => {}
+            our_row => self.mismatch(|| format!("{start:#x}: on demand {our_row:?}, gimli {row:?}")),
+        }
+    }
+
+    /// The start of the first table row after `address`.
+    fn boundary_after(&self, address: u64) -> Option<u64> {
+        let next = self.table_rows.partition_point(|row| row.0 <= address);
+        self.table_rows.get(next).map(|row| row.0)
+    }
+
+    /// Between functions the table is a gap, or says what the row before says if only alignment lies between.
+    fn gaps(&mut self, table: &Table<'_>, mut covered: Vec<(u64, u64)>) {
+        covered.sort_unstable();
+        let ends = covered.iter().map(|range| range.1);
+        let starts = covered.iter().skip(1).map(|range| Some(range.0)).chain([None]);
+        for (end, next) in ends.zip(starts) {
+            let size = next.map_or(u64::MAX, |next| next - end);
+            if size == 0 {
+                continue;
+            }
+            let expected = if size <= GAP_ABSORBED { table.lookup(end - 1) } else { Rule::GAP };
+            let last = next.map_or(end, |next| next - 1);
+            let boundary = self.boundary_after(end).is_some_and(|boundary| boundary < last);
+            if table.lookup(end) != expected || table.lookup(last) != expected || boundary {
+                self.mismatch(|| format!("{end:#x}: gap of {size} bytes, table {:?}", table.lookup(end)));
+            }
+        }
+    }
+
+    /// A full row has gimli's CFA and gimli's rule for every column, expressions byte by byte.
+    fn same(&self, ours: &cfi::Fde<'_>, row: &FrameRow, theirs: &GimliRow) -> bool {
+        let cfa = match (row.cfa(), theirs.cfa()) {
+            (
+                Cfa::Register { register, offset },
+                gimli::CfaRule::RegisterAndOffset { register: r, offset: o },
+            ) => register == r.0 && i64::from(offset) == *o,
+            (Cfa::Expression(position), gimli::CfaRule::Expression(expression)) => {
+                ours.expression(position) == self.expression(*expression)
+            }
+            _ => false,
+        };
+        cfa && (0..COLUMNS).all(|column| {
+            let theirs = theirs.register(gimli::Register(column as u16));
+            match (row.recovery(column), theirs) {
+                (Recovery::Same, None | Some(GimliRule::SameValue)) => true,
+                (Recovery::Undefined, Some(GimliRule::Undefined)) => true,
+                (Recovery::AtCfa(ours), Some(GimliRule::Offset(theirs))) => i64::from(ours) == theirs,
+                (Recovery::CfaPlus(ours), Some(GimliRule::ValOffset(theirs))) => i64::from(ours) == theirs,
+                (Recovery::Register(ours), Some(GimliRule::Register(theirs))) => ours == theirs.0,
+                (Recovery::AtExpression(position), Some(GimliRule::Expression(expression)))
+                | (Recovery::Expression(position), Some(GimliRule::ValExpression(expression))) => {
+                    ours.expression(position) == self.expression(expression)
+                }
+                _ => false,
+            }
+        })
+    }
+
+    fn expression(&self, expression: gimli::UnwindExpression<usize>) -> Option<&'a [u8]> {
+        expression.get(&self.gimli).ok().map(|expression| expression.0.slice())
+    }
+
+    /// A packed rule means what gimli's row means: never something else, and `Complex` only where it must be.
+    fn agrees(&self, rule: Rule, row: &GimliRow) -> bool {
+        let column = |number: usize| row.register(gimli::Register(number as u16));
+        let same = |rule: Option<GimliRule>| matches!(rule, None | Some(GimliRule::SameValue));
+        if matches!(column(RETURN_ADDRESS), None | Some(GimliRule::Undefined | GimliRule::SameValue)) {
+            return rule.kind() == Kind::Root;
+        }
+        let standard = column(RETURN_ADDRESS) == Some(GimliRule::Offset(-8)) && same(column(SP));
+        let fp = match column(FP) {
+            None | Some(GimliRule::SameValue) => Some(SavedFp::Same),
+            Some(GimliRule::Offset(offset)) => i16::try_from(offset).ok().map(SavedFp::AtCfa),
+            Some(GimliRule::Expression(expression)) => match self.operations(expression).as_deref() {
+                Some([Op::RegisterOffset(FP_NUMBER, offset)]) => {
+                    i16::try_from(*offset).ok().map(SavedFp::AtFp)
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let expected = match (standard && !rule.is_signal_frame(), fp) {
+            (true, Some(fp)) => self.expected_cfa(row.cfa()).and_then(|(kind, offset, addend)| {
+                Rule::new(kind, i32::try_from(offset).ok()?, i32::try_from(addend).ok()?, fp)
+            }),
+            _ => None,
+        };
+        match expected {
+            Some(expected) => rule == expected,
+            None => rule.kind() == Kind::Complex,
+        }
+    }
+
+    fn expected_cfa(&self, cfa: &gimli::CfaRule<usize>) -> Option<(Kind, i64, i64)> {
+        use Op::{Constant, Deref, Plus, PlusConstant, RegisterOffset};
+        match cfa {
+            gimli::CfaRule::RegisterAndOffset { register, offset } => match register.0 {
+                SP_NUMBER => Some((Kind::Sp, *offset, 0)),
+                FP_NUMBER => Some((Kind::Fp, *offset, 0)),
+                _ => None,
+            },
+            gimli::CfaRule::Expression(expression) => match *self.operations(*expression)?.as_slice() {
+                [RegisterOffset(register @ (SP_NUMBER | FP_NUMBER), offset), Deref, ref rest @ ..] => {
+                    let kind = if register == SP_NUMBER { Kind::SpMemory } else { Kind::FpMemory };
+                    let addend = match *rest {
+                        [] => 0,
+                        [PlusConstant(addend @ 0..128)] => addend as i64,
+                        _ => return None,
+                    };
+                    i16::try_from(offset).ok()?;
+                    Some((kind, offset, addend))
+                }
+                [
+                    RegisterOffset(SP_NUMBER, 8),
+                    RegisterOffset(16, 0),
+                    Constant(15),
+                    Op::And,
+                    Constant(threshold @ 0..16),
+                    Op::Ge,
+                    Constant(3),
+                    Op::Shl,
+                    Plus,
+                ] => Some((Kind::Plt, 8, threshold as i64)),
+                _ => None,
+            },
+        }
+    }
+
+    /// The expression in the few operations that packed rules know; `None` when it has others.
+    fn operations(&self, expression: gimli::UnwindExpression<usize>) -> Option<Vec<Op>> {
+        let mut operations = expression.get(&self.gimli).ok()?.operations(gimli::Encoding {
+            address_size: 8,
+            format: gimli::Format::Dwarf32,
+            version: 4,
+        });
+        let mut found = Vec::new();
+        while let Some(operation) = operations.next().ok()? {
+            found.push(match operation {
+                gimli::Operation::RegisterOffset { register, offset, .. } => {
+                    Op::RegisterOffset(register.0, offset)
+                }
+                gimli::Operation::Deref { size: 8, space: false, .. } => Op::Deref,
+                gimli::Operation::PlusConstant { value } => Op::PlusConstant(value),
+                gimli::Operation::UnsignedConstant { value } => Op::Constant(value),
+                gimli::Operation::And => Op::And,
+                gimli::Operation::Ge => Op::Ge,
+                gimli::Operation::Shl => Op::Shl,
+                gimli::Operation::Plus => Op::Plus,
+                _ => return None,
+            });
+        }
+        Some(found)
+    }
+}
+
+const FP_NUMBER: u16 = FP as u16;
+const SP_NUMBER: u16 = SP as u16;
+
+#[derive(Clone, Copy)]
+enum Op {
+    RegisterOffset(u16, i64),
+    Deref,
+    PlusConstant(u64),
+    Constant(u64),
+    And,
+    Ge,
+    Shl,
+    Plus,
+}
