@@ -16,8 +16,12 @@
 
 #[cfg(feature = "compile")]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod cfi;
+#[cfg(test)]
+mod cfi_tests;
 #[cfg(feature = "compile")]
 pub mod compile;
 mod cursor;
@@ -26,6 +30,8 @@ pub mod elf_image;
 mod end;
 mod exact;
 mod expression;
+#[cfg(test)]
+mod fixture;
 mod frame;
 mod frame_row;
 mod heuristic;
@@ -34,6 +40,8 @@ mod module;
 mod modules;
 mod pointer;
 mod program;
+#[cfg(test)]
+mod program_tests;
 mod rule;
 mod rule_cache;
 mod section;

@@ -128,7 +128,6 @@ fn lengthen(short: u64) -> Rule {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use super::*;
     use std::boxed::Box;
 
