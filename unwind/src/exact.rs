@@ -61,7 +61,7 @@ pub(crate) fn step<M: Memory>(
     let Some(fde) = cfi::find(module, lookup)? else { return Ok(None) };
     let row = fde.row_at(lookup).ok_or(End::BadCfi)?;
     apply(&fde, &row, at, memory)?;
-    Ok(Some(fde.cie.signal))
+    Ok(Some(fde.cie.is_signal_frame()))
 }
 
 fn apply<M: Memory>(fde: &Fde<'_>, row: &FrameRow, at: &mut Tracked, memory: &mut M) -> Result<(), End> {

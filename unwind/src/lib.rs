@@ -37,6 +37,7 @@ mod frame_row;
 mod heuristic;
 #[cfg(all(test, feature = "compile"))]
 mod hostile_tests;
+mod instruction;
 mod memory;
 mod module;
 mod modules;
