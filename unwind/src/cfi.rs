@@ -8,15 +8,15 @@ use crate::end::End;
 use crate::frame_row::FrameRow;
 use crate::module::Module;
 use crate::pointer::{self, Bases};
-use crate::program::{self, Program};
+use crate::program::{self, Program, Row};
 use crate::rule::{NarrowRow, Rule};
 use crate::section::Section;
 use crate::x86_64::RETURN_ADDRESS;
 
 /// Entries that a search without a header looks at: such modules are meant to have a compiled table.
 const LINEAR_LIMIT: usize = 1 << 14;
-/// Empty FDEs before the one that counts that a search steps over.
-const EMPTY_LIMIT: usize = 4;
+/// FDEs of one start that a search looks at.
+const EMPTY_LIMIT: usize = 5;
 
 /// A Common Information Entry. Small, because a handler keeps it on its stack.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ pub struct Fde<'a> {
     /// The entry's common part.
     pub cie: Cie,
     pub(crate) code: program::Code,
-    section: Section<'a>,
+    pub(crate) section: Section<'a>,
 }
 
 /// One entry of `.eh_frame`, by its offset.
@@ -219,21 +219,30 @@ impl<'a> Fde<'a> {
     /// The packed rule in force at `address`; `None` when the FDE is malformed.
     #[inline(never)]
     pub fn rule_at(&self, address: u64) -> Option<Rule> {
-        let row: NarrowRow = self.program().row_at(self.start, address)?;
+        let mut row = NarrowRow::EMPTY;
+        self.program().row_at(self.start, address, &mut row)?;
         Some(row.rule(self.section.bytes, self.cie.signal))
     }
 
     /// The rules of all registers in force at `address`; `None` when the FDE is malformed.
-    #[inline(never)]
     pub fn row_at(&self, address: u64) -> Option<FrameRow> {
-        self.program().row_at(self.start, address)
+        let mut row = FrameRow::EMPTY;
+        self.fill_row(address, &mut row)?;
+        Some(row)
+    }
+
+    /// [`Fde::row_at`] without a copy on the stack.
+    #[inline(never)]
+    pub(crate) fn fill_row(&self, address: u64, row: &mut FrameRow) -> Option<()> {
+        self.program().row_at(self.start, address, row)
     }
 
     /// Calls `each(from, to, row)` for every row; `None` when the FDE is malformed, after the rows before the fault.
     /// Takes more stack than a handler has.
     pub fn rows(&self, mut each: impl FnMut(u64, u64, &FrameRow)) -> Option<()> {
         let program = self.program();
-        let initial = program.initial::<FrameRow>()?;
+        let mut initial = FrameRow::EMPTY;
+        program.initial(&mut initial)?;
         let all = program.rows(initial, self.start, self.end, |from, to, row| {
             each(from, to, row);
             true
@@ -248,6 +257,7 @@ impl<'a> Fde<'a> {
 }
 
 /// The FDE that covers `address`: `Ok(None)` when none does.
+#[inline(never)]
 pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, End> {
     let Some(eh_frame) = module.eh_frame else { return Ok(None) };
     let Some(header) = module.eh_frame_hdr.and_then(SearchTable::parse) else {
@@ -255,19 +265,22 @@ pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, En
     };
     let Some(fde_address) = header.find(address) else { return Ok(None) };
     let mut offset = eh_frame.offset_of(fde_address).ok_or(End::BadCfi)?;
-    let mut fde = Fde::at(&eh_frame, offset).ok_or(End::BadCfi)?;
+    let mut start = None;
     // Linkers that fold functions leave empty FDEs, and keep only the first of one start in the header.
     for _ in 0..EMPTY_LIMIT {
-        if fde.start < fde.end {
-            break;
-        }
-        let Some(next) = Extent::at(&eh_frame, offset).map(|extent| extent.end) else { break };
-        let Some(neighbour) = Fde::at(&eh_frame, next).filter(|other| other.start == fde.start) else {
-            break;
+        let fde = match Fde::at(&eh_frame, offset) {
+            Some(fde) if start.is_none_or(|start| start == fde.start) => fde,
+            None if start.is_none() => return Err(End::BadCfi),
+            _ => break,
         };
-        (offset, fde) = (next, neighbour);
+        if fde.start != fde.end {
+            return Ok(fde.contains(address).then_some(fde));
+        }
+        start = Some(fde.start);
+        let Some(extent) = Extent::at(&eh_frame, offset) else { break };
+        offset = extent.end;
     }
-    Ok(fde.contains(address).then_some(fde))
+    Ok(None)
 }
 
 /// The packed rule for `address`, decoded on demand; [`Rule::GAP`] when no FDE covers it.

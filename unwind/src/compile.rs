@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use crate::cfi::{self, Cie, Entry, Fde};
 use crate::pointer::Bases;
-use crate::program::{Code, Program};
+use crate::program::{Code, Program, Row};
 use crate::rule::{NarrowRow, Rule};
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_AT, BUILD_ID_MAX, GROUP_SHIFT, HEADER, MAGIC, VERSION};
@@ -124,7 +124,8 @@ impl<'a> Functions<'a> {
         let cie = Cie::at(&self.section, offset)?;
         let program =
             Program { section: self.section.bytes, cie: &cie, bases: Bases::default(), code: cie.code };
-        let initial = program.initial();
+        let mut initial = NarrowRow::EMPTY;
+        let initial = program.initial(&mut initial).map(|()| initial);
         self.commons.push(Common { offset, cie, initial });
         Some(self.commons.len() - 1)
     }

@@ -7,7 +7,7 @@ use crate::instruction::Instruction;
 use crate::pointer::Bases;
 
 /// Nesting of `remember_state` that is followed.
-const DEPTH: usize = 16;
+const DEPTH: usize = 8;
 
 /// What a program computes: the CFA and as many columns as the caller cares for.
 pub(crate) trait Row: Copy {
@@ -66,10 +66,10 @@ impl<'a> Program<'a> {
         Some(Cursor::at(self.section.get(..extent.end as usize)?, extent.start as usize))
     }
 
-    /// The rules that the CIE starts with. `None` when its program is malformed.
-    pub(crate) fn initial<R: Row>(&self) -> Option<R> {
+    /// Puts the rules that the CIE starts with into `row`. `None` when its program is malformed.
+    pub(crate) fn initial<R: Row>(&self, row: &mut R) -> Option<()> {
+        *row = R::EMPTY;
         let mut code = self.cursor(self.cie.code)?;
-        let mut row = R::EMPTY;
         while !code.is_at_end() {
             let instruction = Instruction::decode(&mut code, self.cie, self.bases)?;
             if matches!(instruction, Instruction::Remember | Instruction::Restore) {
@@ -77,17 +77,18 @@ impl<'a> Program<'a> {
             }
             row.apply(instruction, &R::EMPTY);
         }
-        Some(row)
+        Some(())
     }
 
-    /// The row in force at `address` of the function that begins at `start`. `None` when the program is malformed.
+    /// Puts the row in force at `address` of the function that begins at `start` into `row`. `None` when the program is
+    /// malformed.
     ///
     /// Keeps no saved rows: a first pass finds where the program stands at `address` and which saved states are not
     /// restored by then; the second pass leaves out everything between a `remember_state` and its `restore_state`.
-    pub(crate) fn row_at<R: Row>(&self, start: u64, address: u64) -> Option<R> {
+    pub(crate) fn row_at<R: Row>(&self, start: u64, address: u64, row: &mut R) -> Option<()> {
         let survey = self.survey(start, address)?;
-        let initial = self.initial()?;
-        let mut row: R = initial;
+        self.initial(row)?;
+        let initial = *row;
         let mut code = self.cursor(Code { end: survey.stop, ..self.code })?;
         let mut closed = 0u32;
         while !code.is_at_end() {
@@ -99,9 +100,10 @@ impl<'a> Program<'a> {
                 _ => {}
             }
         }
-        Some(row)
+        Some(())
     }
 
+    #[inline(never)]
     fn survey(&self, start: u64, address: u64) -> Option<Survey> {
         let mut survey = Survey { stop: self.code.end, open: [0; DEPTH], count: 0 };
         let mut location = start;
