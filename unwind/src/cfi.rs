@@ -8,36 +8,35 @@ use crate::end::End;
 use crate::frame_row::FrameRow;
 use crate::module::Module;
 use crate::pointer::{self, Bases};
-use crate::program::{self, Program, Row};
+use crate::program::{Machine, Program};
 use crate::rule::{NarrowRow, Rule};
 use crate::section::Section;
 use crate::x86_64::RETURN_ADDRESS;
 
+/// Nesting of `remember_state` that is followed with all registers tracked.
+const DEPTH: usize = 4;
+/// Nesting of `remember_state` that is followed for packed rules.
+pub(crate) const NARROW_DEPTH: usize = 8;
 /// Entries that a search without a header looks at: such modules are meant to have a compiled table.
 const LINEAR_LIMIT: usize = 1 << 14;
-/// FDEs of one start that a search looks at.
-const EMPTY_LIMIT: usize = 5;
+/// Empty FDEs before the one that counts that a search steps over.
+const EMPTY_LIMIT: usize = 4;
 
-/// A Common Information Entry. Small, because a handler keeps it on its stack.
+/// A Common Information Entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Cie {
-    pub(crate) code_alignment: u32,
-    pub(crate) data_alignment: i32,
-    pub(crate) code: program::Code,
+pub struct Cie<'a> {
+    pub(crate) code_alignment: u64,
+    pub(crate) data_alignment: i64,
     pub(crate) pointer_encoding: u8,
-    signal: bool,
+    pub(crate) signal: bool,
+    pub(crate) program: Program<'a>,
     has_augmentation_data: bool,
 }
 
-impl Cie {
+impl Cie<'_> {
     /// Whether its functions are signal trampolines (augmentation `S`).
     pub fn is_signal_frame(&self) -> bool {
         self.signal
-    }
-
-    #[inline]
-    pub(crate) fn advance(&self, delta: u64) -> Option<u64> {
-        delta.checked_mul(u64::from(self.code_alignment))
     }
 }
 
@@ -49,9 +48,9 @@ pub struct Fde<'a> {
     /// First address not covered.
     pub end: u64,
     /// The entry's common part.
-    pub cie: Cie,
-    pub(crate) code: program::Code,
-    pub(crate) section: Section<'a>,
+    pub cie: Cie<'a>,
+    pub(crate) program: Program<'a>,
+    section: Section<'a>,
 }
 
 /// One entry of `.eh_frame`, by its offset.
@@ -109,9 +108,9 @@ pub fn entries<'a>(section: Section<'a>) -> impl Iterator<Item = Extent> + 'a {
     })
 }
 
-impl Cie {
+impl<'a> Cie<'a> {
     /// The CIE at `offset`; `None` when it is none or malformed.
-    pub fn at(section: &Section<'_>, offset: usize) -> Option<Cie> {
+    pub fn at(section: &Section<'a>, offset: usize) -> Option<Cie<'a>> {
         let extent = Extent::at(section, offset)?;
         if extent.entry != Entry::Cie {
             return None;
@@ -134,8 +133,8 @@ impl Cie {
         if augmentation == b"eh" {
             cursor.skip(8)?;
         }
-        let code_alignment = u32::try_from(cursor.uleb()?).ok()?;
-        let data_alignment = i32::try_from(cursor.sleb()?).ok()?;
+        let code_alignment = cursor.uleb()?;
+        let data_alignment = cursor.sleb()?;
         let return_address = if version == 1 { u64::from(cursor.u8()?) } else { cursor.uleb()? };
         if return_address != RETURN_ADDRESS as u64 {
             return None;
@@ -145,16 +144,16 @@ impl Cie {
             data_alignment,
             pointer_encoding: pointer::ABSPTR,
             signal: false,
-            code: program::Code { start: 0, end: u32::try_from(extent.end).ok()? },
+            program: Program { section: section.bytes, start: 0, end: extent.end },
             has_augmentation_data: false,
         };
         cie.augment(augmentation, &mut cursor, section.address)?;
-        cie.code.start = cursor.position() as u32;
+        cie.program.start = cursor.position();
         Some(cie)
     }
 
     /// Takes in the augmentation data and leaves `cursor` at the first instruction.
-    fn augment(&mut self, augmentation: &[u8], cursor: &mut Cursor<'_>, address: u64) -> Option<()> {
+    fn augment(&mut self, augmentation: &[u8], cursor: &mut Cursor<'a>, address: u64) -> Option<()> {
         let Some((b'z', letters)) = augmentation.split_first() else {
             return matches!(augmentation, b"" | b"eh").then_some(());
         };
@@ -190,7 +189,7 @@ impl<'a> Fde<'a> {
     }
 
     /// The FDE that `extent` describes, whose CIE is parsed already.
-    pub(crate) fn with_cie(section: &Section<'a>, extent: &Extent, cie: Cie) -> Option<Fde<'a>> {
+    pub(crate) fn with_cie(section: &Section<'a>, extent: &Extent, cie: Cie<'a>) -> Option<Fde<'a>> {
         let mut cursor = Cursor::at(section.bytes.get(..extent.end)?, extent.body);
         let bases = Bases { section: section.address, ..Bases::default() };
         let start = pointer::address(&mut cursor, cie.pointer_encoding, bases)?;
@@ -199,11 +198,8 @@ impl<'a> Fde<'a> {
             let length = usize::try_from(cursor.uleb()?).ok()?;
             cursor.skip(length)?;
         }
-        let code = program::Code {
-            start: u32::try_from(cursor.position()).ok()?,
-            end: u32::try_from(extent.end).ok()?,
-        };
-        Some(Fde { start, end: start.checked_add(length)?, cie, code, section: *section })
+        let program = Program { section: section.bytes, start: cursor.position(), end: extent.end };
+        Some(Fde { start, end: start.checked_add(length)?, cie, program, section: *section })
     }
 
     /// Whether the FDE covers `address`.
@@ -211,43 +207,39 @@ impl<'a> Fde<'a> {
         self.start <= address && address < self.end
     }
 
-    pub(crate) fn program(&self) -> Program<'_> {
-        let bases = Bases { section: self.section.address, data: None, function: Some(self.start) };
-        Program { section: self.section.bytes, cie: &self.cie, bases, code: self.code }
+    pub(crate) fn bases(&self) -> Bases {
+        Bases { section: self.section.address, data: None, function: Some(self.start) }
     }
 
     /// The packed rule in force at `address`; `None` when the FDE is malformed.
     #[inline(never)]
     pub fn rule_at(&self, address: u64) -> Option<Rule> {
-        let mut row = NarrowRow::EMPTY;
-        self.program().row_at(self.start, address, &mut row)?;
-        Some(row.rule(self.section.bytes, self.cie.signal))
+        let mut machine = Machine::<NarrowRow, NARROW_DEPTH>::new();
+        machine.begin(&self.cie, self.start)?;
+        machine.run(&self.cie, self.program, self.bases(), |_, _, next| next <= address)?;
+        Some(machine.row.rule(self.section.bytes, self.cie.signal))
     }
 
     /// The rules of all registers in force at `address`; `None` when the FDE is malformed.
-    pub fn row_at(&self, address: u64) -> Option<FrameRow> {
-        let mut row = FrameRow::EMPTY;
-        self.fill_row(address, &mut row)?;
-        Some(row)
-    }
-
-    /// [`Fde::row_at`] without a copy on the stack.
     #[inline(never)]
-    pub(crate) fn fill_row(&self, address: u64, row: &mut FrameRow) -> Option<()> {
-        self.program().row_at(self.start, address, row)
+    pub fn row_at(&self, address: u64) -> Option<FrameRow> {
+        let mut machine = Machine::<FrameRow, DEPTH>::new();
+        machine.begin(&self.cie, self.start)?;
+        machine.run(&self.cie, self.program, self.bases(), |_, _, next| next <= address)?;
+        Some(machine.row)
     }
 
-    /// Calls `each(from, to, row)` for every row; `None` when the FDE is malformed, after the rows before the fault.
-    /// Takes more stack than a handler has.
+    /// Calls `each` with every row and its first and last-plus-one address; `None` when the FDE is malformed, after
+    /// the rows before the fault.
     pub fn rows(&self, mut each: impl FnMut(u64, u64, &FrameRow)) -> Option<()> {
-        let program = self.program();
-        let mut initial = FrameRow::EMPTY;
-        program.initial(&mut initial)?;
-        let all = program.rows(initial, self.start, self.end, |from, to, row| {
+        let mut machine = Machine::<FrameRow, DEPTH>::new();
+        machine.begin(&self.cie, self.start)?;
+        machine.run(&self.cie, self.program, self.bases(), |row, from, to| {
             each(from, to, row);
             true
-        });
-        all.ok()
+        })?;
+        each(machine.location, self.end.max(machine.location), &machine.row);
+        Some(())
     }
 
     /// The expression that a row of this FDE refers to.
@@ -257,7 +249,6 @@ impl<'a> Fde<'a> {
 }
 
 /// The FDE that covers `address`: `Ok(None)` when none does.
-#[inline(never)]
 pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, End> {
     let Some(eh_frame) = module.eh_frame else { return Ok(None) };
     let Some(header) = module.eh_frame_hdr.and_then(SearchTable::parse) else {
@@ -265,22 +256,19 @@ pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, En
     };
     let Some(fde_address) = header.find(address) else { return Ok(None) };
     let mut offset = eh_frame.offset_of(fde_address).ok_or(End::BadCfi)?;
-    let mut start = None;
+    let mut fde = Fde::at(&eh_frame, offset).ok_or(End::BadCfi)?;
     // Linkers that fold functions leave empty FDEs, and keep only the first of one start in the header.
     for _ in 0..EMPTY_LIMIT {
-        let fde = match Fde::at(&eh_frame, offset) {
-            Some(fde) if start.is_none_or(|start| start == fde.start) => fde,
-            None if start.is_none() => return Err(End::BadCfi),
-            _ => break,
-        };
-        if fde.start != fde.end {
-            return Ok(fde.contains(address).then_some(fde));
+        if fde.start < fde.end {
+            break;
         }
-        start = Some(fde.start);
-        let Some(extent) = Extent::at(&eh_frame, offset) else { break };
-        offset = extent.end;
+        let Some(next) = Extent::at(&eh_frame, offset).map(|extent| extent.end) else { break };
+        let Some(neighbour) = Fde::at(&eh_frame, next).filter(|other| other.start == fde.start) else {
+            break;
+        };
+        (offset, fde) = (next, neighbour);
     }
-    Ok(None)
+    Ok(fde.contains(address).then_some(fde))
 }
 
 /// The packed rule for `address`, decoded on demand; [`Rule::GAP`] when no FDE covers it.
