@@ -8,35 +8,36 @@ use crate::end::End;
 use crate::frame_row::FrameRow;
 use crate::module::Module;
 use crate::pointer::{self, Bases};
-use crate::program::{Machine, Program};
+use crate::program::{self, Program, Row};
 use crate::rule::{NarrowRow, Rule};
 use crate::section::Section;
 use crate::x86_64::RETURN_ADDRESS;
 
-/// Nesting of `remember_state` that is followed with all registers tracked.
-const DEPTH: usize = 4;
-/// Nesting of `remember_state` that is followed for packed rules.
-pub(crate) const NARROW_DEPTH: usize = 8;
 /// Entries that a search without a header looks at: such modules are meant to have a compiled table.
 const LINEAR_LIMIT: usize = 1 << 14;
-/// Empty FDEs before the one that counts that a search steps over.
-const EMPTY_LIMIT: usize = 4;
+/// FDEs of one start that a search looks at.
+const EMPTY_LIMIT: usize = 5;
 
-/// A Common Information Entry.
+/// A Common Information Entry. Small, because a handler keeps it on its stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Cie<'a> {
-    pub(crate) code_alignment: u64,
-    pub(crate) data_alignment: i64,
+pub struct Cie {
+    pub(crate) code_alignment: u32,
+    pub(crate) data_alignment: i32,
+    pub(crate) code: program::Code,
     pub(crate) pointer_encoding: u8,
-    pub(crate) signal: bool,
-    pub(crate) program: Program<'a>,
+    signal: bool,
     has_augmentation_data: bool,
 }
 
-impl Cie<'_> {
+impl Cie {
     /// Whether its functions are signal trampolines (augmentation `S`).
     pub fn is_signal_frame(&self) -> bool {
         self.signal
+    }
+
+    #[inline]
+    pub(crate) fn advance(&self, delta: u64) -> Option<u64> {
+        delta.checked_mul(u64::from(self.code_alignment))
     }
 }
 
@@ -48,9 +49,9 @@ pub struct Fde<'a> {
     /// First address not covered.
     pub end: u64,
     /// The entry's common part.
-    pub cie: Cie<'a>,
-    pub(crate) program: Program<'a>,
-    section: Section<'a>,
+    pub cie: Cie,
+    pub(crate) code: program::Code,
+    pub(crate) section: Section<'a>,
 }
 
 /// One entry of `.eh_frame`, by its offset.
@@ -108,9 +109,9 @@ pub fn entries<'a>(section: Section<'a>) -> impl Iterator<Item = Extent> + 'a {
     })
 }
 
-impl<'a> Cie<'a> {
+impl Cie {
     /// The CIE at `offset`; `None` when it is none or malformed.
-    pub fn at(section: &Section<'a>, offset: usize) -> Option<Cie<'a>> {
+    pub fn at(section: &Section<'_>, offset: usize) -> Option<Cie> {
         let extent = Extent::at(section, offset)?;
         if extent.entry != Entry::Cie {
             return None;
@@ -133,8 +134,8 @@ impl<'a> Cie<'a> {
         if augmentation == b"eh" {
             cursor.skip(8)?;
         }
-        let code_alignment = cursor.uleb()?;
-        let data_alignment = cursor.sleb()?;
+        let code_alignment = u32::try_from(cursor.uleb()?).ok()?;
+        let data_alignment = i32::try_from(cursor.sleb()?).ok()?;
         let return_address = if version == 1 { u64::from(cursor.u8()?) } else { cursor.uleb()? };
         if return_address != RETURN_ADDRESS as u64 {
             return None;
@@ -144,16 +145,16 @@ impl<'a> Cie<'a> {
             data_alignment,
             pointer_encoding: pointer::ABSPTR,
             signal: false,
-            program: Program { section: section.bytes, start: 0, end: extent.end },
+            code: program::Code { start: 0, end: u32::try_from(extent.end).ok()? },
             has_augmentation_data: false,
         };
         cie.augment(augmentation, &mut cursor, section.address)?;
-        cie.program.start = cursor.position();
+        cie.code.start = cursor.position() as u32;
         Some(cie)
     }
 
     /// Takes in the augmentation data and leaves `cursor` at the first instruction.
-    fn augment(&mut self, augmentation: &[u8], cursor: &mut Cursor<'a>, address: u64) -> Option<()> {
+    fn augment(&mut self, augmentation: &[u8], cursor: &mut Cursor<'_>, address: u64) -> Option<()> {
         let Some((b'z', letters)) = augmentation.split_first() else {
             return matches!(augmentation, b"" | b"eh").then_some(());
         };
@@ -189,7 +190,7 @@ impl<'a> Fde<'a> {
     }
 
     /// The FDE that `extent` describes, whose CIE is parsed already.
-    pub(crate) fn with_cie(section: &Section<'a>, extent: &Extent, cie: Cie<'a>) -> Option<Fde<'a>> {
+    pub(crate) fn with_cie(section: &Section<'a>, extent: &Extent, cie: Cie) -> Option<Fde<'a>> {
         let mut cursor = Cursor::at(section.bytes.get(..extent.end)?, extent.body);
         let bases = Bases { section: section.address, ..Bases::default() };
         let start = pointer::address(&mut cursor, cie.pointer_encoding, bases)?;
@@ -198,8 +199,11 @@ impl<'a> Fde<'a> {
             let length = usize::try_from(cursor.uleb()?).ok()?;
             cursor.skip(length)?;
         }
-        let program = Program { section: section.bytes, start: cursor.position(), end: extent.end };
-        Some(Fde { start, end: start.checked_add(length)?, cie, program, section: *section })
+        let code = program::Code {
+            start: u32::try_from(cursor.position()).ok()?,
+            end: u32::try_from(extent.end).ok()?,
+        };
+        Some(Fde { start, end: start.checked_add(length)?, cie, code, section: *section })
     }
 
     /// Whether the FDE covers `address`.
@@ -207,39 +211,43 @@ impl<'a> Fde<'a> {
         self.start <= address && address < self.end
     }
 
-    pub(crate) fn bases(&self) -> Bases {
-        Bases { section: self.section.address, data: None, function: Some(self.start) }
+    pub(crate) fn program(&self) -> Program<'_> {
+        let bases = Bases { section: self.section.address, data: None, function: Some(self.start) };
+        Program { section: self.section.bytes, cie: &self.cie, bases, code: self.code }
     }
 
     /// The packed rule in force at `address`; `None` when the FDE is malformed.
     #[inline(never)]
     pub fn rule_at(&self, address: u64) -> Option<Rule> {
-        let mut machine = Machine::<NarrowRow, NARROW_DEPTH>::new();
-        machine.begin(&self.cie, self.start)?;
-        machine.run(&self.cie, self.program, self.bases(), |_, _, next| next <= address)?;
-        Some(machine.row.rule(self.section.bytes, self.cie.signal))
+        let mut row = NarrowRow::EMPTY;
+        self.program().row_at(self.start, address, &mut row)?;
+        Some(row.rule(self.section.bytes, self.cie.signal))
     }
 
     /// The rules of all registers in force at `address`; `None` when the FDE is malformed.
-    #[inline(never)]
     pub fn row_at(&self, address: u64) -> Option<FrameRow> {
-        let mut machine = Machine::<FrameRow, DEPTH>::new();
-        machine.begin(&self.cie, self.start)?;
-        machine.run(&self.cie, self.program, self.bases(), |_, _, next| next <= address)?;
-        Some(machine.row)
+        let mut row = FrameRow::EMPTY;
+        self.fill_row(address, &mut row)?;
+        Some(row)
     }
 
-    /// Calls `each` with every row and its first and last-plus-one address; `None` when the FDE is malformed, after
-    /// the rows before the fault.
+    /// [`Fde::row_at`] without a copy on the stack.
+    #[inline(never)]
+    pub(crate) fn fill_row(&self, address: u64, row: &mut FrameRow) -> Option<()> {
+        self.program().row_at(self.start, address, row)
+    }
+
+    /// Calls `each(from, to, row)` for every row; `None` when the FDE is malformed, after the rows before the fault.
+    /// Takes more stack than a handler has.
     pub fn rows(&self, mut each: impl FnMut(u64, u64, &FrameRow)) -> Option<()> {
-        let mut machine = Machine::<FrameRow, DEPTH>::new();
-        machine.begin(&self.cie, self.start)?;
-        machine.run(&self.cie, self.program, self.bases(), |row, from, to| {
+        let program = self.program();
+        let mut initial = FrameRow::EMPTY;
+        program.initial(&mut initial)?;
+        let all = program.rows(initial, self.start, self.end, |from, to, row| {
             each(from, to, row);
             true
-        })?;
-        each(machine.location, self.end.max(machine.location), &machine.row);
-        Some(())
+        });
+        all.ok()
     }
 
     /// The expression that a row of this FDE refers to.
@@ -249,6 +257,7 @@ impl<'a> Fde<'a> {
 }
 
 /// The FDE that covers `address`: `Ok(None)` when none does.
+#[inline(never)]
 pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, End> {
     let Some(eh_frame) = module.eh_frame else { return Ok(None) };
     let Some(header) = module.eh_frame_hdr.and_then(SearchTable::parse) else {
@@ -256,19 +265,22 @@ pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, En
     };
     let Some(fde_address) = header.find(address) else { return Ok(None) };
     let mut offset = eh_frame.offset_of(fde_address).ok_or(End::BadCfi)?;
-    let mut fde = Fde::at(&eh_frame, offset).ok_or(End::BadCfi)?;
+    let mut start = None;
     // Linkers that fold functions leave empty FDEs, and keep only the first of one start in the header.
     for _ in 0..EMPTY_LIMIT {
-        if fde.start < fde.end {
-            break;
-        }
-        let Some(next) = Extent::at(&eh_frame, offset).map(|extent| extent.end) else { break };
-        let Some(neighbour) = Fde::at(&eh_frame, next).filter(|other| other.start == fde.start) else {
-            break;
+        let fde = match Fde::at(&eh_frame, offset) {
+            Some(fde) if start.is_none_or(|start| start == fde.start) => fde,
+            None if start.is_none() => return Err(End::BadCfi),
+            _ => break,
         };
-        (offset, fde) = (next, neighbour);
+        if fde.start != fde.end {
+            return Ok(fde.contains(address).then_some(fde));
+        }
+        start = Some(fde.start);
+        let Some(extent) = Extent::at(&eh_frame, offset) else { break };
+        offset = extent.end;
     }
-    Ok(fde.contains(address).then_some(fde))
+    Ok(None)
 }
 
 /// The packed rule for `address`, decoded on demand; [`Rule::GAP`] when no FDE covers it.

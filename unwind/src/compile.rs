@@ -8,9 +8,9 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::cfi::{self, Cie, Entry, Fde, NARROW_DEPTH};
+use crate::cfi::{self, Cie, Entry, Fde};
 use crate::pointer::Bases;
-use crate::program::{Machine, Program, Row};
+use crate::program::{Code, Program, Row};
 use crate::rule::{NarrowRow, Rule};
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_AT, BUILD_ID_MAX, GROUP_SHIFT, HEADER, MAGIC, VERSION};
@@ -65,25 +65,25 @@ pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<
 }
 
 /// A parsed CIE and the rules that its own program leaves; `None` when that program is malformed.
-struct Common<'a> {
+struct Common {
     offset: usize,
-    cie: Cie<'a>,
+    cie: Cie,
     initial: Option<NarrowRow>,
 }
 
 /// The extent of a function and where its program is.
-struct Function<'a> {
+struct Function {
     start: u64,
     end: u64,
     common: u32,
-    program: Program<'a>,
+    code: Code,
 }
 
 struct Functions<'a> {
     section: Section<'a>,
-    commons: Vec<Common<'a>>,
+    commons: Vec<Common>,
     /// By start address; none is empty, and none reaches into the next.
-    fdes: Vec<Function<'a>>,
+    fdes: Vec<Function>,
 }
 
 impl<'a> Functions<'a> {
@@ -96,7 +96,7 @@ impl<'a> Functions<'a> {
             let Some(fde) = Fde::with_cie(&section, &extent, common.cie) else { continue };
             if fde.start < fde.end {
                 let common = index as u32;
-                found.fdes.push(Function { start: fde.start, end: fde.end, common, program: fde.program });
+                found.fdes.push(Function { start: fde.start, end: fde.end, common, code: fde.code });
             }
         }
         found.fdes.sort_by_key(|fde| fde.start);
@@ -122,8 +122,10 @@ impl<'a> Functions<'a> {
             return Some(index);
         }
         let cie = Cie::at(&self.section, offset)?;
-        let mut machine = Machine::<NarrowRow, NARROW_DEPTH>::new();
-        let initial = machine.begin(&cie, 0).map(|()| machine.row);
+        let program =
+            Program { section: self.section.bytes, cie: &cie, bases: Bases::default(), code: cie.code };
+        let mut initial = NarrowRow::EMPTY;
+        let initial = program.initial(&mut initial).map(|()| initial);
         self.commons.push(Common { offset, cie, initial });
         Some(self.commons.len() - 1)
     }
@@ -143,42 +145,34 @@ impl Rows {
     fn from(functions: &Functions<'_>, base: u64) -> Self {
         let mut rows =
             Self { base, starts: Vec::new(), rules: Vec::new(), distinct: Distinct::new(), last: None };
-        let mut machine = Machine::<NarrowRow, NARROW_DEPTH>::new();
         let mut end = None;
         for function in &functions.fdes {
             if end.is_some_and(|end| function.start - end > GAP_ABSORBED) {
                 rows.push(end.unwrap_or(base), Rule::GAP);
             }
-            rows.function(functions, function, &mut machine);
+            rows.function(functions, function);
             end = Some(function.end);
         }
         rows.push(end.unwrap_or(base), Rule::GAP);
         rows
     }
 
-    fn function(
-        &mut self,
-        functions: &Functions<'_>,
-        function: &Function<'_>,
-        machine: &mut Machine<NarrowRow, NARROW_DEPTH>,
-    ) {
+    fn function(&mut self, functions: &Functions<'_>, function: &Function) {
         let Some(common) = functions.commons.get(function.common as usize) else { return };
-        let bytes = functions.section.bytes;
+        let (section, start, end) = (functions.section, function.start, function.end);
+        let Some(initial) = common.initial else { return self.push(start, Rule::COMPLEX) };
+        let bases = Bases { section: section.address, data: None, function: Some(start) };
+        let program = Program { section: section.bytes, cie: &common.cie, bases, code: function.code };
         let signal = common.cie.is_signal_frame();
-        let start = function.start;
-        machine.resume(NarrowRow::EMPTY, start);
-        let ran = common.initial.and_then(|initial| {
-            machine.resume(initial, start);
-            let bases = Bases { section: functions.section.address, data: None, function: Some(start) };
-            machine.run(&common.cie, function.program, bases, |row, from, to| {
-                if from < to {
-                    self.push(from, row.rule(bytes, signal));
-                }
-                to < function.end
-            })
+        let ran = program.rows(initial, start, end, |from, to, row| {
+            if from < to && from < end {
+                self.push(from, row.rule(section.bytes, signal));
+            }
+            to < end
         });
-        let last = if ran.is_some() { machine.row.rule(bytes, signal) } else { Rule::COMPLEX };
-        self.push(machine.location, last);
+        if let Err(fault) = ran {
+            self.push(fault, Rule::COMPLEX);
+        }
     }
 
     fn push(&mut self, address: u64, rule: Rule) {

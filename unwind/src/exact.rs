@@ -1,11 +1,13 @@
 //! One step with every register tracked: what rules need that the stack and frame pointer cannot answer.
 
-use crate::cfi::{self, Fde};
+use crate::cfi;
 use crate::end::End;
 use crate::expression;
 use crate::frame_row::{Cfa, FrameRow, Recovery};
 use crate::memory::Memory;
 use crate::module::Module;
+use crate::program::Row;
+use crate::rule;
 use crate::x86_64::{COLUMNS, RETURN_ADDRESS, Registers, SP};
 
 /// Registers and which of them still hold the frame's own value.
@@ -49,6 +51,30 @@ impl Tracked {
     }
 }
 
+/// The rules in force at an address. Apart from [`step`], so that their search and their use share no stack.
+struct Rules<'a> {
+    row: FrameRow,
+    /// Holds the row's expressions.
+    section: &'a [u8],
+    signal: bool,
+}
+
+impl<'a> Rules<'a> {
+    /// Puts the rules at `lookup` here; `Ok(None)` when no FDE covers it.
+    #[inline(never)]
+    fn fill(&mut self, module: &Module<'a>, lookup: u64) -> Result<Option<()>, End> {
+        let Some(fde) = cfi::find(module, lookup)? else { return Ok(None) };
+        fde.fill_row(lookup, &mut self.row).ok_or(End::BadCfi)?;
+        self.section = fde.section.bytes;
+        self.signal = fde.cie.is_signal_frame();
+        Ok(Some(()))
+    }
+
+    fn expression(&self, position: u32) -> Result<&'a [u8], End> {
+        rule::block(self.section, position).ok_or(End::BadCfi)
+    }
+}
+
 /// Turns `at` into its caller by the full rules at `lookup`. Says whether the frame is a signal frame, whose caller
 /// was interrupted. `Ok(None)`: no FDE covers the address.
 #[inline(never)]
@@ -58,30 +84,28 @@ pub(crate) fn step<M: Memory>(
     at: &mut Tracked,
     memory: &mut M,
 ) -> Result<Option<bool>, End> {
-    let Some(fde) = cfi::find(module, lookup)? else { return Ok(None) };
-    let row = fde.row_at(lookup).ok_or(End::BadCfi)?;
-    apply(&fde, &row, at, memory)?;
-    Ok(Some(fde.cie.signal))
+    let mut rules = Rules { row: FrameRow::EMPTY, section: &[], signal: false };
+    let Some(()) = rules.fill(module, lookup)? else { return Ok(None) };
+    apply(&rules, at, memory)?;
+    Ok(Some(rules.signal))
 }
 
-fn apply<M: Memory>(fde: &Fde<'_>, row: &FrameRow, at: &mut Tracked, memory: &mut M) -> Result<(), End> {
-    if matches!(row.recovery(RETURN_ADDRESS), Recovery::Undefined | Recovery::Same) {
+#[inline(never)]
+fn apply<M: Memory>(rules: &Rules<'_>, at: &mut Tracked, memory: &mut M) -> Result<(), End> {
+    if matches!(rules.row.recovery(RETURN_ADDRESS), Recovery::Undefined | Recovery::Same) {
         return Err(End::Root);
     }
-    let cfa = match row.cfa() {
+    let cfa = match rules.row.cfa() {
         Cfa::Register { register, offset } => {
             at.get(usize::from(register)).ok_or(End::LostRegister)?.wrapping_add(offset as u64)
         }
-        Cfa::Expression(position) => {
-            let code = fde.expression(position).ok_or(End::BadCfi)?;
-            expression::evaluate(code, None, at, memory)?
-        }
+        Cfa::Expression(position) => expression::evaluate(rules.expression(position)?, None, at, memory)?,
         Cfa::Unset => return Err(End::BadCfi),
     };
     let mut caller = *at;
     caller.set(SP, cfa);
     for number in 0..COLUMNS {
-        match recover(fde, row.recovery(number), cfa, at, memory) {
+        match recover(rules, rules.row.recovery(number), cfa, at, memory) {
             Ok(Recovered::Unchanged) => {}
             Ok(Recovered::Value(value)) => caller.set(number, value),
             Err(end) if number == RETURN_ADDRESS || number == SP => return Err(end),
@@ -99,7 +123,7 @@ enum Recovered {
 }
 
 fn recover<M: Memory>(
-    fde: &Fde<'_>,
+    rules: &Rules<'_>,
     recovery: Recovery,
     cfa: u64,
     at: &Tracked,
@@ -113,8 +137,7 @@ fn recover<M: Memory>(
         Recovery::CfaPlus(offset) => cfa.wrapping_add(offset as u64),
         Recovery::Register(number) => at.get(usize::from(number)).ok_or(End::LostRegister)?,
         Recovery::AtExpression(position) | Recovery::Expression(position) => {
-            let code = fde.expression(position).ok_or(End::BadCfi)?;
-            let value = expression::evaluate(code, Some(cfa), at, memory)?;
+            let value = expression::evaluate(rules.expression(position)?, Some(cfa), at, memory)?;
             if matches!(recovery, Recovery::AtExpression(_)) {
                 memory.read(value).ok_or(End::Unreadable)?
             } else {

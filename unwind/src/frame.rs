@@ -4,7 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FoundBy {
-    /// From the registers themselves or by call frame information: exact.
+    /// From the registers themselves, by call frame information, or out of code that leaves no doubt (a PLT stub, a
+    /// signal restorer): exact.
     Cfi = 0,
     /// Through the frame pointer, in code without call frame information.
     FramePointer = 1,

@@ -35,6 +35,9 @@ mod fixture;
 mod frame;
 mod frame_row;
 mod heuristic;
+#[cfg(all(test, feature = "compile"))]
+mod hostile_tests;
+mod instruction;
 mod memory;
 mod module;
 mod modules;
@@ -47,9 +50,13 @@ mod rule_cache;
 mod section;
 mod step;
 mod table;
+#[cfg(all(test, feature = "compile"))]
+mod table_tests;
 #[cfg(feature = "verify")]
 pub mod verify;
 mod walk;
+#[cfg(test)]
+mod walk_tests;
 pub mod x86_64;
 
 pub use end::End;
@@ -61,6 +68,6 @@ pub use modules::Modules;
 pub use rule::{Kind, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;
-pub use table::{BUILD_ID_MAX, Table, TableError};
+pub use table::{BUILD_ID_MAX, FILE_NAME_MAX, Table, TableError};
 pub use walk::{Walk, walk};
 pub use x86_64::Registers;

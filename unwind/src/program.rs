@@ -1,9 +1,13 @@
-//! The interpreter of CFA byte code (DWARF 5, section 6.4.2), used on demand and by the compiler alike.
+//! Runs CFA programs: up to one address with little stack, as a handler must, or row by row.
 
 use crate::cfi::Cie;
 use crate::cursor::Cursor;
 use crate::frame_row::{CfaColumn, Packed};
-use crate::pointer::{self, Bases};
+use crate::instruction::Instruction;
+use crate::pointer::Bases;
+
+/// Nesting of `remember_state` that is followed.
+const DEPTH: usize = 8;
 
 /// What a program computes: the CFA and as many columns as the caller cares for.
 pub(crate) trait Row: Copy {
@@ -15,189 +19,178 @@ pub(crate) trait Row: Copy {
     fn get(&self, register: u64) -> Packed;
     /// Keeps the rule if the column is one that is kept.
     fn set(&mut self, register: u64, recovery: Packed);
+
+    /// Takes in an instruction that is about rules; others change nothing.
+    #[inline]
+    fn apply(&mut self, instruction: Instruction, initial: &Self) {
+        match instruction {
+            Instruction::DefineCfa { register, offset } => {
+                *self.cfa_mut() = CfaColumn { register, offset, expression: 0 };
+            }
+            Instruction::CfaRegister(register) => {
+                let cfa = self.cfa_mut();
+                *cfa = CfaColumn { register, offset: cfa.offset, expression: 0 };
+            }
+            Instruction::CfaOffset(offset) => self.cfa_mut().offset = offset,
+            Instruction::CfaExpression(position) => self.cfa_mut().expression = position,
+            Instruction::Set(register, recovery) => self.set(register, recovery),
+            Instruction::Reset(register) => self.set(register, initial.get(register)),
+            Instruction::Nothing
+            | Instruction::Advance(_)
+            | Instruction::Locate(_)
+            | Instruction::Remember
+            | Instruction::Restore => {}
+        }
+    }
 }
 
-/// A stretch of byte code inside its section: expressions are remembered as offsets in `section`.
+/// A stretch of byte code, as offsets in its section.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Code {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+/// The programs of one FDE and what they need.
+#[derive(Clone, Copy)]
 pub(crate) struct Program<'a> {
+    /// The section's bytes: expressions are remembered as offsets in them.
     pub(crate) section: &'a [u8],
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+    pub(crate) cie: &'a Cie,
+    pub(crate) bases: Bases,
+    pub(crate) code: Code,
 }
 
-/// The state of the interpreter; `DEPTH` bounds the nesting of `remember_state`.
-pub(crate) struct Machine<R, const DEPTH: usize> {
-    pub(crate) row: R,
-    pub(crate) location: u64,
-    initial: R,
-    saved: [R; DEPTH],
-    saved_count: usize,
-}
-
-impl<R: Row, const DEPTH: usize> Machine<R, DEPTH> {
-    pub(crate) fn new() -> Self {
-        Self { row: R::EMPTY, location: 0, initial: R::EMPTY, saved: [R::EMPTY; DEPTH], saved_count: 0 }
+impl<'a> Program<'a> {
+    fn cursor(&self, extent: Code) -> Option<Cursor<'a>> {
+        Some(Cursor::at(self.section.get(..extent.end as usize)?, extent.start as usize))
     }
 
-    /// Runs the CIE's program: its rules are those that `restore` goes back to. `None` when it is malformed.
-    pub(crate) fn begin(&mut self, cie: &Cie<'_>, location: u64) -> Option<()> {
-        self.row = R::EMPTY;
-        self.initial = R::EMPTY;
-        self.saved_count = 0;
-        self.run(cie, cie.program, Bases::default(), |_, _, _| true)?;
-        self.resume(self.row, location);
+    /// Puts the rules that the CIE starts with into `row`. `None` when its program is malformed.
+    pub(crate) fn initial<R: Row>(&self, row: &mut R) -> Option<()> {
+        *row = R::EMPTY;
+        let mut code = self.cursor(self.cie.code)?;
+        while !code.is_at_end() {
+            let instruction = Instruction::decode(&mut code, self.cie, self.bases)?;
+            if matches!(instruction, Instruction::Remember | Instruction::Restore) {
+                return None;
+            }
+            row.apply(instruction, &R::EMPTY);
+        }
         Some(())
     }
 
-    /// Starts from the rules that a CIE's program left.
-    pub(crate) fn resume(&mut self, initial: R, location: u64) {
-        self.row = initial;
-        self.initial = initial;
-        self.saved_count = 0;
-        self.location = location;
+    /// Puts the row in force at `address` of the function that begins at `start` into `row`. `None` when the program is
+    /// malformed.
+    ///
+    /// Keeps no saved rows: a first pass finds where the program stands at `address` and which saved states are not
+    /// restored by then; the second pass leaves out everything between a `remember_state` and its `restore_state`.
+    pub(crate) fn row_at<R: Row>(&self, start: u64, address: u64, row: &mut R) -> Option<()> {
+        let survey = self.survey(start, address)?;
+        self.initial(row)?;
+        let initial = *row;
+        let mut code = self.cursor(Code { end: survey.stop, ..self.code })?;
+        let mut closed = 0u32;
+        while !code.is_at_end() {
+            let position = code.position() as u32;
+            match Instruction::decode(&mut code, self.cie, self.bases)? {
+                Instruction::Remember if closed > 0 || !survey.is_open(position) => closed += 1,
+                Instruction::Restore => closed = closed.checked_sub(1)?,
+                instruction if closed == 0 => row.apply(instruction, &initial),
+                _ => {}
+            }
+        }
+        Some(())
     }
 
-    /// Runs `program`, which must belong to `cie`. Before each move of the location calls `advance(row, from, to)`
-    /// and stops, successfully, when it says false. `None` when the program is malformed.
-    #[inline]
-    pub(crate) fn run(
-        &mut self,
-        cie: &Cie<'_>,
-        program: Program<'_>,
-        bases: Bases,
-        mut advance: impl FnMut(&R, u64, u64) -> bool,
-    ) -> Option<()> {
-        let mut code = Cursor::at(program.section.get(..program.end)?, program.start);
+    #[inline(never)]
+    fn survey(&self, start: u64, address: u64) -> Option<Survey> {
+        let mut survey = Survey { stop: self.code.end, open: [0; DEPTH], count: 0 };
+        let mut location = start;
+        let mut code = self.cursor(self.code)?;
         while !code.is_at_end() {
-            let opcode = code.u8()?;
-            let operand = u64::from(opcode & 0x3f);
-            let target = match opcode {
-                0x40..0x80 => self.after(cie, operand)?,
-                0x80..0xc0 => {
-                    let offset = factored(cie, code.uleb()?)?;
-                    self.row.set(operand, Packed::at_cfa(offset)?);
+            let position = code.position() as u32;
+            let next = match Instruction::decode(&mut code, self.cie, self.bases)? {
+                Instruction::Advance(distance) => location.checked_add(distance)?,
+                Instruction::Locate(target) if target < location => return None,
+                Instruction::Locate(target) => target,
+                Instruction::Remember => {
+                    *survey.open.get_mut(survey.count)? = position;
+                    survey.count += 1;
+                    location
+                }
+                Instruction::Restore => {
+                    survey.count = survey.count.checked_sub(1)?;
+                    location
+                }
+                _ => location,
+            };
+            if next > address {
+                survey.stop = position;
+                break;
+            }
+            location = next;
+        }
+        Some(survey)
+    }
+
+    /// Calls `each(from, to, row)` for every row of the function `start..end`, given the rules of
+    /// [`Program::initial`], until it says false. `Err` is where a malformed program stands.
+    #[inline]
+    pub(crate) fn rows<R: Row>(
+        &self,
+        initial: R,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64, &R) -> bool,
+    ) -> Result<(), u64> {
+        let mut row = initial;
+        let mut location = start;
+        let mut saved = [R::EMPTY; DEPTH];
+        let mut count = 0;
+        let mut code = self.cursor(self.code).ok_or(location)?;
+        while !code.is_at_end() {
+            let instruction = Instruction::decode(&mut code, self.cie, self.bases).ok_or(location)?;
+            let next = match instruction {
+                Instruction::Advance(distance) => location.checked_add(distance).ok_or(location)?,
+                Instruction::Locate(target) if target < location => return Err(location),
+                Instruction::Locate(target) => target,
+                Instruction::Remember => {
+                    *saved.get_mut(count).ok_or(location)? = row;
+                    count += 1;
                     continue;
                 }
-                0xc0.. => {
-                    self.row.set(operand, self.initial.get(operand));
+                Instruction::Restore => {
+                    count = usize::checked_sub(count, 1).ok_or(location)?;
+                    row = *saved.get(count).ok_or(location)?;
                     continue;
-                }
-                0x01 => pointer::address(&mut code, cie.pointer_encoding, bases)?,
-                0x02 => {
-                    let delta = u64::from(code.u8()?);
-                    self.after(cie, delta)?
-                }
-                0x03 => {
-                    let delta = u64::from(code.u16()?);
-                    self.after(cie, delta)?
-                }
-                0x04 => {
-                    let delta = u64::from(code.u32()?);
-                    self.after(cie, delta)?
                 }
                 _ => {
-                    self.rule(cie, opcode, &mut code)?;
+                    row.apply(instruction, &initial);
                     continue;
                 }
             };
-            if target < self.location {
-                return None;
+            if !each(location, next, &row) {
+                return Ok(());
             }
-            if !advance(&self.row, self.location, target) {
-                return Some(());
-            }
-            self.location = target;
+            location = next;
         }
-        Some(())
-    }
-
-    fn after(&self, cie: &Cie<'_>, delta: u64) -> Option<u64> {
-        self.location.checked_add(delta.checked_mul(cie.code_alignment)?)
-    }
-
-    /// The instructions without an operand in the opcode that do not move the location.
-    fn rule(&mut self, cie: &Cie<'_>, opcode: u8, code: &mut Cursor<'_>) -> Option<()> {
-        match opcode {
-            0x0c..=0x0f | 0x12 | 0x13 => self.cfa_rule(cie, opcode, code),
-            0x05..=0x09 | 0x10 | 0x11 | 0x14..=0x16 | 0x2f => self.register_rule(cie, opcode, code),
-            0x00 => Some(()), // nop
-            0x0a => {
-                *self.saved.get_mut(self.saved_count)? = self.row;
-                self.saved_count += 1;
-                Some(())
-            }
-            0x0b => {
-                self.saved_count = self.saved_count.checked_sub(1)?;
-                self.row = *self.saved.get(self.saved_count)?;
-                Some(())
-            }
-            0x2e => code.uleb().map(|_| ()), // GNU_args_size: of interest to landing pads only
-            _ => None,
-        }
-    }
-
-    fn cfa_rule(&mut self, cie: &Cie<'_>, opcode: u8, code: &mut Cursor<'_>) -> Option<()> {
-        let cfa = self.row.cfa_mut();
-        match opcode {
-            // def_cfa, def_cfa_sf
-            0x0c => {
-                *cfa = CfaColumn { register: register(code)?, offset: plain(code.uleb()?)?, expression: 0 }
-            }
-            0x12 => {
-                *cfa =
-                    CfaColumn { register: register(code)?, offset: signed(cie, code.sleb()?)?, expression: 0 }
-            }
-            // def_cfa_register
-            0x0d => *cfa = CfaColumn { register: register(code)?, offset: cfa.offset, expression: 0 },
-            // def_cfa_offset, def_cfa_offset_sf
-            0x0e => cfa.offset = plain(code.uleb()?)?,
-            0x13 => cfa.offset = signed(cie, code.sleb()?)?,
-            // def_cfa_expression
-            _ => cfa.expression = skip_block(code)?,
-        }
-        Some(())
-    }
-
-    fn register_rule(&mut self, cie: &Cie<'_>, opcode: u8, code: &mut Cursor<'_>) -> Option<()> {
-        let register = code.uleb()?;
-        let recovery = match opcode {
-            0x05 => Packed::at_cfa(factored(cie, code.uleb()?)?)?, // offset_extended
-            0x06 => self.initial.get(register),                    // restore_extended
-            0x07 => Packed::UNDEFINED,
-            0x08 => Packed::SAME,
-            0x09 => Packed::register(code.uleb()?)?,
-            0x10 => Packed::at_expression(skip_block(code)? as usize)?,
-            0x11 => Packed::at_cfa(i64::from(signed(cie, code.sleb()?)?))?, // offset_extended_sf
-            0x14 => Packed::cfa_plus(factored(cie, code.uleb()?)?)?,        // val_offset
-            0x15 => Packed::cfa_plus(i64::from(signed(cie, code.sleb()?)?))?, // val_offset_sf
-            0x16 => Packed::expression(skip_block(code)? as usize)?,
-            _ => Packed::at_cfa(factored(cie, code.uleb()?)?.checked_neg()?)?, // GNU_negative_offset_extended
-        };
-        self.row.set(register, recovery);
-        Some(())
+        each(location, end.max(location), &row);
+        Ok(())
     }
 }
 
-fn register(code: &mut Cursor<'_>) -> Option<u16> {
-    u16::try_from(code.uleb()?).ok().filter(|&number| number < u16::MAX)
+/// Where a program stands at an address.
+struct Survey {
+    /// Offset of the instruction that moves past the address.
+    stop: u32,
+    /// Offsets of the `remember_state`s that are not restored by then.
+    open: [u32; DEPTH],
+    count: usize,
 }
 
-fn plain(offset: u64) -> Option<i32> {
-    i32::try_from(offset).ok()
-}
-
-fn signed(cie: &Cie<'_>, offset: i64) -> Option<i32> {
-    i32::try_from(offset.checked_mul(cie.data_alignment)?).ok()
-}
-
-fn factored(cie: &Cie<'_>, offset: u64) -> Option<i64> {
-    i64::try_from(offset).ok()?.checked_mul(cie.data_alignment)
-}
-
-/// Steps over a block and gives the offset of its length.
-fn skip_block(code: &mut Cursor<'_>) -> Option<u32> {
-    let position = u32::try_from(code.position()).ok()?;
-    let length = usize::try_from(code.uleb()?).ok()?;
-    code.skip(length)?;
-    Some(position)
+impl Survey {
+    fn is_open(&self, position: u32) -> bool {
+        self.open.get(..self.count).is_some_and(|open| open.contains(&position))
+    }
 }

@@ -31,6 +31,8 @@ pub(crate) const HEADER: usize = 128;
 pub(crate) const BUILD_ID_AT: usize = 68;
 /// Longest build-id that a table names.
 pub const BUILD_ID_MAX: usize = 48;
+/// Longest name of a table's file.
+pub const FILE_NAME_MAX: usize = 2 * BUILD_ID_MAX + 6;
 /// log2 of the bytes in a block.
 pub(crate) const BLOCK_SHIFT: u32 = 8;
 /// log2 of the blocks that share a u32 row number.
@@ -87,7 +89,8 @@ impl<'a> Table<'a> {
     /// Takes bytes for a table after checking all of them: lengths, checksum, and every index.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::parse(bytes)?;
-        if u64_at(bytes, 24) != Some(checksum(bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?)) {
+        let checked = table.bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?;
+        if u64_at(bytes, 24) != Some(checksum(checked)) {
             return Err(TableError::Checksum);
         }
         table.is_consistent().then_some(table).ok_or(TableError::Structure)
@@ -213,6 +216,22 @@ impl<'a> Table<'a> {
     pub fn build_id(&self) -> &'a [u8] {
         let length = u32_at(self.bytes, 64).unwrap_or(0) as usize;
         self.bytes.get(BUILD_ID_AT..BUILD_ID_AT + length.min(BUILD_ID_MAX)).unwrap_or(&[])
+    }
+
+    /// The name of the file that holds the table for `build_id`: its hexadecimal digits and `.table`. `None` for a
+    /// build-id that is empty or longer than [`BUILD_ID_MAX`].
+    pub fn file_name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<&'b str> {
+        if build_id.is_empty() || build_id.len() > BUILD_ID_MAX {
+            return None;
+        }
+        let digits = build_id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let hexadecimal = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+        let mut length = 0;
+        for (place, byte) in buffer.iter_mut().zip(hexadecimal.chain(*b".table")) {
+            *place = byte;
+            length += 1;
+        }
+        core::str::from_utf8(buffer.get(..length)?).ok()
     }
 
     /// Number of rows.

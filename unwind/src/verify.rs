@@ -34,7 +34,7 @@ impl gimli::UnwindContextStorage<usize> for Storage {
 /// Mismatches and refusals that are described; all are counted.
 const DESCRIBED: usize = 20;
 /// Rows per FDE that are also decoded on demand: each such decode starts at the FDE's beginning.
-const ON_DEMAND: usize = 48;
+const ON_DEMAND: usize = 16;
 
 /// What a verification saw.
 #[derive(Clone, Debug, Default)]

@@ -167,15 +167,20 @@ impl<M: Memory> Walker<'_, M> {
             self.mark_exact = interrupted;
             return Ok(());
         }
+        if let Some((caller, _)) = heuristic::stub(self.modules, &place, self.memory) {
+            // The code before the frame record touches no register that a caller wants back.
+            self.set_mark(caller);
+            return Ok(());
+        }
         let by_pointer = heuristic::frame_pointer(self.modules, &place, self.memory);
         let caller = by_pointer.or_else(|| heuristic::scan(self.modules, &place, self.memory));
+        self.mark.forget_all();
         self.set_mark(caller.ok_or(End::NoCfi)?);
         Ok(())
     }
 
-    /// The mark after a step that found out no more than `place`.
+    /// Puts what a step found out into the mark.
     fn set_mark(&mut self, place: Place) {
-        self.mark.forget_all();
         self.mark.set(RETURN_ADDRESS, place.pc);
         self.mark.set(SP, place.sp);
         if let Some(fp) = place.fp {
@@ -193,6 +198,11 @@ impl<M: Memory> Walker<'_, M> {
         }
         if module.is_some_and(|module| module.is_entry_stub(lookup)) {
             return Err(End::Root);
+        }
+        if let Some((caller, found_by)) = heuristic::stub(self.modules, &self.at, self.memory) {
+            self.arrive(caller, true)?;
+            self.since_mark += 1;
+            return Ok(found_by);
         }
         if let Some(caller) = heuristic::frame_pointer(self.modules, &self.at, self.memory) {
             self.arrive(caller, true)?;

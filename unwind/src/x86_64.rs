@@ -81,6 +81,49 @@ pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, mem
     Some(())
 }
 
+/// What the instruction at a program counter says about the stack under it, in code without CFI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stub {
+    /// Bytes between the stack pointer and the return address.
+    pub(crate) pushed: u64,
+    /// The caller's rbp is the word at the stack pointer.
+    pub(crate) fp_on_top: bool,
+    /// It is a PLT stub, which leaves no doubt; otherwise the first or last instructions of a function with a frame
+    /// pointer.
+    pub(crate) plt: bool,
+}
+
+/// Recognises PLT stubs (lld gives them no CFI) and the instructions of a function that have no frame record yet, or no
+/// more. Only for an instruction that is about to run.
+pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
+    let code = memory.read(pc)?.to_le_bytes();
+    let before = memory.read(pc.checked_sub(8)?)?.to_le_bytes();
+    let plt = |pushed| Some(Stub { pushed, fp_on_top: false, plt: true });
+    let function = |pushed, fp_on_top| Some(Stub { pushed, fp_on_top, plt: false });
+    match (before, code) {
+        // PLT0: push GOT[1]; jmp *GOT[2]. The index was pushed before.
+        (_, [0xff, 0x35, _, _, _, _, 0xff, 0x25] | [0xff, 0x35, _, _, _, _, 0xf2, 0xff]) => plt(8),
+        ([_, _, 0xff, 0x35, ..], [0xff, 0x25, ..] | [0xf2, 0xff, 0x25, ..]) => plt(16),
+        // An entry: (endbr64) jmp *GOT[n]; (endbr64) push index; jmp PLT0.
+        (_, [0xff, 0x25, ..] | [0xf2, 0xff, 0x25, ..]) => plt(0),
+        (_, [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, ..] | [0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, _]) => {
+            plt(0)
+        }
+        (_, [0xf3, 0x0f, 0x1e, 0xfa, 0x68, ..]) => plt(0),
+        (_, [0x68, _, _, _, _, 0xe9, ..] | [0x68, _, _, _, _, 0xf2, 0xe9, _]) => plt(0),
+        ([_, _, _, 0x68, ..], [0xe9, ..] | [0xf2, 0xe9, ..]) => plt(8),
+        // (endbr64) push %rbp; mov %rsp, %rbp ... pop %rbp; ret
+        (
+            _,
+            [0x55, 0x48, 0x89, 0xe5, ..] | [0x55, 0x48, 0x8b, 0xec, ..] | [0xf3, 0x0f, 0x1e, 0xfa, 0x55, ..],
+        ) => function(0, false),
+        ([.., 0x55], [0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]) => function(8, true),
+        (_, [0x5d, 0xc3, ..]) => function(8, true),
+        (_, [0xc3, ..]) => function(0, false),
+        _ => None,
+    }
+}
+
 /// A call instruction that ends right before an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -120,6 +163,9 @@ fn indirect_length(modrm: u8, sib: u8) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
     use super::*;
 
     /// Bytes that end at address 0x1000.
@@ -159,6 +205,50 @@ mod tests {
         for code in others {
             assert_eq!(before(code), None, "{code:x?}");
         }
+    }
+
+    /// Code around 0x1000.
+    struct Code(Vec<u8>);
+
+    impl Memory for Code {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            let bytes = self.0.get(address.checked_sub(0xff0)? as usize..)?;
+            bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+        }
+    }
+
+    /// What is recognised at each instruction of `code`, given as separate instructions.
+    fn stubs(code: &[&[u8]]) -> Vec<Option<(u64, bool)>> {
+        let mut bytes = vec![0xcc; 16];
+        let mut starts = Vec::new();
+        for instruction in code {
+            starts.push(0xff0 + bytes.len() as u64);
+            bytes.extend(*instruction);
+        }
+        bytes.extend([0xcc; 16]);
+        let mut memory = Code(bytes);
+        starts.iter().map(|&pc| stub(pc, &mut memory).map(|stub| (stub.pushed, stub.fp_on_top))).collect()
+    }
+
+    #[test]
+    fn stubs_are_recognised() {
+        let (top, eight, sixteen) = (Some((0, false)), Some((8, false)), Some((16, false)));
+        let jump: &[u8] = &[0xff, 0x25, 1, 2, 3, 4];
+        let bnd_jump: &[u8] = &[0xf2, 0xff, 0x25, 1, 2, 3, 4];
+        let push: &[u8] = &[0x68, 1, 0, 0, 0];
+        let to_plt0: &[u8] = &[0xe9, 1, 2, 3, 4];
+        let endbr: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+        let push_got: &[u8] = &[0xff, 0x35, 1, 2, 3, 4];
+        assert_eq!(stubs(&[jump, push, to_plt0]), [top, top, eight]);
+        assert_eq!(stubs(&[push_got, jump]), [eight, sixteen]);
+        assert_eq!(stubs(&[push_got, bnd_jump]), [eight, sixteen]);
+        assert_eq!(stubs(&[endbr, jump]), [top, top]);
+        assert_eq!(stubs(&[endbr, bnd_jump]), [top, top]);
+        assert_eq!(stubs(&[endbr, push, &[0xf2, 0xe9, 1, 2, 3, 4]]), [top, top, eight]);
+        let saved = Some((8, true));
+        let function: [&[u8]; 6] = [&[0x55], &[0x48, 0x89, 0xe5], &[0x31, 0xc0], &[0x90], &[0x5d], &[0xc3]];
+        assert_eq!(stubs(&function), [top, saved, None, None, saved, top]);
+        assert_eq!(stubs(&[&[0xcc]]), [None]);
     }
 
     /// A stack of words that start at 0x1000.

@@ -2,6 +2,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 mod process;
+mod step;
 
 use std::cell::Cell;
 use std::hint::black_box;

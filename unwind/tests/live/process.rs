@@ -66,15 +66,19 @@ impl Process {
         Self { plain, compiled }
     }
 
-    pub(crate) fn walk(&self, how: Resolution, registers: &Registers) -> (Vec<Frame>, End) {
-        let cache = Box::new(RuleCache::new());
-        let list = match how {
+    pub(crate) fn list(&self, how: Resolution) -> Vec<Module<'static>> {
+        match how {
             Resolution::OnDemand => self.plain.clone(),
             Resolution::Tables | Resolution::Cached => self.compiled.clone(),
             Resolution::WithoutHeader => {
                 self.compiled.iter().map(|module| Module { eh_frame_hdr: None, ..*module }).collect()
             }
-        };
+        }
+    }
+
+    pub(crate) fn walk(&self, how: Resolution, registers: &Registers) -> (Vec<Frame>, End) {
+        let cache = Box::new(RuleCache::new());
+        let list = self.list(how);
         let modules = Modules::new(&list, 1).unwrap();
         if matches!(how, Resolution::Cached) {
             walk_with(&modules, &cache, registers, 512);

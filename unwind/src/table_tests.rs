@@ -1,0 +1,209 @@
+//! What compiling makes of sections, and what `Table::from_bytes` refuses.
+
+use std::vec;
+use std::vec::Vec;
+
+use crate::compile::{CompileError, compile};
+use crate::fixture::{ADDRESS, EhFrame, LENGTH, START, one};
+use crate::rule::{Kind, Rule, SavedFp};
+use crate::table::{HEADER, checksum};
+use crate::{FILE_NAME_MAX, Table, TableError};
+
+fn sp(offset: i32) -> Rule {
+    Rule::new(Kind::Sp, offset, 0, SavedFp::Same).unwrap()
+}
+
+fn rows(made: &EhFrame) -> Vec<(u64, Rule)> {
+    let bytes = compile(made.section(), 0, &[]).unwrap();
+    Table::from_bytes(&bytes).unwrap().rows().collect()
+}
+
+#[test]
+fn rows_and_lookups() {
+    let made = one(&[0x44, 0x0e, 16, 0x03, 0, 3, 0x0e, 24]);
+    let bytes = compile(made.section(), 0, &[0xab; 20]).unwrap();
+    let table = Table::from_bytes(&bytes).unwrap();
+    let expected =
+        [(START, sp(8)), (START + 4, sp(16)), (START + 0x304, sp(24)), (START + LENGTH, Rule::GAP)];
+    assert_eq!(table.rows().collect::<Vec<_>>(), expected);
+    for address in [0, START - 1, START + LENGTH, START + LENGTH + 0x10_0000, u64::MAX] {
+        assert_eq!(table.lookup(address), Rule::GAP, "{address:#x}");
+    }
+    for pair in expected.windows(2) {
+        for address in [pair[0].0, pair[1].0 - 1] {
+            assert_eq!(table.lookup(address), pair[0].1, "{address:#x}");
+        }
+    }
+    assert_eq!(table.build_id(), [0xab; 20]);
+    assert_eq!((table.fde_count(), table.row_count()), (1, 4));
+    assert_eq!(table.eh_frame_length(), made.bytes.len() as u64);
+}
+
+#[test]
+fn the_bias_is_taken_off() {
+    let made = one(&[]);
+    let bytes = compile(made.section(), START - 0x1000, &[]).unwrap();
+    let table = Table::from_bytes(&bytes).unwrap();
+    assert_eq!((table.lookup(0xfff), table.lookup(0x1000)), (Rule::GAP, sp(8)));
+}
+
+#[test]
+fn alignment_is_absorbed_and_gaps_are_kept() {
+    let mut made = EhFrame::new();
+    let cie = made.usual_cie();
+    // Out of order, with 15 and 16 bytes between them.
+    made.fde(cie, START + 0x11f, 0x10, &[0x0e, 24]);
+    made.fde(cie, START, 0x100, &[]);
+    made.fde(cie, START + 0x10f, 0, &[]);
+    made.fde(cie, START + 0x10f, 1, &[0x0e, 16]);
+    assert_eq!(
+        rows(&made),
+        [(START, sp(8)), (START + 0x10f, sp(16)), (START + 0x11f, sp(24)), (START + 0x12f, Rule::GAP)]
+    );
+    let mut made = EhFrame::new();
+    let cie = made.usual_cie();
+    made.fde(cie, START, 0x100, &[]);
+    made.fde(cie, START + 0x110, 0x10, &[]);
+    assert_eq!(
+        rows(&made),
+        [(START, sp(8)), (START + 0x100, Rule::GAP), (START + 0x110, sp(8)), (START + 0x120, Rule::GAP)]
+    );
+}
+
+#[test]
+fn overlaps_end_where_the_next_begins() {
+    let mut made = EhFrame::new();
+    let cie = made.usual_cie();
+    made.fde(cie, START, 0x200, &[0x03, 0x80, 0x01, 0x0e, 40]);
+    made.fde(cie, START + 0x100, 0x10, &[0x0e, 16]);
+    assert_eq!(rows(&made), [(START, sp(8)), (START + 0x100, sp(16)), (START + 0x110, Rule::GAP)]);
+}
+
+#[test]
+fn malformed_programs_are_complex_from_the_fault_on() {
+    assert_eq!(
+        rows(&one(&[0x44, 0x0e, 16, 0x44, 0x3f])),
+        [(START, sp(8)), (START + 4, sp(16)), (START + 8, Rule::COMPLEX), (START + LENGTH, Rule::GAP)]
+    );
+    let mut made = EhFrame::new();
+    let cie = made.cie(1, "zR", &[0x1b], &[0x3f]);
+    made.fde(cie, START, LENGTH, &[]);
+    assert_eq!(rows(&made), [(START, Rule::COMPLEX), (START + LENGTH, Rule::GAP)]);
+}
+
+#[test]
+fn nothing_to_compile() {
+    let mut made = EhFrame::new();
+    assert_eq!(compile(made.section(), 0, &[]), Err(CompileError::NoFdes));
+    let cie = made.usual_cie();
+    assert_eq!(compile(made.section(), 0, &[]), Err(CompileError::NoFdes));
+    made.fde(cie, START, 0x10, &[]);
+    assert_eq!(compile(made.section(), 0, &[0; 49]), Err(CompileError::BuildIdTooLong));
+    let far = made.cie(1, "", &[], &[]);
+    let mut body = Vec::from((START + (1 << 33)).to_le_bytes());
+    body.extend(16u64.to_le_bytes());
+    made.raw_fde(far, &body);
+    assert_eq!(compile(made.section(), 0, &[]), Err(CompileError::TooWide));
+}
+
+#[test]
+fn many_rules_and_blocks() {
+    // More distinct rules than an index can count; those beyond are left to the exact evaluation.
+    let mut code = Vec::new();
+    for offset in 0..70_000u32 {
+        let offset = offset * 8;
+        code.extend([0x41, 0x0e, offset as u8 | 0x80, (offset >> 7) as u8 | 0x80, (offset >> 14) as u8]);
+    }
+    let mut made = EhFrame::new();
+    let cie = made.usual_cie();
+    made.fde(cie, START, 0x20_0000, &code);
+    let bytes = compile(made.section(), 0, &[]).unwrap();
+    let table = Table::from_bytes(&bytes).unwrap();
+    assert!(table.rule_count() <= 65_536);
+    for row in [1u64, 2, 255, 256, 257, 65_279, 65_280, 65_281, 65_500] {
+        assert_eq!(table.lookup(START + row), sp(8 * (row as i32 - 1)), "{row}");
+    }
+    for row in [65_600, 69_999] {
+        assert_eq!(table.lookup(START + row), Rule::COMPLEX, "{row}");
+    }
+}
+
+#[test]
+fn file_names() {
+    let mut buffer = [0; FILE_NAME_MAX];
+    assert_eq!(Table::file_name(&[0x01, 0xaf], &mut buffer), Some("01af.table"));
+    assert_eq!(Table::file_name(&[0xff; 48], &mut buffer).unwrap().len(), FILE_NAME_MAX);
+    assert_eq!(Table::file_name(&[], &mut buffer), None);
+    assert_eq!(Table::file_name(&[0; 49], &mut buffer), None);
+}
+
+#[test]
+fn damage_is_found() {
+    let made = one(&[0x44, 0x0e, 16, 0x03, 0, 3, 0x0e, 24]);
+    let good = compile(made.section(), 0, &[1, 2, 3]).unwrap();
+    for length in 0..good.len() {
+        assert!(Table::from_bytes(&good[..length]).is_err(), "{length} bytes");
+    }
+    let mut longer = good.clone();
+    longer.extend([0; 100]);
+    assert_eq!(Table::from_bytes(&longer).unwrap().as_bytes(), good);
+    for byte in 0..good.len() {
+        for bit in 0..8 {
+            let mut damaged = good.clone();
+            damaged[byte] ^= 1 << bit;
+            assert!(Table::from_bytes(&damaged).is_err(), "bit {bit} of byte {byte}");
+        }
+    }
+    assert_eq!(Table::from_bytes(b"SWUNWIND").unwrap_err(), TableError::NotATable);
+    let mut other = good.clone();
+    other[8] = 2;
+    assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Version(2));
+    let mut other = good;
+    other[12] = 183;
+    assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Machine(183));
+}
+
+/// Makes a table whose checksum is right again.
+fn reseal(bytes: &mut [u8]) {
+    let sum = checksum(&bytes[32..]);
+    bytes[24..32].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn a_right_checksum_does_not_hide_wrong_contents() {
+    let made = one(&[0x44, 0x0e, 16, 0x03, 0, 3, 0x0e, 24]);
+    let good = compile(made.section(), 0, &[]).unwrap();
+    let rules = Table::from_bytes(&good).unwrap().rule_count();
+    let blocks_at = HEADER + 8 * rules + 4;
+    let row_rules_at = blocks_at + 2 * 17;
+    let cases = [
+        (HEADER, 0x80),            // a bit that no rule has
+        (HEADER + 8 * rules, 1),   // first row of the group
+        (blocks_at + 2, 0xff),     // first row of a block
+        (row_rules_at, 0xff),      // rule that does not exist
+        (row_rules_at + 2 * 4, 5), // rows of a block out of order
+    ];
+    for (at, value) in cases {
+        let mut damaged = good.clone();
+        damaged[at] = value;
+        reseal(&mut damaged);
+        assert_eq!(Table::from_bytes(&damaged).unwrap_err(), TableError::Structure, "byte {at}");
+    }
+    let mut harmless = good.clone();
+    harmless[32..40].copy_from_slice(&(ADDRESS & !0xff).to_le_bytes());
+    reseal(&mut harmless);
+    assert!(Table::from_bytes(&harmless).is_ok());
+    for at in 40..52 {
+        let mut damaged = good.clone();
+        damaged[at] = 0xfe;
+        reseal(&mut damaged);
+        assert!(Table::from_bytes(&damaged).is_err(), "byte {at}");
+    }
+    let mut empty = vec![0; HEADER];
+    empty[..HEADER].copy_from_slice(&good[..HEADER]);
+    empty[16..24].copy_from_slice(&(HEADER as u64).to_le_bytes());
+    empty[40..52].fill(0);
+    reseal(&mut empty);
+    let table = Table::from_bytes(&empty).unwrap();
+    assert_eq!((table.lookup(START), table.row_count()), (Rule::GAP, 0));
+}
