@@ -14,19 +14,17 @@ const SCAN_WORDS: u64 = 128;
 /// The caller of an instruction that tells where the return address is: in a PLT stub, and where a function with a
 /// frame pointer has not made its frame record yet or has left it.
 pub(crate) fn stub<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<(Place, FoundBy)> {
-    // Outside of modules the bytes are as likely data.
-    modules.find(at.pc).filter(|_| at.exact)?;
-    let stub = x86_64::stub(at.pc, memory)?;
+    let stub = if at.exact { x86_64::stub(at.pc, memory)? } else { return None };
     let slot = at.sp.checked_add(stub.pushed)?;
     let pc = memory.read(slot)?;
     let fp = if stub.fp_on_top { Some(memory.read(at.sp)?) } else { at.fp };
     let caller = Place { pc, sp: slot.checked_add(WORD)?, fp, exact: false };
     let found_by = if stub.plt { FoundBy::Cfi } else { FoundBy::FramePointer };
-    follows_call(modules, pc, memory).then_some((caller, found_by))
+    is_return_address(modules, pc, memory).then_some((caller, found_by))
 }
 
-/// The caller by the frame pointer: a frame record above the stack pointer whose return address follows a call in
-/// a module.
+/// The caller by the frame pointer: a frame record above the stack pointer whose return address follows a call, in a
+/// module or in code that was generated at run time (compilers to memory keep frame pointers).
 pub(crate) fn frame_pointer<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<Place> {
     let record = at.fp?;
     let size = record.checked_sub(at.sp)?;
@@ -36,7 +34,7 @@ pub(crate) fn frame_pointer<M: Memory>(modules: &Modules<'_>, at: &Place, memory
     let fp = memory.read(record)?;
     let pc = memory.read(record.checked_add(WORD)?)?;
     let sp = record.checked_add(2 * WORD)?;
-    follows_call(modules, pc, memory).then_some(Place { pc, sp, fp: Some(fp), exact: false })
+    is_return_address(modules, pc, memory).then_some(Place { pc, sp, fp: Some(fp), exact: false })
 }
 
 /// The caller by the first word above the stack pointer that can be a return address.
@@ -52,6 +50,12 @@ pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M)
     None
 }
 
+/// Whether `pc`, found where a return address must be, can be one: behind a call, in a module or in generated code.
+fn is_return_address<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
+    let generated = modules.find(pc.wrapping_sub(1)).is_none() && x86_64::call_before(pc, memory).is_some();
+    generated || follows_call(modules, pc, memory)
+}
+
 /// Whether `pc` lies in a module right behind a call whose target, where it is known, is in a module too.
 fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
     let inside = |address: u64| modules.find(address).is_some();
@@ -63,5 +67,48 @@ fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bo
         Some(Call::Direct(target)) => inside(target),
         Some(Call::Indirect) => true,
         None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::module::Module;
+
+    /// One frame record at 0x7010 and eight bytes of code before 0x9008.
+    struct Record {
+        caller: u64,
+        code: [u8; 8],
+    }
+
+    impl Memory for Record {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            match address {
+                0x7010 => Some(0x7100),
+                0x7018 => Some(self.caller),
+                0x9000 => Some(u64::from_le_bytes(self.code)),
+                _ => None,
+            }
+        }
+    }
+
+    const AT: Place = Place { pc: 0x9900, sp: 0x7000, fp: Some(0x7010), exact: true };
+    const CALL_RAX: [u8; 8] = [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0];
+    const NO_CALL: [u8; 8] = [0x90; 8];
+
+    fn by_pointer(code: [u8; 8]) -> Option<u64> {
+        let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
+        let modules = Modules::new(&modules, 0)?;
+        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }).map(|place| place.pc)
+    }
+
+    #[test]
+    fn frame_pointers_lead_through_generated_code() {
+        assert_eq!(by_pointer(CALL_RAX), Some(0x9008));
+    }
+
+    #[test]
+    fn a_return_address_follows_a_call() {
+        assert_eq!(by_pointer(NO_CALL), None);
     }
 }

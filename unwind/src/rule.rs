@@ -91,6 +91,22 @@ impl Rule {
         self.0
     }
 
+    /// A rule of `kind` (a number of [`Kind`]) whose offset is `words` words, less than 2^14, and whose saved frame
+    /// pointer is so many words, less than 64, below the CFA.
+    #[inline]
+    pub(crate) fn in_words(kind: u64, words: u64, fp_below: Option<u64>) -> Rule {
+        let (fp_kind, fp_offset) = match fp_below {
+            Some(below) => (1, (8 * below).wrapping_neg() & 0xffff),
+            None => (0, 0),
+        };
+        Rule(kind | fp_kind << 4 | words << 11 | fp_offset << 32)
+    }
+
+    /// The PLT rule with this threshold, its frame pointer as in [`Rule::in_words`].
+    pub(crate) fn plt(threshold: u64, fp_below: Option<u64>) -> Rule {
+        Rule(Self::in_words(Kind::Plt as u64, 1, fp_below).0 | threshold << 48)
+    }
+
     /// What the rule says about the CFA.
     #[inline]
     pub fn kind(self) -> Kind {

@@ -109,21 +109,16 @@ fn words(bytes: i64, bits: u32) -> Option<u64> {
     (bytes % 8 == 0 && bytes / 8 < 1 << bits).then_some(bytes / 8)
 }
 
+/// The rule that [`shorten`] got, straight into its bits: this is on the path of every frame.
 #[inline]
 fn lengthen(short: u64) -> Rule {
-    let words = (short & ((1 << OFFSET_BITS) - 1)) as i32;
-    let fp = match short >> OFFSET_BITS & ((1 << (FP_BITS + 1)) - 1) {
-        0 => SavedFp::Same,
-        below => SavedFp::AtCfa(-8 * (below as i16 - 1)),
-    };
-    let rule = match short >> (OFFSET_BITS + FP_BITS + 1) {
-        1 => Rule::new(Kind::Sp, 8 * words, 0, fp),
-        2 => Rule::new(Kind::Fp, 8 * words, 0, fp),
-        5 => Rule::new(Kind::Plt, 8, words, fp),
-        7 => Some(Rule::ROOT),
-        _ => Some(Rule::COMPLEX),
-    };
-    rule.unwrap_or(Rule::COMPLEX)
+    let kind = short >> (OFFSET_BITS + FP_BITS + 1);
+    let words = short & ((1 << OFFSET_BITS) - 1);
+    let below = short >> OFFSET_BITS & ((1 << (FP_BITS + 1)) - 1);
+    if kind == Kind::Plt as u64 {
+        return Rule::plt(words, below.checked_sub(1));
+    }
+    Rule::in_words(kind, words, below.checked_sub(1))
 }
 
 #[cfg(test)]
