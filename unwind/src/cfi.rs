@@ -256,19 +256,39 @@ impl<'a> Fde<'a> {
     }
 }
 
+/// What the search table says about an address.
+enum Search {
+    /// There is no table that can be searched.
+    NoTable,
+    /// No FDE starts at or before the address.
+    Nothing,
+    /// The FDE's offset in `.eh_frame`.
+    At(usize),
+}
+
+/// Looks `address` up in the search table. Apart from [`find`], so that its stack is free when entries are parsed.
+#[inline(never)]
+fn search(module: &Module<'_>, eh_frame: &Section<'_>, address: u64) -> Result<Search, End> {
+    let Some(header) = module.eh_frame_hdr.and_then(SearchTable::parse) else { return Ok(Search::NoTable) };
+    match header.find(address) {
+        Some(fde) => eh_frame.offset_of(fde).map(Search::At).ok_or(End::BadCfi),
+        None => Ok(Search::Nothing),
+    }
+}
+
 /// The FDE that covers `address`: `Ok(None)` when none does.
 #[inline(never)]
 pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, End> {
-    let Some(eh_frame) = module.eh_frame else { return Ok(None) };
-    let Some(header) = module.eh_frame_hdr.and_then(SearchTable::parse) else {
-        return Ok(scan(&eh_frame, address));
+    let Some(eh_frame) = &module.eh_frame else { return Ok(None) };
+    let mut offset = match search(module, eh_frame, address)? {
+        Search::At(offset) => offset,
+        Search::Nothing => return Ok(None),
+        Search::NoTable => return Ok(scan(eh_frame, address)),
     };
-    let Some(fde_address) = header.find(address) else { return Ok(None) };
-    let mut offset = eh_frame.offset_of(fde_address).ok_or(End::BadCfi)?;
     let mut start = None;
     // Linkers that fold functions leave empty FDEs, and keep only the first of one start in the header.
     for _ in 0..EMPTY_LIMIT {
-        let fde = match Fde::at(&eh_frame, offset) {
+        let fde = match Fde::at(eh_frame, offset) {
             Some(fde) if start.is_none_or(|start| start == fde.start) => fde,
             None if start.is_none() => return Err(End::BadCfi),
             _ => break,
@@ -277,7 +297,7 @@ pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, En
             return Ok(fde.contains(address).then_some(fde));
         }
         start = Some(fde.start);
-        let Some(extent) = Extent::at(&eh_frame, offset) else { break };
+        let Some(extent) = Extent::at(eh_frame, offset) else { break };
         offset = extent.end;
     }
     Ok(None)
@@ -285,13 +305,15 @@ pub fn find<'a>(module: &Module<'a>, address: u64) -> Result<Option<Fde<'a>>, En
 
 /// The packed rule for `address`, decoded on demand; [`Rule::GAP`] when no FDE covers it.
 pub fn rule_at(module: &Module<'_>, address: u64) -> Result<Rule, End> {
-    match find(module, address)? {
-        Some(fde) => fde.rule_at(address).ok_or(End::BadCfi),
-        None => Ok(Rule::GAP),
+    match &find(module, address) {
+        Ok(Some(fde)) => fde.rule_at(address).ok_or(End::BadCfi),
+        Ok(None) => Ok(Rule::GAP),
+        Err(end) => Err(*end),
     }
 }
 
 /// Search without a header, through the first [`LINEAR_LIMIT`] entries.
+#[inline(never)]
 fn scan<'a>(eh_frame: &Section<'a>, address: u64) -> Option<Fde<'a>> {
     let mut offset = 0;
     for _ in 0..LINEAR_LIMIT {

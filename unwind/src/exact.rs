@@ -63,11 +63,17 @@ impl<'a> Rules<'a> {
     /// Puts the rules at `lookup` here; `Ok(None)` when no FDE covers it.
     #[inline(never)]
     fn fill(&mut self, module: &Module<'a>, lookup: u64) -> Result<Option<()>, End> {
-        let Some(fde) = cfi::find(module, lookup)? else { return Ok(None) };
-        fde.fill_row(lookup, &mut self.row).ok_or(End::BadCfi)?;
-        self.section = fde.section.bytes;
-        self.signal = fde.cie.is_signal_frame();
-        Ok(Some(()))
+        // By reference: the handler's stack has no room for copies.
+        match &cfi::find(module, lookup) {
+            Ok(Some(fde)) => {
+                fde.fill_row(lookup, &mut self.row).ok_or(End::BadCfi)?;
+                self.section = fde.section.bytes;
+                self.signal = fde.cie.is_signal_frame();
+                Ok(Some(()))
+            }
+            Ok(None) => Ok(None),
+            Err(end) => Err(*end),
+        }
     }
 
     fn expression(&self, position: u32) -> Result<&'a [u8], End> {

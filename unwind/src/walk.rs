@@ -158,15 +158,21 @@ impl<M: Memory> Walker<'_, M> {
     }
 
     /// Moves the mark one frame on, over a frame that the fast path went over before.
+    #[inline]
     fn replay(&mut self) -> Result<(), End> {
-        let place = self.marked();
-        let lookup = place.lookup();
+        let lookup = self.mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
         if let Some(module) = self.modules.find(lookup)
             && let Some(interrupted) = exact::step(module, lookup, &mut self.mark, self.memory)?
         {
             self.mark_exact = interrupted;
             return Ok(());
         }
+        self.replay_without_cfi()
+    }
+
+    #[inline(never)]
+    fn replay_without_cfi(&mut self) -> Result<(), End> {
+        let place = self.marked();
         if let Some((caller, _)) = heuristic::stub(self.modules, &place, self.memory) {
             // The code before the frame record touches no register that a caller wants back.
             self.set_mark(caller);

@@ -2,6 +2,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 mod process;
+mod stack_use;
 mod step;
 
 use std::cell::Cell;

@@ -27,7 +27,7 @@ pub(crate) struct Process {
 }
 
 /// Reads this process's memory through a system call that cannot fault.
-struct Own;
+pub(crate) struct Own;
 
 impl Memory for Own {
     fn read(&mut self, address: u64) -> Option<u64> {
