@@ -18,6 +18,9 @@ use crate::x86_64::ELF_MACHINE;
 
 /// Longest gap between functions that counts as alignment, in bytes.
 pub const GAP_ABSORBED: u64 = 15;
+/// Bytes of the section per FDE and per row, at least roughly: room is made once.
+const BYTES_PER_FDE: usize = 40;
+const BYTES_PER_ROW: usize = 5;
 /// Address span that a table can describe; the block index grows with it.
 const SPAN_MAX: u64 = 1 << 32;
 
@@ -88,7 +91,8 @@ struct Functions<'a> {
 
 impl<'a> Functions<'a> {
     fn collect(section: Section<'a>) -> Self {
-        let mut found = Self { section, commons: Vec::new(), fdes: Vec::new() };
+        let fdes = Vec::with_capacity(section.bytes.len() / BYTES_PER_FDE);
+        let mut found = Self { section, commons: Vec::new(), fdes };
         for extent in cfi::entries(section) {
             let Entry::Fde { cie: offset } = extent.entry else { continue };
             let Some(index) = found.common(offset) else { continue };
@@ -143,8 +147,9 @@ struct Rows {
 
 impl Rows {
     fn from(functions: &Functions<'_>, base: u64) -> Self {
-        let mut rows =
-            Self { base, starts: Vec::new(), rules: Vec::new(), distinct: Distinct::new(), last: None };
+        let room = functions.section.bytes.len() / BYTES_PER_ROW;
+        let (starts, rules) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let mut rows = Self { base, starts, rules, distinct: Distinct::new(), last: None };
         let mut end = None;
         for function in &functions.fdes {
             if end.is_some_and(|end| function.start - end > GAP_ABSORBED) {
