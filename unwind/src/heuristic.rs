@@ -2,7 +2,9 @@
 
 use crate::frame::FoundBy;
 use crate::memory::Memory;
+use crate::module::Module;
 use crate::modules::Modules;
+use crate::rule::Rule;
 use crate::step::Place;
 use crate::x86_64::{self, Call, WORD};
 
@@ -10,6 +12,31 @@ use crate::x86_64::{self, Call, WORD};
 const FRAME_MAX: u64 = 1 << 20;
 /// Words that a scan looks at.
 const SCAN_WORDS: u64 = 128;
+
+/// Bytes after the entry point that can belong to the entry stub.
+const ENTRY_STUB: u64 = 64;
+
+/// Whether `address`, about which nothing is said, lies in the module's entry stub, which has no caller (musl's `_start`,
+/// ld.so's). Where the entry point itself has CFI the stub ends with it.
+pub(crate) fn is_entry_stub<M: Memory>(
+    modules: &Modules<'_>,
+    module: &Module<'_>,
+    address: u64,
+    memory: &mut M,
+) -> bool {
+    let entry = module.entry;
+    let distance = address.wrapping_sub(entry);
+    if entry == 0 || distance >= ENTRY_STUB || module.rule_at(entry) != Ok(Rule::GAP) {
+        return false;
+    }
+    // What the stub calls first may stand right behind it, and does have a caller.
+    let called =
+        (5..ENTRY_STUB).find_map(|behind| match x86_64::call_before(entry.checked_add(behind)?, memory) {
+            Some(Call::Direct(target)) if modules.find(target).is_some() => Some(target),
+            _ => None,
+        });
+    called.is_none_or(|called| called <= entry || address < called)
+}
 
 /// The caller of an instruction that tells where the return address is: in a PLT stub, and where a function with a
 /// frame pointer has not made its frame record yet or has left it.
@@ -73,7 +100,6 @@ fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::module::Module;
 
     /// One frame record at 0x7010 and eight bytes of code before 0x9008.
     struct Record {

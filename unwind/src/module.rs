@@ -1,5 +1,8 @@
 //! What the walker knows about one loaded object.
 
+use crate::cfi;
+use crate::end::End;
+use crate::rule::Rule;
 use crate::section::Section;
 use crate::table::Table;
 
@@ -23,17 +26,16 @@ pub struct Module<'a> {
 }
 
 impl Module<'_> {
-    /// Bytes after the entry point that still count as the entry stub.
-    const ENTRY_STUB: u64 = 64;
-
     /// Whether `address` lies in the module.
     pub fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// Whether `address` lies in the entry stub, which has no caller. Asked only where there is no CFI (musl's
-    /// `_start`, ld.so's).
-    pub fn is_entry_stub(&self, address: u64) -> bool {
-        self.entry != 0 && address.wrapping_sub(self.entry) < Self::ENTRY_STUB
+    /// The packed rule for `address`, from the table or decoded on demand; [`Rule::GAP`] where nothing is said.
+    pub(crate) fn rule_at(&self, address: u64) -> Result<Rule, End> {
+        match &self.table {
+            Some(table) => Ok(table.lookup(address.wrapping_sub(self.bias))),
+            None => cfi::rule_at(self, address),
+        }
     }
 }

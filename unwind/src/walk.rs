@@ -4,7 +4,6 @@
 //! walk goes back to the last point where all registers were known (at first: the leaf) and comes forward again with
 //! all of them tracked. Both paths obey the same rules, so they meet at the same frame.
 
-use crate::cfi;
 use crate::end::End;
 use crate::exact::{self, Tracked};
 use crate::frame::{FoundBy, Frame};
@@ -104,10 +103,7 @@ impl<M: Memory> Walker<'_, M> {
     #[inline(never)]
     fn resolve(&self, lookup: u64) -> Result<Rule, End> {
         let Some(module) = self.modules.find(lookup) else { return Ok(Rule::GAP) };
-        let rule = match &module.table {
-            Some(table) => table.lookup(lookup.wrapping_sub(module.bias)),
-            None => cfi::rule_at(module, lookup)?,
-        };
+        let rule = module.rule_at(lookup)?;
         self.cache.insert(lookup, self.modules.generation(), rule);
         Ok(rule)
     }
@@ -202,7 +198,7 @@ impl<M: Memory> Walker<'_, M> {
         if x86_64::is_signal_restorer(self.at.pc, self.memory) {
             return self.over_signal_frame();
         }
-        if module.is_some_and(|module| module.is_entry_stub(lookup)) {
+        if module.is_some_and(|module| heuristic::is_entry_stub(self.modules, module, lookup, self.memory)) {
             return Err(End::Root);
         }
         if let Some((caller, found_by)) = heuristic::stub(self.modules, &self.at, self.memory) {

@@ -203,6 +203,37 @@ fn the_entry_stub_is_the_root() {
 }
 
 #[test]
+fn what_stands_behind_the_entry_stub_has_a_caller() {
+    let world = World::new(&[], &[]);
+    // call BARE + 0x820, which is _start_c; it was called from the stub.
+    let call = u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0x10, 0, 0, 0]);
+    let stack = Words::stack(&[BARE + 0x810]).set(BARE + 0x808, call);
+    let (frames, end) = world.walk(&at(BARE + 0x824), stack);
+    let stub = Frame::new(BARE + 0x810, FoundBy::Guess, false);
+    assert_eq!((&frames[..], end), (&[exact(BARE + 0x824), stub][..], End::Root));
+}
+
+#[test]
+fn an_entry_point_with_cfi_is_no_stub() {
+    let world = World::new(&[], &[]);
+    let module = Module {
+        start: LEAF,
+        end: BARE,
+        // The outermost function ends 16 bytes behind the entry point.
+        entry: ROOT + 0x1000 - 16,
+        eh_frame: Some(world.eh_frame.section()),
+        ..Module::default()
+    };
+    let list = [module];
+    let mut frames = [Frame::default(); 8];
+    let mut stack = Words::stack(&[MIDDLE + 8, 0]).call_before(MIDDLE + 8);
+    let modules = Modules::new(&list, 0).unwrap();
+    let walked = walk(&modules, &world.cache, &at(ROOT + 0x1008), &mut stack, &mut frames);
+    assert_eq!((walked.depth, walked.end), (2, End::Root));
+    assert_eq!(frames[1].found_by(), FoundBy::Guess);
+}
+
+#[test]
 fn a_signal_restorer_without_cfi() {
     let world = World::new(&SAVES_RBX, &CFA_IS_RBX_16);
     let mov_15_rax_syscall = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05, 0, 0, 0, 0, 0, 0, 0];
