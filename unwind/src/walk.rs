@@ -4,6 +4,7 @@
 //! walk goes back to the last point where all registers were known (at first: the leaf) and comes forward again with
 //! all of them tracked. Both paths obey the same rules, so they meet at the same frame.
 
+use crate::cfi;
 use crate::end::End;
 use crate::exact::{self, Tracked};
 use crate::frame::{FoundBy, Frame};
@@ -60,7 +61,10 @@ pub fn walk<M: Memory>(
         depth += 1;
         match walker.step() {
             Ok(how) => found_by = how,
-            Err(end) => return Walk { depth, end },
+            Err(end) => {
+                *frame = Frame::new(walker.at.pc, found_by, walker.at.exact);
+                return Walk { depth, end };
+            }
         }
     }
 }
@@ -101,11 +105,27 @@ impl<M: Memory> Walker<'_, M> {
 
     /// The rule for an address that is not in the cache, and puts it there.
     #[inline(never)]
-    fn resolve(&self, lookup: u64) -> Result<Rule, End> {
+    fn resolve(&mut self, lookup: u64) -> Result<Rule, End> {
         let Some(module) = self.modules.find(lookup) else { return Ok(Rule::GAP) };
+        if self.is_made_up(module) {
+            self.at.exact = true;
+            return Ok(Rule::ROOT);
+        }
         let rule = module.rule_at(lookup)?;
         self.cache.insert(lookup, self.modules.generation(), rule);
         Ok(rule)
+    }
+
+    /// Whether the return address was never pushed by a call but laid on a new stack, as `makecontext` does: a function
+    /// begins there, nothing stands before it, and no call does.
+    #[inline(never)]
+    fn is_made_up(&mut self, module: &Module<'_>) -> bool {
+        let pc = self.at.pc;
+        !self.at.exact
+            && pc.is_multiple_of(x86_64::FUNCTION_ALIGNMENT)
+            && matches!(cfi::find(module, pc), Ok(Some(fde)) if fde.start == pc)
+            && matches!(cfi::find(module, pc.wrapping_sub(1)), Ok(None))
+            && x86_64::call_before(pc, self.memory).is_none()
     }
 
     /// Takes `caller` for the next frame, if it is further out or on another stack.

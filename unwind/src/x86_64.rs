@@ -14,6 +14,8 @@ pub const COLUMNS: usize = 17;
 pub const RETURN_ADDRESS_AT_CFA: i32 = -8;
 /// Bytes of the return address on the stack.
 pub const WORD: u64 = 8;
+/// Functions that stand apart from others begin at multiples of this.
+pub const FUNCTION_ALIGNMENT: u64 = 16;
 /// `e_machine` of this architecture.
 pub const ELF_MACHINE: u16 = 62;
 /// One past the highest user address that four-level paging can map.

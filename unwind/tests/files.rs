@@ -16,7 +16,7 @@ fn verify_file(path: &str) -> Option<u64> {
 #[test]
 fn the_test_itself() {
     let rows = verify_file("/proc/self/exe").unwrap();
-    assert!(rows > 10_000, "{rows}");
+    assert!(rows > 1_000, "{rows}");
 }
 
 #[test]
