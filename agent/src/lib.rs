@@ -1,1 +1,117 @@
 //! The preloaded library by which a process samples itself.
+//!
+//! Read `start` from top to bottom. Everything in this crate runs outside the sampling handler, which is the crate
+//! `handler`. The library needs no other library, keeps no file open, starts no thread, and leaves the program's
+//! memory, signals and errors as they would be without it.
+// Without std only where a panic aborts: the profile `agent`. Other profiles are for the compiler's checks.
+#![cfg_attr(panic = "abort", no_std)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+mod agent;
+mod auxiliary;
+mod config;
+mod dynamic;
+#[cfg(panic = "abort")]
+mod freestanding;
+mod heap;
+mod interpose;
+mod journal;
+mod kernel;
+mod lock;
+mod modules;
+mod process;
+mod sections;
+mod session;
+mod signals;
+mod sources;
+mod symbols;
+mod threads;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use handler::process::Recording;
+
+use crate::agent::Agent;
+use crate::config::Config;
+use crate::journal::ModuleNews;
+use crate::lock::Masked;
+use crate::modules::{Names, Stage};
+use crate::session::{Directory, Failure, Myself};
+
+#[global_allocator]
+static HEAP: heap::Heap = heap::Heap::new();
+
+ctor::declarative::ctor! {
+    /// Called by the loader before the program's `main`.
+    #[ctor(unsafe)]
+    fn start() {
+        let config = Config::read(symbols::environment());
+        if config.enabled {
+            let verbose = config.verbose;
+            if let Err(failure) = record(config)
+                && verbose
+            {
+                kernel::say(&[b"selfwind: not recording: ", &failure.text(), b"\n"]);
+            }
+        }
+    }
+}
+
+/// Called by the C library after the program's own exit handlers.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = {
+    extern "C" fn end() {
+        process::end();
+    }
+    end
+};
+
+/// Starts recording this process.
+fn record(config: Config) -> Result<(), Failure> {
+    let _masked = Masked::new();
+    auxiliary::read();
+    choose_clock();
+    interpose::find_real_functions();
+    let directory = Directory::find(&config)?;
+    let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?));
+    let names = names(&config);
+    let agent: &'static Agent = Box::leak(Box::new(Agent { config, names, directory }));
+    let recording = begin(agent, myself)
+        .inspect_err(|failure| agent.directory.note_failure(myself, &failure.text()))?;
+    agent::set_myself(myself);
+    agent::set(agent);
+    process::watch_forks();
+    process::begin(agent, recording, |recording| {
+        threads::register(recording, threads::main_stack());
+        threads::register_existing(recording);
+    });
+    Ok(())
+}
+
+/// Makes the region, describes the modules and takes the signal over.
+fn begin(agent: &Agent, myself: &Myself) -> Result<&'static Recording, Failure> {
+    let recording = process::open(agent, myself, None)?;
+    modules::rescan(Stage::Start, &agent.names, &mut ModuleNews(recording));
+    signals::take_over().map_err(Failure::Signal)?;
+    Ok(recording)
+}
+
+/// Uses the kernel's clock where the processor's counter is not to be trusted.
+fn choose_clock() {
+    if !handler::clock::counter_is_invariant() {
+        // SAFETY: the address is that of the vDSO's own function, or none.
+        unsafe { handler::clock::use_monotonic(symbols::vdso_clock()) };
+    }
+}
+
+/// The names that the loader does not tell.
+fn names(config: &Config) -> Names {
+    let mut buffer = [0u8; 4096];
+    let program = kernel::read_link(c"/proc/self/exe", &mut buffer).map(<[u8]>::to_vec).unwrap_or_default();
+    let directory: Vec<u8> = kernel::current_directory(&mut buffer).to_vec();
+    Names { program, directory, tables: config.tables.clone() }
+}

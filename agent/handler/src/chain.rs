@@ -1,0 +1,98 @@
+//! The program's own use of the signal, exactly as the kernel would serve it.
+//!
+//! The agent owns the kernel's disposition of SIGPROF; the program's `sigaction` changes the one kept here. A
+//! signal that no timer of ours sent goes where the program wanted it.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::context::Context;
+use crate::sys;
+
+/// What the program wants done with the signal. Immutable once published and never freed, so that a handler
+/// may read it at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disposition {
+    /// Address of the handler, SIG_DFL or SIG_IGN.
+    pub handler: usize,
+    /// The program's SA_ flags.
+    pub flags: c_int,
+    /// Signals to block during the handler.
+    pub mask: u64,
+}
+
+impl Disposition {
+    /// What a fresh program has.
+    pub const DEFAULT: Disposition = Disposition { handler: libc::SIG_DFL, flags: 0, mask: 0 };
+}
+
+static DEFAULT: Disposition = Disposition::DEFAULT;
+static CURRENT: AtomicPtr<Disposition> = AtomicPtr::new(ptr::null_mut());
+
+/// The program's disposition.
+pub fn disposition() -> &'static Disposition {
+    // SAFETY: published dispositions are never freed. Pairs with the release in `set_disposition`.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.unwrap_or(&DEFAULT)
+}
+
+/// Replaces the program's disposition.
+pub fn set_disposition(disposition: &'static Disposition) {
+    CURRENT.store(ptr::from_ref(disposition).cast_mut(), Ordering::Release);
+}
+
+/// The bit of `signal` in a kernel signal set.
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Serves a signal that is not ours.
+///
+/// # Safety
+/// The arguments are those of a running SA_SIGINFO handler of `signal`.
+#[cold]
+pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let wanted = disposition();
+    match wanted.handler {
+        libc::SIG_IGN => {}
+        libc::SIG_DFL => die(signal),
+        handler => {
+            if wanted.flags & libc::SA_RESETHAND != 0 {
+                set_disposition(&DEFAULT);
+            }
+            let own = if wanted.flags & libc::SA_NODEFER != 0 { 0 } else { bit(signal) };
+            // SAFETY: the caller passes the kernel's context.
+            let before = unsafe { Context::new(context) }.signal_mask();
+            sys::set_signal_mask(before | wanted.mask | own);
+            // SAFETY: the program installed this function as a handler; one installed without SA_SIGINFO takes
+            // only the first argument, and the others do no harm in their registers.
+            unsafe {
+                let handler = core::mem::transmute::<
+                    usize,
+                    extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
+                >(handler);
+                handler(signal, info, context);
+            }
+        }
+    }
+}
+
+/// Ends the process as an unhandled signal does.
+fn die(signal: c_int) {
+    /// The kernel's `struct sigaction`.
+    #[repr(C)]
+    struct Action {
+        handler: usize,
+        flags: u64,
+        restorer: usize,
+        mask: u64,
+    }
+    let default = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let arguments = [signal as usize, (&raw const default) as usize, 0, sys::SIGSET_BYTES, 0, 0];
+    // SAFETY: the default action is what the program asked for; the action is live during the call.
+    unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
+    let (process, thread) = (sys::process_id() as usize, sys::thread_id() as usize);
+    // SAFETY: a signal to this very thread; blocked until the mask below lets it through.
+    unsafe { sys::call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
+    sys::set_signal_mask(!bit(signal));
+}

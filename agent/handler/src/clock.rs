@@ -1,0 +1,80 @@
+//! The clock of all records: the time-stamp counter where it is invariant, else CLOCK_MONOTONIC through the
+//! vDSO. One tick of the latter is one nanosecond. Which it is gets decided once, before the first sample.
+
+use core::arch::x86_64::{__cpuid, _rdtsc};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::sys;
+
+/// `clock_gettime` of the vDSO.
+pub type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
+
+/// Time comes from the counter.
+const COUNTER: usize = 0;
+/// Time comes from the kernel, because there is no vDSO function.
+const SYSTEM_CALL: usize = 1;
+
+/// `COUNTER`, `SYSTEM_CALL`, or the address of the vDSO's function.
+static SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
+
+/// True if the processor says that its counter runs at one rate in every power state.
+pub fn counter_is_invariant() -> bool {
+    const HIGHEST_EXTENDED: u32 = 0x8000_0000;
+    const POWER_MANAGEMENT: u32 = 0x8000_0007;
+    const INVARIANT: u32 = 1 << 8;
+    __cpuid(HIGHEST_EXTENDED).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT != 0
+}
+
+/// Takes the time from the kernel from now on, through the vDSO if it has the function.
+///
+/// # Safety
+/// `vdso` is the vDSO's own `clock_gettime` and stays mapped.
+pub unsafe fn use_monotonic(vdso: Option<ClockGettime>) {
+    SOURCE.store(vdso.map_or(SYSTEM_CALL, |function| function as usize), Ordering::Relaxed);
+}
+
+/// True if time comes from the processor's counter.
+pub fn is_counter() -> bool {
+    SOURCE.load(Ordering::Relaxed) == COUNTER
+}
+
+/// Now, in ticks.
+#[inline]
+pub fn now() -> u64 {
+    match SOURCE.load(Ordering::Relaxed) {
+        // SAFETY: every x86-64 processor has rdtsc; a process that had it forbidden (PR_SET_TSC) asks for a
+        // fault of its own.
+        COUNTER => unsafe { _rdtsc() },
+        source => monotonic(source),
+    }
+}
+
+#[cold]
+fn monotonic(source: usize) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    if source == SYSTEM_CALL {
+        let arguments = [libc::CLOCK_MONOTONIC as usize, (&raw mut time) as usize, 0, 0, 0, 0];
+        // SAFETY: the kernel writes one `timespec`.
+        unsafe { sys::call(libc::SYS_clock_gettime, arguments) };
+    } else {
+        // SAFETY: `use_monotonic` stored the address of such a function; it takes no lock a handler could meet.
+        unsafe {
+            let function = core::mem::transmute::<usize, ClockGettime>(source);
+            function(libc::CLOCK_MONOTONIC, &raw mut time);
+        }
+    }
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_forward_by_counter_and_by_kernel() {
+        let first = now();
+        assert!(now() >= first);
+        let first = monotonic(SYSTEM_CALL);
+        assert!(monotonic(SYSTEM_CALL) >= first);
+    }
+}

@@ -1,0 +1,201 @@
+//! What the handler knows of its process: where records go, which modules are loaded, what is forbidden.
+//!
+//! The agent writes it outside the handler. One page of it is wiped by the kernel in a forked child, so a child
+//! that nobody has prepared (a bare `clone`) finds nothing here, and never touches its parent's records.
+
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use shm_format::{Bell, Region};
+use unwind::{Modules, RuleCache};
+
+use crate::slot::Slot;
+use crate::sys;
+
+/// The modules at one time, immutable once published.
+pub struct Snapshot {
+    /// What the walker looks up.
+    pub modules: Modules<'static>,
+}
+
+/// Which clock asks for samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// One timer per thread, on the thread's own CPU clock; its signals carry the slot.
+    ThreadTimer,
+    /// One timer for the whole process, ITIMER_PROF; the kernel picks a thread.
+    ProcessTimer,
+}
+
+impl Source {
+    /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers.
+    pub const fn number(self) -> u8 {
+        match self {
+            Source::ProcessTimer => 1,
+            Source::ThreadTimer => 2,
+        }
+    }
+}
+
+/// Everything fixed from the start of recording to the end of the process.
+pub struct Recording {
+    /// Where records go.
+    pub region: Region,
+    /// How the reader is woken; none when nobody waits.
+    pub bell: Option<Bell>,
+    /// What asks for samples.
+    pub source: Source,
+    /// Most frames per sample.
+    pub max_frames: usize,
+    /// Rules met before.
+    pub cache: &'static RuleCache,
+}
+
+impl Recording {
+    /// True if no more samples are wanted: the process is ending, or the reader has finished.
+    pub fn is_over(&self) -> bool {
+        is_stopped() || self.bell.is_some_and(|bell| bell.is_stopped())
+    }
+
+    /// Wakes the reader if it sleeps.
+    pub fn ring(&self) {
+        if let Some(bell) = self.bell
+            && !is_filtered()
+            && bell.ring()
+        {
+            sys::futex_wake_one(bell.futex_word());
+        }
+    }
+}
+
+/// The page that a fork wipes.
+#[repr(C, align(4096))]
+pub struct Page {
+    recording: AtomicPtr<Recording>,
+}
+
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+static MODULES: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
+/// A thread ran code that no module of the snapshot holds.
+static STALE: AtomicBool = AtomicBool::new(false);
+/// The program has restricted its system calls.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+static STOPPED: AtomicBool = AtomicBool::new(false);
+static NEXT_SEQUENCE: AtomicU32 = AtomicU32::new(1);
+
+/// The recording of this very process, or none before the start, and in a child that was not prepared.
+#[inline]
+pub fn recording() -> Option<&'static Recording> {
+    // SAFETY: a published page stays mapped for ever.
+    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
+    // SAFETY: a published recording is never freed. Pairs with the release in `publish`.
+    unsafe { page.recording.load(Ordering::Acquire).as_ref() }
+}
+
+/// Makes `recording` this process's.
+///
+/// # Safety
+/// `page` is a zeroed page that stays mapped for ever, and that a fork wipes or the agent clears.
+pub unsafe fn publish(page: *mut Page, recording: &'static Recording) {
+    PAGE.store(page, Ordering::Release);
+    // SAFETY: the caller's promise.
+    let page = unsafe { &*page };
+    page.recording.store(ptr::from_ref(recording).cast_mut(), Ordering::Release);
+}
+
+/// Forgets the recording, in a child to which it does not belong.
+pub fn forget() {
+    // SAFETY: a published page stays mapped for ever.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        page.recording.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// Replaces the snapshot and returns the one before, which may still be pinned.
+pub fn replace_modules(snapshot: *mut Snapshot) -> *mut Snapshot {
+    // Sequentially consistent with the store and load in `Pinned::new`: either the handler sees the new
+    // snapshot, or `is_pinned` sees the handler's pin.
+    MODULES.swap(snapshot, Ordering::SeqCst)
+}
+
+/// The published snapshot.
+pub fn modules() -> *mut Snapshot {
+    MODULES.load(Ordering::Acquire)
+}
+
+/// True if some thread may be walking with `snapshot`, which is no longer published.
+pub fn is_pinned(snapshot: *mut Snapshot) -> bool {
+    crate::slot::taken().any(|slot| ptr::eq(slot.pin().load(Ordering::SeqCst), snapshot))
+}
+
+/// Notes that the loaded modules are not those of the snapshot.
+pub fn set_stale() {
+    STALE.store(true, Ordering::Relaxed);
+}
+
+/// True if the modules must be looked at again; the caller does.
+pub fn take_stale() -> bool {
+    STALE.load(Ordering::Relaxed) && STALE.swap(false, Ordering::Relaxed)
+}
+
+/// Notes that from now on a system call may kill.
+pub fn set_filtered() {
+    FILTERED.store(true, Ordering::Relaxed);
+}
+
+/// True if a system call that the program would not make itself may kill.
+pub fn is_filtered() -> bool {
+    FILTERED.load(Ordering::Relaxed)
+}
+
+/// Notes that no more samples are wanted.
+pub fn set_stopped(stopped: bool) {
+    STOPPED.store(stopped, Ordering::Relaxed);
+}
+
+/// True if no more samples are wanted.
+pub fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
+
+/// A new thread's number.
+pub fn next_sequence() -> u32 {
+    NEXT_SEQUENCE.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A snapshot that is not freed while this lives.
+pub struct Pinned<'a> {
+    slot: &'a Slot,
+    snapshot: *mut Snapshot,
+}
+
+impl<'a> Pinned<'a> {
+    /// Times a handler tries to pin while snapshots are being replaced under it.
+    const ATTEMPTS: usize = 8;
+
+    /// Pins the published snapshot in `slot`.
+    pub fn new(slot: &'a Slot) -> Option<Self> {
+        for _ in 0..Self::ATTEMPTS {
+            let snapshot = MODULES.load(Ordering::SeqCst);
+            slot.pin().store(snapshot, Ordering::SeqCst);
+            if ptr::eq(MODULES.load(Ordering::SeqCst), snapshot) {
+                return (!snapshot.is_null()).then_some(Self { slot, snapshot });
+            }
+        }
+        slot.pin().store(ptr::null_mut(), Ordering::Release);
+        None
+    }
+
+    /// The pinned modules.
+    pub fn modules(&self) -> &Modules<'static> {
+        // SAFETY: published when pinned, and not freed before the pin is gone.
+        unsafe { &(*self.snapshot).modules }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        // Pairs with the load in `is_pinned`: the walk's reads come before the release of the snapshot.
+        self.slot.pin().store(ptr::null_mut(), Ordering::Release);
+    }
+}

@@ -1,0 +1,305 @@
+//! One thread's place in the agent, and the arena of all such places.
+//!
+//! A slot belongs to one thread from claim to release. Blocks of slots are never returned to the kernel, so
+//! any pointer into a block stays readable, whatever a signal carries.
+
+use core::arch::{asm, global_asm};
+use core::cell::UnsafeCell;
+use core::mem::size_of;
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use shm_format::ThreadCursor;
+use unwind::Frame;
+
+use crate::nesting::Nesting;
+use crate::process::Snapshot;
+use crate::stack::Bounds;
+
+/// Most frames a sample can have.
+pub const MAX_FRAMES: usize = 1000;
+/// Slots in the first block; every further block has twice as many as the one before.
+const FIRST_BLOCK: usize = 16;
+/// Blocks: 16 * (2^15 - 1) slots are more threads than a process ever has.
+const BLOCKS: usize = 15;
+/// Slots that a handler looks at to find a free one.
+const ADOPTION_SCAN: usize = 256;
+
+/// Nobody's.
+const FREE: u32 = 0;
+/// A thread's.
+const TAKEN: u32 = 1;
+
+/// One thread's own state. Aligned so that no two threads share a cache line (or a prefetched pair).
+#[repr(C, align(128))]
+pub struct Slot {
+    state: AtomicU32,
+    tid: AtomicU32,
+    sequence: AtomicU32,
+    adopted: AtomicU32,
+    timer: AtomicI32,
+    /// The guard against two samples at once.
+    pub nesting: Nesting,
+    pin: AtomicPtr<Snapshot>,
+    stack_low: AtomicU64,
+    stack_high: AtomicU64,
+    /// The thread's place in the pool.
+    pub cursor: ThreadCursor,
+    frames: UnsafeCell<[Frame; MAX_FRAMES]>,
+}
+
+// SAFETY: `cursor` and `frames` are used by the owning thread inside `nesting` alone (or by the agent while no
+// such thread exists); all else is atomic.
+unsafe impl Sync for Slot {}
+
+static ARENA: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+
+/// Slots in block `index`.
+const fn block_len(index: usize) -> usize {
+    FIRST_BLOCK << index
+}
+
+/// Bytes of the first block that the arena does not have, or none when it is full.
+pub fn next_block_bytes() -> Option<usize> {
+    let index = ARENA.iter().position(|block| block.load(Ordering::Acquire).is_null())?;
+    Some(block_len(index) * size_of::<Slot>())
+}
+
+/// Adds a block of slots.
+///
+/// # Safety
+/// `block` has [`next_block_bytes`] zeroed bytes on a page boundary that stay mapped for ever; calls are
+/// serialised.
+pub unsafe fn add_block(block: *mut u8) {
+    let Some(index) = ARENA.iter().position(|block| block.load(Ordering::Relaxed).is_null()) else { return };
+    // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look.
+    ARENA[index].store(block.cast::<Slot>(), Ordering::Release);
+}
+
+/// All slots, block by block.
+fn all() -> impl Iterator<Item = &'static Slot> {
+    ARENA
+        .iter()
+        .enumerate()
+        .map(|(index, block)| (index, block.load(Ordering::Acquire)))
+        .take_while(|(_, block)| !block.is_null())
+        .flat_map(|(index, block)| {
+            // SAFETY: published blocks hold `block_len` initialised slots and are never unmapped.
+            (0..block_len(index)).map(move |number| unsafe { &*block.add(number) })
+        })
+}
+
+/// All slots that belong to a thread.
+pub fn taken() -> impl Iterator<Item = &'static Slot> {
+    all().filter(|slot| slot.state.load(Ordering::Acquire) == TAKEN)
+}
+
+/// The slot at `address`, if there is one exactly there.
+pub fn at(address: usize) -> Option<&'static Slot> {
+    ARENA.iter().enumerate().find_map(|(index, block)| {
+        let base = block.load(Ordering::Acquire);
+        let offset = address.checked_sub(base as usize)?;
+        let inside = !base.is_null() && offset < block_len(index) * size_of::<Slot>();
+        // SAFETY: the address is that of one of the block's slots, which are never unmapped.
+        (inside && offset % size_of::<Slot>() == 0).then(|| unsafe { &*base.byte_add(offset) })
+    })
+}
+
+/// Claims a free slot for `tid`. Usable inside a handler: the search is bounded and takes no lock.
+pub fn claim(tid: u32, sequence: u32) -> Option<&'static Slot> {
+    let slot = all().find(|slot| slot.try_take())?;
+    slot.begin(tid, sequence);
+    Some(slot)
+}
+
+/// Claims a free slot from inside a handler, for a thread that nobody announced.
+pub fn adopt(tid: u32, sequence: u32) -> Option<&'static Slot> {
+    // Threads of this kind come back by their id: thread-local storage may be another thread's.
+    if let Some(slot) = all().take(ADOPTION_SCAN).find(|slot| slot.tid() == tid && slot.is_taken()) {
+        return Some(slot);
+    }
+    let slot = all().take(ADOPTION_SCAN).find(|slot| slot.try_take())?;
+    slot.begin(tid, sequence);
+    slot.adopted.store(1, Ordering::Release);
+    Some(slot)
+}
+
+impl Slot {
+    /// No timer belongs to the slot.
+    pub const NO_TIMER: i32 = -1;
+
+    fn try_take(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == FREE
+            && self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn is_taken(&self) -> bool {
+        self.state.load(Ordering::Acquire) == TAKEN
+    }
+
+    fn begin(&self, tid: u32, sequence: u32) {
+        self.set_stack(Bounds::NONE);
+        self.sequence.store(sequence, Ordering::Relaxed);
+        self.adopted.store(0, Ordering::Relaxed);
+        self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
+        self.pin.store(ptr::null_mut(), Ordering::Relaxed);
+        self.nesting.reset();
+        self.cursor.begin(tid, sequence);
+        self.tid.store(tid, Ordering::Release);
+    }
+
+    /// Starts the slot anew in a forked child, whose only thread keeps its stack.
+    pub fn restart(&self, tid: u32, sequence: u32) {
+        let stack = self.stack();
+        self.begin(tid, sequence);
+        self.set_stack(stack);
+    }
+
+    /// Notes that nobody will announce the thread's end.
+    pub fn set_unannounced(&self) {
+        self.adopted.store(2, Ordering::Relaxed);
+    }
+
+    /// Gives the slot back. The cursor is closed and the timer deleted before.
+    pub fn release(&self) {
+        self.tid.store(0, Ordering::Relaxed);
+        self.pin.store(ptr::null_mut(), Ordering::Relaxed);
+        // Pairs with the acquire in `try_take`.
+        self.state.store(FREE, Ordering::Release);
+    }
+
+    /// The kernel's id of the thread.
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Acquire)
+    }
+
+    /// The thread's number within the process, never used twice.
+    pub fn sequence(&self) -> u32 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// True once, if a handler made this slot for a thread that nobody announced.
+    pub fn take_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed) == 1 && self.adopted.swap(2, Ordering::Acquire) == 1
+    }
+
+    /// True if a handler made this slot: nobody will announce the thread's end either.
+    pub fn is_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed) != 0
+    }
+
+    /// The kernel's timer of the thread, or [`Slot::NO_TIMER`].
+    pub fn timer(&self) -> i32 {
+        self.timer.load(Ordering::Relaxed)
+    }
+
+    /// Notes the kernel's timer of the thread.
+    pub fn set_timer(&self, timer: i32) {
+        self.timer.store(timer, Ordering::Relaxed);
+    }
+
+    /// Where the thread's stack is, as far as known.
+    pub fn stack(&self) -> Bounds {
+        Bounds { low: self.stack_low.load(Ordering::Relaxed), high: self.stack_high.load(Ordering::Relaxed) }
+    }
+
+    /// Notes where the thread's stack is. By the thread itself, or before its first sample.
+    pub fn set_stack(&self, bounds: Bounds) {
+        // A handler between the stores sees an empty range.
+        self.stack_high.store(0, Ordering::Relaxed);
+        self.stack_low.store(bounds.low, Ordering::Relaxed);
+        self.stack_high.store(bounds.high, Ordering::Relaxed);
+    }
+
+    /// The hazard pointer by which a walk keeps its snapshot from being freed.
+    pub fn pin(&self) -> &AtomicPtr<Snapshot> {
+        &self.pin
+    }
+
+    /// The buffer for one walk.
+    pub fn frames(&self) -> *mut [Frame; MAX_FRAMES] {
+        self.frames.get()
+    }
+}
+
+// The pointer to the calling thread's slot. Initial-exec: eight bytes of the static block, found without a
+// call. A general-dynamic variable would reach `__tls_get_addr`, which may allocate inside the handler.
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".globl selfwind_slot",
+    ".hidden selfwind_slot",
+    ".type selfwind_slot,@object",
+    ".size selfwind_slot,8",
+    ".p2align 3",
+    "selfwind_slot:",
+    ".zero 8",
+    ".text",
+);
+
+/// The slot noted for the calling thread, or null.
+#[inline]
+pub fn current() -> *const Slot {
+    let slot;
+    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
+    unsafe {
+        asm!(
+            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
+            "mov {0}, fs:[{0}]",
+            out(reg) slot,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    slot
+}
+
+/// Notes the calling thread's slot.
+pub fn set_current(slot: *const Slot) {
+    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
+    unsafe {
+        asm!(
+            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
+            "mov fs:[{0}], {1}",
+            out(reg) _,
+            in(reg) slot,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::alloc::{Layout, alloc_zeroed};
+
+    use super::*;
+
+    #[test]
+    fn slots_are_claimed_found_and_released() {
+        let bytes = next_block_bytes().unwrap();
+        // SAFETY: a zeroed block of the asked size, page-aligned and leaked.
+        unsafe { add_block(alloc_zeroed(Layout::from_size_align(bytes, 4096).unwrap())) };
+        let first = claim(11, 1).unwrap();
+        let second = claim(12, 2).unwrap();
+        assert!(!ptr::eq(first, second));
+        assert!(at(ptr::from_ref(first) as usize).is_some_and(|slot| slot.tid() == 11));
+        assert!(at(ptr::from_ref(first) as usize + 8).is_none());
+        assert!(at(8).is_none());
+        assert!(adopt(12, 9).is_some_and(|slot| ptr::eq(slot, second)));
+        let stranger = adopt(13, 3).unwrap();
+        assert!(stranger.take_adopted() && !stranger.take_adopted() && stranger.is_adopted());
+        first.release();
+        assert_eq!(taken().count(), 2);
+        assert!(claim(14, 4).is_some_and(|slot| ptr::eq(slot, first)));
+    }
+
+    #[test]
+    fn each_thread_has_its_own_pointer() {
+        let word = 0u64;
+        assert!(current().is_null());
+        set_current((&raw const word).cast());
+        std::thread::spawn(|| assert!(current().is_null())).join().unwrap();
+        assert_eq!(current(), (&raw const word).cast());
+        set_current(ptr::null());
+    }
+}

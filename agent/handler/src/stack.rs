@@ -1,0 +1,136 @@
+//! Reads of the interrupted thread's stack that can never fault.
+//!
+//! Inside the bounds known for the thread a read is a plain load. Anywhere else (a coroutine's stack, a wild
+//! pointer in a corrupt frame) each page is asked for once per walk, by a system call that reports an unmapped
+//! page instead of faulting on it; after the program has installed a seccomp filter even that is not done and
+//! such memory counts as unreadable.
+
+use core::arch::asm;
+
+use unwind::Memory;
+
+use crate::sys;
+
+const PAGE: u64 = 4096;
+/// Pages remembered as readable; a walk rarely leaves two stacks.
+const PAGES: usize = 4;
+/// Probes per walk, so that a chain of wild pointers stays cheap.
+const PROBES: u32 = 64;
+
+/// A range of addresses that stays mapped while its thread lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first address.
+    pub low: u64,
+    /// The address after the last.
+    pub high: u64,
+}
+
+impl Bounds {
+    /// Nothing is known.
+    pub const NONE: Bounds = Bounds { low: 0, high: 0 };
+
+    /// True if the eight bytes at `address` lie inside.
+    #[inline]
+    pub fn hold(self, address: u64) -> bool {
+        self.low <= address && address < self.high && self.high - address >= 8
+    }
+}
+
+/// The memory that one walk may read.
+pub struct Stack {
+    known: [Bounds; 2],
+    readable: [u64; PAGES],
+    next: usize,
+    probes: u32,
+}
+
+impl Stack {
+    /// Memory with the two ranges `known` to be mapped; elsewhere probing if `may_probe`.
+    pub fn new(known: [Bounds; 2], may_probe: bool) -> Self {
+        Self { known, readable: [u64::MAX; PAGES], next: 0, probes: if may_probe { PROBES } else { 0 } }
+    }
+
+    #[cold]
+    fn is_readable(&mut self, address: u64) -> bool {
+        let first = address & !(PAGE - 1);
+        let Some(last) = address.checked_add(7).map(|end| end & !(PAGE - 1)) else { return false };
+        self.page_is_readable(first) && (first == last || self.page_is_readable(last))
+    }
+
+    fn page_is_readable(&mut self, page: u64) -> bool {
+        if self.readable.contains(&page) {
+            return true;
+        }
+        if self.probes == 0 {
+            return false;
+        }
+        self.probes -= 1;
+        let readable = sys::is_readable(page);
+        if readable {
+            self.readable[self.next % PAGES] = page;
+            self.next += 1;
+        }
+        readable
+    }
+}
+
+impl Memory for Stack {
+    #[inline]
+    fn read(&mut self, address: u64) -> Option<u64> {
+        let known = self.known[0].hold(address) || self.known[1].hold(address);
+        // SAFETY: the eight bytes lie in a range known to be mapped, or in pages that were just seen mapped.
+        (known || self.is_readable(address)).then(|| unsafe { load(address) })
+    }
+}
+
+/// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
+///
+/// # Safety
+/// The bytes are mapped readable.
+#[inline]
+unsafe fn load(address: u64) -> u64 {
+    let value;
+    // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
+    // Rust's sense.
+    unsafe { asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags)) };
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_memory_is_read_without_probes() {
+        let words = [1u64, 2, 3];
+        let low = words.as_ptr() as u64;
+        let mut stack = Stack::new([Bounds { low, high: low + 24 }, Bounds::NONE], false);
+        assert_eq!(stack.read(low + 8), Some(2));
+        assert_eq!(stack.read(low + 4), Some(2 << 32));
+        assert_eq!(stack.read(low + 16), Some(3));
+        assert_eq!(stack.read(low + 17), None);
+        assert_eq!(stack.read(low - 1), None);
+        assert_eq!(stack.read(u64::MAX), None);
+    }
+
+    #[test]
+    fn unknown_memory_is_probed() {
+        let word = 7u64;
+        let mut stack = Stack::new([Bounds::NONE; 2], true);
+        assert_eq!(stack.read(&raw const word as u64), Some(7));
+        for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
+            assert_eq!(stack.read(wild), None, "{wild:x}");
+        }
+    }
+
+    #[test]
+    fn probes_are_bounded() {
+        let word = 7u64;
+        let mut stack = Stack::new([Bounds::NONE; 2], true);
+        for page in 0..u64::from(PROBES) {
+            assert_eq!(stack.read(page << 4), None);
+        }
+        assert_eq!(stack.read(&raw const word as u64), None);
+    }
+}

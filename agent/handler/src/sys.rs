@@ -1,0 +1,98 @@
+//! System calls by the instruction itself.
+//!
+//! A libc wrapper would write `errno`, may be interposed, and may be bound lazily; none of that may happen
+//! between the entry and the return of a signal handler. Results are the kernel's own: `-errno` on failure.
+
+use core::arch::asm;
+use core::sync::atomic::AtomicU32;
+
+/// Number of bytes in the kernel's signal set.
+pub const SIGSET_BYTES: usize = 8;
+
+/// Makes the system call `number`; unused arguments are zero.
+///
+/// # Safety
+/// The caller answers for what this system call does to the process with these arguments.
+#[inline(always)]
+pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: the x86-64 system call convention: number in rax, arguments in rdi rsi rdx r10 r8 r9; the kernel
+    // clobbers rcx and r11 only. The effect of the call is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The kernel's id of the calling thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: gettid has no arguments and cannot fail.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// The kernel's id of the calling process.
+pub fn process_id() -> u32 {
+    // SAFETY: getpid has no arguments and cannot fail.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Wakes one waiter on `word`, which may be shared between processes.
+pub fn futex_wake_one(word: *mut u32) {
+    // SAFETY: FUTEX_WAKE uses the address as a key; an unmapped one is an error.
+    unsafe {
+        call(libc::SYS_futex, [word as usize, libc::FUTEX_WAKE as usize, 1, 0, 0, 0]);
+    }
+}
+
+/// Sleeps while `word` holds `value`; may return early.
+pub fn futex_wait(word: &AtomicU32, value: u32) {
+    // SAFETY: FUTEX_WAIT only reads the word, which the reference keeps mapped.
+    unsafe {
+        call(libc::SYS_futex, [word.as_ptr() as usize, libc::FUTEX_WAIT as usize, value as usize, 0, 0, 0]);
+    }
+}
+
+/// True if the eight bytes at `address` can be read now. Never faults and changes nothing.
+///
+/// `rt_sigprocmask` copies the set in before it looks at `how`: an unreadable address gives EFAULT, a readable
+/// one EINVAL because no such `how` exists (kernel/signal.c).
+pub fn is_readable(address: u64) -> bool {
+    const NO_SUCH_HOW: usize = 0x7fff_ffff;
+    // SAFETY: an invalid `how` makes the call fail before it changes the mask; the kernel checks the address.
+    let result = unsafe {
+        call(libc::SYS_rt_sigprocmask, [NO_SUCH_HOW, address as usize, 0, SIGSET_BYTES, 0, 0])
+    };
+    result == -(libc::EINVAL as isize)
+}
+
+/// Replaces the calling thread's signal mask and returns the one before.
+pub fn set_signal_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: both sets are live eight-byte words.
+    unsafe {
+        call(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                (&raw const mask) as usize,
+                (&raw mut before) as usize,
+                SIGSET_BYTES,
+                0,
+                0,
+            ],
+        );
+    }
+    before
+}

@@ -1,0 +1,45 @@
+//! The agent of this process: everything decided at its start.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::config::Config;
+use crate::modules::Names;
+use crate::session::{Directory, Myself};
+
+/// What the agent needs after its start. Made once per process; a forked child makes its own.
+pub(crate) struct Agent {
+    pub(crate) config: Config,
+    pub(crate) names: Names,
+    pub(crate) directory: Directory,
+}
+
+static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
+static MYSELF: AtomicPtr<Myself> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The agent, once it has started.
+pub(crate) fn get() -> Option<&'static Agent> {
+    // SAFETY: a published agent is never freed.
+    unsafe { AGENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// Who this process is, once the agent has started.
+pub(crate) fn myself() -> Option<&'static Myself> {
+    // SAFETY: a published value is never freed.
+    unsafe { MYSELF.load(Ordering::Acquire).as_ref() }
+}
+
+/// Publishes the agent.
+pub(crate) fn set(agent: &'static Agent) {
+    AGENT.store(core::ptr::from_ref(agent).cast_mut(), Ordering::Release);
+}
+
+/// Publishes who this process is.
+pub(crate) fn set_myself(myself: &'static Myself) {
+    MYSELF.store(core::ptr::from_ref(myself).cast_mut(), Ordering::Release);
+}
+
+/// True if the calling process is the one that made the agent's state. A child of `vfork` shares its parent's
+/// memory and must not touch what is there.
+pub(crate) fn is_own_process() -> bool {
+    myself().is_some_and(|myself| myself.pid == handler::sys::process_id())
+}

@@ -1,0 +1,39 @@
+//! What the kernel passed to the program beside its arguments.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::kernel;
+
+const AT_SYSINFO_EHDR: u64 = 33;
+/// Address of the path given to exec, which the kernel puts at the very end of the stack.
+const AT_EXECFN: u64 = 31;
+const PAGE: u64 = 4096;
+
+static VDSO: AtomicU64 = AtomicU64::new(0);
+static STACK_END: AtomicU64 = AtomicU64::new(0);
+
+/// Reads /proc/self/auxv, once.
+pub(crate) fn read() {
+    let mut buffer = [0u8; 1024];
+    let Ok(bytes) = kernel::read_file(c"/proc/self/auxv", &mut buffer) else { return };
+    let (words, _) = bytes.as_chunks::<8>();
+    let (pairs, _) = words.as_chunks::<2>();
+    for [tag, value] in pairs.iter().map(|pair| pair.map(u64::from_le_bytes)) {
+        match tag {
+            AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
+            // The page it begins in is mapped; only the path itself and eight bytes lie above it.
+            AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// Where the kernel mapped the vDSO, or 0.
+pub(crate) fn vdso() -> u64 {
+    VDSO.load(Ordering::Relaxed)
+}
+
+/// An address up to which the main thread's stack is mapped, above all its frames; or 0.
+pub(crate) fn stack_end() -> u64 {
+    STACK_END.load(Ordering::Relaxed)
+}

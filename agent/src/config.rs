@@ -1,0 +1,171 @@
+//! What the environment asks of the agent.
+//!
+//! A bad value never breaks the target: the default is used, and the bad setting is noted for the reader.
+
+use alloc::vec::Vec;
+
+use core::ffi::CStr;
+
+use handler::process::Source;
+use handler::slot::MAX_FRAMES;
+use shm_format::Mode;
+
+/// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
+const DEFAULT_FREQUENCY: u64 = 99;
+const MAX_FREQUENCY: u64 = 100_000;
+const DEFAULT_FRAMES: usize = 512;
+const MIN_POOL: usize = 64 * 1024;
+const DEFAULT_POOL: usize = 1 << 20;
+const MAX_POOL: usize = 1 << 30;
+
+/// The settings of one process.
+pub(crate) struct Config {
+    /// SELFWIND_ENABLE: false makes the agent inert.
+    pub(crate) enabled: bool,
+    /// SELFWIND_DIR: the session directory, or none for a flight recorder.
+    pub(crate) directory: Option<Vec<u8>>,
+    /// SELFWIND_FREQ, in samples per second of CPU time.
+    pub(crate) frequency: u64,
+    /// SELFWIND_EVENT.
+    pub(crate) source: Source,
+    /// SELFWIND_MODE.
+    pub(crate) mode: Mode,
+    /// SELFWIND_MAX_STACK.
+    pub(crate) max_frames: usize,
+    /// SELFWIND_POOL: bytes of chunks backed at the start.
+    pub(crate) pool: usize,
+    /// SELFWIND_TABLES: a directory of table files.
+    pub(crate) tables: Option<Vec<u8>>,
+    /// SELFWIND_SESSION: the nonce of the session.
+    pub(crate) session: u64,
+    /// SELFWIND_VERBOSE: say on standard error why the agent stays inert.
+    pub(crate) verbose: bool,
+    /// XDG_RUNTIME_DIR, the first choice for a flight recorder.
+    pub(crate) runtime_directory: Option<Vec<u8>>,
+    /// What was wrong with the settings, for the reader.
+    pub(crate) note: Vec<u8>,
+}
+
+impl Config {
+    /// The settings in `environment`.
+    pub(crate) fn read(environment: impl Iterator<Item = &'static CStr>) -> Config {
+        let mut config = Config {
+            enabled: true,
+            directory: None,
+            frequency: DEFAULT_FREQUENCY,
+            source: Source::ThreadTimer,
+            mode: Mode::Overwrite,
+            max_frames: DEFAULT_FRAMES,
+            pool: DEFAULT_POOL,
+            tables: None,
+            session: 0,
+            verbose: false,
+            runtime_directory: None,
+            note: Vec::new(),
+        };
+        let mut mode = None;
+        for entry in environment {
+            let entry = entry.to_bytes();
+            let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
+            let (name, value) = (&entry[..equals], &entry[equals + 1..]);
+            if name == b"XDG_RUNTIME_DIR" {
+                config.runtime_directory = directory(value);
+            } else if let Some(name) = name.strip_prefix(b"SELFWIND_")
+                && config.set(name, value, &mut mode).is_none()
+            {
+                config.complain(entry);
+            }
+        }
+        let by_hand = if config.directory.is_some() { Mode::Discard } else { Mode::Overwrite };
+        config.mode = mode.unwrap_or(by_hand);
+        config
+    }
+
+    /// Applies one setting; none if its value is bad.
+    fn set(&mut self, name: &[u8], value: &[u8], mode: &mut Option<Mode>) -> Option<()> {
+        match name {
+            b"ENABLE" => self.enabled = flag(value)?,
+            b"VERBOSE" => self.verbose = flag(value)?,
+            b"DIR" => self.directory = Some(directory(value)?),
+            b"TABLES" => self.tables = Some(directory(value)?),
+            b"FREQ" => self.frequency = number(value).filter(|hz| (1..=MAX_FREQUENCY).contains(hz))?,
+            b"EVENT" => self.source = source(value)?,
+            b"MODE" => *mode = Some(mode_of(value)?),
+            b"MAX_STACK" => {
+                self.max_frames = frames(value)?;
+            }
+            b"POOL" => self.pool = pool(value)?,
+            b"SESSION" => self.session = hexadecimal(value)?,
+            // Names of the recorder's own, or of a later version.
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Notes a bad setting.
+    fn complain(&mut self, entry: &[u8]) {
+        const LONGEST: usize = 120;
+        if !self.note.is_empty() {
+            self.note.extend_from_slice(b"; ");
+        }
+        self.note.extend_from_slice(b"ignored ");
+        self.note.extend_from_slice(&entry[..entry.len().min(LONGEST)]);
+    }
+
+    /// Nanoseconds of CPU time between samples.
+    pub(crate) fn period_ns(&self) -> u64 {
+        1_000_000_000 / self.frequency
+    }
+}
+
+fn flag(value: &[u8]) -> Option<bool> {
+    match value {
+        b"0" | b"" | b"no" | b"off" => Some(false),
+        b"1" | b"yes" | b"on" => Some(true),
+        _ => None,
+    }
+}
+
+/// An absolute path that leaves room for file names.
+fn directory(value: &[u8]) -> Option<Vec<u8>> {
+    const LONGEST: usize = 3072;
+    (value.first() == Some(&b'/') && value.len() <= LONGEST).then(|| value.to_vec())
+}
+
+fn source(value: &[u8]) -> Option<Source> {
+    match value {
+        b"auto" | b"cpu" => Some(Source::ThreadTimer),
+        b"itimer" => Some(Source::ProcessTimer),
+        _ => None,
+    }
+}
+
+fn mode_of(value: &[u8]) -> Option<Mode> {
+    match value {
+        b"discard" => Some(Mode::Discard),
+        b"overwrite" => Some(Mode::Overwrite),
+        _ => None,
+    }
+}
+
+fn frames(value: &[u8]) -> Option<usize> {
+    number(value).map(|frames| frames as usize).filter(|frames| (1..=MAX_FRAMES).contains(frames))
+}
+
+fn pool(value: &[u8]) -> Option<usize> {
+    number(value).map(|bytes| bytes as usize).filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
+}
+
+/// A decimal number.
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
+    let valid = !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit);
+    valid.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// A hexadecimal number of up to 16 digits.
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 16 {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |sum, digit| Some(sum << 4 | u64::from(char::from(*digit).to_digit(16)?)))
+}

@@ -1,0 +1,184 @@
+//! The dynamic symbols of one loaded object, read where the loader mapped them.
+
+use core::ffi::{CStr, c_char};
+
+use unwind::elf_image::ProgramHeader;
+
+use crate::symbols::ObjectInfo;
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const DT_NULL: u64 = 0;
+const DT_HASH: u64 = 4;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+const DT_VERSYM: u64 = 0x6fff_fff0;
+const STT_FUNC: u8 = 2;
+const STT_OBJECT: u8 = 1;
+const STT_NOTYPE: u8 = 0;
+/// In `DT_VERSYM`: not the default version of its name.
+const VERSION_HIDDEN: u16 = 0x8000;
+
+/// `Elf64_Sym`.
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+/// The tables of one object's dynamic section.
+pub(crate) struct Symbols {
+    bias: u64,
+    headers: &'static [ProgramHeader],
+    symbols: *const Symbol,
+    strings: *const c_char,
+    versions: *const u16,
+    gnu_hash: *const u32,
+    hash: *const u32,
+}
+
+impl Symbols {
+    /// The tables of `object`, or none if it has no dynamic symbols.
+    ///
+    /// # Safety
+    /// The object is loaded and stays so while the result is used.
+    pub(crate) unsafe fn of_object(object: &ObjectInfo) -> Option<Symbols> {
+        let mut found = Symbols {
+            bias: object.bias,
+            // SAFETY: the caller's promise.
+            headers: unsafe { object.program_headers() },
+            symbols: core::ptr::null(),
+            strings: core::ptr::null(),
+            versions: core::ptr::null(),
+            gnu_hash: core::ptr::null(),
+            hash: core::ptr::null(),
+        };
+        let dynamic = found.headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
+        let mut entry = (object.bias + dynamic.address) as *const [u64; 2];
+        // SAFETY: the loader has mapped the dynamic section, an array that ends with DT_NULL.
+        while let [tag, value] = unsafe { *entry }
+            && tag != DT_NULL
+        {
+            // Some loaders relocate these addresses in place, some do not.
+            let address = if value < object.bias { value + object.bias } else { value };
+            match tag {
+                DT_HASH => found.hash = address as *const u32,
+                DT_GNU_HASH => found.gnu_hash = address as *const u32,
+                DT_STRTAB => found.strings = address as *const c_char,
+                DT_SYMTAB => found.symbols = address as *const Symbol,
+                DT_VERSYM => found.versions = address as *const u16,
+                _ => {}
+            }
+            // SAFETY: not the last entry.
+            entry = unsafe { entry.add(1) };
+        }
+        (!found.symbols.is_null() && !found.strings.is_null()).then_some(found)
+    }
+
+    /// True if `address` lies in a segment of the object.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.headers.iter().any(|header| {
+            let start = self.bias.wrapping_add(header.address);
+            header.kind == PT_LOAD && address.wrapping_sub(start) < header.memory_size
+        })
+    }
+
+    /// The address of the function or variable `name`; other than default versions only if `allow_hidden`.
+    pub(crate) fn find(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
+        if !self.gnu_hash.is_null() {
+            self.find_by_gnu_hash(name, allow_hidden)
+        } else if !self.hash.is_null() {
+            self.find_by_hash(name, allow_hidden)
+        } else {
+            None
+        }
+    }
+
+    /// The GNU hash table: header, Bloom filter, buckets, chains that end with a set lowest bit.
+    fn find_by_gnu_hash(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
+        let hash = name
+            .to_bytes()
+            .iter()
+            .fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
+        // SAFETY: the table is the linker's, mapped by the loader; every index below is the format's own.
+        unsafe {
+            let table = self.gnu_hash;
+            let (buckets, first, blooms, shift) = (*table, *table.add(1), *table.add(2), *table.add(3));
+            if buckets == 0 || blooms == 0 {
+                return None;
+            }
+            let filter = table.add(4).cast::<u64>();
+            let word = *filter.add((hash / 64 % blooms) as usize);
+            if word & (1 << (hash % 64)) == 0 || word & (1 << ((hash >> shift) % 64)) == 0 {
+                return None;
+            }
+            let bucket = filter.add(blooms as usize).cast::<u32>();
+            let chain = bucket.add(buckets as usize);
+            let mut index = *bucket.add((hash % buckets) as usize);
+            if index < first {
+                return None;
+            }
+            loop {
+                let link = *chain.add((index - first) as usize);
+                if link | 1 == hash | 1
+                    && let Some(address) = self.matches(index, name, allow_hidden)
+                {
+                    return Some(address);
+                }
+                if link & 1 == 1 {
+                    return None;
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// The System V hash table: bucket count, chain count, buckets, chains that end with 0.
+    fn find_by_hash(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
+        let hash = name.to_bytes().iter().fold(0u32, |hash, byte| {
+            let hash = (hash << 4).wrapping_add(u32::from(*byte));
+            let high = hash & 0xf000_0000;
+            (hash ^ (high >> 24)) & !high
+        });
+        // SAFETY: the table is the linker's, mapped by the loader; every index below is the format's own.
+        unsafe {
+            let buckets = *self.hash;
+            if buckets == 0 {
+                return None;
+            }
+            let bucket = self.hash.add(2);
+            let chain = bucket.add(buckets as usize);
+            let mut index = *bucket.add((hash % buckets) as usize);
+            while index != 0 {
+                if let Some(address) = self.matches(index, name, allow_hidden) {
+                    return Some(address);
+                }
+                index = *chain.add(index as usize);
+            }
+        }
+        None
+    }
+
+    /// The address of symbol `index` if it is a definition of `name`.
+    ///
+    /// # Safety
+    /// The index came from the object's hash table.
+    unsafe fn matches(&self, index: u32, name: &CStr, allow_hidden: bool) -> Option<u64> {
+        // SAFETY: the caller's promise; names are offsets into the string table.
+        unsafe {
+            let symbol = &*self.symbols.add(index as usize);
+            let defined = symbol.section != 0 && symbol.value != 0;
+            let usable = matches!(symbol.info & 15, STT_NOTYPE | STT_OBJECT | STT_FUNC);
+            let hidden =
+                !self.versions.is_null() && *self.versions.add(index as usize) & VERSION_HIDDEN != 0;
+            let same = || CStr::from_ptr(self.strings.add(symbol.name as usize)) == name;
+            (defined && usable && (allow_hidden || !hidden) && same())
+                .then(|| self.bias.wrapping_add(symbol.value))
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The durable records: what a reader must know of this process to understand its samples.
+
+use alloc::vec::Vec;
+
+use handler::clock;
+use handler::process::Recording;
+use shm_format::record::{self, DurableRecord, Segments};
+use shm_format::Loss;
+
+use crate::config::Config;
+use crate::kernel;
+use crate::lock::Lock;
+use crate::modules::{Listener, Object};
+use crate::session;
+use crate::sources;
+
+/// Longest command line kept, in bytes.
+const ARGUMENTS: usize = 4096;
+
+/// Serialises the growth of the region.
+static GROWTH: Lock = Lock::new();
+
+/// The lock that a fork must hold.
+pub(crate) fn lock() -> &'static Lock {
+    &GROWTH
+}
+
+/// Appends `record`, backing more of the log if it must. A log that cannot grow loses the record: samples of a
+/// thread or module without record stay countable.
+pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
+    let region = &recording.region;
+    while region.append(record) == Err(Loss::DurableFull) {
+        let before = region.durable_backed();
+        let _held = GROWTH.hold();
+        if region.durable_backed() == before && !session::grow_durable(region) {
+            return;
+        }
+    }
+}
+
+/// Backs chunks for `threads` threads.
+pub(crate) fn make_room(recording: &Recording, threads: usize) {
+    if threads * 2 + 32 > recording.region.chunks_backed() as usize {
+        let _held = GROWTH.hold();
+        session::grow_pool(&recording.region, threads);
+    }
+}
+
+/// Tells who this process is and how it is sampled.
+pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8], parent_nonce: u64) {
+    let mut arguments = [0u8; ARGUMENTS];
+    let mut directory = [0u8; 4096];
+    append(
+        recording,
+        &DurableRecord::Process(record::Process {
+            ticks: clock::now(),
+            pid: handler::sys::process_id(),
+            ppid: kernel::parent_id(),
+            parent_nonce,
+            uid: kernel::user_id(),
+            signal: sources::SIGNAL as u32,
+            period_ns: config.period_ns(),
+            source: recording.source.number().into(),
+            exe: program,
+            argv: kernel::read_file(c"/proc/self/cmdline", &mut arguments).unwrap_or(&[]),
+            cwd: kernel::current_directory(&mut directory),
+            note: &config.note,
+        }),
+    );
+}
+
+/// Notes a setting or fact for the reader.
+pub(crate) fn tell_setting(recording: &Recording, key: &[u8], value: &[u8]) {
+    append(recording, &DurableRecord::Setting(record::Setting { ticks: clock::now(), key, value }));
+}
+
+/// Notes the clocks once more.
+pub(crate) fn tell_anchor(recording: &Recording) {
+    append(recording, &DurableRecord::Anchor(session::anchor()));
+}
+
+/// Tells loads and unloads.
+pub(crate) struct ModuleNews<'a>(pub(crate) &'a Recording);
+
+impl Listener for ModuleNews<'_> {
+    fn loaded(&mut self, object: &Object) {
+        let segments: Vec<record::Segment> = object
+            .segments
+            .iter()
+            .map(|segment| record::Segment {
+                address: segment.address,
+                len: segment.bytes,
+                page_offset: segment.file_offset,
+                flags: segment.flags,
+                reserved: 0,
+            })
+            .collect();
+        append(
+            self.0,
+            &DurableRecord::Module(record::Module {
+                ticks: clock::now(),
+                id: object.id,
+                start: object.start,
+                end: object.end,
+                bias: object.bias,
+                build_id: &object.build_id,
+                path: &object.path,
+                segments: Segments::new(&segments),
+            }),
+        );
+    }
+
+    fn unloaded(&mut self, object: &Object) {
+        let gone = record::ModuleGone { ticks: clock::now(), id: object.id };
+        append(self.0, &DurableRecord::ModuleGone(gone));
+    }
+}

@@ -1,0 +1,258 @@
+//! The kernel's services that the agent uses outside the handler, each with plain arguments and results.
+//!
+//! No file descriptor survives a function of this library: a program that closes every descriptor, or counts
+//! them, must not meet ours.
+
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+use handler::sys;
+
+/// A kernel error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+/// Makes a system call and splits the result from the error.
+///
+/// # Safety
+/// As for [`sys::call`].
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { sys::call(number, arguments) };
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// An open file that closes itself.
+pub(crate) struct File(i32);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and is not used again.
+        let _ = unsafe { call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+impl File {
+    /// Opens `path` with `flags` (close-on-exec and no-follow are added) and `mode` for a new file.
+    pub(crate) fn open(path: &CStr, flags: i32, mode: u32) -> Result<File, Errno> {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        Self::open_at(path, flags, mode)
+    }
+
+    /// Opens `path` for reading, following links: for /proc.
+    pub(crate) fn read_only(path: &CStr) -> Result<File, Errno> {
+        Self::open_at(path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOCTTY, 0)
+    }
+
+    fn open_at(path: &CStr, flags: i32, mode: u32) -> Result<File, Errno> {
+        let arguments =
+            [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, mode as usize, 0, 0];
+        // SAFETY: the path is a live C string.
+        unsafe { call(libc::SYS_openat, arguments) }.map(|descriptor| File(descriptor as i32))
+    }
+
+    /// Reads until `buffer` is full or the file ends; the number of bytes.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &mut buffer[done..];
+            let arguments = [self.0 as usize, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0];
+            // SAFETY: the kernel writes at most `rest.len()` bytes into `rest`.
+            match unsafe { call(libc::SYS_read, arguments) } {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno(libc::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) fn write(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            let arguments = [self.0 as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+            // SAFETY: the kernel reads at most `bytes.len()` bytes from `bytes`.
+            match unsafe { call(libc::SYS_write, arguments) } {
+                Ok(count) => bytes = &bytes[count.min(bytes.len())..],
+                Err(Errno(libc::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Directory entries, in the kernel's `linux_dirent64` form; 0 at the end.
+    pub(crate) fn entries(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let arguments = [self.0 as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
+        // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+        unsafe { call(libc::SYS_getdents64, arguments) }
+    }
+
+    /// Sets the size, without backing it.
+    pub(crate) fn set_len(&self, bytes: usize) -> Result<(), Errno> {
+        // SAFETY: no memory is involved.
+        unsafe { call(libc::SYS_ftruncate, [self.0 as usize, bytes, 0, 0, 0, 0]) }.map(drop)
+    }
+
+    /// Backs `bytes` from `offset` on with storage, so that no later store can meet a full file system.
+    pub(crate) fn allocate(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
+        // SAFETY: no memory is involved.
+        unsafe { call(libc::SYS_fallocate, [self.0 as usize, 0, offset, bytes, 0, 0]) }.map(drop)
+    }
+
+    /// Maps `bytes` of the file from its start.
+    pub(crate) fn map(&self, bytes: usize, protection: i32, flags: i32) -> Result<NonNull<u8>, Errno> {
+        let arguments = [0, bytes, protection as usize, flags as usize, self.0 as usize, 0];
+        // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
+        let address = unsafe { call(libc::SYS_mmap, arguments) }?;
+        NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
+    }
+
+    /// Size, owner, mode, device and inode.
+    pub(crate) fn status(&self) -> Result<Status, Errno> {
+        let mut raw = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: the kernel writes one `stat` of its own layout, which is libc's on x86-64.
+        unsafe {
+            call(libc::SYS_fstat, [self.0 as usize, raw.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+            let raw = raw.assume_init();
+            Ok(Status {
+                size: raw.st_size as u64,
+                owner: raw.st_uid,
+                mode: raw.st_mode,
+                device: raw.st_dev,
+                inode: raw.st_ino,
+            })
+        }
+    }
+}
+
+/// What `fstat` says of a file.
+pub(crate) struct Status {
+    pub(crate) size: u64,
+    pub(crate) owner: u32,
+    pub(crate) mode: u32,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+/// A new private mapping of `bytes`, zeroed.
+pub(crate) fn map_private(bytes: usize) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let arguments = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
+    let address = unsafe { call(libc::SYS_mmap, arguments) }.ok()?;
+    NonNull::new(address as *mut u8)
+}
+
+/// Removes a mapping.
+///
+/// # Safety
+/// The mapping is the caller's, and nothing uses it any more.
+pub(crate) unsafe fn unmap(base: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { call(libc::SYS_munmap, [base as usize, bytes, 0, 0, 0, 0]) };
+}
+
+/// Gives the kernel `advice` about a mapping.
+///
+/// # Safety
+/// The range is the caller's, and the advice does not discard what others still use.
+pub(crate) unsafe fn advise(base: *mut u8, bytes: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_madvise, [base as usize, bytes, advice as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// Makes a directory that only its owner can enter.
+pub(crate) fn make_directory(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: the path is a live C string.
+    unsafe { call(libc::SYS_mkdirat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0o700, 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Removes a file's name.
+pub(crate) fn unlink(path: &CStr) {
+    // SAFETY: the path is a live C string.
+    let _ = unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+/// Reads a whole small file into `buffer`; the bytes read.
+pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let count = File::read_only(path)?.read(buffer)?;
+    Ok(&buffer[..count])
+}
+
+/// The target of a symbolic link.
+pub(crate) fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let arguments = [
+        libc::AT_FDCWD as usize,
+        path.as_ptr() as usize,
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        0,
+        0,
+    ];
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+    let count = unsafe { call(libc::SYS_readlinkat, arguments) }?;
+    Ok(&buffer[..count])
+}
+
+/// The current directory, without the NUL.
+pub(crate) fn current_directory(buffer: &mut [u8]) -> &[u8] {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+    let count =
+        unsafe { call(libc::SYS_getcwd, [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0]) };
+    match count {
+        Ok(count) if count > 0 => &buffer[..count - 1],
+        _ => &[],
+    }
+}
+
+/// The effective user id.
+pub(crate) fn user_id() -> u32 {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { sys::call(libc::SYS_geteuid, [0; 6]) as u32 }
+}
+
+/// The process that started this one.
+pub(crate) fn parent_id() -> u32 {
+    // SAFETY: getppid has no arguments and cannot fail.
+    unsafe { sys::call(libc::SYS_getppid, [0; 6]) as u32 }
+}
+
+/// Fills `bytes` with random ones; false if the kernel has none yet.
+pub(crate) fn random(bytes: &mut [u8]) -> bool {
+    let arguments = [bytes.as_mut_ptr() as usize, bytes.len(), libc::GRND_NONBLOCK as usize, 0, 0, 0];
+    // SAFETY: the kernel writes at most `bytes.len()` bytes into `bytes`.
+    let result = unsafe { call(libc::SYS_getrandom, arguments) };
+    result == Ok(bytes.len())
+}
+
+/// Nanoseconds of `clock`.
+pub(crate) fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one `timespec`.
+    let _ = unsafe {
+        call(libc::SYS_clock_gettime, [clock as usize, (&raw mut time) as usize, 0, 0, 0, 0])
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The soft limit of `resource`.
+pub(crate) fn limit(resource: u32) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: prlimit64 on this process (0) writes one `rlimit` and reads none.
+    let _ = unsafe {
+        call(libc::SYS_prlimit64, [0, resource as usize, 0, (&raw mut limit) as usize, 0, 0])
+    };
+    limit.rlim_cur
+}
+
+/// Writes a message to standard error, for SELFWIND_VERBOSE.
+pub(crate) fn say(parts: &[&[u8]]) {
+    for part in parts {
+        // SAFETY: the kernel reads `part.len()` bytes from `part`.
+        let _ = unsafe { call(libc::SYS_write, [2, part.as_ptr() as usize, part.len(), 0, 0, 0]) };
+    }
+}

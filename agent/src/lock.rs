@@ -1,0 +1,81 @@
+//! A lock that is held with every signal blocked.
+//!
+//! Interposed functions such as `sigaction` may be called from a signal handler of the program, at any
+//! instruction; a handler that interrupted the holder on the same thread would wait for ever. The sampling
+//! handler itself takes no lock at all.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use handler::sys;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// A mutual exclusion for code outside the handler.
+pub(crate) struct Lock {
+    word: AtomicU32,
+}
+
+/// Releases the lock and restores the signal mask when dropped.
+pub(crate) struct Held<'a> {
+    lock: &'a Lock,
+    mask: u64,
+}
+
+impl Lock {
+    pub(crate) const fn new() -> Lock {
+        Lock { word: AtomicU32::new(FREE) }
+    }
+
+    /// Blocks all signals, then waits for the lock.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        let mask = sys::set_signal_mask(!0);
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // Pairs with the release in `drop`.
+            while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+                sys::futex_wait(&self.word, CONTENDED);
+            }
+        }
+        Held { lock: self, mask }
+    }
+
+    /// Takes the lock if it is free. Signals stay as they are if it is not.
+    pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
+        let mask = sys::set_signal_mask(!0);
+        match self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(Held { lock: self, mask }),
+            Err(_) => {
+                sys::set_signal_mask(mask);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // Pairs with the acquires in `hold` and `try_hold`.
+        if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
+            sys::futex_wake_one(self.lock.word.as_ptr());
+        }
+        sys::set_signal_mask(self.mask);
+    }
+}
+
+/// All signals blocked, until dropped.
+pub(crate) struct Masked {
+    mask: u64,
+}
+
+impl Masked {
+    pub(crate) fn new() -> Masked {
+        Masked { mask: sys::set_signal_mask(!0) }
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        sys::set_signal_mask(self.mask);
+    }
+}

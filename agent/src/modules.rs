@@ -1,0 +1,334 @@
+//! The loaded objects: found outside the handler, published to it as immutable snapshots, told to the reader.
+//!
+//! Objects present at the start are never unloaded, so their sections are used in place. What is loaded later may
+//! go away: its unwind sections are copied while the loader's lock holds it, and no handler ever reads memory
+//! that `dlclose` may unmap. A snapshot that a handler has pinned is freed later.
+//!
+//! The loader's lock is never taken under the lock here: a constructor inside `dlopen` may start a thread.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+
+use handler::process::{self, Snapshot};
+use unwind::elf_image::{ElfImage, ProgramHeader};
+use unwind::{Module, Modules, RuleCache, Section, Table};
+
+use crate::lock::{Lock, Masked};
+use crate::sections;
+use crate::symbols::{self, ObjectInfo};
+
+const PT_LOAD: u32 = 1;
+
+/// Rules that any walk has met, for all threads.
+static CACHE: RuleCache = RuleCache::new();
+
+/// A part of an object as the loader mapped it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) file_offset: u64,
+    pub(crate) flags: u32,
+}
+
+/// One object from its load to its unload.
+pub(crate) struct Object {
+    pub(crate) id: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) bias: u64,
+    pub(crate) path: Vec<u8>,
+    pub(crate) build_id: Vec<u8>,
+    pub(crate) segments: Vec<Segment>,
+    module: Module<'static>,
+    /// What `module` refers to, if it is not in place.
+    _sections: sections::Kept,
+}
+
+impl Object {
+    /// True if `image` at `path` is this very object.
+    fn is(&self, image: &ElfImage<'_>, path: &[u8]) -> bool {
+        self.start == image.start
+            && self.end == image.end
+            && self.bias == image.bias
+            && self.build_id == image.build_id.unwrap_or(&[])
+            && self.path == path
+    }
+}
+
+/// A published snapshot and what it refers to.
+#[repr(C)]
+struct Published {
+    /// First, because the handler's pointer is to this field.
+    snapshot: Snapshot,
+    list: Box<[Module<'static>]>,
+    objects: Vec<Arc<Object>>,
+}
+
+struct Registry {
+    objects: Vec<Arc<Object>>,
+    retired: Vec<*mut Published>,
+    /// The loader's count of changes that `objects` reflects.
+    changes: u64,
+    next_id: u32,
+    generation: u32,
+}
+
+struct Guarded {
+    lock: Lock,
+    registry: UnsafeCell<Registry>,
+}
+
+// SAFETY: the registry is touched only while the lock is held.
+unsafe impl Sync for Guarded {}
+
+static REGISTRY: Guarded = Guarded {
+    lock: Lock::new(),
+    registry: UnsafeCell::new(Registry {
+        objects: Vec::new(),
+        retired: Vec::new(),
+        changes: 0,
+        next_id: 1,
+        generation: 1,
+    }),
+};
+
+/// The lock that a fork must hold, so that the child finds the registry whole.
+pub(crate) fn lock() -> &'static Lock {
+    &REGISTRY.lock
+}
+
+/// The rules that all walks share.
+pub(crate) fn cache() -> &'static RuleCache {
+    &CACHE
+}
+
+/// Runs `body` on the registry.
+fn with_registry<R>(body: impl FnOnce(&mut Registry) -> R) -> R {
+    let _held = REGISTRY.lock.hold();
+    // SAFETY: the lock is held, and no body calls back into this function.
+    body(unsafe { &mut *REGISTRY.registry.get() })
+}
+
+/// What one visit of the loader's list found.
+struct Seen {
+    /// The loader's count of changes.
+    changes: u64,
+    /// Objects that were known before.
+    known: Vec<Arc<Object>>,
+    /// Objects that were not.
+    new: Vec<Object>,
+}
+
+/// Where the objects of a visit come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The program and what it was linked to: never unloaded.
+    Start,
+    /// Anything: may be unloaded.
+    Later,
+}
+
+/// Who is told of loads and unloads.
+pub(crate) trait Listener {
+    fn loaded(&mut self, object: &Object);
+    fn unloaded(&mut self, object: &Object);
+}
+
+/// Compares the loader's list with the published one, and publishes and tells the difference.
+pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
+    let _masked = Masked::new();
+    let known = with_registry(|registry| registry.objects.clone());
+    let seen = visit(stage, names, known);
+    with_registry(|registry| {
+        // Another thread may have seen the same list, or a later one, and published it first.
+        if stage == Stage::Start || seen.changes > registry.changes {
+            registry.merge(seen, listener);
+        }
+    });
+}
+
+/// Frees retired snapshots that no handler uses any more.
+pub(crate) fn sweep() {
+    with_registry(Registry::sweep);
+}
+
+/// Tells `listener` of all objects, for a new region.
+pub(crate) fn tell_all(listener: &mut dyn Listener) {
+    with_registry(|registry| registry.objects.iter().for_each(|object| listener.loaded(object)));
+}
+
+/// What the loader does not say of an object's name.
+pub(crate) struct Names {
+    /// The program's own file.
+    pub(crate) program: Vec<u8>,
+    /// The directory that relative names start from.
+    pub(crate) directory: Vec<u8>,
+    /// Directory of table files, if any.
+    pub(crate) tables: Option<Vec<u8>>,
+}
+
+impl Names {
+    /// The path of the object that the loader calls `name`.
+    fn path_of(&self, name: &[u8], is_program: bool, is_vdso: bool) -> Vec<u8> {
+        if is_vdso {
+            return b"[vdso]".to_vec();
+        }
+        if is_program || name.is_empty() {
+            return self.program.clone();
+        }
+        if name.first() == Some(&b'/') {
+            return name.to_vec();
+        }
+        [self.directory.as_slice(), b"/", name.strip_prefix(b"./").unwrap_or(name)].concat()
+    }
+}
+
+/// Visits the loader's list and copies what is new.
+fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
+    let vdso = crate::auxiliary::vdso();
+    let mut seen = Seen { changes: 0, known: Vec::new(), new: Vec::new() };
+    let mut first = true;
+    symbols::visit_objects(&mut |info: &ObjectInfo| {
+        seen.changes = info.changes();
+        // SAFETY: the loader's lock is held during the visit, so the object stays loaded.
+        let (headers, name) = unsafe { (info.program_headers(), info.name().to_bytes()) };
+        let is_program = core::mem::take(&mut first);
+        // SAFETY: as above, for as long as the visit; what outlives it is copied below.
+        let Some(image) = (unsafe { ElfImage::<'static>::from_headers(info.bias, headers) }) else {
+            return true;
+        };
+        let is_vdso = vdso != 0 && image.start == vdso;
+        let path = names.path_of(name, is_program, is_vdso);
+        if let Some(object) = known.iter().find(|object| object.is(&image, &path)) {
+            seen.known.push(object.clone());
+            return true;
+        }
+        let in_place = stage == Stage::Start;
+        seen.new.push(describe(&image, headers, path, in_place, names.tables.as_deref()));
+        true
+    });
+    seen
+}
+
+/// Makes an object of `image`; its id comes when it is merged.
+fn describe(
+    image: &ElfImage<'static>,
+    headers: &[ProgramHeader],
+    path: Vec<u8>,
+    in_place: bool,
+    tables: Option<&[u8]>,
+) -> Object {
+    let mut module = image.module();
+    let sections = sections::keep(&mut module, image, &path, in_place, tables);
+    let segments = headers
+        .iter()
+        .filter(|header| header.kind == PT_LOAD)
+        .map(|header| Segment {
+            address: image.bias.wrapping_add(header.address),
+            bytes: header.memory_size,
+            file_offset: header.offset,
+            flags: header.flags,
+        })
+        .collect();
+    Object {
+        id: 0,
+        start: image.start,
+        end: image.end,
+        bias: image.bias,
+        path,
+        build_id: image.build_id.unwrap_or(&[]).to_vec(),
+        segments,
+        module,
+        _sections: sections,
+    }
+}
+
+impl Registry {
+    /// Takes over what a visit saw.
+    fn merge(&mut self, seen: Seen, listener: &mut dyn Listener) {
+        let gone: Vec<_> = self
+            .objects
+            .iter()
+            .filter(|object| !seen.known.iter().any(|known| Arc::ptr_eq(known, object)))
+            .cloned()
+            .collect();
+        self.changes = seen.changes;
+        if gone.is_empty() && seen.new.is_empty() {
+            return self.sweep();
+        }
+        self.objects = seen.known;
+        for mut object in seen.new {
+            object.id = self.next_id;
+            self.next_id += 1;
+            listener.loaded(&object);
+            self.objects.push(Arc::new(object));
+        }
+        if !gone.is_empty() {
+            self.generation = self.generation.wrapping_add(1);
+        }
+        self.publish();
+        if !gone.is_empty() {
+            CACHE.clear();
+        }
+        gone.iter().for_each(|object| listener.unloaded(object));
+        self.sweep();
+    }
+
+    /// Publishes the current objects and retires the snapshot before.
+    fn publish(&mut self) {
+        let mut list: Vec<Module<'static>> = self.objects.iter().map(|object| object.module).collect();
+        list.retain(|module| module.start < module.end);
+        Modules::sort(&mut list);
+        // Two objects cannot overlap; if the loader's list says so all the same, the first counts.
+        let mut end = 0;
+        list.retain(|module| {
+            let fits = module.start >= end;
+            end = end.max(module.end);
+            fits
+        });
+        let list = list.into_boxed_slice();
+        // SAFETY: the list lives in the same `Published`, which is freed as a whole.
+        let shared: &'static [Module<'static>] = unsafe { &*core::ptr::from_ref(&*list) };
+        let Some(modules) = Modules::new(shared, self.generation) else { return };
+        let published = Published { snapshot: Snapshot { modules }, list, objects: self.objects.clone() };
+        let published = Box::into_raw(Box::new(published));
+        let before = process::replace_modules(published.cast());
+        if !before.is_null() {
+            self.retired.push(before.cast());
+        }
+    }
+
+    /// Frees retired snapshots that no handler uses any more.
+    fn sweep(&mut self) {
+        self.retired.retain(|retired| {
+            let pinned = process::is_pinned(retired.cast());
+            if !pinned {
+                // SAFETY: made by `Box::into_raw` in `publish`; no longer published, and pinned by nobody.
+                let published = unsafe { Box::from_raw(*retired) };
+                debug_assert!(published.list.len() <= published.objects.len());
+            }
+            pinned
+        });
+    }
+}
+
+/// The bytes of a section as the walker takes them.
+///
+/// # Safety
+/// The bytes live as long as every module that refers to them.
+pub(crate) unsafe fn extend(bytes: &[u8], address: u64) -> Section<'static> {
+    // SAFETY: the caller's promise.
+    Section { bytes: unsafe { &*core::ptr::from_ref(bytes) }, address }
+}
+
+/// A table whose bytes live as long as every module that refers to it.
+///
+/// # Safety
+/// As for [`extend`].
+pub(crate) unsafe fn extend_table(bytes: &[u8]) -> Option<Table<'static>> {
+    // SAFETY: the caller's promise.
+    Table::from_bytes(unsafe { &*core::ptr::from_ref(bytes) }).ok()
+}

@@ -1,0 +1,197 @@
+//! The process's life: recording begins, is cut in two by a fork, and ends.
+//!
+//! A forked child never touches its parent's region: the mapping is not inherited, the page that refers to it is
+//! wiped, and the child makes a region of its own. A child of `vfork` or `posix_spawn` shares its parent's memory
+//! and has no timer; nothing here runs in it.
+
+use alloc::boxed::Box;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use handler::clock;
+use handler::process::{self, Page, Recording, Source};
+use handler::slot;
+use shm_format::Bell;
+use shm_format::record::{self, DurableRecord};
+
+use crate::agent::{self, Agent};
+use crate::journal::{self, ModuleNews};
+use crate::kernel;
+use crate::lock::{Held, Lock};
+use crate::modules;
+use crate::session::{self, Failure, Myself};
+use crate::signals;
+use crate::sources;
+use crate::symbols::Real;
+use crate::threads;
+
+const PAGE: usize = size_of::<Page>();
+
+static REGISTER_ATFORK: Real = Real::new(c"__register_atfork");
+static PTHREAD_ATFORK: Real = Real::new(c"pthread_atfork");
+
+/// All functions of the C library that this module needs.
+pub(crate) static REAL: [&Real; 2] = [&REGISTER_ATFORK, &PTHREAD_ATFORK];
+
+/// The page that a fork wipes; null until the start.
+static WIPED: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Makes this process's region and says who it is. Sampling does not begin yet.
+pub(crate) fn open(agent: &Agent, myself: &Myself, parent: Option<(u64, Option<Bell>)>) -> Result<&'static Recording, Failure> {
+    let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
+    let bell = match parent {
+        Some((_, bell)) => bell,
+        None => agent.directory.bell(),
+    };
+    let recording: &'static Recording = Box::leak(Box::new(Recording {
+        region,
+        bell,
+        source: agent.config.source,
+        max_frames: agent.config.max_frames,
+        cache: modules::cache(),
+    }));
+    let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
+    journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
+    Ok(recording)
+}
+
+/// Lets handlers find the recording.
+pub(crate) fn publish(recording: &'static Recording) -> bool {
+    let mut page = WIPED.load(Ordering::Relaxed);
+    if page.is_null() {
+        let Some(new) = kernel::map_private(PAGE) else { return false };
+        page = new.as_ptr().cast();
+        // SAFETY: a new page of our own. Where the kernel cannot wipe it (before 4.14) the fork handlers clear it.
+        let _ = unsafe { kernel::advise(page.cast(), PAGE, libc::MADV_WIPEONFORK) };
+        WIPED.store(page, Ordering::Relaxed);
+    }
+    // SAFETY: the page is zeroed, never unmapped, and wiped or cleared in a child.
+    unsafe { process::publish(page, recording) };
+    true
+}
+
+/// Starts the process-wide timer, if that is the source.
+pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
+    if recording.source == Source::ProcessTimer
+        && let Err(error) = sources::set_process_timer(agent.config.period_ns())
+    {
+        journal::tell_setting(recording, b"process timer failed", alloc::format!("errno {}", error.0).as_bytes());
+    }
+}
+
+/// The locks that a fork holds, so that its child finds everything whole. In this order everywhere.
+struct AllHeld {
+    held: [Option<Held<'static>>; LOCKS],
+}
+
+const LOCKS: usize = 5;
+
+fn locks() -> [&'static Lock; LOCKS] {
+    [threads::lock(), signals::lock(), modules::lock(), journal::lock(), crate::HEAP.lock()]
+}
+
+struct Cell(UnsafeCell<AllHeld>);
+
+// SAFETY: touched only by the thread that holds all the locks.
+unsafe impl Sync for Cell {}
+
+static HELD: Cell = Cell(UnsafeCell::new(AllHeld { held: [const { None }; LOCKS] }));
+
+/// Before a fork: takes every lock.
+pub(crate) unsafe extern "C" fn before_fork() {
+    let held = locks().map(|lock| Some(lock.hold()));
+    // SAFETY: all locks are held, so no other thread is here.
+    unsafe { (*HELD.0.get()).held = held };
+}
+
+/// After a fork, in both processes: gives the locks back, last first.
+fn give_back() {
+    // SAFETY: this thread took the locks before the fork; in a child it is the only thread.
+    let held = unsafe { &mut (*HELD.0.get()).held };
+    for held in held.iter_mut().rev() {
+        *held = None;
+    }
+}
+
+/// After a fork, in the parent.
+pub(crate) unsafe extern "C" fn after_fork_parent() {
+    give_back();
+}
+
+/// After a fork, in the child.
+pub(crate) unsafe extern "C" fn after_fork_child() {
+    let _masked = crate::lock::Masked::new();
+    // The locks were taken with the signals blocked as they were before the fork.
+    give_back();
+    become_child();
+}
+
+/// Makes the child's own region and starts sampling it.
+pub(crate) fn become_child() {
+    let (Some(agent), Some(parent)) = (agent::get(), agent::myself()) else { return };
+    // SAFETY: set once by the parent's `publish`; only the bell is used, whose mapping is inherited.
+    let bell = PARENT.load(Ordering::Relaxed);
+    // SAFETY: a published recording is never freed.
+    let Some(before) = (unsafe { bell.as_ref() }) else { return };
+    process::forget();
+    if before.is_over() {
+        return;
+    }
+    let Ok(myself) = Myself::read(Some(parent.boot_id())) else { return };
+    let myself: &'static Myself = Box::leak(Box::new(myself));
+    let opened = open(agent, myself, Some((parent.nonce, before.bell)));
+    agent::set_myself(myself);
+    let Ok(recording) = opened else { return };
+    modules::tell_all(&mut ModuleNews(recording));
+    begin(agent, recording, threads::restart_after_fork);
+}
+
+/// The recording of this process or, in a fresh child, of its parent.
+static PARENT: AtomicPtr<Recording> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Publishes `recording`, registers threads and starts the source.
+pub(crate) fn begin(agent: &Agent, recording: &'static Recording, register: impl FnOnce(&Recording)) {
+    PARENT.store(core::ptr::from_ref(recording).cast_mut(), Ordering::Relaxed);
+    if publish(recording) {
+        register(recording);
+        start_source(recording, agent);
+    }
+}
+
+/// Has the C library call the functions above around every fork.
+pub(crate) fn watch_forks() {
+    type Handler = unsafe extern "C" fn();
+    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+    type Plain = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
+    let (before, parent, child) = (before_fork as Handler, after_fork_parent as Handler, after_fork_child as Handler);
+    if let Some(register) = REGISTER_ATFORK.known() {
+        // SAFETY: glibc's function of this type; a null object handle means: never unregistered.
+        unsafe {
+            core::mem::transmute::<usize, Register>(register)(before, parent, child, core::ptr::null_mut())
+        };
+    } else if let Some(register) = PTHREAD_ATFORK.known() {
+        // SAFETY: the C library's function of this type.
+        unsafe { core::mem::transmute::<usize, Plain>(register)(before, parent, child) };
+    }
+}
+
+/// The process is ending by `exit`: what this thread has goes to the reader.
+pub(crate) fn end() {
+    let _masked = crate::lock::Masked::new();
+    let Some(recording) = process::recording() else { return };
+    if !agent::is_own_process() || process::is_filtered() {
+        return;
+    }
+    if recording.source == Source::ProcessTimer {
+        let _ = sources::set_process_timer(0);
+    }
+    // SAFETY: null or a slot, which is never unmapped.
+    if let Some(slot) = unsafe { slot::current().as_ref() } {
+        sources::disarm_thread(slot);
+        let _ = slot.cursor.close(&recording.region);
+    }
+    journal::append(recording, &DurableRecord::Exit(record::Exit { ticks: clock::now(), status: None }));
+    journal::tell_anchor(recording);
+    recording.ring();
+}

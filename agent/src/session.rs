@@ -1,0 +1,312 @@
+//! Where this process's records go: the session directory, the region file, the bell.
+//!
+//! Nothing here stays open: the region is mapped and closed, and what it needs later is backed through the
+//! mapping. If it cannot be made, the agent stays inert and says why in a text file beside the regions.
+
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+
+use handler::clock;
+use shm_format::{Anchor, Bell, ClockKind, Geometry, Identity, Region};
+
+use crate::config::Config;
+use crate::kernel::{self, Errno, File};
+
+/// Address space for chunks; only the backed part costs memory.
+const CHUNK_SPACE: usize = 64 << 20;
+/// Below this the region is not worth making.
+const SMALLEST_CHUNK_SPACE: usize = 512 << 10;
+const DURABLE_SPACE: u64 = 4 << 20;
+const DURABLE_START: u64 = 64 << 10;
+/// What a forked child starts with: most children soon exec or exit.
+const FORK_POOL: usize = 256 << 10;
+
+/// Why the agent stays inert.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure {
+    /// No session directory that is ours alone.
+    Directory,
+    /// /proc is missing.
+    Proc,
+    /// The region file cannot be made.
+    Create(Errno),
+    /// The file system or RLIMIT_FSIZE has no room.
+    Room(Errno),
+    /// No address space.
+    Map(Errno),
+    /// The region cannot be laid out.
+    Format,
+    /// The signal cannot be taken over.
+    Signal(Errno),
+}
+
+impl Failure {
+    /// The reason in words.
+    pub(crate) fn text(self) -> Vec<u8> {
+        let text = match self {
+            Failure::Directory => format!("no session directory that this user alone can write"),
+            Failure::Proc => format!("/proc is not readable"),
+            Failure::Create(error) => format!("cannot create the region file: error {}", error.0),
+            Failure::Room(error) => format!("no room for the region file: error {}", error.0),
+            Failure::Map(error) => format!("cannot map the region: error {}", error.0),
+            Failure::Format => format!("cannot lay out the region"),
+            Failure::Signal(error) => format!("cannot take over the signal: error {}", error.0),
+        };
+        text.into_bytes()
+    }
+}
+
+/// This process among all others, ever.
+#[derive(Clone, Copy)]
+pub(crate) struct Myself {
+    pub(crate) pid: u32,
+    pub(crate) start_time: u64,
+    boot_id: [u8; 16],
+    pub(crate) nonce: u64,
+}
+
+impl Myself {
+    /// Reads who this process is. `boot_id` never changes, so a forked child passes its parent's.
+    pub(crate) fn read(boot_id: Option<[u8; 16]>) -> Result<Myself, Failure> {
+        let mut nonce = [0u8; 8];
+        if !kernel::random(&mut nonce) {
+            nonce = (clock::now() ^ u64::from(handler::sys::process_id()) << 40).to_le_bytes();
+        }
+        Ok(Myself {
+            pid: handler::sys::process_id(),
+            start_time: start_time().ok_or(Failure::Proc)?,
+            boot_id: boot_id.or_else(read_boot_id).ok_or(Failure::Proc)?,
+            nonce: u64::from_le_bytes(nonce),
+        })
+    }
+
+    /// The name of a file of this process, without directory.
+    fn file_name(&self, extension: &str) -> Vec<u8> {
+        format!("{}-{}-{:016x}.{extension}", self.pid, self.start_time, self.nonce).into_bytes()
+    }
+
+    pub(crate) fn boot_id(&self) -> [u8; 16] {
+        self.boot_id
+    }
+}
+
+/// Field 22 of /proc/self/stat: when the process started, in clock ticks after boot.
+fn start_time() -> Option<u64> {
+    let mut buffer = [0u8; 1024];
+    let stat = kernel::read_file(c"/proc/self/stat", &mut buffer).ok()?;
+    // The second field is the name in parentheses, and may hold anything.
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let field = stat.get(name_end + 2..)?.split(|byte| *byte == b' ').nth(19)?;
+    crate::config::number(field)
+}
+
+fn read_boot_id() -> Option<[u8; 16]> {
+    let mut buffer = [0u8; 64];
+    let text = kernel::read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer).ok()?;
+    let mut digits = text.iter().filter_map(|byte| char::from(*byte).to_digit(16));
+    let mut id = [0u8; 16];
+    for byte in &mut id {
+        *byte = (digits.next()? << 4 | digits.next()?) as u8;
+    }
+    Some(id)
+}
+
+/// Three clocks at about one moment.
+pub(crate) fn anchor() -> Anchor {
+    let before = clock::now();
+    let monotonic_ns = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    let after = clock::now();
+    let realtime_ns = kernel::clock_ns(libc::CLOCK_REALTIME);
+    Anchor { ticks: before + after.saturating_sub(before) / 2, monotonic_ns, realtime_ns }
+}
+
+/// A directory that is this user's alone, as an absolute path without a slash at the end.
+#[derive(Clone)]
+pub(crate) struct Directory(Vec<u8>);
+
+impl Directory {
+    /// The directory of the configuration, or the flight recorder's.
+    pub(crate) fn find(config: &Config) -> Result<Directory, Failure> {
+        if let Some(path) = &config.directory {
+            return Directory::make(path.clone()).ok_or(Failure::Directory);
+        }
+        let user = kernel::user_id();
+        let bases = [
+            config.runtime_directory.as_ref().map(|base| [base.as_slice(), b"/selfwind"].concat()),
+            Some(format!("/dev/shm/selfwind-{user}").into_bytes()),
+            Some(format!("/tmp/selfwind-{user}").into_bytes()),
+        ];
+        bases
+            .into_iter()
+            .flatten()
+            .find_map(|base| Directory::make([Directory::make(base)?.0.as_slice(), b"/flight"].concat()))
+            .ok_or(Failure::Directory)
+    }
+
+    /// Makes `path` if it is not there, and checks that nobody else can write into it.
+    fn make(path: Vec<u8>) -> Option<Directory> {
+        const WRITABLE_BY_OTHERS: u32 = 0o022;
+        let name = CString::new(path.as_slice()).ok()?;
+        let _ = kernel::make_directory(&name);
+        let status = File::open(&name, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?.status().ok()?;
+        (status.owner == kernel::user_id() && status.mode & WRITABLE_BY_OTHERS == 0).then_some(Directory(path))
+    }
+
+    /// The path of a file in the directory.
+    fn file(&self, name: &[u8]) -> Option<CString> {
+        CString::new([self.0.as_slice(), b"/", name].concat()).ok()
+    }
+
+    /// Leaves a note why `myself` records nothing.
+    pub(crate) fn note_failure(&self, myself: &Myself, reason: &[u8]) {
+        let Some(path) = self.file(&myself.file_name("failed")) else { return };
+        if let Ok(file) = File::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
+            let _ = file.write(&[reason, b"\n"].concat());
+        }
+    }
+
+    /// Maps the bell, if a reader has hung one up here.
+    pub(crate) fn bell(&self) -> Option<Bell> {
+        let file = File::open(&self.file(b"bell")?, libc::O_RDWR, 0).ok()?;
+        let bytes = shm_format::layout::PAGE;
+        if file.status().ok()?.size < bytes as u64 {
+            return None;
+        }
+        let base = file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).ok()?;
+        // SAFETY: a shared mapping of this length that is never unmapped.
+        unsafe { Bell::open(base, bytes) }.ok()
+    }
+}
+
+/// Makes and maps this process's region.
+pub(crate) fn create(
+    config: &Config,
+    directory: &Directory,
+    myself: &Myself,
+    is_fork: bool,
+) -> Result<Region, Failure> {
+    let path = directory.file(&myself.file_name("region")).ok_or(Failure::Directory)?;
+    let file = File::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600).map_err(Failure::Create)?;
+    let made = lay_out(config, &file, myself, is_fork);
+    if made.is_err() {
+        kernel::unlink(&path);
+    }
+    made
+}
+
+/// Sizes, backs and maps the region file.
+fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Result<Region, Failure> {
+    let pool = if is_fork { config.pool.min(FORK_POOL) } else { config.pool };
+    let mut space = CHUNK_SPACE.max(pool);
+    let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
+    let (geometry, base) = loop {
+        let geometry = geometry(space, pool);
+        let bytes = geometry.total_len();
+        // A file larger than the limit would be answered by a signal.
+        let mapped = if bytes as u64 > file_limit {
+            Err(Errno(libc::EFBIG))
+        } else {
+            file.set_len(bytes).and_then(|()| {
+                file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE)
+            })
+        };
+        match mapped {
+            Ok(base) => break (geometry, base),
+            Err(_) if space > SMALLEST_CHUNK_SPACE => space /= 2,
+            Err(error) => return Err(Failure::Map(error)),
+        }
+    };
+    let bytes = geometry.total_len();
+    let formatted = back(file, &geometry).map_err(Failure::Room).and_then(|()| {
+        // SAFETY: a fork would share the mapping; its child makes a region of its own.
+        let _ = unsafe { kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK) };
+        let identity = identity(config, myself);
+        let kind = if clock::is_counter() { ClockKind::Tsc } else { ClockKind::Monotonic };
+        // SAFETY: a fresh shared mapping of a new file, of this length, which is never unmapped once this succeeds.
+        unsafe { Region::format(base, bytes, &geometry, &identity, config.mode, kind, anchor()) }
+            .map_err(|_| Failure::Format)
+    });
+    if formatted.is_err() {
+        // SAFETY: nobody else knows the mapping.
+        unsafe { kernel::unmap(base.as_ptr(), bytes) };
+    }
+    formatted
+}
+
+/// The largest sensible region within `space` bytes of chunks, with `pool` bytes of them backed.
+fn geometry(space: usize, pool: usize) -> Geometry {
+    let default = Geometry::default();
+    let chunk = default.chunk_size as usize;
+    let capacity = (space / chunk).clamp(1, 65_535);
+    Geometry {
+        chunk_capacity: capacity as u32,
+        chunks_backed: (pool / chunk).clamp(1, capacity) as u32,
+        durable_capacity: DURABLE_SPACE,
+        durable_backed: DURABLE_START,
+        ..default
+    }
+}
+
+fn identity(config: &Config, myself: &Myself) -> Identity {
+    Identity {
+        pid: myself.pid,
+        uid: kernel::user_id(),
+        start_time: myself.start_time,
+        boot_id: myself.boot_id,
+        session_nonce: config.session,
+        region_nonce: myself.nonce,
+    }
+}
+
+/// Backs what the geometry says has memory.
+fn back(file: &File, geometry: &Geometry) -> Result<(), Errno> {
+    file.allocate(0, geometry.durable_offset() + geometry.durable_backed as usize)?;
+    let first = geometry.chunk_offset(0);
+    file.allocate(first, geometry.chunk_offset(geometry.chunks_backed) - first)
+}
+
+/// Backs `bytes` from `offset` on through the mapping, which works without a descriptor. None if the file system
+/// has no room, or the kernel is older than 5.14.
+fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
+    // SAFETY: inside the region's own mapping; the advice only makes its pages present.
+    unsafe {
+        let base = base.sub(shm_format::layout::PAGE);
+        kernel::advise(base.add(offset), bytes, MADV_POPULATE_WRITE).ok()
+    }
+}
+
+/// Backs chunks for `threads` threads. One caller at a time.
+pub(crate) fn grow_pool(region: &Region, threads: usize) {
+    let geometry = region.geometry();
+    let wanted = (2 * threads + 32).min(geometry.chunk_capacity as usize) as u32;
+    let backed = region.chunks_backed();
+    if wanted <= backed {
+        return;
+    }
+    // By a quarter more, so that not every new thread comes here.
+    let wanted = (wanted + wanted / 4).min(geometry.chunk_capacity);
+    let first = geometry.chunk_offset(backed);
+    if populate(region, first, geometry.chunk_offset(wanted) - first).is_some() {
+        region.set_chunks_backed(wanted);
+    }
+}
+
+/// Backs more of the durable log; false if there is no more. One caller at a time.
+pub(crate) fn grow_durable(region: &Region) -> bool {
+    let geometry = region.geometry();
+    let backed = region.durable_backed();
+    let wanted = (backed * 2).min(geometry.durable_capacity);
+    if wanted <= backed {
+        return false;
+    }
+    let first = geometry.durable_offset() + backed as usize;
+    let grown = populate(region, first, (wanted - backed) as usize).is_some();
+    if grown {
+        region.set_durable_backed(wanted);
+    }
+    grown
+}

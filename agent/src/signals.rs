@@ -1,0 +1,161 @@
+//! SIGPROF shared with the program.
+//!
+//! The kernel's disposition is the agent's handler. What the program asks through `sigaction` and its elders is
+//! kept beside it and served by [`handler::chain`]. SA_ONSTACK and SA_RESTART of the program's own handler are
+//! given to the kernel too, because the kernel applies them before any handler runs.
+
+use alloc::boxed::Box;
+use core::arch::global_asm;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use handler::chain::{self, Disposition};
+use handler::sys::SIGSET_BYTES;
+
+use crate::kernel::{self, Errno};
+use crate::lock::Lock;
+use crate::sources::SIGNAL;
+
+// The return from the handler. The bytes are those unwinders and debuggers recognise, and the CFI says the same:
+// rsp points to the kernel's `ucontext`, whose registers begin at offset 40.
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".cfi_startproc simple",
+    ".cfi_signal_frame",
+    // CFA = *(rsp + 160), the interrupted rsp.
+    ".cfi_escape 0x0f,0x04,0x77,0xa0,0x01,0x06",
+    ".cfi_escape 0x10,0x00,0x03,0x77,0x90,0x01", // rax
+    ".cfi_escape 0x10,0x01,0x03,0x77,0x88,0x01", // rdx
+    ".cfi_escape 0x10,0x02,0x03,0x77,0x98,0x01", // rcx
+    ".cfi_escape 0x10,0x03,0x03,0x77,0x80,0x01", // rbx
+    ".cfi_escape 0x10,0x04,0x03,0x77,0xf0,0x00", // rsi
+    ".cfi_escape 0x10,0x05,0x03,0x77,0xe8,0x00", // rdi
+    ".cfi_escape 0x10,0x06,0x03,0x77,0xf8,0x00", // rbp
+    ".cfi_escape 0x10,0x07,0x03,0x77,0xa0,0x01", // rsp
+    ".cfi_escape 0x10,0x08,0x02,0x77,0x28",      // r8
+    ".cfi_escape 0x10,0x09,0x02,0x77,0x30",      // r9
+    ".cfi_escape 0x10,0x0a,0x02,0x77,0x38",      // r10
+    ".cfi_escape 0x10,0x0b,0x03,0x77,0xc0,0x00", // r11
+    ".cfi_escape 0x10,0x0c,0x03,0x77,0xc8,0x00", // r12
+    ".cfi_escape 0x10,0x0d,0x03,0x77,0xd0,0x00", // r13
+    ".cfi_escape 0x10,0x0e,0x03,0x77,0xd8,0x00", // r14
+    ".cfi_escape 0x10,0x0f,0x03,0x77,0xe0,0x00", // r15
+    ".cfi_escape 0x10,0x10,0x03,0x77,0xa8,0x01", // return address
+    // The rows must hold one byte before the label too: unwinders look a return address up at itself minus one.
+    "nop",
+    ".globl selfwind_restore",
+    ".hidden selfwind_restore",
+    ".type selfwind_restore,@function",
+    "selfwind_restore:",
+    "mov rax, 15",
+    "syscall",
+    ".size selfwind_restore, . - selfwind_restore",
+    ".cfi_endproc",
+);
+
+unsafe extern "C" {
+    fn selfwind_restore();
+}
+
+const SA_RESTORER: c_int = 0x0400_0000;
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Replaces the kernel's disposition of the signal and returns the one before.
+fn exchange(action: Option<&KernelAction>) -> Result<KernelAction, Errno> {
+    let mut before = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    let new = action.map_or(core::ptr::null(), core::ptr::from_ref);
+    let arguments = [SIGNAL as usize, new as usize, (&raw mut before) as usize, SIGSET_BYTES, 0, 0];
+    // SAFETY: both actions are live; the handlers installed here take SA_SIGINFO's arguments.
+    unsafe { kernel::call(libc::SYS_rt_sigaction, arguments) }?;
+    Ok(before)
+}
+
+/// Gives the kernel our handler, with the flags that the program's own handler needs.
+fn install_for(wanted: &Disposition) -> Result<KernelAction, Errno> {
+    let has_handler = wanted.handler != libc::SIG_DFL && wanted.handler != libc::SIG_IGN;
+    let shared = libc::SA_ONSTACK | libc::SA_RESTART;
+    let shared = if has_handler { shared & wanted.flags } else { shared };
+    exchange(Some(&KernelAction {
+        handler: handler::on_signal as unsafe extern "C" fn(_, _, _) as usize,
+        flags: (libc::SA_SIGINFO | SA_RESTORER | shared) as u64,
+        restorer: selfwind_restore as unsafe extern "C" fn() as usize,
+        mask: !0,
+    }))
+}
+
+/// Dispositions the program has asked for; each is kept for ever, because a handler may be reading it, but equal
+/// ones are kept once.
+struct Kept {
+    disposition: Disposition,
+    next: *mut Kept,
+}
+
+static KEPT: AtomicPtr<Kept> = AtomicPtr::new(core::ptr::null_mut());
+static LOCK: Lock = Lock::new();
+
+/// The lock that a fork must hold, so that the child finds it free.
+pub(crate) fn lock() -> &'static Lock {
+    &LOCK
+}
+
+/// The kept disposition equal to `wanted`. The lock is held.
+fn keep(wanted: Disposition) -> &'static Disposition {
+    let mut next = KEPT.load(Ordering::Relaxed);
+    // SAFETY: kept entries are never freed.
+    while let Some(kept) = unsafe { next.as_ref() } {
+        if kept.disposition == wanted {
+            return &kept.disposition;
+        }
+        next = kept.next;
+    }
+    let kept = Box::leak(Box::new(Kept { disposition: wanted, next: KEPT.load(Ordering::Relaxed) }));
+    KEPT.store(core::ptr::from_mut(kept), Ordering::Relaxed);
+    &kept.disposition
+}
+
+/// Takes the signal over; what the program inherited becomes its disposition here.
+pub(crate) fn take_over() -> Result<(), Errno> {
+    let _held = LOCK.hold();
+    let before = exchange(None)?;
+    let inherited =
+        Disposition { handler: before.handler, flags: before.flags as c_int & !SA_RESTORER, mask: before.mask };
+    chain::set_disposition(keep(inherited));
+    install_for(&inherited).map(drop)
+}
+
+/// Replaces the program's disposition (if `new`), and returns the one before.
+pub(crate) fn change(new: Option<Disposition>) -> Disposition {
+    let Some(new) = new else { return *chain::disposition() };
+    let _held = LOCK.hold();
+    let before = *chain::disposition();
+    let kept = keep(new);
+    chain::set_disposition(kept);
+    // Cannot fail: the signal and the memory are valid.
+    let _ = install_for(kept);
+    before
+}
+
+/// Before an exec: what the new image shall inherit. The kernel resets a handler to the default, but passes
+/// "ignored" on.
+pub(crate) fn uncover() {
+    if chain::disposition().handler == libc::SIG_IGN {
+        let _ = exchange(Some(&KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 }));
+    }
+}
+
+/// After an exec that failed: the agent's handler again.
+pub(crate) fn cover() {
+    if chain::disposition().handler == libc::SIG_IGN {
+        let _ = install_for(chain::disposition());
+    }
+}

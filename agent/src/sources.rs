@@ -1,0 +1,112 @@
+//! What asks for samples: a timer on each thread's CPU clock, or one ITIMER_PROF for the process.
+//!
+//! Both are driven by the scheduler tick, so neither fires more often than the kernel's HZ per second of CPU
+//! time; what a late signal stands for comes as its overrun count. The first expiry is at a random part of the
+//! period, so that threads and processes shorter than a period are sampled in proportion to their time.
+
+use handler::clock;
+use handler::process::Source;
+use handler::slot::Slot;
+
+use crate::kernel::{self, Errno};
+
+/// The signal of both sources.
+pub(crate) const SIGNAL: i32 = libc::SIGPROF;
+
+/// The kernel's `struct sigevent` with a thread to signal.
+#[repr(C)]
+struct SignalEvent {
+    value: usize,
+    signal: i32,
+    notify: i32,
+    thread: i32,
+    padding: [i32; 11],
+}
+
+const _: () = assert!(size_of::<SignalEvent>() == 64);
+
+/// The clock of the CPU time of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
+fn cpu_clock(tid: u32) -> usize {
+    const PER_THREAD: u32 = 4;
+    const SCHED: u32 = 2;
+    (!tid << 3 | PER_THREAD | SCHED) as i32 as usize
+}
+
+/// The time to the first expiry: random within the period, at least one nanosecond.
+fn first_expiry(period_ns: u64, salt: u64) -> u64 {
+    let mixed = (clock::now() ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(mixed) * u128::from(period_ns)) >> 64) as u64 + 1
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+fn timeval(ns: u64) -> libc::timeval {
+    // Zero would disarm.
+    libc::timeval {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_usec: (ns % 1_000_000_000 / 1000).max(u64::from(ns < 1_000_000_000)) as i64,
+    }
+}
+
+/// Arms a timer on the CPU clock of the slot's thread. Fails where the user may not queue more signals
+/// (`ulimit -i`); the thread then is not sampled.
+pub(crate) fn arm_thread(slot: &Slot, period_ns: u64) -> Result<(), Errno> {
+    let tid = slot.tid();
+    let event = SignalEvent {
+        value: core::ptr::from_ref(slot) as usize,
+        signal: SIGNAL,
+        notify: libc::SIGEV_THREAD_ID,
+        thread: tid as i32,
+        padding: [0; 11],
+    };
+    let mut timer = 0i32;
+    let arguments = [cpu_clock(tid), (&raw const event) as usize, (&raw mut timer) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one `sigevent` and writes one timer id.
+    unsafe { kernel::call(libc::SYS_timer_create, arguments) }?;
+    let time = libc::itimerspec {
+        it_interval: timespec(period_ns),
+        it_value: timespec(first_expiry(period_ns, tid.into())),
+    };
+    slot.set_timer(timer);
+    // SAFETY: the kernel reads one `itimerspec`; the timer is ours.
+    unsafe {
+        kernel::call(libc::SYS_timer_settime, [timer as usize, 0, (&raw const time) as usize, 0, 0, 0])
+    }
+    .map(drop)
+}
+
+/// Deletes the timer of the slot's thread, if it has one.
+pub(crate) fn disarm_thread(slot: &Slot) {
+    let timer = slot.timer();
+    if timer != Slot::NO_TIMER {
+        slot.set_timer(Slot::NO_TIMER);
+        // SAFETY: the timer is ours and is not used again.
+        let _ = unsafe { kernel::call(libc::SYS_timer_delete, [timer as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Arms ITIMER_PROF; 0 disarms it.
+pub(crate) fn set_process_timer(period_ns: u64) -> Result<(), Errno> {
+    let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let time = if period_ns == 0 {
+        libc::itimerval { it_interval: zero, it_value: zero }
+    } else {
+        libc::itimerval {
+            it_interval: timeval(period_ns),
+            it_value: timeval(first_expiry(period_ns, 0)),
+        }
+    };
+    let arguments = [libc::ITIMER_PROF as usize, (&raw const time) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel reads one `itimerval`.
+    unsafe { kernel::call(libc::SYS_setitimer, arguments) }.map(drop)
+}
+
+/// Starts sampling the slot's thread, as `source` does it.
+pub(crate) fn start_thread(source: Source, slot: &Slot, period_ns: u64) -> Result<(), Errno> {
+    match source {
+        Source::ThreadTimer => arm_thread(slot, period_ns),
+        Source::ProcessTimer => Ok(()),
+    }
+}

@@ -1,0 +1,185 @@
+//! The program's own functions behind the names this library interposes.
+//!
+//! Like `dlsym(RTLD_NEXT)`, but without importing `dlsym`: the loaded objects are visited in the loader's order
+//! and looked up through their own hash tables. The only symbols this library imports are the two weak ones
+//! below, so it loads under any C library, and without any.
+
+use core::arch::asm;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use unwind::elf_image::ProgramHeader;
+
+use crate::dynamic::Symbols;
+
+/// What `dl_iterate_phdr` tells of one object, up to the counters (which musl and old C libraries may lack).
+#[repr(C)]
+pub(crate) struct ObjectInfo {
+    pub(crate) bias: u64,
+    name: *const c_char,
+    headers: *const ProgramHeader,
+    header_count: u16,
+    /// Objects ever loaded. Only if the size passed along reaches so far.
+    adds: u64,
+    /// Objects ever unloaded.
+    subs: u64,
+}
+
+impl ObjectInfo {
+    /// The object's program headers.
+    ///
+    /// # Safety
+    /// The object is loaded and stays so while the result is used.
+    pub(crate) unsafe fn program_headers(&self) -> &'static [ProgramHeader] {
+        // SAFETY: the caller's promise; the loader gives address and count.
+        unsafe { core::slice::from_raw_parts(self.headers, self.header_count.into()) }
+    }
+
+    /// The object's name as the loader has it; empty for the program itself.
+    ///
+    /// # Safety
+    /// As for [`ObjectInfo::program_headers`].
+    pub(crate) unsafe fn name(&self) -> &'static CStr {
+        // SAFETY: the caller's promise; the loader's names are C strings.
+        if self.name.is_null() { c"" } else { unsafe { CStr::from_ptr(self.name) } }
+    }
+
+    /// A number that grows with every load and unload.
+    pub(crate) fn changes(&self) -> u64 {
+        self.adds.wrapping_add(self.subs)
+    }
+}
+
+type Callback = unsafe extern "C" fn(*const ObjectInfo, usize, *mut c_void) -> c_int;
+type Iterate = unsafe extern "C" fn(Callback, *mut c_void) -> c_int;
+
+/// The address of an import that may be absent, which is then 0.
+macro_rules! weak_import {
+    ($name:literal) => {{
+        let address: usize;
+        // SAFETY: loads the entry of the global offset table that the loader filled, or left 0.
+        unsafe {
+            asm!(
+                concat!(".weak ", $name),
+                concat!("mov {}, [rip + ", $name, "@GOTPCREL]"),
+                out(reg) address,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// The environment the program started with, as name=value strings.
+pub(crate) fn environment() -> impl Iterator<Item = &'static CStr> {
+    let variable = weak_import!("environ") as *const *const *const c_char;
+    // SAFETY: if the import is there it is the C library's `char **environ`.
+    let mut next = if variable.is_null() { core::ptr::null() } else { unsafe { *variable } };
+    core::iter::from_fn(move || {
+        // SAFETY: `environ` is null or an array of strings that ends with null.
+        unsafe {
+            let entry = next.as_ref().copied().filter(|entry| !entry.is_null())?;
+            next = next.add(1);
+            Some(CStr::from_ptr(entry))
+        }
+    })
+}
+
+/// Calls `visit` for every loaded object in the loader's order, until it returns false. The loader's lock is
+/// held meanwhile, so `visit` takes no lock that anyone holds while calling this.
+pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
+    unsafe extern "C" fn each(info: *const ObjectInfo, _size: usize, data: *mut c_void) -> c_int {
+        // SAFETY: `data` is the reference passed below; `info` is live during the call.
+        unsafe {
+            let visit = &mut *data.cast::<&mut dyn FnMut(&ObjectInfo) -> bool>();
+            c_int::from(!visit(&*info))
+        }
+    }
+    let address = weak_import!("dl_iterate_phdr");
+    if address == 0 {
+        return;
+    }
+    let mut visit = visit;
+    // SAFETY: the import is the C library's function of this type.
+    unsafe {
+        let iterate = core::mem::transmute::<usize, Iterate>(address);
+        iterate(each, (&raw mut visit).cast());
+    }
+}
+
+/// A function of the program by name, found once and then remembered.
+pub(crate) struct Real {
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static CStr) -> Real {
+        Real { name, address: AtomicUsize::new(0) }
+    }
+
+    /// The address, looked up now if it was not found before: its library may have been loaded since.
+    pub(crate) fn address(&self) -> Option<usize> {
+        match self.address.load(Ordering::Relaxed) {
+            0 => {
+                resolve(&[self]);
+                Some(self.address.load(Ordering::Relaxed)).filter(|address| *address != 0)
+            }
+            address => Some(address),
+        }
+    }
+
+    /// The address if it was found before; takes no lock.
+    pub(crate) fn known(&self) -> Option<usize> {
+        Some(self.address.load(Ordering::Relaxed)).filter(|address| *address != 0)
+    }
+
+    /// Where the address is kept, for code in assembly.
+    pub(crate) const fn cell(&self) -> &AtomicUsize {
+        &self.address
+    }
+}
+
+/// The vDSO's `clock_gettime`, if there is one.
+pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
+    let vdso = crate::auxiliary::vdso();
+    let mut found = None;
+    visit_objects(&mut |object| {
+        // SAFETY: the loader vouches for the object while it visits it.
+        if let Some(symbols) = unsafe { Symbols::of_object(object) }
+            && symbols.holds(vdso)
+        {
+            found = symbols.find(c"__vdso_clock_gettime", true);
+        }
+        found.is_none()
+    });
+    // SAFETY: the kernel's function of this type; the vDSO is never unmapped.
+    found.map(|address| unsafe { core::mem::transmute::<usize, handler::clock::ClockGettime>(address as usize) })
+}
+
+/// Looks `functions` up in all objects after this library, then (hidden versions only) once more.
+pub(crate) fn resolve(functions: &[&Real]) {
+    let own = resolve as fn(&[&Real]) as usize as u64;
+    for allow_hidden in [false, true] {
+        let mut after_own = false;
+        visit_objects(&mut |object| {
+            // SAFETY: the loader vouches for the object while it visits it.
+            let Some(symbols) = (unsafe { Symbols::of_object(object) }) else { return true };
+            if symbols.holds(own) {
+                after_own = true;
+                return true;
+            }
+            if after_own {
+                for function in functions.iter().filter(|function| function.known().is_none()) {
+                    if let Some(address) = symbols.find(function.name, allow_hidden) {
+                        function.address.store(address as usize, Ordering::Relaxed);
+                    }
+                }
+            }
+            functions.iter().any(|function| function.known().is_none())
+        });
+        if functions.iter().all(|function| function.known().is_some()) {
+            return;
+        }
+    }
+}
