@@ -1,48 +1,79 @@
 //! The functions of the C library that this library stands in front of.
 //!
-//! Each does what the program asked, by the real function, and tells the agent what it must know.
+//! Each does what the program asked, by the real function, and tells the agent what it must know. In a child of
+//! `vfork`, which runs in its parent's memory, each does what the program asked and nothing else.
 
-use core::ffi::{c_int, c_void};
+mod exec;
+mod loader;
+mod seccomp;
+mod signals;
+mod timers;
+mod threads;
 
-use handler::process;
+use core::ffi::c_int;
 
-use crate::process as life;
+use handler::process::{self, Recording};
+
 use crate::symbols::{self, Real};
-use crate::threads;
+
+static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
 
 /// Looks up every function behind this library, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
-    let mut all: alloc::vec::Vec<&Real> = alloc::vec::Vec::new();
-    all.extend(threads::REAL);
-    all.extend(life::REAL);
-    symbols::resolve(&all);
+    let groups: [&[&Real]; 8] = [
+        &[&ERRNO_LOCATION],
+        &crate::threads::REAL,
+        &crate::process::REAL,
+        &exec::REAL,
+        &loader::REAL,
+        &seccomp::REAL,
+        &signals::REAL,
+        &threads::REAL,
+    ];
+    symbols::resolve(&groups.concat());
+    timers::find_real_functions();
 }
 
-/// POSIX `pthread_create`.
-///
-/// # Safety
-/// As POSIX says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_create(
-    thread: *mut c_void,
-    attributes: *const c_void,
-    routine: usize,
-    argument: usize,
-) -> c_int {
-    type Create = unsafe extern "C" fn(*mut c_void, *const c_void, usize, usize) -> c_int;
-    let Some(real) = threads::PTHREAD_CREATE.address() else { return libc::EAGAIN };
-    // SAFETY: the C library's function of this type.
-    let real = unsafe { core::mem::transmute::<usize, Create>(real) };
-    if process::recording().is_none() || process::is_filtered() {
-        // SAFETY: passed on as they came.
-        return unsafe { real(thread, attributes, routine, argument) };
-    }
-    let start = threads::prepare(routine, argument);
-    // SAFETY: the trampoline takes `start` and runs the routine with its argument.
-    let result = unsafe { real(thread, attributes, threads::trampoline(), start as usize) };
-    if result != 0 {
-        // SAFETY: no thread came of it.
-        unsafe { threads::cancel(start) };
-    }
-    result
+/// Forgets, in a forked child, the timers it does not inherit.
+pub(crate) fn forget_timers() {
+    timers::forget();
 }
+
+/// The recording, if this call is made by the process that owns it.
+fn own_recording() -> Option<&'static Recording> {
+    process::recording().filter(|_| crate::agent::is_own_process())
+}
+
+/// Sets the calling thread's `errno`, for a function that fails here, and gives the customary -1.
+fn fail(errno: c_int) -> c_int {
+    type Location = unsafe extern "C" fn() -> *mut c_int;
+    if let Some(location) = ERRNO_LOCATION.address() {
+        // SAFETY: the C library's function of this type; its result is the thread's own variable.
+        unsafe { *core::mem::transmute::<usize, Location>(location)() = errno };
+    }
+    -1
+}
+
+/// Declares real functions, with the array of all of them that [`find_real_functions`] wants.
+macro_rules! real_functions {
+    ($($constant:ident = $name:literal;)*) => {
+        $(static $constant: $crate::symbols::Real = $crate::symbols::Real::new($name);)*
+        /// All functions of the C library that this module needs.
+        pub(super) static REAL: [&$crate::symbols::Real; [$($name),*].len()] = [$(&$constant),*];
+    };
+}
+use real_functions;
+
+/// Calls a real function as the given type, or gives up with `$missing` if the C library has none.
+macro_rules! call_real {
+    ($constant:ident as fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), else $missing:expr) => {
+        match $constant.address() {
+            // SAFETY: the C library's function of this name has this type; the arguments are the program's own.
+            Some(address) => unsafe {
+                core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(address)($($argument),*)
+            },
+            None => $missing,
+        }
+    };
+}
+use call_real;

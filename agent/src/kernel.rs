@@ -110,7 +110,7 @@ impl File {
         NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
     }
 
-    /// Size, owner, mode, device and inode.
+    /// Size, owner and mode.
     pub(crate) fn status(&self) -> Result<Status, Errno> {
         let mut raw = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel writes one `stat` of its own layout, which is libc's on x86-64.
@@ -121,8 +121,6 @@ impl File {
                 size: raw.st_size as u64,
                 owner: raw.st_uid,
                 mode: raw.st_mode,
-                device: raw.st_dev,
-                inode: raw.st_ino,
             })
         }
     }
@@ -133,8 +131,6 @@ pub(crate) struct Status {
     pub(crate) size: u64,
     pub(crate) owner: u32,
     pub(crate) mode: u32,
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
 }
 
 /// A new private mapping of `bytes`, zeroed.

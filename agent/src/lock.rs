@@ -39,23 +39,11 @@ impl Lock {
         }
         Held { lock: self, mask }
     }
-
-    /// Takes the lock if it is free. Signals stay as they are if it is not.
-    pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
-        let mask = sys::set_signal_mask(!0);
-        match self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(Held { lock: self, mask }),
-            Err(_) => {
-                sys::set_signal_mask(mask);
-                None
-            }
-        }
-    }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // Pairs with the acquires in `hold` and `try_hold`.
+        // Pairs with the acquires in `hold`.
         if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
             sys::futex_wake_one(self.lock.word.as_ptr());
         }

@@ -11,10 +11,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
-use handler::process::{self, Snapshot};
+use handler::process::{self, Recording, Snapshot};
 use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::{Module, Modules, RuleCache, Section, Table};
 
+use crate::agent;
+use crate::journal::ModuleNews;
 use crate::lock::{Lock, Masked};
 use crate::sections;
 use crate::symbols::{self, ObjectInfo};
@@ -150,9 +152,13 @@ pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
     });
 }
 
-/// Frees retired snapshots that no handler uses any more.
-pub(crate) fn sweep() {
-    with_registry(Registry::sweep);
+/// Looks at the loaded objects again if something may have changed.
+pub(crate) fn refresh(recording: &Recording) {
+    if process::take_stale()
+        && let Some(agent) = agent::get()
+    {
+        rescan(Stage::Later, &agent.names, &mut ModuleNews(recording));
+    }
 }
 
 /// Tells `listener` of all objects, for a new region.

@@ -17,8 +17,9 @@ use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
 use crate::journal::{self, ModuleNews};
+use crate::interpose;
 use crate::kernel;
-use crate::lock::{Held, Lock};
+use crate::lock::{Held, Lock, Masked};
 use crate::modules;
 use crate::session::{self, Failure, Myself};
 use crate::signals;
@@ -74,7 +75,7 @@ pub(crate) fn publish(recording: &'static Recording) -> bool {
 /// Starts the process-wide timer, if that is the source.
 pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     if recording.source == Source::ProcessTimer
-        && let Err(error) = sources::set_process_timer(agent.config.period_ns())
+        && let Err(error) = sources::start_process_timer(agent.config.period_ns())
     {
         journal::tell_setting(recording, b"process timer failed", alloc::format!("errno {}", error.0).as_bytes());
     }
@@ -121,7 +122,7 @@ pub(crate) unsafe extern "C" fn after_fork_parent() {
 
 /// After a fork, in the child.
 pub(crate) unsafe extern "C" fn after_fork_child() {
-    let _masked = crate::lock::Masked::new();
+    let _masked = Masked::new();
     // The locks were taken with the signals blocked as they were before the fork.
     give_back();
     become_child();
@@ -135,6 +136,7 @@ pub(crate) fn become_child() {
     // SAFETY: a published recording is never freed.
     let Some(before) = (unsafe { bell.as_ref() }) else { return };
     process::forget();
+    interpose::forget_timers();
     if before.is_over() {
         return;
     }
@@ -176,15 +178,56 @@ pub(crate) fn watch_forks() {
     }
 }
 
+/// Leaves nothing armed or pending that could kill the image that comes next. `program_timer` tells what is left
+/// of the program's own ITIMER_PROF, which an exec passes on.
+pub(crate) fn before_exec(
+    recording: &Recording,
+    path: &[u8],
+    program_timer: impl FnOnce() -> libc::itimerval,
+) {
+    if process::is_filtered() {
+        return;
+    }
+    let _masked = Masked::new();
+    journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
+    // SAFETY: null or a slot, which is never unmapped.
+    if let Some(slot) = unsafe { slot::current().as_ref() }
+        && slot.cursor.close(&recording.region).wake
+    {
+        recording.ring();
+    }
+    signals::uncover();
+    if recording.source == Source::ProcessTimer {
+        sources::stop_process_timer();
+        signals::drain_process_timer();
+        let left = program_timer();
+        if left.it_value.tv_sec != 0 || left.it_value.tv_usec != 0 {
+            let _ = sources::set_process_timer(&left);
+        }
+    }
+}
+
+/// Goes on as before an exec that did not happen.
+pub(crate) fn after_failed_exec(recording: &Recording) {
+    if process::is_filtered() {
+        return;
+    }
+    let _masked = Masked::new();
+    signals::cover();
+    if let Some(agent) = agent::get() {
+        start_source(recording, agent);
+    }
+}
+
 /// The process is ending by `exit`: what this thread has goes to the reader.
 pub(crate) fn end() {
-    let _masked = crate::lock::Masked::new();
+    let _masked = Masked::new();
     let Some(recording) = process::recording() else { return };
     if !agent::is_own_process() || process::is_filtered() {
         return;
     }
     if recording.source == Source::ProcessTimer {
-        let _ = sources::set_process_timer(0);
+        sources::stop_process_timer();
     }
     // SAFETY: null or a slot, which is never unmapped.
     if let Some(slot) = unsafe { slot::current().as_ref() } {

@@ -5,9 +5,10 @@
 //! given to the kernel too, because the kernel applies them before any handler runs.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::arch::global_asm;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use handler::chain::{self, Disposition};
 use handler::sys::SIGSET_BYTES;
@@ -63,11 +64,24 @@ const SA_RESTORER: c_int = 0x0400_0000;
 /// The kernel's `struct sigaction`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct KernelAction {
+pub(crate) struct KernelAction {
     handler: usize,
     flags: u64,
     restorer: usize,
     mask: u64,
+}
+
+impl KernelAction {
+    /// What the program asks with it.
+    pub(crate) fn disposition(&self) -> Disposition {
+        Disposition { handler: self.handler, flags: self.flags as c_int & !SA_RESTORER, mask: self.mask }
+    }
+
+    /// The kernel's form of `disposition`.
+    pub(crate) fn of(disposition: &Disposition) -> KernelAction {
+        let Disposition { handler, flags, mask } = *disposition;
+        KernelAction { handler, flags: flags as u32 as u64, restorer: 0, mask }
+    }
 }
 
 /// Replaces the kernel's disposition of the signal and returns the one before.
@@ -102,6 +116,12 @@ struct Kept {
 
 static KEPT: AtomicPtr<Kept> = AtomicPtr::new(core::ptr::null_mut());
 static LOCK: Lock = Lock::new();
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// True once the kernel's disposition is ours.
+pub(crate) fn is_taken() -> bool {
+    TAKEN.load(Ordering::Acquire)
+}
 
 /// The lock that a fork must hold, so that the child finds it free.
 pub(crate) fn lock() -> &'static Lock {
@@ -127,10 +147,11 @@ fn keep(wanted: Disposition) -> &'static Disposition {
 pub(crate) fn take_over() -> Result<(), Errno> {
     let _held = LOCK.hold();
     let before = exchange(None)?;
-    let inherited =
-        Disposition { handler: before.handler, flags: before.flags as c_int & !SA_RESTORER, mask: before.mask };
-    chain::set_disposition(keep(inherited));
-    install_for(&inherited).map(drop)
+    let inherited = keep(before.disposition());
+    chain::set_disposition(inherited);
+    install_for(inherited)?;
+    TAKEN.store(true, Ordering::Release);
+    Ok(())
 }
 
 /// Replaces the program's disposition (if `new`), and returns the one before.
@@ -150,6 +171,39 @@ pub(crate) fn change(new: Option<Disposition>) -> Disposition {
 pub(crate) fn uncover() {
     if chain::disposition().handler == libc::SIG_IGN {
         let _ = exchange(Some(&KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 }));
+    }
+}
+
+/// Takes pending signals of ITIMER_PROF off the queue; the signal is blocked and the timer stopped. What others
+/// sent is queued again.
+pub(crate) fn drain_process_timer() {
+    const SI_KERNEL: i32 = 0x80;
+    let set = 1u64 << (SIGNAL - 1);
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut others: Vec<[u64; 16]> = Vec::new();
+    loop {
+        let mut info = [0u64; 16];
+        let arguments = [
+            (&raw const set) as usize,
+            (&raw mut info) as usize,
+            (&raw const now) as usize,
+            SIGSET_BYTES,
+            0,
+            0,
+        ];
+        // SAFETY: the kernel reads a set and a time, and writes one `siginfo` of 128 bytes.
+        if unsafe { kernel::call(libc::SYS_rt_sigtimedwait, arguments) }.is_err() {
+            break;
+        }
+        if info[1] as u32 as i32 != SI_KERNEL {
+            others.push(info);
+        }
+    }
+    for info in others {
+        let arguments =
+            [handler::sys::process_id() as usize, SIGNAL as usize, (&raw const info) as usize, 0, 0, 0];
+        // SAFETY: the kernel reads one `siginfo`; a process may send itself any.
+        let _ = unsafe { kernel::call(libc::SYS_rt_sigqueueinfo, arguments) };
     }
 }
 

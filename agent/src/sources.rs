@@ -65,17 +65,38 @@ pub(crate) fn arm_thread(slot: &Slot, period_ns: u64) -> Result<(), Errno> {
     let arguments = [cpu_clock(tid), (&raw const event) as usize, (&raw mut timer) as usize, 0, 0, 0];
     // SAFETY: the kernel reads one `sigevent` and writes one timer id.
     unsafe { kernel::call(libc::SYS_timer_create, arguments) }?;
+    slot.set_timer(timer);
     let time = libc::itimerspec {
         it_interval: timespec(period_ns),
         it_value: timespec(first_expiry(period_ns, tid.into())),
     };
-    slot.set_timer(timer);
-    // SAFETY: the kernel reads one `itimerspec`; the timer is ours.
-    unsafe {
-        kernel::call(libc::SYS_timer_settime, [timer as usize, 0, (&raw const time) as usize, 0, 0, 0])
-    }
-    .map(drop)
+    set_timer(timer, &time)
 }
+
+/// Makes a timer on the process's CPU clock that sends `signal` with `value` to the process.
+pub(crate) fn create_process_clock_timer(signal: i32, value: usize) -> Result<i32, Errno> {
+    let event =
+        SignalEvent { value, signal, notify: libc::SIGEV_SIGNAL, thread: 0, padding: [0; 11] };
+    let mut timer = 0i32;
+    let clock = libc::CLOCK_PROCESS_CPUTIME_ID as usize;
+    let arguments = [clock, (&raw const event) as usize, (&raw mut timer) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one `sigevent` and writes one timer id.
+    unsafe { kernel::call(libc::SYS_timer_create, arguments) }?;
+    Ok(timer)
+}
+
+/// Sets a timer made here.
+pub(crate) fn set_timer(timer: i32, time: &libc::itimerspec) -> Result<(), Errno> {
+    let arguments = [timer as usize, 0, core::ptr::from_ref(time) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one `itimerspec`; the timer is ours.
+    unsafe { kernel::call(libc::SYS_timer_settime, arguments) }.map(drop)
+}
+
+/// A stopped timer.
+pub(crate) const NEVER: libc::itimerspec = libc::itimerspec {
+    it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+    it_value: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+};
 
 /// Deletes the timer of the slot's thread, if it has one.
 pub(crate) fn disarm_thread(slot: &Slot) {
@@ -87,18 +108,23 @@ pub(crate) fn disarm_thread(slot: &Slot) {
     }
 }
 
-/// Arms ITIMER_PROF; 0 disarms it.
-pub(crate) fn set_process_timer(period_ns: u64) -> Result<(), Errno> {
+/// Arms ITIMER_PROF with our period.
+pub(crate) fn start_process_timer(period_ns: u64) -> Result<(), Errno> {
+    set_process_timer(&libc::itimerval {
+        it_interval: timeval(period_ns),
+        it_value: timeval(first_expiry(period_ns, 0)),
+    })
+}
+
+/// Stops ITIMER_PROF.
+pub(crate) fn stop_process_timer() {
     let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let time = if period_ns == 0 {
-        libc::itimerval { it_interval: zero, it_value: zero }
-    } else {
-        libc::itimerval {
-            it_interval: timeval(period_ns),
-            it_value: timeval(first_expiry(period_ns, 0)),
-        }
-    };
-    let arguments = [libc::ITIMER_PROF as usize, (&raw const time) as usize, 0, 0, 0, 0];
+    let _ = set_process_timer(&libc::itimerval { it_interval: zero, it_value: zero });
+}
+
+/// Sets ITIMER_PROF.
+pub(crate) fn set_process_timer(time: &libc::itimerval) -> Result<(), Errno> {
+    let arguments = [libc::ITIMER_PROF as usize, core::ptr::from_ref(time) as usize, 0, 0, 0, 0];
     // SAFETY: the kernel reads one `itimerval`.
     unsafe { kernel::call(libc::SYS_setitimer, arguments) }.map(drop)
 }

@@ -133,11 +133,6 @@ impl Real {
     pub(crate) fn known(&self) -> Option<usize> {
         Some(self.address.load(Ordering::Relaxed)).filter(|address| *address != 0)
     }
-
-    /// Where the address is kept, for code in assembly.
-    pub(crate) const fn cell(&self) -> &AtomicUsize {
-        &self.address
-    }
 }
 
 /// The vDSO's `clock_gettime`, if there is one.

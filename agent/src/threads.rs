@@ -323,7 +323,7 @@ fn own_stack() -> Bounds {
 }
 
 /// The thread pointer, whose first word is itself (x86-64 TLS ABI).
-fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     let pointer;
     // SAFETY: every thread with a C library has one.
     unsafe { core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };

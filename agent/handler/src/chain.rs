@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::context::Context;
 use crate::sys;
+use crate::tick;
 
 /// What the program wants done with the signal. Immutable once published and never freed, so that a handler
 /// may read it at any time.
@@ -41,6 +42,11 @@ pub fn set_disposition(disposition: &'static Disposition) {
     CURRENT.store(ptr::from_ref(disposition).cast_mut(), Ordering::Release);
 }
 
+/// What the timer that stands in for the program's ITIMER_PROF carries in its signals.
+pub fn stand_in() -> usize {
+    (&raw const CURRENT) as usize
+}
+
 /// The bit of `signal` in a kernel signal set.
 const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
@@ -52,6 +58,8 @@ const fn bit(signal: c_int) -> u64 {
 /// The arguments are those of a running SA_SIGINFO handler of `signal`.
 #[cold]
 pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a live `siginfo`.
+    unsafe { tick::disguise(info, stand_in()) };
     let wanted = disposition();
     match wanted.handler {
         libc::SIG_IGN => {}

@@ -138,9 +138,9 @@ pub fn take_stale() -> bool {
     STALE.load(Ordering::Relaxed) && STALE.swap(false, Ordering::Relaxed)
 }
 
-/// Notes that from now on a system call may kill.
-pub fn set_filtered() {
-    FILTERED.store(true, Ordering::Relaxed);
+/// Notes whether a system call may kill.
+pub fn set_filtered(filtered: bool) {
+    FILTERED.store(filtered, Ordering::Relaxed);
 }
 
 /// True if a system call that the program would not make itself may kill.

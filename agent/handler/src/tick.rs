@@ -25,6 +25,18 @@ struct TimerInfo {
 const SI_TIMER: i32 = -2;
 const SI_KERNEL: i32 = 0x80;
 
+/// Makes the signal of a timer that carries `stand_in` look like that of ITIMER_PROF.
+///
+/// # Safety
+/// `info` is the second argument of a running SA_SIGINFO handler.
+pub(crate) unsafe fn disguise(info: *mut libc::siginfo_t, stand_in: usize) {
+    // SAFETY: the kernel's `siginfo` has 128 bytes, in memory of the handler's own frame.
+    let info = unsafe { &mut *info.cast::<TimerInfo>() };
+    if info.code == SI_TIMER && info.value == stand_in {
+        *info = TimerInfo { signal: info.signal, errno: 0, code: SI_KERNEL, padding: 0, timer: 0, overrun: 0, value: 0 };
+    }
+}
+
 /// An expiry.
 pub struct Tick {
     /// Timer periods that this signal stands for.

@@ -1,0 +1,235 @@
+//! Becoming another program.
+//!
+//! A running ITIMER_PROF survives an exec and its signal would kill the new image, so it is stopped before, and
+//! started again if the exec fails. Per-thread timers are deleted by the kernel, with their pending signals. Some
+//! execs are never seen here (those that the C library makes itself); with the default source nothing depends on it.
+
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int, c_long};
+
+use super::{call_real, fail, own_recording, real_functions};
+use crate::process;
+
+real_functions! {
+    EXECVE = c"execve";
+    EXECVPE = c"execvpe";
+    EXECVP = c"execvp";
+    EXECV = c"execv";
+    FEXECVE = c"fexecve";
+    EXECVEAT = c"execveat";
+}
+
+type Strings = *const *const c_char;
+
+/// Prepares for an exec of `path` (an address, 0 if not known), makes it, and undoes the preparation if it fails.
+pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
+    let recording = own_recording();
+    if let Some(recording) = recording {
+        // SAFETY: null or the program's string.
+        let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
+        process::before_exec(recording, path.to_bytes(), super::timers::get);
+    }
+    let result = exec();
+    if let Some(recording) = recording {
+        process::after_failed_exec(recording);
+    }
+    result
+}
+
+/// POSIX `execve`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    around(path as usize, || {
+        call_real!(
+            EXECVE as fn(*const c_char, Strings, Strings) -> c_int,
+            (path, arguments, environment),
+            else fail(libc::ENOSYS)
+        )
+        .into()
+    }) as c_int
+}
+
+/// POSIX `execv`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    around(path as usize, || {
+        call_real!(EXECV as fn(*const c_char, Strings) -> c_int, (path, arguments), else fail(libc::ENOSYS)).into()
+    }) as c_int
+}
+
+/// POSIX `execvp`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    around(file as usize, || {
+        call_real!(EXECVP as fn(*const c_char, Strings) -> c_int, (file, arguments), else fail(libc::ENOSYS)).into()
+    }) as c_int
+}
+
+/// GNU `execvpe`.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    around(file as usize, || {
+        call_real!(
+            EXECVPE as fn(*const c_char, Strings, Strings) -> c_int,
+            (file, arguments, environment),
+            else fail(libc::ENOSYS)
+        )
+        .into()
+    }) as c_int
+}
+
+/// POSIX `fexecve`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
+    around(0, || {
+        call_real!(
+            FEXECVE as fn(c_int, Strings, Strings) -> c_int,
+            (file, arguments, environment),
+            else fail(libc::ENOSYS)
+        )
+        .into()
+    }) as c_int
+}
+
+/// Linux `execveat`.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    around(path as usize, || {
+        call_real!(
+            EXECVEAT as fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
+            (directory, path, arguments, environment, flags),
+            else fail(libc::ENOSYS)
+        )
+        .into()
+    }) as c_int
+}
+
+/// Defines a function that takes its program's arguments one by one: the words after the path are those in five
+/// registers and those above the return address, which are gathered into one array.
+macro_rules! listed {
+    ($(#[$attribute:meta])* $name:ident => $gathered:ident) => {
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name(path: *const c_char) -> c_int {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                // The words in registers, as an array; then the address of those on the stack.
+                "lea rax, [rsp + 8]",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rsi, rsp",
+                "mov rdx, rax",
+                "call {gathered}",
+                "add rsp, 40",
+                ".cfi_adjust_cfa_offset -40",
+                "ret",
+                ".cfi_endproc",
+                gathered = sym $gathered,
+            )
+        }
+    };
+}
+
+listed! {
+    /// POSIX `execl`.
+    ///
+    /// # Safety
+    /// As POSIX says.
+    execl => gathered_execl
+}
+listed! {
+    /// POSIX `execlp`.
+    ///
+    /// # Safety
+    /// As POSIX says.
+    execlp => gathered_execlp
+}
+listed! {
+    /// POSIX `execle`.
+    ///
+    /// # Safety
+    /// As POSIX says.
+    execle => gathered_execle
+}
+
+/// Words in registers after the first argument.
+const IN_REGISTERS: usize = 5;
+
+/// Word `index` of the arguments after the path.
+///
+/// # Safety
+/// `registers` and `stack` are as `listed` makes them, and the caller passed that many.
+unsafe fn word(registers: Strings, stack: Strings, index: usize) -> *const c_char {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) }
+    }
+}
+
+/// The arguments up to and with the null that ends them.
+///
+/// # Safety
+/// As for [`word`]; the arguments end with null.
+unsafe fn gather(registers: Strings, stack: Strings) -> Vec<*const c_char> {
+    let mut words = Vec::new();
+    loop {
+        // SAFETY: not beyond the null.
+        let next = unsafe { word(registers, stack, words.len()) };
+        words.push(next);
+        if next.is_null() {
+            return words;
+        }
+    }
+}
+
+unsafe extern "C" fn gathered_execl(path: *const c_char, registers: Strings, stack: Strings) -> c_int {
+    // SAFETY: `listed` passes the caller's arguments.
+    unsafe { execv(path, gather(registers, stack).as_ptr()) }
+}
+
+unsafe extern "C" fn gathered_execlp(file: *const c_char, registers: Strings, stack: Strings) -> c_int {
+    // SAFETY: `listed` passes the caller's arguments.
+    unsafe { execvp(file, gather(registers, stack).as_ptr()) }
+}
+
+unsafe extern "C" fn gathered_execle(path: *const c_char, registers: Strings, stack: Strings) -> c_int {
+    // SAFETY: `listed` passes the caller's arguments; the environment follows the null.
+    unsafe {
+        let words = gather(registers, stack);
+        let environment = word(registers, stack, words.len());
+        execve(path, words.as_ptr(), environment.cast())
+    }
+}

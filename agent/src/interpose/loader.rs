@@ -1,0 +1,134 @@
+//! Loading and unloading of libraries.
+//!
+//! A real `dlopen` looks at its caller: a library named without a slash is searched along the caller's RUNPATH. So
+//! for such names, and for `dlsym`, the wrapper jumps to the real function, which then returns to the program.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use handler::process;
+
+use super::{call_real, own_recording, real_functions};
+use crate::modules;
+
+real_functions! {
+    DLOPEN = c"dlopen";
+    DLCLOSE = c"dlclose";
+    DLSYM = c"dlsym";
+    GLIBC_VERSION = c"gnu_get_libc_version";
+}
+
+/// POSIX `dlopen`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {plan}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp rax",
+        ".cfi_endproc",
+        plan = sym plan_dlopen,
+    )
+}
+
+/// Where `dlopen` is to jump for `path`.
+unsafe extern "C" fn plan_dlopen(path: *const c_char) -> usize {
+    // SAFETY: null or the program's string.
+    let searched = !path.is_null() && {
+        let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+        !name.contains(&b'/') || name.contains(&b'$')
+    };
+    match DLOPEN.address() {
+        Some(real) if searched && GLIBC_VERSION.address().is_some() => {
+            // The new objects are looked at by the next call that comes here, which is most often `dlsym`.
+            process::set_stale();
+            real
+        }
+        _ => opened as unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void as usize,
+    }
+}
+
+unsafe extern "C" fn opened(path: *const c_char, flags: c_int) -> *mut c_void {
+    let result = call_real!(
+        DLOPEN as fn(*const c_char, c_int) -> *mut c_void,
+        (path, flags),
+        else core::ptr::null_mut()
+    );
+    if !path.is_null() {
+        process::set_stale();
+        refresh();
+    }
+    result
+}
+
+/// POSIX `dlclose`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let result = call_real!(DLCLOSE as fn(*mut c_void) -> c_int, (handle), else -1);
+    process::set_stale();
+    refresh();
+    result
+}
+
+/// POSIX `dlsym`. Here only because it most often follows a `dlopen` that could not be followed.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {plan}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp rax",
+        ".cfi_endproc",
+        plan = sym plan_dlsym,
+    )
+}
+
+unsafe extern "C" fn plan_dlsym() -> usize {
+    refresh();
+    DLSYM.address().unwrap_or(nothing as unsafe extern "C" fn() -> usize as usize)
+}
+
+/// What `dlsym` finds where there is no `dlsym`.
+unsafe extern "C" fn nothing() -> usize {
+    0
+}
+
+/// Looks at the loaded objects again, if something may have changed.
+fn refresh() {
+    if let Some(recording) = own_recording() {
+        modules::refresh(recording);
+    }
+}
+

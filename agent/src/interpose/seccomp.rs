@@ -1,0 +1,135 @@
+//! System calls that restrict system calls, and bare ones that would pass us by.
+//!
+//! Once the program has installed a filter, any call that the program would not make itself may kill it. From then
+//! on the agent makes none: no timers for new threads, no probes, no wakes of the reader.
+
+use core::ffi::{c_int, c_long, c_ulong};
+
+use handler::process;
+
+use super::{call_real, exec, fail, real_functions, signals};
+
+real_functions! {
+    PRCTL = c"prctl";
+    SYSCALL = c"syscall";
+}
+
+/// Remembers that calls may be filtered, unless the filter could not be installed.
+fn filtering(install: impl FnOnce() -> c_long) -> c_long {
+    let before = process::is_filtered();
+    process::set_filtered(true);
+    let result = install();
+    if result < 0 {
+        process::set_filtered(before);
+    }
+    result
+}
+
+/// Linux `prctl`.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn prctl(
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_int {
+    let real = || {
+        call_real!(
+            PRCTL as fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,
+            (option, second, third, fourth, fifth),
+            else fail(libc::ENOSYS)
+        )
+    };
+    match option {
+        libc::PR_SET_SECCOMP if crate::agent::is_own_process() => filtering(|| real().into()) as c_int,
+        libc::PR_SET_NAME => {
+            let result = real();
+            super::threads::renamed();
+            result
+        }
+        _ => real(),
+    }
+}
+
+/// The C library's `syscall`. All but a few calls jump straight on.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, {seccomp}",
+        "je 2f",
+        "cmp rdi, {prctl}",
+        "je 2f",
+        "cmp rdi, {execve}",
+        "je 2f",
+        "cmp rdi, {execveat}",
+        "je 2f",
+        "cmp rdi, {rt_sigaction}",
+        "je 2f",
+        "mov rax, [rip + {real}]",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        // number and five arguments in registers, the sixth above the return address.
+        "2:",
+        "push [rsp + 8]",
+        ".cfi_adjust_cfa_offset 8",
+        "call {seen}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+        ".cfi_endproc",
+        seccomp = const libc::SYS_seccomp,
+        prctl = const libc::SYS_prctl,
+        execve = const libc::SYS_execve,
+        execveat = const libc::SYS_execveat,
+        rt_sigaction = const libc::SYS_rt_sigaction,
+        real = sym REAL_SYSCALL,
+        seen = sym seen,
+    )
+}
+
+/// The real `syscall`, for the jump; 0 until it is known.
+static REAL_SYSCALL: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+
+unsafe extern "C" fn seen(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    let real = || {
+        call_real!(
+            SYSCALL as fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
+            (number, first, second, third, fourth, fifth, sixth),
+            else fail(libc::ENOSYS).into()
+        )
+    };
+    if let Some(address) = SYSCALL.known() {
+        REAL_SYSCALL.store(address, core::sync::atomic::Ordering::Relaxed);
+    }
+    let sets_filter = match number {
+        libc::SYS_seccomp => first <= libc::SECCOMP_SET_MODE_FILTER as usize,
+        libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize,
+        _ => false,
+    };
+    match number {
+        _ if sets_filter && crate::agent::is_own_process() => filtering(real),
+        libc::SYS_execve => exec::around(first, real),
+        libc::SYS_execveat => exec::around(second, real),
+        // SAFETY: the arguments are those of the call.
+        libc::SYS_rt_sigaction => unsafe { signals::bare(first, second, third, fourth) }.unwrap_or_else(real),
+        _ => real(),
+    }
+}

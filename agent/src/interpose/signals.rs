@@ -1,0 +1,215 @@
+//! The program's requests about the sampling signal.
+
+use core::ffi::c_int;
+
+use handler::chain::Disposition;
+use handler::sys;
+
+use super::{call_real, fail, real_functions};
+use crate::signals::{self, KernelAction};
+use crate::sources::SIGNAL;
+
+real_functions! {
+    SIGACTION = c"sigaction";
+    SIGNAL_BSD = c"signal";
+    SIGNAL_SYSV = c"sysv_signal";
+    SIGSET = c"sigset";
+    SIGIGNORE = c"sigignore";
+    SIGINTERRUPT = c"siginterrupt";
+}
+
+const SIG_HOLD: usize = 2;
+/// The sampling signal's bit in a kernel signal set.
+const BIT: u64 = 1 << (SIGNAL - 1);
+
+/// `struct sigaction` of glibc and musl.
+#[repr(C)]
+pub(crate) struct Action {
+    handler: usize,
+    mask: [u64; 16],
+    flags: c_int,
+    restorer: usize,
+}
+
+impl Action {
+    fn disposition(&self) -> Disposition {
+        Disposition { handler: self.handler, flags: self.flags, mask: self.mask[0] }
+    }
+
+    fn set(&mut self, disposition: &Disposition) {
+        self.handler = disposition.handler;
+        self.mask = [0; 16];
+        self.mask[0] = disposition.mask;
+        self.flags = disposition.flags;
+    }
+}
+
+/// True if a request about `signal` is to be served here.
+fn is_served(signal: c_int) -> bool {
+    signal == SIGNAL && signals::is_taken() && crate::agent::is_own_process()
+}
+
+/// POSIX `sigaction`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+    if !is_served(signal) {
+        return call_real!(
+            SIGACTION as fn(c_int, *const Action, *mut Action) -> c_int,
+            (signal, new, old),
+            else fail(libc::ENOSYS)
+        );
+    }
+    // SAFETY: null or the program's own.
+    unsafe {
+        let before = signals::change(new.as_ref().map(Action::disposition));
+        if let Some(old) = old.as_mut() {
+            old.set(&before);
+        }
+    }
+    0
+}
+
+/// glibc's other name of `sigaction`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+    // SAFETY: the same function.
+    unsafe { sigaction(signal, new, old) }
+}
+
+/// Changes to a handler without its own mask, and gives the handler before.
+fn change_handler(handler: usize, flags: c_int, mask: u64) -> usize {
+    signals::change(Some(Disposition { handler, flags, mask })).handler
+}
+
+/// ISO C `signal`, with the BSD semantics of glibc and musl.
+///
+/// # Safety
+/// As ISO C says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    if !is_served(signal) {
+        return call_real!(SIGNAL_BSD as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
+    }
+    change_handler(handler, libc::SA_RESTART, BIT)
+}
+
+/// BSD `signal` by another name.
+///
+/// # Safety
+/// As ISO C says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the same function.
+    unsafe { signal(number, handler) }
+}
+
+/// BSD `signal` by another name.
+///
+/// # Safety
+/// As ISO C says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the same function.
+    unsafe { signal(number, handler) }
+}
+
+/// System V `signal`: reset on delivery, not blocked meanwhile.
+///
+/// # Safety
+/// As ISO C says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
+    if !is_served(signal) {
+        return call_real!(SIGNAL_SYSV as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
+    }
+    change_handler(handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0)
+}
+
+/// System V `signal` by the name under which glibc's headers call it.
+///
+/// # Safety
+/// As ISO C says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the same function.
+    unsafe { sysv_signal(number, handler) }
+}
+
+/// POSIX `sigset` (System V).
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
+    if !is_served(signal) {
+        return call_real!(SIGSET as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
+    }
+    let before = if handler == SIG_HOLD {
+        signals::change(None).handler
+    } else {
+        change_handler(handler, 0, 0)
+    };
+    let mask = sys::set_signal_mask(!0);
+    sys::set_signal_mask(if handler == SIG_HOLD { mask | BIT } else { mask & !BIT });
+    if mask & BIT != 0 { SIG_HOLD } else { before }
+}
+
+/// POSIX `sigignore` (System V).
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
+    if !is_served(signal) {
+        return call_real!(SIGIGNORE as fn(c_int) -> c_int, (signal), else fail(libc::ENOSYS));
+    }
+    change_handler(libc::SIG_IGN, 0, 0);
+    0
+}
+
+/// POSIX `siginterrupt`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
+    if !is_served(signal) {
+        return call_real!(
+            SIGINTERRUPT as fn(c_int, c_int) -> c_int,
+            (signal, interrupt),
+            else fail(libc::ENOSYS)
+        );
+    }
+    let mut wanted = signals::change(None);
+    wanted.flags &= !libc::SA_RESTART;
+    if interrupt == 0 {
+        wanted.flags |= libc::SA_RESTART;
+    }
+    signals::change(Some(wanted));
+    0
+}
+
+/// A bare `rt_sigaction`, made through `syscall`; none if it is not ours to serve.
+///
+/// # Safety
+/// The arguments are those of the system call.
+pub(super) unsafe fn bare(signal: usize, new: usize, old: usize, set_bytes: usize) -> Option<libc::c_long> {
+    if set_bytes != sys::SIGSET_BYTES || !is_served(signal as c_int) {
+        return None;
+    }
+    let (new, old) = (new as *const KernelAction, old as *mut KernelAction);
+    // SAFETY: null or the program's own.
+    unsafe {
+        let before = signals::change(new.as_ref().map(KernelAction::disposition));
+        if let Some(old) = old.as_mut() {
+            *old = KernelAction::of(&before);
+        }
+    }
+    Some(0)
+}

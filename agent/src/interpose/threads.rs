@@ -1,0 +1,101 @@
+//! Threads and bare forks.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use handler::process;
+use handler::slot;
+use shm_format::record::DurableRecord;
+
+use super::{call_real, fail, own_recording, real_functions};
+use crate::lock::Masked;
+use crate::{modules, threads};
+
+real_functions! {
+    SET_NAME = c"pthread_setname_np";
+    BARE_FORK = c"_Fork";
+    FORK = c"fork";
+}
+
+/// POSIX `pthread_create`: the new thread begins in our trampoline.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    routine: usize,
+    argument: usize,
+) -> c_int {
+    let real = &threads::PTHREAD_CREATE;
+    let create = |routine: usize, argument: usize| {
+        call_real!(
+            real as fn(*mut c_void, *const c_void, usize, usize) -> c_int,
+            (thread, attributes, routine, argument),
+            else libc::EAGAIN
+        )
+    };
+    // Under a filter a timer for the new thread could kill the program.
+    if process::is_filtered() {
+        return create(routine, argument);
+    }
+    let Some(recording) = own_recording() else { return create(routine, argument) };
+    modules::refresh(recording);
+    threads::look_after_strangers(recording);
+    let start = threads::prepare(routine, argument);
+    let result = create(threads::trampoline(), start as usize);
+    if result != 0 {
+        // SAFETY: no thread came of it.
+        unsafe { threads::cancel(start) };
+    }
+    result
+}
+
+/// GNU `pthread_setname_np`.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pthread_setname_np(thread: usize, name: *const c_char) -> c_int {
+    let result = call_real!(SET_NAME as fn(usize, *const c_char) -> c_int, (thread, name), else libc::ENOSYS);
+    if result == 0 && thread == threads::thread_pointer() {
+        renamed();
+    }
+    result
+}
+
+/// Tells the reader that the calling thread has another name.
+pub(super) fn renamed() {
+    if process::is_filtered() {
+        return;
+    }
+    let _masked = Masked::new();
+    // SAFETY: null or a slot, which is never unmapped.
+    if let (Some(recording), Some(slot)) = (own_recording(), unsafe { slot::current().as_ref() }) {
+        threads::tell(recording, slot, |thread| DurableRecord::ThreadName(thread));
+    }
+}
+
+/// POSIX `_Fork`: a fork without the handlers of `pthread_atfork`, so ours are called here.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _Fork() -> c_int {
+    if BARE_FORK.address().is_none() || own_recording().is_none() {
+        // Where there is no `_Fork`, `fork` calls the handlers itself.
+        let real = if BARE_FORK.known().is_some() { &BARE_FORK } else { &FORK };
+        return call_real!(real as fn() -> c_int, (), else fail(libc::ENOSYS));
+    }
+    // SAFETY: called around one fork, as the C library would.
+    unsafe { crate::process::before_fork() };
+    let result = call_real!(BARE_FORK as fn() -> c_int, (), else -1);
+    // SAFETY: as above.
+    unsafe {
+        match result {
+            0 => crate::process::after_fork_child(),
+            _ => crate::process::after_fork_parent(),
+        }
+    }
+    result
+}
