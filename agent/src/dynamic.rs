@@ -174,8 +174,7 @@ impl Symbols {
             let symbol = &*self.symbols.add(index as usize);
             let defined = symbol.section != 0 && symbol.value != 0;
             let usable = matches!(symbol.info & 15, STT_NOTYPE | STT_OBJECT | STT_FUNC);
-            let hidden =
-                !self.versions.is_null() && *self.versions.add(index as usize) & VERSION_HIDDEN != 0;
+            let hidden = !self.versions.is_null() && *self.versions.add(index as usize) & VERSION_HIDDEN != 0;
             let same = || CStr::from_ptr(self.strings.add(symbol.name as usize)) == name;
             (defined && usable && (allow_hidden || !hidden) && same())
                 .then(|| self.bias.wrapping_add(symbol.value))

@@ -40,10 +40,7 @@ unsafe impl Sync for Heap {}
 
 impl Heap {
     pub(crate) const fn new() -> Heap {
-        Heap {
-            lock: Lock::new(),
-            lists: UnsafeCell::new(Lists { free: [None; CLASSES], bump: 0, end: 0 }),
-        }
+        Heap { lock: Lock::new(), lists: UnsafeCell::new(Lists { free: [None; CLASSES], bump: 0, end: 0 }) }
     }
 
     /// The lock, which a fork must hold so that the child finds the lists whole.

@@ -7,13 +7,14 @@ mod exec;
 mod loader;
 mod seccomp;
 mod signals;
-mod timers;
 mod threads;
+mod timers;
 
 use core::ffi::c_int;
 
 use handler::process::{self, Recording};
 
+use crate::agent;
 use crate::symbols::{self, Real};
 
 static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
@@ -41,7 +42,7 @@ pub(crate) fn forget_timers() {
 
 /// The recording, if this call is made by the process that owns it.
 fn own_recording() -> Option<&'static Recording> {
-    process::recording().filter(|_| crate::agent::is_own_process())
+    process::recording().filter(|_| agent::is_own_process())
 }
 
 /// Sets the calling thread's `errno`, for a function that fails here, and gives the customary -1.

@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use handler::clock;
 use handler::process::Recording;
-use shm_format::record::{self, DurableRecord, Segments};
 use shm_format::Loss;
+use shm_format::record::{self, DurableRecord, Segments};
 
 use crate::config::Config;
 use crate::kernel;

@@ -117,11 +117,7 @@ impl File {
         unsafe {
             call(libc::SYS_fstat, [self.0 as usize, raw.as_mut_ptr() as usize, 0, 0, 0, 0])?;
             let raw = raw.assume_init();
-            Ok(Status {
-                size: raw.st_size as u64,
-                owner: raw.st_uid,
-                mode: raw.st_mode,
-            })
+            Ok(Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode })
         }
     }
 }
@@ -170,7 +166,8 @@ pub(crate) fn make_directory(path: &CStr) -> Result<(), Errno> {
 /// Removes a file's name.
 pub(crate) fn unlink(path: &CStr) {
     // SAFETY: the path is a live C string.
-    let _ = unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
+    let _ =
+        unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 /// Reads a whole small file into `buffer`; the bytes read.
@@ -181,14 +178,8 @@ pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8
 
 /// The target of a symbolic link.
 pub(crate) fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
-    let arguments = [
-        libc::AT_FDCWD as usize,
-        path.as_ptr() as usize,
-        buffer.as_mut_ptr() as usize,
-        buffer.len(),
-        0,
-        0,
-    ];
+    let arguments =
+        [libc::AT_FDCWD as usize, path.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0];
     // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
     let count = unsafe { call(libc::SYS_readlinkat, arguments) }?;
     Ok(&buffer[..count])
@@ -197,8 +188,7 @@ pub(crate) fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8
 /// The current directory, without the NUL.
 pub(crate) fn current_directory(buffer: &mut [u8]) -> &[u8] {
     // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
-    let count =
-        unsafe { call(libc::SYS_getcwd, [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0]) };
+    let count = unsafe { call(libc::SYS_getcwd, [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0]) };
     match count {
         Ok(count) if count > 0 => &buffer[..count - 1],
         _ => &[],
@@ -229,9 +219,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> bool {
 pub(crate) fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `timespec`.
-    let _ = unsafe {
-        call(libc::SYS_clock_gettime, [clock as usize, (&raw mut time) as usize, 0, 0, 0, 0])
-    };
+    let _ = unsafe { call(libc::SYS_clock_gettime, [clock as usize, (&raw mut time) as usize, 0, 0, 0, 0]) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -239,9 +227,7 @@ pub(crate) fn clock_ns(clock: libc::clockid_t) -> u64 {
 pub(crate) fn limit(resource: u32) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: prlimit64 on this process (0) writes one `rlimit` and reads none.
-    let _ = unsafe {
-        call(libc::SYS_prlimit64, [0, resource as usize, 0, (&raw mut limit) as usize, 0, 0])
-    };
+    let _ = unsafe { call(libc::SYS_prlimit64, [0, resource as usize, 0, (&raw mut limit) as usize, 0, 0]) };
     limit.rlim_cur
 }
 

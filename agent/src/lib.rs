@@ -80,8 +80,8 @@ fn record(config: Config) -> Result<(), Failure> {
     let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?));
     let names = names(&config);
     let agent: &'static Agent = Box::leak(Box::new(Agent { config, names, directory }));
-    let recording = begin(agent, myself)
-        .inspect_err(|failure| agent.directory.note_failure(myself, &failure.text()))?;
+    let recording =
+        begin(agent, myself).inspect_err(|failure| agent.directory.note_failure(myself, &failure.text()))?;
     agent::set_myself(myself);
     agent::set(agent);
     process::watch_forks();

@@ -16,8 +16,8 @@ use shm_format::Bell;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
-use crate::journal::{self, ModuleNews};
 use crate::interpose;
+use crate::journal::{self, ModuleNews};
 use crate::kernel;
 use crate::lock::{Held, Lock, Masked};
 use crate::modules;
@@ -39,7 +39,11 @@ pub(crate) static REAL: [&Real; 2] = [&REGISTER_ATFORK, &PTHREAD_ATFORK];
 static WIPED: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Makes this process's region and says who it is. Sampling does not begin yet.
-pub(crate) fn open(agent: &Agent, myself: &Myself, parent: Option<(u64, Option<Bell>)>) -> Result<&'static Recording, Failure> {
+pub(crate) fn open(
+    agent: &Agent,
+    myself: &Myself,
+    parent: Option<(u64, Option<Bell>)>,
+) -> Result<&'static Recording, Failure> {
     let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let bell = match parent {
         Some((_, bell)) => bell,
@@ -77,7 +81,11 @@ pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     if recording.source == Source::ProcessTimer
         && let Err(error) = sources::start_process_timer(agent.config.period_ns())
     {
-        journal::tell_setting(recording, b"process timer failed", alloc::format!("errno {}", error.0).as_bytes());
+        journal::tell_setting(
+            recording,
+            b"process timer failed",
+            alloc::format!("errno {}", error.0).as_bytes(),
+        );
     }
 }
 
@@ -122,9 +130,9 @@ pub(crate) unsafe extern "C" fn after_fork_parent() {
 
 /// After a fork, in the child.
 pub(crate) unsafe extern "C" fn after_fork_child() {
-    let _masked = Masked::new();
-    // The locks were taken with the signals blocked as they were before the fork.
+    // Restores the mask from before the fork, so it comes first.
     give_back();
+    let _masked = Masked::new();
     become_child();
 }
 
@@ -137,7 +145,8 @@ pub(crate) fn become_child() {
     let Some(before) = (unsafe { bell.as_ref() }) else { return };
     process::forget();
     interpose::forget_timers();
-    if before.is_over() {
+    // A filter is inherited too.
+    if before.is_over() || process::is_filtered() {
         return;
     }
     let Ok(myself) = Myself::read(Some(parent.boot_id())) else { return };
@@ -166,7 +175,8 @@ pub(crate) fn watch_forks() {
     type Handler = unsafe extern "C" fn();
     type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
     type Plain = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
-    let (before, parent, child) = (before_fork as Handler, after_fork_parent as Handler, after_fork_child as Handler);
+    let (before, parent, child) =
+        (before_fork as Handler, after_fork_parent as Handler, after_fork_child as Handler);
     if let Some(register) = REGISTER_ATFORK.known() {
         // SAFETY: glibc's function of this type; a null object handle means: never unregistered.
         unsafe {
@@ -178,6 +188,19 @@ pub(crate) fn watch_forks() {
     }
 }
 
+/// Stops the ticks of the calling thread, or of the process if they are not the thread's own.
+pub(crate) fn silence_thread(recording: &Recording) {
+    let _masked = Masked::new();
+    match recording.source {
+        Source::ProcessTimer => sources::stop_process_timer(),
+        // SAFETY: null or a slot, which is never unmapped.
+        Source::ThreadTimer => {
+            unsafe { slot::current().as_ref() }.into_iter().for_each(sources::disarm_thread)
+        }
+    }
+    journal::tell_setting(recording, b"stopped", b"the program forbids the time-stamp counter");
+}
+
 /// Leaves nothing armed or pending that could kill the image that comes next. `program_timer` tells what is left
 /// of the program's own ITIMER_PROF, which an exec passes on.
 pub(crate) fn before_exec(
@@ -185,9 +208,6 @@ pub(crate) fn before_exec(
     path: &[u8],
     program_timer: impl FnOnce() -> libc::itimerval,
 ) {
-    if process::is_filtered() {
-        return;
-    }
     let _masked = Masked::new();
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
     // SAFETY: null or a slot, which is never unmapped.
@@ -209,9 +229,6 @@ pub(crate) fn before_exec(
 
 /// Goes on as before an exec that did not happen.
 pub(crate) fn after_failed_exec(recording: &Recording) {
-    if process::is_filtered() {
-        return;
-    }
     let _masked = Masked::new();
     signals::cover();
     if let Some(agent) = agent::get() {
@@ -221,11 +238,11 @@ pub(crate) fn after_failed_exec(recording: &Recording) {
 
 /// The process is ending by `exit`: what this thread has goes to the reader.
 pub(crate) fn end() {
-    let _masked = Masked::new();
-    let Some(recording) = process::recording() else { return };
-    if !agent::is_own_process() || process::is_filtered() {
+    if process::is_filtered() || !agent::is_own_process() {
         return;
     }
+    let Some(recording) = process::recording() else { return };
+    let _masked = Masked::new();
     if recording.source == Source::ProcessTimer {
         sources::stop_process_timer();
     }

@@ -6,6 +6,7 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
+use handler::process;
 use unwind::Module;
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
@@ -71,11 +72,15 @@ pub(crate) fn keep(
     tables: Option<&[u8]>,
 ) -> Kept {
     let mut kept = Kept::default();
-    if let (Some(directory), Some(build_id)) = (tables, image.build_id) {
+    // No file is opened once the program filters its calls.
+    let may_open = !process::is_filtered();
+    if let (Some(directory), Some(build_id), true) = (tables, image.build_id, may_open) {
         kept.use_table_file(module, directory, build_id);
     }
     if image.eh_frame_hdr.is_none() {
-        kept.compile(module, image, path);
+        if may_open {
+            kept.compile(module, image, path);
+        }
     } else if !in_place {
         kept.copy_sections(module, image);
     }

@@ -151,7 +151,8 @@ impl Directory {
         let name = CString::new(path.as_slice()).ok()?;
         let _ = kernel::make_directory(&name);
         let status = File::open(&name, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?.status().ok()?;
-        (status.owner == kernel::user_id() && status.mode & WRITABLE_BY_OTHERS == 0).then_some(Directory(path))
+        (status.owner == kernel::user_id() && status.mode & WRITABLE_BY_OTHERS == 0)
+            .then_some(Directory(path))
     }
 
     /// The path of a file in the directory.
@@ -188,7 +189,8 @@ pub(crate) fn create(
     is_fork: bool,
 ) -> Result<Region, Failure> {
     let path = directory.file(&myself.file_name("region")).ok_or(Failure::Directory)?;
-    let file = File::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600).map_err(Failure::Create)?;
+    let file =
+        File::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600).map_err(Failure::Create)?;
     let made = lay_out(config, &file, myself, is_fork);
     if made.is_err() {
         kernel::unlink(&path);
@@ -271,6 +273,9 @@ fn back(file: &File, geometry: &Geometry) -> Result<(), Errno> {
 /// has no room, or the kernel is older than 5.14.
 fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
     const MADV_POPULATE_WRITE: i32 = 23;
+    if handler::process::is_filtered() {
+        return None;
+    }
     let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
     // SAFETY: inside the region's own mapping; the advice only makes its pages present.
     unsafe {

@@ -75,8 +75,7 @@ pub(crate) fn arm_thread(slot: &Slot, period_ns: u64) -> Result<(), Errno> {
 
 /// Makes a timer on the process's CPU clock that sends `signal` with `value` to the process.
 pub(crate) fn create_process_clock_timer(signal: i32, value: usize) -> Result<i32, Errno> {
-    let event =
-        SignalEvent { value, signal, notify: libc::SIGEV_SIGNAL, thread: 0, padding: [0; 11] };
+    let event = SignalEvent { value, signal, notify: libc::SIGEV_SIGNAL, thread: 0, padding: [0; 11] };
     let mut timer = 0i32;
     let clock = libc::CLOCK_PROCESS_CPUTIME_ID as usize;
     let arguments = [clock, (&raw const event) as usize, (&raw mut timer) as usize, 0, 0, 0];

@@ -149,7 +149,9 @@ pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
         found.is_none()
     });
     // SAFETY: the kernel's function of this type; the vDSO is never unmapped.
-    found.map(|address| unsafe { core::mem::transmute::<usize, handler::clock::ClockGettime>(address as usize) })
+    found.map(|address| unsafe {
+        core::mem::transmute::<usize, handler::clock::ClockGettime>(address as usize)
+    })
 }
 
 /// Looks `functions` up in all objects after this library, then (hidden versions only) once more.

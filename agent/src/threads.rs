@@ -182,7 +182,11 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
 fn start(recording: &Recording, slot: &Slot) {
     let Some(agent) = agent::get() else { return };
     if let Err(error) = sources::start_thread(recording.source, slot, agent.config.period_ns()) {
-        journal::tell_setting(recording, b"thread timer failed", alloc::format!("errno {}", error.0).as_bytes());
+        journal::tell_setting(
+            recording,
+            b"thread timer failed",
+            alloc::format!("errno {}", error.0).as_bytes(),
+        );
     }
 }
 
@@ -326,7 +330,9 @@ fn own_stack() -> Bounds {
 pub(crate) fn thread_pointer() -> usize {
     let pointer;
     // SAFETY: every thread with a C library has one.
-    unsafe { core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    unsafe {
+        core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
     pointer
 }
 

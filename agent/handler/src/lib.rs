@@ -119,10 +119,8 @@ fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
 /// Writes one stack record, and wakes the reader if it is time to.
 fn record(recording: &Recording, slot: &Slot, head: StackHead, frames: &[Frame]) -> Result<(), Missed> {
     let words = frames.len().saturating_add(StackHead::WORDS);
-    let mut record = slot
-        .cursor
-        .reserve(&recording.region, RecordKind::Stack, words, clock::now)
-        .map_err(Missed::Lost)?;
+    let mut record =
+        slot.cursor.reserve(&recording.region, RecordKind::Stack, words, clock::now).map_err(Missed::Lost)?;
     record.copy_from(0, &head.words());
     // SAFETY: a `Frame` is one transparent word.
     let frames = unsafe { core::slice::from_raw_parts(frames.as_ptr().cast::<u64>(), frames.len()) };

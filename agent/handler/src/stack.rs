@@ -93,7 +93,9 @@ unsafe fn load(address: u64) -> u64 {
     let value;
     // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
     // Rust's sense.
-    unsafe { asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags)) };
+    unsafe {
+        asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags))
+    };
     value
 }
 

@@ -71,9 +71,8 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
 pub fn is_readable(address: u64) -> bool {
     const NO_SUCH_HOW: usize = 0x7fff_ffff;
     // SAFETY: an invalid `how` makes the call fail before it changes the mask; the kernel checks the address.
-    let result = unsafe {
-        call(libc::SYS_rt_sigprocmask, [NO_SUCH_HOW, address as usize, 0, SIGSET_BYTES, 0, 0])
-    };
+    let result =
+        unsafe { call(libc::SYS_rt_sigprocmask, [NO_SUCH_HOW, address as usize, 0, SIGSET_BYTES, 0, 0]) };
     result == -(libc::EINVAL as isize)
 }
 

@@ -33,7 +33,15 @@ pub(crate) unsafe fn disguise(info: *mut libc::siginfo_t, stand_in: usize) {
     // SAFETY: the kernel's `siginfo` has 128 bytes, in memory of the handler's own frame.
     let info = unsafe { &mut *info.cast::<TimerInfo>() };
     if info.code == SI_TIMER && info.value == stand_in {
-        *info = TimerInfo { signal: info.signal, errno: 0, code: SI_KERNEL, padding: 0, timer: 0, overrun: 0, value: 0 };
+        *info = TimerInfo {
+            signal: info.signal,
+            errno: 0,
+            code: SI_KERNEL,
+            padding: 0,
+            timer: 0,
+            overrun: 0,
+            value: 0,
+        };
     }
 }
 
@@ -103,7 +111,9 @@ impl Tick {
                 Owner::Thread { timer, .. } => {
                     sys::call(libc::SYS_timer_settime, [timer as usize, 0, never, 0, 0, 0])
                 }
-                Owner::Process => sys::call(libc::SYS_setitimer, [libc::ITIMER_PROF as usize, never, 0, 0, 0, 0]),
+                Owner::Process => {
+                    sys::call(libc::SYS_setitimer, [libc::ITIMER_PROF as usize, never, 0, 0, 0, 0])
+                }
             }
         };
     }

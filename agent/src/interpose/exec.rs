@@ -23,7 +23,7 @@ type Strings = *const *const c_char;
 
 /// Prepares for an exec of `path` (an address, 0 if not known), makes it, and undoes the preparation if it fails.
 pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
-    let recording = own_recording();
+    let recording = if handler::process::is_filtered() { None } else { own_recording() };
     if let Some(recording) = recording {
         // SAFETY: null or the program's string.
         let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
@@ -41,7 +41,11 @@ pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
 /// # Safety
 /// As POSIX says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+pub(crate) unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
     around(path as usize, || {
         call_real!(
             EXECVE as fn(*const c_char, Strings, Strings) -> c_int,
@@ -59,7 +63,8 @@ pub(crate) unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     around(path as usize, || {
-        call_real!(EXECV as fn(*const c_char, Strings) -> c_int, (path, arguments), else fail(libc::ENOSYS)).into()
+        call_real!(EXECV as fn(*const c_char, Strings) -> c_int, (path, arguments), else fail(libc::ENOSYS))
+            .into()
     }) as c_int
 }
 
@@ -70,7 +75,8 @@ pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     around(file as usize, || {
-        call_real!(EXECVP as fn(*const c_char, Strings) -> c_int, (file, arguments), else fail(libc::ENOSYS)).into()
+        call_real!(EXECVP as fn(*const c_char, Strings) -> c_int, (file, arguments), else fail(libc::ENOSYS))
+            .into()
     }) as c_int
 }
 
@@ -79,7 +85,11 @@ pub(crate) unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) 
 /// # Safety
 /// As the C library says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+pub(crate) unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
     around(file as usize, || {
         call_real!(
             EXECVPE as fn(*const c_char, Strings, Strings) -> c_int,
@@ -194,9 +204,7 @@ const IN_REGISTERS: usize = 5;
 /// `registers` and `stack` are as `listed` makes them, and the caller passed that many.
 unsafe fn word(registers: Strings, stack: Strings, index: usize) -> *const c_char {
     // SAFETY: the caller's promise.
-    unsafe {
-        if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) }
-    }
+    unsafe { if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) } }
 }
 
 /// The arguments up to and with the null that ends them.

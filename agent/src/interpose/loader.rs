@@ -131,4 +131,3 @@ fn refresh() {
         modules::refresh(recording);
     }
 }
-

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::process;
 
-use super::{call_real, exec, fail, real_functions, signals};
+use super::{call_real, exec, fail, own_recording, real_functions, signals};
 
 real_functions! {
     PRCTL = c"prctl";
@@ -23,6 +23,16 @@ fn filtering(install: impl FnOnce() -> c_long) -> c_long {
         process::set_filtered(before);
     }
     result
+}
+
+/// The calling thread is about to lose the time-stamp counter, which the handler reads: no more ticks for it, or
+/// for anybody if the timer is the process's. Strict mode takes the counter away too (kernel/seccomp.c).
+fn without_counter() {
+    if let Some(recording) = own_recording()
+        && !process::is_filtered()
+    {
+        crate::process::silence_thread(recording);
+    }
 }
 
 /// Linux `prctl`.
@@ -44,6 +54,15 @@ pub(crate) unsafe extern "C" fn prctl(
             else fail(libc::ENOSYS)
         )
     };
+    const PR_TSC_SIGSEGV: c_ulong = 2;
+    let takes_counter = match option {
+        libc::PR_SET_SECCOMP => second == libc::SECCOMP_MODE_STRICT.into(),
+        libc::PR_SET_TSC => second == PR_TSC_SIGSEGV,
+        _ => false,
+    };
+    if takes_counter {
+        without_counter();
+    }
     match option {
         libc::PR_SET_SECCOMP if crate::agent::is_own_process() => filtering(|| real().into()) as c_int,
         libc::PR_SET_NAME => {
@@ -124,6 +143,9 @@ unsafe extern "C" fn seen(
         libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize,
         _ => false,
     };
+    if number == libc::SYS_seccomp && first == libc::SECCOMP_SET_MODE_STRICT as usize {
+        without_counter();
+    }
     match number {
         _ if sets_filter && crate::agent::is_own_process() => filtering(real),
         libc::SYS_execve => exec::around(first, real),

@@ -150,11 +150,8 @@ pub(crate) unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
     if !is_served(signal) {
         return call_real!(SIGSET as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
     }
-    let before = if handler == SIG_HOLD {
-        signals::change(None).handler
-    } else {
-        change_handler(handler, 0, 0)
-    };
+    let before =
+        if handler == SIG_HOLD { signals::change(None).handler } else { change_handler(handler, 0, 0) };
     let mask = sys::set_signal_mask(!0);
     sys::set_signal_mask(if handler == SIG_HOLD { mask | BIT } else { mask & !BIT });
     if mask & BIT != 0 { SIG_HOLD } else { before }
