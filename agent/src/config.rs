@@ -15,7 +15,9 @@ const DEFAULT_FREQUENCY: u64 = 99;
 const MAX_FREQUENCY: u64 = 100_000;
 const DEFAULT_FRAMES: usize = 512;
 const MIN_POOL: usize = 64 * 1024;
-const DEFAULT_POOL: usize = 1 << 20;
+/// What a region starts with when a reader empties it all the time, and when it keeps history by itself.
+const DRAINED_POOL: usize = 256 * 1024;
+const HISTORY_POOL: usize = 1 << 20;
 const MAX_POOL: usize = 1 << 30;
 
 /// The settings of one process.
@@ -56,7 +58,7 @@ impl Config {
             source: Source::ThreadTimer,
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
-            pool: DEFAULT_POOL,
+            pool: 0,
             tables: None,
             session: 0,
             verbose: false,
@@ -78,6 +80,9 @@ impl Config {
         }
         let by_hand = if config.directory.is_some() { Mode::Discard } else { Mode::Overwrite };
         config.mode = mode.unwrap_or(by_hand);
+        if config.pool == 0 {
+            config.pool = if config.mode == Mode::Discard { DRAINED_POOL } else { HISTORY_POOL };
+        }
         config
     }
 

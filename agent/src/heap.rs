@@ -1,8 +1,8 @@
 //! The agent's own heap, on anonymous mappings.
 //!
 //! The program's allocator may be interposed, may hold its locks, or may not be ready yet, so nothing of the
-//! agent's may come from it. Never used inside the sampling handler. The lock is held with all signals blocked,
-//! because a handler of the program may call an interposed function at any instruction.
+//! agent's may come from it. Never used inside the sampling handler, and only with all signals blocked: a handler of
+//! the program may call an interposed function at any instruction, and would wait for its own thread's lock.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -90,9 +90,11 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(&layout) {
             Some(class) => {
-                let _held = self.lock.hold();
+                self.lock.acquire();
                 // SAFETY: the lock is held.
-                unsafe { (*self.lists.get()).take(class) }
+                let block = unsafe { (*self.lists.get()).take(class) };
+                self.lock.release();
+                block
             }
             None => kernel::map_private(layout.size()).map_or(ptr::null_mut(), NonNull::as_ptr),
         }
@@ -101,9 +103,10 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class_of(&layout) {
             Some(class) => {
-                let _held = self.lock.hold();
+                self.lock.acquire();
                 // SAFETY: the lock is held, and the caller returns a block of this layout.
                 unsafe { (*self.lists.get()).put(class, block) }
+                self.lock.release();
             }
             // SAFETY: `alloc` mapped exactly this many bytes at this address.
             None => unsafe { kernel::unmap(block, layout.size()) },

@@ -40,7 +40,7 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
 
 /// Backs chunks for `threads` threads.
 pub(crate) fn make_room(recording: &Recording, threads: usize) {
-    if threads * 2 + 32 > recording.region.chunks_backed() as usize {
+    if session::needs_room(&recording.region, threads) {
         let _held = GROWTH.hold();
         session::grow_pool(&recording.region, threads);
     }

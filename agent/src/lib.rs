@@ -48,6 +48,7 @@ ctor::declarative::ctor! {
     /// Called by the loader before the program's `main`.
     #[ctor(unsafe)]
     fn start() {
+        let _masked = Masked::new();
         let config = Config::read(symbols::environment());
         if config.enabled {
             let verbose = config.verbose;
@@ -72,7 +73,6 @@ static END: extern "C" fn() = {
 
 /// Starts recording this process.
 fn record(config: Config) -> Result<(), Failure> {
-    let _masked = Masked::new();
     auxiliary::read();
     choose_clock();
     interpose::find_real_functions();

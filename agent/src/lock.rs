@@ -31,22 +31,32 @@ impl Lock {
     /// Blocks all signals, then waits for the lock.
     pub(crate) fn hold(&self) -> Held<'_> {
         let mask = sys::set_signal_mask(!0);
+        self.acquire();
+        Held { lock: self, mask }
+    }
+
+    /// Waits for the lock. Every signal is blocked already, and stays so until [`Lock::release`].
+    pub(crate) fn acquire(&self) {
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Pairs with the release in `drop`.
             while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
                 sys::futex_wait(&self.word, CONTENDED);
             }
         }
-        Held { lock: self, mask }
+    }
+
+    /// Gives the lock back.
+    pub(crate) fn release(&self) {
+        // Pairs with the acquires in `acquire`.
+        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+            sys::futex_wake_one(self.word.as_ptr());
+        }
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // Pairs with the acquires in `hold`.
-        if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
-            sys::futex_wake_one(self.lock.word.as_ptr());
-        }
+        self.lock.release();
         sys::set_signal_mask(self.mask);
     }
 }

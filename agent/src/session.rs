@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 use handler::clock;
-use shm_format::{Anchor, Bell, ClockKind, Geometry, Identity, Region};
+use shm_format::{Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
 use crate::config::Config;
 use crate::kernel::{self, Errno, File};
@@ -20,8 +20,8 @@ const CHUNK_SPACE: usize = 64 << 20;
 const SMALLEST_CHUNK_SPACE: usize = 512 << 10;
 const DURABLE_SPACE: u64 = 4 << 20;
 const DURABLE_START: u64 = 64 << 10;
-/// What a forked child starts with: most children soon exec or exit.
-const FORK_POOL: usize = 256 << 10;
+/// What a forked child starts with while a reader takes its records: most children soon exec or exit.
+const FORK_POOL: usize = 128 << 10;
 
 /// Why the agent stays inert.
 #[derive(Clone, Copy, Debug)]
@@ -200,7 +200,8 @@ pub(crate) fn create(
 
 /// Sizes, backs and maps the region file.
 fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Result<Region, Failure> {
-    let pool = if is_fork { config.pool.min(FORK_POOL) } else { config.pool };
+    let small = is_fork && config.mode == Mode::Discard;
+    let pool = if small { config.pool.min(FORK_POOL) } else { config.pool };
     let mut space = CHUNK_SPACE.max(pool);
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, base) = loop {
@@ -284,10 +285,22 @@ fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
     }
 }
 
+/// Chunks that `threads` threads want: one in use and one complete for each, and some for who comes next. A single
+/// thread has what the region started with.
+fn chunks_for(threads: usize) -> usize {
+    if threads > 1 { 2 * threads + 32 } else { 0 }
+}
+
+/// True if `threads` threads want more chunks than the region has.
+pub(crate) fn needs_room(region: &Region, threads: usize) -> bool {
+    chunks_for(threads) > region.chunks_backed() as usize
+        && region.chunks_backed() < region.geometry().chunk_capacity
+}
+
 /// Backs chunks for `threads` threads. One caller at a time.
 pub(crate) fn grow_pool(region: &Region, threads: usize) {
     let geometry = region.geometry();
-    let wanted = (2 * threads + 32).min(geometry.chunk_capacity as usize) as u32;
+    let wanted = chunks_for(threads).min(geometry.chunk_capacity as usize) as u32;
     let backed = region.chunks_backed();
     if wanted <= backed {
         return;

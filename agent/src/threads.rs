@@ -248,7 +248,12 @@ fn retire(recording: &Recording, slot: &Slot) {
 
 /// Looks after threads that nobody announces: tells of the new ones, retires those that are gone.
 pub(crate) fn look_after_strangers(recording: &Recording) {
-    for slot in slot::taken().filter(|slot| slot.is_adopted()) {
+    let mut strangers = slot::taken().filter(|slot| slot.is_adopted()).peekable();
+    if strangers.peek().is_none() {
+        return;
+    }
+    let _masked = Masked::new();
+    for slot in strangers {
         if slot.take_adopted() {
             announce(recording, slot);
         }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long};
 
 use super::{call_real, fail, own_recording, real_functions};
+use crate::lock::Masked;
 use crate::process;
 
 real_functions! {
@@ -207,37 +208,45 @@ unsafe fn word(registers: Strings, stack: Strings, index: usize) -> *const c_cha
     unsafe { if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) } }
 }
 
-/// The arguments up to and with the null that ends them.
+/// Runs `exec` with the arguments as one array that ends with null, and with what followed the null.
 ///
 /// # Safety
-/// As for [`word`]; the arguments end with null.
-unsafe fn gather(registers: Strings, stack: Strings) -> Vec<*const c_char> {
+/// As for [`word`]; the arguments end with null, and one more word may be read.
+unsafe fn gathered(
+    registers: Strings,
+    stack: Strings,
+    exec: impl FnOnce(Strings, *const c_char) -> c_int,
+) -> c_int {
+    let masked = Masked::new();
     let mut words = Vec::new();
     loop {
         // SAFETY: not beyond the null.
         let next = unsafe { word(registers, stack, words.len()) };
         words.push(next);
         if next.is_null() {
-            return words;
+            break;
         }
     }
+    // SAFETY: the caller's promise; a word above the arguments is the caller's own frame at worst.
+    let after = unsafe { word(registers, stack, words.len()) };
+    drop(masked);
+    let result = exec(words.as_ptr(), after);
+    let _masked = Masked::new();
+    drop(words);
+    result
 }
 
 unsafe extern "C" fn gathered_execl(path: *const c_char, registers: Strings, stack: Strings) -> c_int {
     // SAFETY: `listed` passes the caller's arguments.
-    unsafe { execv(path, gather(registers, stack).as_ptr()) }
+    unsafe { gathered(registers, stack, |arguments, _| execv(path, arguments)) }
 }
 
 unsafe extern "C" fn gathered_execlp(file: *const c_char, registers: Strings, stack: Strings) -> c_int {
     // SAFETY: `listed` passes the caller's arguments.
-    unsafe { execvp(file, gather(registers, stack).as_ptr()) }
+    unsafe { gathered(registers, stack, |arguments, _| execvp(file, arguments)) }
 }
 
 unsafe extern "C" fn gathered_execle(path: *const c_char, registers: Strings, stack: Strings) -> c_int {
     // SAFETY: `listed` passes the caller's arguments; the environment follows the null.
-    unsafe {
-        let words = gather(registers, stack);
-        let environment = word(registers, stack, words.len());
-        execve(path, words.as_ptr(), environment.cast())
-    }
+    unsafe { gathered(registers, stack, |arguments, after| execve(path, arguments, after.cast())) }
 }
