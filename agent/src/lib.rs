@@ -87,7 +87,9 @@ fn record(config: Config) -> Result<(), Failure> {
     process::watch_forks();
     process::begin(agent, recording, |recording| {
         threads::register(recording, threads::main_stack());
-        threads::register_existing(recording);
+        if myself.threads > 1 {
+            threads::register_existing(recording);
+        }
     });
     Ok(())
 }

@@ -193,10 +193,7 @@ pub(crate) fn silence_thread(recording: &Recording) {
     let _masked = Masked::new();
     match recording.source {
         Source::ProcessTimer => sources::stop_process_timer(),
-        // SAFETY: null or a slot, which is never unmapped.
-        Source::ThreadTimer => {
-            unsafe { slot::current().as_ref() }.into_iter().for_each(sources::disarm_thread)
-        }
+        Source::ThreadTimer => slot::noted().into_iter().for_each(sources::disarm_thread),
     }
     journal::tell_setting(recording, b"stopped", b"the program forbids the time-stamp counter");
 }
@@ -210,8 +207,7 @@ pub(crate) fn before_exec(
 ) {
     let _masked = Masked::new();
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
-    // SAFETY: null or a slot, which is never unmapped.
-    if let Some(slot) = unsafe { slot::current().as_ref() }
+    if let Some(slot) = slot::noted()
         && slot.cursor.close(&recording.region).wake
     {
         recording.ring();
@@ -246,8 +242,7 @@ pub(crate) fn end() {
     if recording.source == Source::ProcessTimer {
         sources::stop_process_timer();
     }
-    // SAFETY: null or a slot, which is never unmapped.
-    if let Some(slot) = unsafe { slot::current().as_ref() } {
+    if let Some(slot) = slot::noted() {
         sources::disarm_thread(slot);
         let _ = slot.cursor.close(&recording.region);
     }

@@ -45,16 +45,19 @@ pub(crate) enum Failure {
 impl Failure {
     /// The reason in words.
     pub(crate) fn text(self) -> Vec<u8> {
-        let text = match self {
-            Failure::Directory => format!("no session directory that this user alone can write"),
-            Failure::Proc => format!("/proc is not readable"),
-            Failure::Create(error) => format!("cannot create the region file: error {}", error.0),
-            Failure::Room(error) => format!("no room for the region file: error {}", error.0),
-            Failure::Map(error) => format!("cannot map the region: error {}", error.0),
-            Failure::Format => format!("cannot lay out the region"),
-            Failure::Signal(error) => format!("cannot take over the signal: error {}", error.0),
+        let (text, error) = match self {
+            Failure::Directory => ("no session directory that this user alone can write", None),
+            Failure::Proc => ("/proc is not readable", None),
+            Failure::Create(error) => ("cannot create the region file", Some(error)),
+            Failure::Room(error) => ("no room for the region file", Some(error)),
+            Failure::Map(error) => ("cannot map the region", Some(error)),
+            Failure::Format => ("cannot lay out the region", None),
+            Failure::Signal(error) => ("cannot take over the signal", Some(error)),
         };
-        text.into_bytes()
+        match error {
+            Some(error) => format!("{text}: errno {}", error.0).into_bytes(),
+            None => text.as_bytes().to_vec(),
+        }
     }
 }
 
@@ -62,7 +65,9 @@ impl Failure {
 #[derive(Clone, Copy)]
 pub(crate) struct Myself {
     pub(crate) pid: u32,
-    pub(crate) start_time: u64,
+    /// Threads at the time of reading.
+    pub(crate) threads: u64,
+    start_time: u64,
     boot_id: [u8; 16],
     pub(crate) nonce: u64,
 }
@@ -74,9 +79,11 @@ impl Myself {
         if !kernel::random(&mut nonce) {
             nonce = (clock::now() ^ u64::from(handler::sys::process_id()) << 40).to_le_bytes();
         }
+        let (threads, start_time) = threads_and_start_time().ok_or(Failure::Proc)?;
         Ok(Myself {
             pid: handler::sys::process_id(),
-            start_time: start_time().ok_or(Failure::Proc)?,
+            threads,
+            start_time,
             boot_id: boot_id.or_else(read_boot_id).ok_or(Failure::Proc)?,
             nonce: u64::from_le_bytes(nonce),
         })
@@ -92,14 +99,16 @@ impl Myself {
     }
 }
 
-/// Field 22 of /proc/self/stat: when the process started, in clock ticks after boot.
-fn start_time() -> Option<u64> {
+/// From /proc/self/stat: number of threads (field 20), and when the process started, in clock ticks after boot
+/// (field 22).
+fn threads_and_start_time() -> Option<(u64, u64)> {
     let mut buffer = [0u8; 1024];
     let stat = kernel::read_file(c"/proc/self/stat", &mut buffer).ok()?;
     // The second field is the name in parentheses, and may hold anything.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let field = stat.get(name_end + 2..)?.split(|byte| *byte == b' ').nth(19)?;
-    crate::config::number(field)
+    let mut fields = stat.get(name_end + 2..)?.split(|byte| *byte == b' ');
+    let threads = crate::config::number(fields.nth(20 - 3)?)?;
+    Some((threads, crate::config::number(fields.nth(1)?)?))
 }
 
 fn read_boot_id() -> Option<[u8; 16]> {

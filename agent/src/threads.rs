@@ -175,7 +175,7 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
     let threads = COUNT.fetch_add(1, Ordering::Relaxed) as usize + 1;
     recording.region.control().thread_started();
     journal::make_room(recording, threads);
-    tell(recording, slot, |thread| DurableRecord::Thread(thread));
+    tell(recording, slot, News::Born);
 }
 
 /// Arms the slot's timer; a thread that cannot have one is not sampled, and the reader is told.
@@ -190,16 +190,25 @@ fn start(recording: &Recording, slot: &Slot) {
     }
 }
 
+/// What there is to tell of a thread.
+#[derive(Clone, Copy)]
+pub(crate) enum News {
+    Born,
+    Renamed,
+    Ended,
+}
+
 /// Appends a record about the slot's thread.
-pub(crate) fn tell<'a>(
-    recording: &Recording,
-    slot: &Slot,
-    kind: impl FnOnce(record::Thread<'_>) -> DurableRecord<'_>,
-) {
+pub(crate) fn tell(recording: &Recording, slot: &Slot, news: News) {
     let mut buffer = [0u8; NAME];
     let name = name_of(slot.tid(), &mut buffer);
     let thread = record::Thread { ticks: clock::now(), tid: slot.tid(), seq: slot.sequence(), name };
-    journal::append(recording, &kind(thread));
+    let record = match news {
+        News::Born => DurableRecord::Thread(thread),
+        News::Renamed => DurableRecord::ThreadName(thread),
+        News::Ended => DurableRecord::ThreadEnd(thread),
+    };
+    journal::append(recording, &record);
 }
 
 /// The kernel's name of thread `tid`.
@@ -222,8 +231,7 @@ fn name_of(tid: u32, buffer: &mut [u8; NAME]) -> &[u8] {
 /// The key's destructor: the thread is about to end.
 unsafe extern "C" fn ended(_: *mut c_void) {
     let _masked = Masked::new();
-    // SAFETY: null or a slot, which is never unmapped.
-    let Some(slot) = (unsafe { slot::current().as_ref() }) else { return };
+    let Some(slot) = slot::noted() else { return };
     if let Some(recording) = process::recording() {
         retire(recording, slot);
     }
@@ -239,7 +247,7 @@ fn retire(recording: &Recording, slot: &Slot) {
         recording.ring();
     }
     if !process::is_filtered() {
-        tell(recording, slot, |thread| DurableRecord::ThreadEnd(thread));
+        tell(recording, slot, News::Ended);
     }
     recording.region.control().thread_ended();
     slot.release();
@@ -291,12 +299,11 @@ pub(crate) fn register_existing(recording: &Recording) {
 /// In a forked child: the calling thread is the only one left.
 pub(crate) fn restart_after_fork(recording: &Recording) {
     COUNT.store(0, Ordering::Relaxed);
-    let own = slot::current();
-    for slot in slot::taken().filter(|slot| !core::ptr::eq(*slot, own)) {
+    let own = slot::noted();
+    for slot in slot::taken().filter(|slot| !own.is_some_and(|own| core::ptr::eq(*slot, own))) {
         slot.release();
     }
-    // SAFETY: null or a slot, which is never unmapped.
-    match unsafe { own.as_ref() } {
+    match own {
         Some(slot) => {
             slot.restart(sys::thread_id(), process::next_sequence());
             announce(recording, slot);

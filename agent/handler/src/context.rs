@@ -41,18 +41,18 @@ impl Context<'_> {
         Self { raw: unsafe { &*raw.cast::<libc::ucontext_t>() } }
     }
 
+    fn register(self, index: c_int) -> u64 {
+        self.raw.uc_mcontext.gregs.get(index as usize).map_or(0, |value| *value as u64)
+    }
+
     /// The interrupted registers.
     pub fn registers(self) -> Registers {
-        let gregs = &self.raw.uc_mcontext.gregs;
-        Registers {
-            r: GREGS.map(|index| gregs[index as usize] as u64),
-            pc: gregs[libc::REG_RIP as usize] as u64,
-        }
+        Registers { r: GREGS.map(|index| self.register(index)), pc: self.register(libc::REG_RIP) }
     }
 
     /// The interrupted stack pointer.
     pub fn stack_pointer(self) -> u64 {
-        self.raw.uc_mcontext.gregs[libc::REG_RSP as usize] as u64
+        self.register(libc::REG_RSP)
     }
 
     /// The thread's alternate signal stack; empty if it has none.

@@ -71,9 +71,10 @@ pub fn next_block_bytes() -> Option<usize> {
 /// `block` has [`next_block_bytes`] zeroed bytes on a page boundary that stay mapped for ever; calls are
 /// serialised.
 pub unsafe fn add_block(block: *mut u8) {
-    let Some(index) = ARENA.iter().position(|block| block.load(Ordering::Relaxed).is_null()) else { return };
-    // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look.
-    ARENA[index].store(block.cast::<Slot>(), Ordering::Release);
+    if let Some(place) = ARENA.iter().find(|block| block.load(Ordering::Relaxed).is_null()) {
+        // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look.
+        place.store(block.cast::<Slot>(), Ordering::Release);
+    }
 }
 
 /// All slots, block by block.
@@ -238,7 +239,7 @@ global_asm!(
 
 /// The slot noted for the calling thread, or null.
 #[inline]
-pub fn current() -> *const Slot {
+fn current() -> *const Slot {
     let slot;
     // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
     unsafe {
@@ -250,6 +251,13 @@ pub fn current() -> *const Slot {
         );
     }
     slot
+}
+
+/// The calling thread's slot, if it has one noted.
+#[inline]
+pub fn noted() -> Option<&'static Slot> {
+    // SAFETY: null or a slot, which is never unmapped.
+    unsafe { current().as_ref() }
 }
 
 /// Notes the calling thread's slot.

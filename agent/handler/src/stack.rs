@@ -67,8 +67,8 @@ impl Stack {
         }
         self.probes -= 1;
         let readable = sys::is_readable(page);
-        if readable {
-            self.readable[self.next % PAGES] = page;
+        if readable && let Some(place) = self.readable.get_mut(self.next % PAGES) {
+            *place = page;
             self.next += 1;
         }
         readable

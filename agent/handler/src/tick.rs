@@ -86,8 +86,7 @@ impl Tick {
     /// The slot of the calling thread.
     #[inline]
     pub(crate) fn slot(&self, context: Context<'_>) -> Result<&'static Slot, Missed> {
-        // SAFETY: the thread's pointer is null or a slot's; slots are never unmapped.
-        let noted = unsafe { slot::current().as_ref() };
+        let noted = slot::noted();
         match (&self.owner, noted) {
             (Owner::Thread { slot, .. }, Some(noted)) if ptr::eq(*slot, noted) => Ok(slot),
             (Owner::Thread { slot, .. }, _) => verify(slot, noted),

@@ -47,8 +47,8 @@ pub(crate) unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mu
 
 /// Where `dlopen` is to jump for `path`.
 unsafe extern "C" fn plan_dlopen(path: *const c_char) -> usize {
-    // SAFETY: null or the program's string.
     let searched = !path.is_null() && {
+        // SAFETY: the program's string.
         let name = unsafe { CStr::from_ptr(path) }.to_bytes();
         !name.contains(&b'/') || name.contains(&b'$')
     };

@@ -4,10 +4,10 @@ use core::ffi::{c_char, c_int, c_void};
 
 use handler::process;
 use handler::slot;
-use shm_format::record::DurableRecord;
 
 use super::{call_real, fail, own_recording, real_functions};
 use crate::lock::Masked;
+use crate::threads::News;
 use crate::{modules, threads};
 
 real_functions! {
@@ -70,9 +70,8 @@ pub(super) fn renamed() {
         return;
     }
     let _masked = Masked::new();
-    // SAFETY: null or a slot, which is never unmapped.
-    if let (Some(recording), Some(slot)) = (own_recording(), unsafe { slot::current().as_ref() }) {
-        threads::tell(recording, slot, |thread| DurableRecord::ThreadName(thread));
+    if let (Some(recording), Some(slot)) = (own_recording(), slot::noted()) {
+        threads::tell(recording, slot, News::Renamed);
     }
 }
 
