@@ -52,13 +52,24 @@ pub(crate) fn open(
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
         bell,
-        source: agent.config.source,
+        source: available_source(agent),
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
+    if recording.source != agent.config.source {
+        journal::tell_setting(recording, b"source", b"itimer: no timer left for this user (ulimit -i)");
+    }
     Ok(recording)
+}
+
+/// The source asked for, or the one that needs no timer from the kernel's quota.
+fn available_source(agent: &Agent) -> Source {
+    match agent.config.source {
+        Source::ThreadTimer if !sources::may_have_timers() => Source::ProcessTimer,
+        source => source,
+    }
 }
 
 /// Lets handlers find the recording.

@@ -17,13 +17,15 @@ use crate::kernel::{self, Errno, File};
 /// Address space for chunks; only the backed part costs memory.
 const CHUNK_SPACE: usize = 64 << 20;
 /// Below this the region is not worth making.
-const SMALLEST_CHUNK_SPACE: usize = 512 << 10;
-const DURABLE_SPACE: u64 = 4 << 20;
+const SMALLEST_CHUNK_SPACE: usize = 128 << 10;
+const DURABLE_SPACE: usize = 4 << 20;
+/// A program with a limit on its address space keeps all but this part of it.
+const ADDRESS_SPACE_PART: u64 = 64;
 const DURABLE_START: u64 = 64 << 10;
 /// What a forked child starts with while a reader takes its records: most children soon exec or exit.
 const FORK_POOL: usize = 128 << 10;
 
-/// Why the agent stays inert.
+/// Why nothing is recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     /// No session directory that is ours alone.
@@ -212,6 +214,10 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
     let small = is_fork && config.mode == Mode::Discard;
     let pool = if small { config.pool.min(FORK_POOL) } else { config.pool };
     let mut space = CHUNK_SPACE.max(pool);
+    let address_limit = kernel::limit(libc::RLIMIT_AS);
+    if address_limit != libc::RLIM_INFINITY {
+        space = space.min((address_limit / ADDRESS_SPACE_PART) as usize).max(SMALLEST_CHUNK_SPACE);
+    }
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, base) = loop {
         let geometry = geometry(space, pool);
@@ -255,7 +261,7 @@ fn geometry(space: usize, pool: usize) -> Geometry {
     Geometry {
         chunk_capacity: capacity as u32,
         chunks_backed: (pool / chunk).clamp(1, capacity) as u32,
-        durable_capacity: DURABLE_SPACE,
+        durable_capacity: (capacity * chunk).min(DURABLE_SPACE) as u64,
         durable_backed: DURABLE_START,
         ..default
     }

@@ -97,13 +97,22 @@ pub(crate) const NEVER: libc::itimerspec = libc::itimerspec {
     it_value: libc::timespec { tv_sec: 0, tv_nsec: 0 },
 };
 
+/// True if this user may have a timer: each counts against RLIMIT_SIGPENDING.
+pub(crate) fn may_have_timers() -> bool {
+    create_process_clock_timer(SIGNAL, 0).map(delete_timer).is_ok()
+}
+
+fn delete_timer(timer: i32) {
+    // SAFETY: the timer is ours and is not used again.
+    let _ = unsafe { kernel::call(libc::SYS_timer_delete, [timer as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// Deletes the timer of the slot's thread, if it has one.
 pub(crate) fn disarm_thread(slot: &Slot) {
     let timer = slot.timer();
     if timer != Slot::NO_TIMER {
         slot.set_timer(Slot::NO_TIMER);
-        // SAFETY: the timer is ours and is not used again.
-        let _ = unsafe { kernel::call(libc::SYS_timer_delete, [timer as usize, 0, 0, 0, 0, 0]) };
+        delete_timer(timer);
     }
 }
 
