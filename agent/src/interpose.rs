@@ -5,6 +5,7 @@
 
 mod exec;
 mod loader;
+mod masks;
 mod seccomp;
 mod signals;
 mod threads;
@@ -21,12 +22,13 @@ static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
 
 /// Looks up every function behind this library, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
-    let groups: [&[&Real]; 8] = [
+    let groups: [&[&Real]; 9] = [
         &[&ERRNO_LOCATION],
         &crate::threads::REAL,
         &crate::process::REAL,
         &exec::REAL,
         &loader::REAL,
+        &masks::REAL,
         &seccomp::REAL,
         &signals::REAL,
         &threads::REAL,

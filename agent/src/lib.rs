@@ -32,6 +32,7 @@ mod threads;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use handler::chain;
 use handler::process::Recording;
 
 use crate::agent::Agent;
@@ -48,11 +49,11 @@ ctor::declarative::ctor! {
     /// Called by the loader before the program's `main`.
     #[ctor(unsafe)]
     fn start() {
-        let _masked = Masked::new();
+        let mut masked = Masked::new();
         let config = Config::read(symbols::environment());
         if config.enabled {
             let verbose = config.verbose;
-            if let Err(failure) = record(config)
+            if let Err(failure) = record(config, &mut masked)
                 && verbose
             {
                 kernel::say(&[b"selfwind: not recording: ", &failure.text(), b"\n"]);
@@ -72,7 +73,7 @@ static END: extern "C" fn() = {
 };
 
 /// Starts recording this process.
-fn record(config: Config) -> Result<(), Failure> {
+fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     auxiliary::read();
     choose_clock();
     interpose::find_real_functions();
@@ -86,7 +87,9 @@ fn record(config: Config) -> Result<(), Failure> {
     agent::set(agent);
     process::watch_forks();
     process::begin(agent, recording, |recording| {
-        threads::register(recording, threads::main_stack());
+        // A mask inherited from before the exec.
+        let hidden = !chain::has_handler() && masked.unmask(sources::SIGNAL);
+        threads::register(recording, threads::main_stack(), hidden);
         if myself.threads > 1 {
             threads::register_existing(recording);
         }

@@ -70,6 +70,19 @@ impl Masked {
     pub(crate) fn new() -> Masked {
         Masked { mask: sys::set_signal_mask(!0) }
     }
+
+    /// Leaves `signal` blocked at the end.
+    pub(crate) fn mask(&mut self, signal: i32) {
+        self.mask |= 1 << (signal - 1);
+    }
+
+    /// Leaves `signal` unblocked at the end; says whether it was blocked at the beginning.
+    pub(crate) fn unmask(&mut self, signal: i32) -> bool {
+        let bit = 1 << (signal - 1);
+        let was_blocked = self.mask & bit != 0;
+        self.mask &= !bit;
+        was_blocked
+    }
 }
 
 impl Drop for Masked {

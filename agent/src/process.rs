@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use handler::clock;
 use handler::process::{self, Page, Recording, Source};
-use handler::slot;
+use handler::slot::{self, Slot};
 use shm_format::Bell;
 use shm_format::record::{self, DurableRecord};
 
@@ -210,13 +210,13 @@ pub(crate) fn silence_thread(recording: &Recording) {
 }
 
 /// Leaves nothing armed or pending that could kill the image that comes next. `program_timer` tells what is left
-/// of the program's own ITIMER_PROF, which an exec passes on.
+/// of the program's own ITIMER_PROF, which an exec passes on. Says whether the mask had to be changed.
 pub(crate) fn before_exec(
     recording: &Recording,
     path: &[u8],
     program_timer: impl FnOnce() -> libc::itimerval,
-) {
-    let _masked = Masked::new();
+) -> bool {
+    let mut masked = Masked::new();
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
     if let Some(slot) = slot::noted()
         && slot.cursor.close(&recording.region).wake
@@ -224,6 +224,10 @@ pub(crate) fn before_exec(
         recording.ring();
     }
     signals::uncover();
+    let hidden = slot::noted().is_some_and(Slot::is_hidden);
+    if hidden {
+        masked.mask(sources::SIGNAL);
+    }
     if recording.source == Source::ProcessTimer {
         sources::stop_process_timer();
         signals::drain_process_timer();
@@ -232,12 +236,16 @@ pub(crate) fn before_exec(
             let _ = sources::set_process_timer(&left);
         }
     }
+    hidden
 }
 
-/// Goes on as before an exec that did not happen.
-pub(crate) fn after_failed_exec(recording: &Recording) {
-    let _masked = Masked::new();
+/// Goes on as before an exec that did not happen; `hidden` is what [`before_exec`] said.
+pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
+    let mut masked = Masked::new();
     signals::cover();
+    if hidden {
+        masked.unmask(sources::SIGNAL);
+    }
     if let Some(agent) = agent::get() {
         start_source(recording, agent);
     }

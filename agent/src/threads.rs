@@ -51,6 +51,8 @@ pub(crate) fn lock() -> &'static Lock {
 pub(crate) struct Start {
     routine: usize,
     argument: usize,
+    /// The creator's part of the mask that the kernel does not know; the kernel's part is inherited anyway.
+    hidden: bool,
 }
 
 /// `Start`, in the two registers in which a function returns it.
@@ -94,7 +96,8 @@ pub(crate) fn trampoline() -> usize {
 pub(crate) fn prepare(routine: usize, argument: usize) -> *mut Start {
     let _masked = Masked::new();
     ensure_key();
-    Box::into_raw(Box::new(Start { routine, argument }))
+    let hidden = slot::noted().is_some_and(Slot::is_hidden);
+    Box::into_raw(Box::new(Start { routine, argument, hidden }))
 }
 
 /// Frees what [`prepare`] made, when `pthread_create` failed.
@@ -111,9 +114,9 @@ pub(crate) unsafe fn cancel(start: *mut Start) {
 unsafe extern "C" fn begin(start: *mut Start) -> Begun {
     let _masked = Masked::new();
     // SAFETY: made by `prepare` for this thread alone.
-    let Start { routine, argument } = *unsafe { Box::from_raw(start) };
+    let Start { routine, argument, hidden } = *unsafe { Box::from_raw(start) };
     if let Some(recording) = process::recording() {
-        register(recording, own_stack());
+        register(recording, own_stack(), hidden);
     }
     Begun { routine, argument }
 }
@@ -137,11 +140,12 @@ fn ensure_key() {
     }
 }
 
-/// Gives the calling thread a slot and a timer.
-pub(crate) fn register(recording: &Recording, stack: Bounds) {
+/// Gives the calling thread a slot and a timer. `hidden`: it blocks the signal, but the kernel does not know.
+pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
     let tid = sys::thread_id();
     let Some(slot) = claim(tid) else { return };
     slot.set_stack(stack);
+    slot.set_hidden(hidden);
     slot::set_current(slot);
     let key = KEY.load(Ordering::Acquire);
     if key != NO_KEY
@@ -309,7 +313,7 @@ pub(crate) fn restart_after_fork(recording: &Recording) {
             announce(recording, slot);
             start(recording, slot);
         }
-        None => register(recording, Bounds::NONE),
+        None => register(recording, Bounds::NONE, false),
     }
 }
 

@@ -7,7 +7,8 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::context::Context;
+use crate::context::{self, Context};
+use crate::slot::{self, Slot};
 use crate::sys;
 use crate::tick;
 
@@ -42,6 +43,11 @@ pub fn set_disposition(disposition: &'static Disposition) {
     CURRENT.store(ptr::from_ref(disposition).cast_mut(), Ordering::Release);
 }
 
+/// True if the program handles the signal itself.
+pub fn has_handler() -> bool {
+    !matches!(disposition().handler, libc::SIG_DFL | libc::SIG_IGN)
+}
+
 /// What the timer that stands in for the program's ITIMER_PROF carries in its signals.
 pub fn stand_in() -> usize {
     (&raw const CURRENT) as usize
@@ -60,6 +66,12 @@ const fn bit(signal: c_int) -> u64 {
 pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a live `siginfo`.
     unsafe { tick::disguise(info, stand_in()) };
+    if let Some(slot) = slot::noted()
+        && slot.is_hidden()
+    {
+        // SAFETY: as above, and the kernel passes a live `ucontext`.
+        return unsafe { keep_pending(slot, signal, info, context) };
+    }
     let wanted = disposition();
     match wanted.handler {
         libc::SIG_IGN => {}
@@ -83,6 +95,20 @@ pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
             }
         }
     }
+}
+
+/// Blocks the signal, as the program believes it is, and sends it once more, so that it waits.
+///
+/// # Safety
+/// The arguments are those of a running SA_SIGINFO handler of `signal`.
+unsafe fn keep_pending(slot: &Slot, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    slot.set_hidden(false);
+    // SAFETY: the kernel's `ucontext`, from which it restores the mask when the handler returns.
+    unsafe { context::block(context, bit(signal)) };
+    let (process, thread) = (sys::process_id() as usize, sys::thread_id() as usize);
+    let arguments = [process, thread, signal as usize, info as usize, 0, 0];
+    // SAFETY: the kernel reads one `siginfo`; a thread may send itself any.
+    unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, arguments) };
 }
 
 /// Ends the process as an unhandled signal does.

@@ -32,6 +32,18 @@ const GREGS: [c_int; 16] = [
     libc::REG_R15,
 ];
 
+/// Adds `signals` to the mask that the kernel restores when the handler returns.
+///
+/// # Safety
+/// As for [`Context::new`]; no [`Context`] of the same memory is in use.
+pub unsafe fn block(raw: *mut c_void, signals: u64) {
+    // SAFETY: the kernel's set is the first eight bytes of the field.
+    unsafe {
+        let mask = (&raw mut (*raw.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+        mask.write(mask.read() | signals);
+    }
+}
+
 impl Context<'_> {
     /// # Safety
     /// `raw` is the third argument of a signal handler installed with SA_SIGINFO, which has not returned.

@@ -37,6 +37,7 @@ pub struct Slot {
     tid: AtomicU32,
     sequence: AtomicU32,
     adopted: AtomicU32,
+    hidden: AtomicU32,
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
@@ -142,6 +143,7 @@ impl Slot {
         self.set_stack(Bounds::NONE);
         self.sequence.store(sequence, Ordering::Relaxed);
         self.adopted.store(0, Ordering::Relaxed);
+        self.hidden.store(0, Ordering::Relaxed);
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
         self.pin.store(ptr::null_mut(), Ordering::Relaxed);
         self.nesting.reset();
@@ -151,9 +153,10 @@ impl Slot {
 
     /// Starts the slot anew in a forked child, whose only thread keeps its stack.
     pub fn restart(&self, tid: u32, sequence: u32) {
-        let stack = self.stack();
+        let (stack, hidden) = (self.stack(), self.is_hidden());
         self.begin(tid, sequence);
         self.set_stack(stack);
+        self.set_hidden(hidden);
     }
 
     /// Notes that nobody will announce the thread's end.
@@ -187,6 +190,16 @@ impl Slot {
     /// True if a handler made this slot: nobody will announce the thread's end either.
     pub fn is_adopted(&self) -> bool {
         self.adopted.load(Ordering::Relaxed) != 0
+    }
+
+    /// True if the program believes that the thread blocks the sampling signal, but the kernel was not told.
+    pub fn is_hidden(&self) -> bool {
+        self.hidden.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes whether the program believes so.
+    pub fn set_hidden(&self, hidden: bool) {
+        self.hidden.store(hidden.into(), Ordering::Relaxed);
     }
 
     /// The kernel's timer of the thread, or [`Slot::NO_TIMER`].

@@ -76,6 +76,14 @@ pub fn is_readable(address: u64) -> bool {
     result == -(libc::EINVAL as isize)
 }
 
+/// The calling thread's signal mask.
+pub fn signal_mask() -> u64 {
+    let mut mask = 0u64;
+    // SAFETY: with no new set the call only writes the current one, eight bytes.
+    unsafe { call(libc::SYS_rt_sigprocmask, [0, 0, (&raw mut mask) as usize, SIGSET_BYTES, 0, 0]) };
+    mask
+}
+
 /// Replaces the calling thread's signal mask and returns the one before.
 pub fn set_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;

@@ -45,6 +45,20 @@ pub(crate) unsafe fn disguise(info: *mut libc::siginfo_t, stand_in: usize) {
     }
 }
 
+/// Counts a signal as skipped if it came from a timer of ours but was not handled; says whether it did.
+///
+/// # Safety
+/// `info` is a `siginfo` that the kernel has filled.
+pub unsafe fn discard(info: *const libc::siginfo_t, recording: &'static Recording) -> bool {
+    // SAFETY: the caller's promise.
+    let tick = unsafe { Tick::read(info, Some(recording)) };
+    if let Some((_, tick)) = &tick {
+        recording.region.control().fire(tick.weight.into());
+        recording.region.control().skip(Skip::DisabledThread, tick.weight.into());
+    }
+    tick.is_some()
+}
+
 /// An expiry.
 pub struct Tick {
     /// Timer periods that this signal stands for.

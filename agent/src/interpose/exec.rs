@@ -25,14 +25,14 @@ type Strings = *const *const c_char;
 /// Prepares for an exec of `path` (an address, 0 if not known), makes it, and undoes the preparation if it fails.
 pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
     let recording = if handler::process::is_filtered() { None } else { own_recording() };
-    if let Some(recording) = recording {
+    let hidden = recording.map(|recording| {
         // SAFETY: null or the program's string.
         let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
-        process::before_exec(recording, path.to_bytes(), super::timers::get);
-    }
+        process::before_exec(recording, path.to_bytes(), super::timers::get)
+    });
     let result = exec();
-    if let Some(recording) = recording {
-        process::after_failed_exec(recording);
+    if let (Some(recording), Some(hidden)) = (recording, hidden) {
+        process::after_failed_exec(recording, hidden);
     }
     result
 }
