@@ -1,5 +1,6 @@
 //! The durable records: what a reader must know of this process to understand its samples.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use handler::clock;
@@ -16,6 +17,8 @@ use crate::sources;
 
 /// Longest command line kept, in bytes.
 const ARGUMENTS: usize = 4096;
+/// Longest working directory (kernel: PATH_MAX).
+const DIRECTORY: usize = 4096;
 
 /// Serialises the growth of the region.
 static GROWTH: Lock = Lock::new();
@@ -48,8 +51,9 @@ pub(crate) fn make_room(recording: &Recording, threads: usize) {
 
 /// Tells who this process is and how it is sampled.
 pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8], parent_nonce: u64) {
-    let mut arguments = [0u8; ARGUMENTS];
-    let mut directory = [0u8; 4096];
+    // On the heap: a child may be forked from a thread with a small stack.
+    let mut arguments = vec![0u8; ARGUMENTS];
+    let mut directory = vec![0u8; DIRECTORY];
     append(
         recording,
         &DurableRecord::Process(record::Process {

@@ -156,6 +156,16 @@ pub(crate) unsafe fn advise(base: *mut u8, bytes: usize, advice: i32) -> Result<
     unsafe { call(libc::SYS_madvise, [base as usize, bytes, advice as usize, 0, 0, 0]) }.map(drop)
 }
 
+/// Makes a part of a mapping readable and writable.
+///
+/// # Safety
+/// The range is the caller's.
+pub(crate) unsafe fn make_accessible(base: *mut u8, bytes: usize) -> Result<(), Errno> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_mprotect, [base as usize, bytes, protection, 0, 0, 0]) }.map(drop)
+}
+
 /// Makes a directory that only its owner can enter.
 pub(crate) fn make_directory(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path is a live C string.

@@ -82,7 +82,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     let names = names(&config);
     let agent: &'static Agent = Box::leak(Box::new(Agent { config, names, directory }));
     let recording =
-        begin(agent, myself).inspect_err(|failure| agent.directory.note_failure(myself, &failure.text()))?;
+        begin(agent, myself).inspect_err(|failure| agent.directory.note_failure(myself, failure))?;
     agent::set_myself(myself);
     agent::set(agent);
     process::watch_forks();

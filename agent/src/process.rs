@@ -44,11 +44,14 @@ pub(crate) fn open(
     myself: &Myself,
     parent: Option<(u64, Option<Bell>)>,
 ) -> Result<&'static Recording, Failure> {
-    let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let bell = match parent {
         Some((_, bell)) => bell,
         None => agent.directory.bell(),
     };
+    if bell.is_some_and(|bell| bell.is_stopped()) {
+        return Err(Failure::Over);
+    }
+    let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
         bell,

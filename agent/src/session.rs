@@ -28,6 +28,8 @@ const FORK_POOL: usize = 128 << 10;
 /// Why nothing is recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
+    /// The recording has ended before this process began.
+    Over,
     /// No session directory that is ours alone.
     Directory,
     /// /proc is missing.
@@ -48,6 +50,7 @@ impl Failure {
     /// The reason in words.
     pub(crate) fn text(self) -> Vec<u8> {
         let (text, error) = match self {
+            Failure::Over => ("the recording is over", None),
             Failure::Directory => ("no session directory that this user alone can write", None),
             Failure::Proc => ("/proc is not readable", None),
             Failure::Create(error) => ("cannot create the region file", Some(error)),
@@ -141,7 +144,8 @@ impl Directory {
     /// The directory of the configuration, or the flight recorder's.
     pub(crate) fn find(config: &Config) -> Result<Directory, Failure> {
         if let Some(path) = &config.directory {
-            return Directory::make(path.clone()).ok_or(Failure::Directory);
+            // Never made here: a recording that is over has removed it.
+            return Directory::check(path.clone()).ok_or(Failure::Directory);
         }
         let user = kernel::user_id();
         let bases = [
@@ -156,11 +160,16 @@ impl Directory {
             .ok_or(Failure::Directory)
     }
 
-    /// Makes `path` if it is not there, and checks that nobody else can write into it.
+    /// Makes `path` if it is not there.
     fn make(path: Vec<u8>) -> Option<Directory> {
+        let _ = kernel::make_directory(&CString::new(path.as_slice()).ok()?);
+        Directory::check(path)
+    }
+
+    /// Checks that nobody else can write into `path`.
+    fn check(path: Vec<u8>) -> Option<Directory> {
         const WRITABLE_BY_OTHERS: u32 = 0o022;
         let name = CString::new(path.as_slice()).ok()?;
-        let _ = kernel::make_directory(&name);
         let status = File::open(&name, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?.status().ok()?;
         (status.owner == kernel::user_id() && status.mode & WRITABLE_BY_OTHERS == 0)
             .then_some(Directory(path))
@@ -172,10 +181,13 @@ impl Directory {
     }
 
     /// Leaves a note why `myself` records nothing.
-    pub(crate) fn note_failure(&self, myself: &Myself, reason: &[u8]) {
+    pub(crate) fn note_failure(&self, myself: &Myself, failure: &Failure) {
+        if matches!(failure, Failure::Over) {
+            return;
+        }
         let Some(path) = self.file(&myself.file_name("failed")) else { return };
         if let Ok(file) = File::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
-            let _ = file.write(&[reason, b"\n"].concat());
+            let _ = file.write(&[failure.text().as_slice(), b"\n"].concat());
         }
     }
 
@@ -226,9 +238,8 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
         } else {
-            file.set_len(bytes).and_then(|()| {
-                file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE)
-            })
+            file.set_len(bytes)
+                .and_then(|()| file.map(bytes, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE))
         };
         match mapped {
             Ok(base) => break (geometry, base),
@@ -237,9 +248,13 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
         }
     };
     let bytes = geometry.total_len();
-    let formatted = back(file, &geometry).map_err(Failure::Room).and_then(|()| {
-        // SAFETY: a fork would share the mapping; its child makes a region of its own.
-        let _ = unsafe { kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK) };
+    let formatted = back(file, &geometry, base).map_err(Failure::Room).and_then(|()| {
+        // SAFETY: a fork would share the mapping, but its child makes a region of its own; and a core dump is for
+        // the program's memory.
+        let _ = unsafe {
+            kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK)
+                .and_then(|()| kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTDUMP))
+        };
         let identity = identity(config, myself);
         let kind = if clock::is_counter() { ClockKind::Tsc } else { ClockKind::Monotonic };
         // SAFETY: a fresh shared mapping of a new file, of this length, which is never unmapped once this succeeds.
@@ -278,11 +293,20 @@ fn identity(config: &Config, myself: &Myself) -> Identity {
     }
 }
 
-/// Backs what the geometry says has memory.
-fn back(file: &File, geometry: &Geometry) -> Result<(), Errno> {
-    file.allocate(0, geometry.durable_offset() + geometry.durable_backed as usize)?;
-    let first = geometry.chunk_offset(0);
-    file.allocate(first, geometry.chunk_offset(geometry.chunks_backed) - first)
+/// Backs what the geometry says has memory, and makes it accessible. The rest of the mapping is not, so that a
+/// program that locks all its memory does not fill the file.
+fn back(file: &File, geometry: &Geometry, base: NonNull<u8>) -> Result<(), Errno> {
+    let chunks = geometry.chunk_offset(0);
+    let parts = [
+        (0, geometry.durable_offset() + geometry.durable_backed as usize),
+        (chunks, geometry.chunk_offset(geometry.chunks_backed) - chunks),
+    ];
+    for (offset, bytes) in parts {
+        file.allocate(offset, bytes)?;
+        // SAFETY: inside the new mapping, which nobody else knows.
+        unsafe { kernel::make_accessible(base.as_ptr().add(offset), bytes) }?;
+    }
+    Ok(())
 }
 
 /// Backs `bytes` from `offset` on through the mapping, which works without a descriptor. None if the file system
@@ -295,8 +319,9 @@ fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
     let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
     // SAFETY: inside the region's own mapping; the advice only makes its pages present.
     unsafe {
-        let base = base.sub(shm_format::layout::PAGE);
-        kernel::advise(base.add(offset), bytes, MADV_POPULATE_WRITE).ok()
+        let start = base.sub(shm_format::layout::PAGE).add(offset);
+        kernel::make_accessible(start, bytes).ok()?;
+        kernel::advise(start, bytes, MADV_POPULATE_WRITE).ok()
     }
 }
 

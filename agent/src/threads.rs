@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use handler::clock;
 use handler::process::{self, Recording};
@@ -41,6 +41,8 @@ pub(crate) static REAL: [&Real; 6] =
 static KEY: AtomicU64 = AtomicU64::new(NO_KEY);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
+/// The reader has been told that some threads have no timer.
+static TIMER_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The lock that a fork must hold.
 pub(crate) fn lock() -> &'static Lock {
@@ -185,7 +187,9 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
 /// Arms the slot's timer; a thread that cannot have one is not sampled, and the reader is told.
 fn start(recording: &Recording, slot: &Slot) {
     let Some(agent) = agent::get() else { return };
-    if let Err(error) = sources::start_thread(recording.source, slot, agent.config.period_ns()) {
+    if let Err(error) = sources::start_thread(recording.source, slot, agent.config.period_ns())
+        && !TIMER_FAILED.swap(true, Ordering::Relaxed)
+    {
         journal::tell_setting(
             recording,
             b"thread timer failed",
@@ -260,7 +264,7 @@ fn retire(recording: &Recording, slot: &Slot) {
 
 /// Looks after threads that nobody announces: tells of the new ones, retires those that are gone.
 pub(crate) fn look_after_strangers(recording: &Recording) {
-    let mut strangers = slot::taken().filter(|slot| slot.is_adopted()).peekable();
+    let mut strangers = slot::strangers().peekable();
     if strangers.peek().is_none() {
         return;
     }

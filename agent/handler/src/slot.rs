@@ -53,16 +53,56 @@ pub struct Slot {
 // such thread exists); all else is atomic.
 unsafe impl Sync for Slot {}
 
-static ARENA: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+/// A part of the arena.
+struct Block {
+    slots: AtomicPtr<Slot>,
+    taken: AtomicU32,
+    /// Where a search begins: the slot given back last, or the one after the slot taken last.
+    hint: AtomicU32,
+}
+
+static ARENA: [Block; BLOCKS] = [const {
+    Block { slots: AtomicPtr::new(ptr::null_mut()), taken: AtomicU32::new(0), hint: AtomicU32::new(0) }
+}; BLOCKS];
+
+/// Slots that a handler made for threads that nobody announced.
+static STRANGERS: AtomicU32 = AtomicU32::new(0);
 
 /// Slots in block `index`.
 const fn block_len(index: usize) -> usize {
     FIRST_BLOCK << index
 }
 
+impl Block {
+    fn slot(&self, number: usize) -> Option<&'static Slot> {
+        let base = self.slots.load(Ordering::Acquire);
+        // SAFETY: a published block holds `block_len` slots, which bounds every caller's number, and is never
+        // unmapped.
+        (!base.is_null()).then(|| unsafe { &*base.add(number) })
+    }
+
+    /// Takes a free slot, looking at no more than `limit`.
+    fn take(&self, len: usize, limit: usize) -> Option<&'static Slot> {
+        if self.taken.load(Ordering::Relaxed) as usize >= len {
+            return None;
+        }
+        let first = self.hint.load(Ordering::Relaxed) as usize;
+        for offset in 0..len.min(limit) {
+            let number = (first + offset) % len;
+            let slot = self.slot(number)?;
+            if slot.try_take() {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                self.hint.store(number as u32 + 1, Ordering::Relaxed);
+                return Some(slot);
+            }
+        }
+        None
+    }
+}
+
 /// Bytes of the first block that the arena does not have, or none when it is full.
 pub fn next_block_bytes() -> Option<usize> {
-    let index = ARENA.iter().position(|block| block.load(Ordering::Acquire).is_null())?;
+    let index = ARENA.iter().position(|block| block.slots.load(Ordering::Acquire).is_null())?;
     Some(block_len(index) * size_of::<Slot>())
 }
 
@@ -72,58 +112,64 @@ pub fn next_block_bytes() -> Option<usize> {
 /// `block` has [`next_block_bytes`] zeroed bytes on a page boundary that stay mapped for ever; calls are
 /// serialised.
 pub unsafe fn add_block(block: *mut u8) {
-    if let Some(place) = ARENA.iter().find(|block| block.load(Ordering::Relaxed).is_null()) {
+    if let Some(place) = ARENA.iter().find(|block| block.slots.load(Ordering::Relaxed).is_null()) {
         // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look.
-        place.store(block.cast::<Slot>(), Ordering::Release);
+        place.slots.store(block.cast::<Slot>(), Ordering::Release);
     }
-}
-
-/// All slots, block by block.
-fn all() -> impl Iterator<Item = &'static Slot> {
-    ARENA
-        .iter()
-        .enumerate()
-        .map(|(index, block)| (index, block.load(Ordering::Acquire)))
-        .take_while(|(_, block)| !block.is_null())
-        .flat_map(|(index, block)| {
-            // SAFETY: published blocks hold `block_len` initialised slots and are never unmapped.
-            (0..block_len(index)).map(move |number| unsafe { &*block.add(number) })
-        })
 }
 
 /// All slots that belong to a thread.
 pub fn taken() -> impl Iterator<Item = &'static Slot> {
-    all().filter(|slot| slot.state.load(Ordering::Acquire) == TAKEN)
+    ARENA
+        .iter()
+        .enumerate()
+        .take_while(|(_, block)| !block.slots.load(Ordering::Acquire).is_null())
+        .flat_map(|(index, block)| (0..block_len(index)).filter_map(|number| block.slot(number)))
+        .filter(|slot| slot.is_taken())
 }
 
 /// The slot at `address`, if there is one exactly there.
 pub fn at(address: usize) -> Option<&'static Slot> {
+    locate(address).and_then(|(block, number)| block.slot(number))
+}
+
+/// The block and number of the slot at `address`.
+fn locate(address: usize) -> Option<(&'static Block, usize)> {
     ARENA.iter().enumerate().find_map(|(index, block)| {
-        let base = block.load(Ordering::Acquire);
+        let base = block.slots.load(Ordering::Acquire);
         let offset = address.checked_sub(base as usize)?;
-        let inside = !base.is_null() && offset < block_len(index) * size_of::<Slot>();
-        // SAFETY: the address is that of one of the block's slots, which are never unmapped.
-        (inside && offset % size_of::<Slot>() == 0).then(|| unsafe { &*base.byte_add(offset) })
+        let number = offset / size_of::<Slot>();
+        let exact = offset % size_of::<Slot>() == 0;
+        (!base.is_null() && exact && number < block_len(index)).then_some((block, number))
     })
 }
 
-/// Claims a free slot for `tid`. Usable inside a handler: the search is bounded and takes no lock.
+/// Claims a free slot for `tid`.
 pub fn claim(tid: u32, sequence: u32) -> Option<&'static Slot> {
-    let slot = all().find(|slot| slot.try_take())?;
+    let slot =
+        ARENA.iter().enumerate().find_map(|(index, block)| block.take(block_len(index), usize::MAX))?;
     slot.begin(tid, sequence);
     Some(slot)
 }
 
-/// Claims a free slot from inside a handler, for a thread that nobody announced.
+/// Finds or claims a slot from inside a handler, for a thread that nobody announced. The search is bounded.
 pub fn adopt(tid: u32, sequence: u32) -> Option<&'static Slot> {
     // Threads of this kind come back by their id: thread-local storage may be another thread's.
-    if let Some(slot) = all().take(ADOPTION_SCAN).find(|slot| slot.tid() == tid && slot.is_taken()) {
+    if let Some(slot) = taken().take(ADOPTION_SCAN).find(|slot| slot.tid() == tid) {
         return Some(slot);
     }
-    let slot = all().take(ADOPTION_SCAN).find(|slot| slot.try_take())?;
+    let slot =
+        ARENA.iter().enumerate().find_map(|(index, block)| block.take(block_len(index), ADOPTION_SCAN))?;
     slot.begin(tid, sequence);
     slot.adopted.store(1, Ordering::Release);
+    STRANGERS.fetch_add(1, Ordering::Relaxed);
     Some(slot)
+}
+
+/// Slots of threads whose end nobody will announce.
+pub fn strangers() -> impl Iterator<Item = &'static Slot> {
+    let any = STRANGERS.load(Ordering::Relaxed) != 0;
+    any.then(taken).into_iter().flatten().filter(|slot| slot.adopted.load(Ordering::Relaxed) != 0)
 }
 
 impl Slot {
@@ -162,14 +208,22 @@ impl Slot {
     /// Notes that nobody will announce the thread's end.
     pub fn set_unannounced(&self) {
         self.adopted.store(2, Ordering::Relaxed);
+        STRANGERS.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives the slot back. The cursor is closed and the timer deleted before.
     pub fn release(&self) {
         self.tid.store(0, Ordering::Relaxed);
         self.pin.store(ptr::null_mut(), Ordering::Relaxed);
+        if self.adopted.swap(0, Ordering::Relaxed) != 0 {
+            STRANGERS.fetch_sub(1, Ordering::Relaxed);
+        }
         // Pairs with the acquire in `try_take`.
         self.state.store(FREE, Ordering::Release);
+        if let Some((block, number)) = locate(ptr::from_ref(self) as usize) {
+            block.hint.store(number as u32, Ordering::Relaxed);
+            block.taken.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// The kernel's id of the thread.
@@ -185,11 +239,6 @@ impl Slot {
     /// True once, if a handler made this slot for a thread that nobody announced.
     pub fn take_adopted(&self) -> bool {
         self.adopted.load(Ordering::Relaxed) == 1 && self.adopted.swap(2, Ordering::Acquire) == 1
-    }
-
-    /// True if a handler made this slot: nobody will announce the thread's end either.
-    pub fn is_adopted(&self) -> bool {
-        self.adopted.load(Ordering::Relaxed) != 0
     }
 
     /// True if the program believes that the thread blocks the sampling signal, but the kernel was not told.
@@ -308,7 +357,8 @@ mod tests {
         assert!(at(8).is_none());
         assert!(adopt(12, 9).is_some_and(|slot| ptr::eq(slot, second)));
         let stranger = adopt(13, 3).unwrap();
-        assert!(stranger.take_adopted() && !stranger.take_adopted() && stranger.is_adopted());
+        assert!(stranger.take_adopted() && !stranger.take_adopted());
+        assert_eq!(strangers().count(), 1);
         first.release();
         assert_eq!(taken().count(), 2);
         assert!(claim(14, 4).is_some_and(|slot| ptr::eq(slot, first)));
