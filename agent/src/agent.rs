@@ -2,8 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use handler::process;
-
+use crate::activity::Active;
 use crate::config::Config;
 use crate::modules::Names;
 use crate::session::{Directory, Myself};
@@ -43,6 +42,7 @@ pub(crate) fn set_myself(myself: &'static Myself) {
 /// True if the calling process is the one that made the agent's state. A child of `vfork` shares its parent's
 /// memory and must not touch what is there. Under a filter even this question is not asked.
 pub(crate) fn is_own_process() -> bool {
-    let is_own = |myself: &Myself| process::is_filtered() || myself.pid == handler::sys::process_id();
+    let is_own =
+        |myself: &Myself| Active::enter().is_none_or(|_active| myself.pid == handler::sys::process_id());
     myself().is_some_and(is_own)
 }

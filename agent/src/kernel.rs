@@ -205,6 +205,12 @@ pub(crate) fn current_directory(buffer: &mut [u8]) -> &[u8] {
     }
 }
 
+/// Lets other threads run.
+pub(crate) fn yield_now() {
+    // SAFETY: no arguments, no effect but on scheduling.
+    let _ = unsafe { call(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// The effective user id.
 pub(crate) fn user_id() -> u32 {
     // SAFETY: geteuid has no arguments and cannot fail.

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod activity;
 mod agent;
 mod auxiliary;
 mod config;

@@ -15,6 +15,7 @@ use handler::slot::{self, Slot};
 use shm_format::Bell;
 use shm_format::record::{self, DurableRecord};
 
+use crate::activity::{self, Active};
 use crate::agent::{self, Agent};
 use crate::interpose;
 use crate::journal::{self, ModuleNews};
@@ -159,8 +160,10 @@ pub(crate) fn become_child() {
     let Some(before) = (unsafe { bell.as_ref() }) else { return };
     process::forget();
     interpose::forget_timers();
+    activity::forget_others();
     // A filter is inherited too.
-    if before.is_over() || process::is_filtered() {
+    let Some(_active) = Active::enter() else { return };
+    if before.is_over() {
         return;
     }
     let Ok(myself) = Myself::read(Some(parent.boot_id())) else { return };
@@ -256,10 +259,8 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
 
 /// The process is ending by `exit`: what this thread has goes to the reader.
 pub(crate) fn end() {
-    if process::is_filtered() || !agent::is_own_process() {
-        return;
-    }
-    let Some(recording) = process::recording() else { return };
+    let Some(_active) = Active::enter() else { return };
+    let Some(recording) = process::recording().filter(|_| agent::is_own_process()) else { return };
     let _masked = Masked::new();
     if recording.source == Source::ProcessTimer {
         sources::stop_process_timer();

@@ -6,11 +6,11 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
-use handler::process;
 use unwind::Module;
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
 
+use crate::activity::Active;
 use crate::kernel::{self, File};
 use crate::modules::{extend, extend_table};
 
@@ -73,7 +73,8 @@ pub(crate) fn keep(
 ) -> Kept {
     let mut kept = Kept::default();
     // No file is opened once the program filters its calls.
-    let may_open = !process::is_filtered();
+    let active = Active::enter();
+    let may_open = active.is_some();
     if let (Some(directory), Some(build_id), true) = (tables, image.build_id, may_open) {
         kept.use_table_file(module, directory, build_id);
     }

@@ -11,6 +11,7 @@ use core::ptr::NonNull;
 use handler::clock;
 use shm_format::{Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
+use crate::activity::Active;
 use crate::config::Config;
 use crate::kernel::{self, Errno, File};
 
@@ -313,9 +314,7 @@ fn back(file: &File, geometry: &Geometry, base: NonNull<u8>) -> Result<(), Errno
 /// has no room, or the kernel is older than 5.14.
 fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
     const MADV_POPULATE_WRITE: i32 = 23;
-    if handler::process::is_filtered() {
-        return None;
-    }
+    let _active = Active::enter()?;
     let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
     // SAFETY: inside the region's own mapping; the advice only makes its pages present.
     unsafe {

@@ -16,6 +16,7 @@ use handler::stack::Bounds;
 use handler::sys;
 use shm_format::record::{self, DurableRecord};
 
+use crate::activity::Active;
 use crate::agent;
 use crate::journal;
 use crate::kernel::{self, File};
@@ -117,7 +118,7 @@ unsafe extern "C" fn begin(start: *mut Start) -> Begun {
     let _masked = Masked::new();
     // SAFETY: made by `prepare` for this thread alone.
     let Start { routine, argument, hidden } = *unsafe { Box::from_raw(start) };
-    if let Some(recording) = process::recording() {
+    if let (Some(_active), Some(recording)) = (Active::enter(), process::recording()) {
         register(recording, own_stack(), hidden);
     }
     Begun { routine, argument }
@@ -248,13 +249,14 @@ unsafe extern "C" fn ended(_: *mut c_void) {
 
 /// Ends a slot's life: after this nothing refers to its thread.
 fn retire(recording: &Recording, slot: &Slot) {
-    if !process::is_filtered() {
+    let active = Active::enter();
+    if active.is_some() {
         sources::disarm_thread(slot);
     }
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
     }
-    if !process::is_filtered() {
+    if active.is_some() {
         tell(recording, slot, News::Ended);
     }
     recording.region.control().thread_ended();

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long};
 
 use super::{call_real, fail, own_recording, real_functions};
+use crate::activity::Active;
 use crate::lock::Masked;
 use crate::process;
 
@@ -24,14 +25,15 @@ type Strings = *const *const c_char;
 
 /// Prepares for an exec of `path` (an address, 0 if not known), makes it, and undoes the preparation if it fails.
 pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
-    let recording = if handler::process::is_filtered() { None } else { own_recording() };
-    let hidden = recording.map(|recording| {
+    let prepared = Active::enter().and_then(|_active| {
+        let recording = own_recording()?;
         // SAFETY: null or the program's string.
         let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
-        process::before_exec(recording, path.to_bytes(), super::timers::get)
+        let hidden = process::before_exec(recording, path.to_bytes(), super::timers::get);
+        Some((recording, hidden))
     });
     let result = exec();
-    if let (Some(recording), Some(hidden)) = (recording, hidden) {
+    if let (Some((recording, hidden)), Some(_active)) = (prepared, Active::enter()) {
         process::after_failed_exec(recording, hidden);
     }
     result

@@ -7,6 +7,8 @@ use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::process;
 
+use crate::activity::{self, Active};
+
 use super::{call_real, exec, fail, own_recording, real_functions, signals};
 
 real_functions! {
@@ -17,7 +19,7 @@ real_functions! {
 /// Remembers that calls may be filtered, unless the filter could not be installed.
 fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let before = process::is_filtered();
-    process::set_filtered(true);
+    activity::announce_filter();
     let result = install();
     if result < 0 {
         process::set_filtered(before);
@@ -28,9 +30,7 @@ fn filtering(install: impl FnOnce() -> c_long) -> c_long {
 /// The calling thread is about to lose the time-stamp counter, which the handler reads: no more ticks for it, or
 /// for anybody if the timer is the process's. Strict mode takes the counter away too (kernel/seccomp.c).
 fn without_counter() {
-    if let Some(recording) = own_recording()
-        && !process::is_filtered()
-    {
+    if let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) {
         crate::process::silence_thread(recording);
     }
 }

@@ -2,10 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use handler::process;
 use handler::slot;
 
 use super::{call_real, fail, own_recording, real_functions};
+use crate::activity::Active;
 use crate::lock::Masked;
 use crate::threads::News;
 use crate::{modules, threads};
@@ -35,20 +35,22 @@ pub(crate) unsafe extern "C" fn pthread_create(
             else libc::EAGAIN
         )
     };
-    // Under a filter a timer for the new thread could kill the program.
-    if process::is_filtered() {
-        return create(routine, argument);
-    }
-    let Some(recording) = own_recording() else { return create(routine, argument) };
-    modules::refresh(recording);
-    threads::look_after_strangers(recording);
-    let start = threads::prepare(routine, argument);
+    let Some(start) = prepare(routine, argument) else { return create(routine, argument) };
     let result = create(threads::trampoline(), start as usize);
     if result != 0 {
         // SAFETY: no thread came of it.
         unsafe { threads::cancel(start) };
     }
     result
+}
+
+/// Packs what a new thread is to run, if it is to be sampled. Under a filter a timer for it could kill the program.
+fn prepare(routine: usize, argument: usize) -> Option<*mut threads::Start> {
+    let _active = Active::enter()?;
+    let recording = own_recording()?;
+    modules::refresh(recording);
+    threads::look_after_strangers(recording);
+    Some(threads::prepare(routine, argument))
 }
 
 /// GNU `pthread_setname_np`.
@@ -66,9 +68,7 @@ pub(crate) unsafe extern "C" fn pthread_setname_np(thread: usize, name: *const c
 
 /// Tells the reader that the calling thread has another name.
 pub(super) fn renamed() {
-    if process::is_filtered() {
-        return;
-    }
+    let Some(_active) = Active::enter() else { return };
     let _masked = Masked::new();
     if let (Some(recording), Some(slot)) = (own_recording(), slot::noted()) {
         threads::tell(recording, slot, News::Renamed);
