@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use handler::clock;
-use handler::process::{self, Page, Recording, Source};
+use handler::process::{self, Page, ProcessTime, Recording, Source};
 use handler::slot::{self, Slot};
 use shm_format::Bell;
 use shm_format::record::{self, DurableRecord};
@@ -59,6 +59,7 @@ pub(crate) fn open(
         source: available_source(agent),
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
+        process_time: ProcessTime::starting_now(agent.config.period_ns()),
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);

@@ -51,18 +51,31 @@ pub fn now() -> u64 {
 
 #[cold]
 fn monotonic(source: usize) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     if source == SYSTEM_CALL {
-        let arguments = [libc::CLOCK_MONOTONIC as usize, (&raw mut time) as usize, 0, 0, 0, 0];
-        // SAFETY: the kernel writes one `timespec`.
-        unsafe { sys::call(libc::SYS_clock_gettime, arguments) };
-    } else {
-        // SAFETY: `use_monotonic` stored the address of such a function; it takes no lock a handler could meet.
-        unsafe {
-            let function = core::mem::transmute::<usize, ClockGettime>(source);
-            function(libc::CLOCK_MONOTONIC, &raw mut time);
-        }
+        return kernel_ns(libc::CLOCK_MONOTONIC);
     }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `use_monotonic` stored the address of such a function; it takes no lock a handler could meet.
+    unsafe {
+        let function = core::mem::transmute::<usize, ClockGettime>(source);
+        function(libc::CLOCK_MONOTONIC, &raw mut time);
+    }
+    nanoseconds(time)
+}
+
+/// CPU time of the whole process in nanoseconds: one system call.
+pub fn process_cpu_ns() -> u64 {
+    kernel_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn kernel_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one `timespec`.
+    unsafe { sys::call(libc::SYS_clock_gettime, [clock as usize, (&raw mut time) as usize, 0, 0, 0, 0]) };
+    nanoseconds(time)
+}
+
+fn nanoseconds(time: libc::timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 

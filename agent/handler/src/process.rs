@@ -4,11 +4,12 @@
 //! that nobody has prepared (a bare `clone`) finds nothing here, and never touches its parent's records.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use shm_format::{Bell, Region};
 use unwind::{Modules, RuleCache};
 
+use crate::clock;
 use crate::slot::Slot;
 use crate::sys;
 
@@ -49,6 +50,39 @@ pub struct Recording {
     pub max_frames: usize,
     /// Rules met before.
     pub cache: &'static RuleCache,
+    /// What ITIMER_PROF's ticks stand for.
+    pub process_time: ProcessTime,
+}
+
+/// How much of the process's CPU time its ticks have stood for so far. The kernel merges expiries of ITIMER_PROF and
+/// does not say how many (setitimer(2) has no overrun count), so the clock is asked.
+pub struct ProcessTime {
+    period_ns: u64,
+    counted_ns: AtomicU64,
+}
+
+impl ProcessTime {
+    /// Ticks of this period, from now on.
+    pub fn starting_now(period_ns: u64) -> Self {
+        Self { period_ns: period_ns.max(1), counted_ns: AtomicU64::new(clock::process_cpu_ns()) }
+    }
+
+    /// The periods, rounded, that have passed since the last tick of any thread; at least one. One where system calls
+    /// are filtered, since the clock is one.
+    pub(crate) fn periods(&self) -> u32 {
+        if is_filtered() {
+            return 1;
+        }
+        let counted = self.counted_ns.load(Ordering::Relaxed);
+        let passed = clock::process_cpu_ns().saturating_sub(counted);
+        let periods = (passed.saturating_add(self.period_ns / 2) / self.period_ns).clamp(1, u32::MAX.into());
+        let next = counted.wrapping_add(periods.wrapping_mul(self.period_ns));
+        // Of two threads with a tick at once, one stands for all that has passed.
+        match self.counted_ns.compare_exchange(counted, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => periods as u32,
+            Err(_) => 1,
+        }
+    }
 }
 
 impl Recording {

@@ -64,16 +64,17 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     }
 }
 
-/// True if the eight bytes at `address` can be read now. Never faults and changes nothing.
+/// True if the eight bytes at `address` can be read now. Never faults. Only for a thread that has all signals blocked,
+/// as the handler has: then it changes nothing.
 ///
-/// `rt_sigprocmask` copies the set in before it looks at `how`: an unreadable address gives EFAULT, a readable
-/// one EINVAL because no such `how` exists (kernel/signal.c).
+/// `rt_sigprocmask` copies the set in from there: an unreadable address gives EFAULT (kernel/signal.c). The set, whatever
+/// it is, is added to the blocked signals. An invalid `how` would need no such care, but valgrind complains of it.
 pub fn is_readable(address: u64) -> bool {
-    const NO_SUCH_HOW: usize = 0x7fff_ffff;
-    // SAFETY: an invalid `how` makes the call fail before it changes the mask; the kernel checks the address.
-    let result =
-        unsafe { call(libc::SYS_rt_sigprocmask, [NO_SUCH_HOW, address as usize, 0, SIGSET_BYTES, 0, 0]) };
-    result == -(libc::EINVAL as isize)
+    // SAFETY: the kernel checks the address; blocking more changes nothing while all signals are blocked.
+    let result = unsafe {
+        call(libc::SYS_rt_sigprocmask, [libc::SIG_BLOCK as usize, address as usize, 0, SIGSET_BYTES, 0, 0])
+    };
+    result == 0
 }
 
 /// The calling thread's signal mask.

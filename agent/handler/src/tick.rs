@@ -91,7 +91,7 @@ impl Tick {
                 let owner = Owner::Thread { slot: slot::at(info.value)?, timer: info.timer };
                 (info.overrun.max(0).unsigned_abs().saturating_add(1), owner)
             }
-            (Source::ProcessTimer, SI_KERNEL) => (1, Owner::Process),
+            (Source::ProcessTimer, SI_KERNEL) => (recording.process_time.periods(), Owner::Process),
             _ => return None,
         };
         Some((recording, Tick { weight, owner }))
