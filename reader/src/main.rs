@@ -1,2 +1,2 @@
-//! Records and shows profiles of programs that unwind themselves.
+//! The `selfwind` command.
 fn main() {}

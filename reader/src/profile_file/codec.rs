@@ -1,0 +1,357 @@
+//! Events to bytes and back. An event is a tag, the length of its body, and the body; a reader skips
+//! tags it does not know, and ignores what follows the fields it knows.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::FRAMES_MAX;
+use super::event::*;
+use super::fields::{Fields, Malformed, Put};
+
+const SESSION: u8 = 1;
+const PROCESS: u8 = 2;
+const MODULE: u8 = 3;
+const MODULE_GONE: u8 = 4;
+const THREAD: u8 = 5;
+const THREAD_NAME: u8 = 6;
+const THREAD_END: u8 = 7;
+const SAMPLE: u8 = 8;
+const COUNTERS: u8 = 9;
+const PROCESS_END: u8 = 10;
+const END: u8 = 11;
+
+/// What a sample is told relative to: the sample before it in the same block.
+#[derive(Default)]
+pub(super) struct Previous {
+    ns: u64,
+    frames: Vec<u64>,
+}
+
+impl Previous {
+    pub(super) fn reset(&mut self) {
+        self.ns = 0;
+        self.frames.clear();
+    }
+}
+
+/// Appends `event` to `out`; `scratch` is any buffer, its contents are lost.
+pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
+    scratch.clear();
+    let body = &mut *scratch;
+    let tag = match event {
+        Event::Session(v) => put_session(v, body),
+        Event::Process(v) => put_process(v, body),
+        Event::Module(v) => put_module(v, body),
+        Event::ModuleGone(v) => {
+            body.put_u32(v.process);
+            body.put_u32(v.module);
+            body.put_u64(v.ns);
+            MODULE_GONE
+        }
+        Event::Thread(v) => {
+            put_thread(v.process, v.tid, v.seq, v.start_ns, body);
+            body.put_bytes(v.name.as_bytes());
+            THREAD
+        }
+        Event::ThreadName(v) => {
+            put_thread(v.process, v.tid, v.seq, v.ns, body);
+            body.put_bytes(v.name.as_bytes());
+            THREAD_NAME
+        }
+        Event::ThreadEnd(v) => {
+            put_thread(v.process, v.tid, v.seq, v.ns, body);
+            THREAD_END
+        }
+        Event::Sample(v) => put_sample(v, previous, body),
+        Event::Counters(v) => {
+            body.put_u32(v.process);
+            body.put_u64(v.ns);
+            put_counters(&v.counters, body);
+            COUNTERS
+        }
+        Event::ProcessEnd(v) => {
+            body.put_u32(v.process);
+            body.put_u64(v.ns);
+            body.push(v.fate as u8);
+            put_counters(&v.counters, body);
+            PROCESS_END
+        }
+        Event::End(v) => {
+            body.put_u64(v.ns);
+            body.put_u64(v.wall_ns);
+            body.put_u64(v.status.map_or(0, |status| 1 + u64::from(status as u32)));
+            END
+        }
+    };
+    out.push(tag);
+    out.put_u64(body.len() as u64);
+    out.extend_from_slice(body);
+}
+
+/// Takes the next event; `None` for a tag of a later version.
+pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result<Option<Event>, Malformed> {
+    let tag = fields.byte()?;
+    let len = usize::try_from(fields.u64()?).map_err(|_| "an event is too long")?;
+    let f = &mut Fields(fields.take(len)?);
+    Ok(Some(match tag {
+        SESSION => Event::Session(session(f)?),
+        PROCESS => Event::Process(process(f)?),
+        MODULE => Event::Module(module(f)?),
+        MODULE_GONE => Event::ModuleGone(ModuleGone { process: f.u32()?, module: f.u32()?, ns: f.u64()? }),
+        THREAD => {
+            let (process, tid, seq, start_ns) = thread(f)?;
+            Event::Thread(ThreadInfo { process, tid, seq, start_ns, name: f.string()? })
+        }
+        THREAD_NAME => {
+            let (process, tid, seq, ns) = thread(f)?;
+            Event::ThreadName(ThreadName { process, tid, seq, ns, name: f.string()? })
+        }
+        THREAD_END => {
+            let (process, tid, seq, ns) = thread(f)?;
+            Event::ThreadEnd(ThreadEnd { process, tid, seq, ns })
+        }
+        SAMPLE => Event::Sample(sample(f, previous)?),
+        COUNTERS => Event::Counters(CountersAt { process: f.u32()?, ns: f.u64()?, counters: counters(f)? }),
+        PROCESS_END => Event::ProcessEnd(ProcessEnd {
+            process: f.u32()?,
+            ns: f.u64()?,
+            fate: fate(f.byte()?)?,
+            counters: counters(f)?,
+        }),
+        END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
+        _ => return Ok(None),
+    }))
+}
+
+fn put_session(v: &SessionInfo, body: &mut Vec<u8>) -> u8 {
+    body.put_bytes(v.version.as_bytes());
+    body.put_bytes(v.host.as_bytes());
+    body.put_bytes(v.kernel.as_bytes());
+    body.put_u64(v.started_realtime_ns);
+    body.put_u64(v.started_ns);
+    body.put_strings(&v.command);
+    body.put_u32(v.frequency);
+    body.put_bytes(v.source.as_bytes());
+    SESSION
+}
+
+fn session(f: &mut Fields<'_>) -> Result<SessionInfo, Malformed> {
+    Ok(SessionInfo {
+        version: f.string()?,
+        host: f.string()?,
+        kernel: f.string()?,
+        started_realtime_ns: f.u64()?,
+        started_ns: f.u64()?,
+        command: f.list(Fields::string)?,
+        frequency: f.u32()?,
+        source: f.string()?,
+    })
+}
+
+fn put_process(v: &ProcessInfo, body: &mut Vec<u8>) -> u8 {
+    body.put_u32(v.id);
+    body.put_u32(v.pid);
+    body.put_u32(v.ppid);
+    body.put_u64(v.parent.map_or(0, |parent| 1 + u64::from(parent)));
+    body.put_u64(v.start_ns);
+    body.put_u32(v.uid);
+    body.put_u64(v.period_ns);
+    body.put_bytes(v.source.as_bytes());
+    put_path(&v.exe, body);
+    body.put_strings(&v.argv);
+    body.put_bytes(v.note.as_bytes());
+    PROCESS
+}
+
+fn process(f: &mut Fields<'_>) -> Result<ProcessInfo, Malformed> {
+    Ok(ProcessInfo {
+        id: f.u32()?,
+        pid: f.u32()?,
+        ppid: f.u32()?,
+        parent: match f.u64()? {
+            0 => None,
+            more => Some(u32::try_from(more - 1).map_err(|_| "a process number is out of range")?),
+        },
+        start_ns: f.u64()?,
+        uid: f.u32()?,
+        period_ns: f.u64()?,
+        source: f.string()?,
+        exe: path(f)?,
+        argv: f.list(Fields::string)?,
+        note: f.string()?,
+    })
+}
+
+fn put_module(v: &ModuleInfo, body: &mut Vec<u8>) -> u8 {
+    body.put_u32(v.process);
+    body.put_u32(v.module);
+    body.put_u64(v.start);
+    body.put_u64(v.end);
+    body.put_u64(v.bias);
+    put_path(&v.path, body);
+    body.put_bytes(&v.build_id);
+    body.put_u64(v.segments.len() as u64);
+    for segment in &v.segments {
+        body.put_u64(segment.address);
+        body.put_u64(segment.len);
+        body.put_u64(segment.pgoff);
+        body.put_u32(segment.flags);
+    }
+    body.put_u64(v.loaded_ns);
+    MODULE
+}
+
+fn module(f: &mut Fields<'_>) -> Result<ModuleInfo, Malformed> {
+    Ok(ModuleInfo {
+        process: f.u32()?,
+        module: f.u32()?,
+        start: f.u64()?,
+        end: f.u64()?,
+        bias: f.u64()?,
+        path: path(f)?,
+        build_id: f.bytes()?.to_vec(),
+        segments: f
+            .list(|f| Ok(Segment { address: f.u64()?, len: f.u64()?, pgoff: f.u64()?, flags: f.u32()? }))?,
+        loaded_ns: f.u64()?,
+    })
+}
+
+fn put_thread(process: u32, tid: u32, seq: u32, ns: u64, body: &mut Vec<u8>) {
+    body.put_u32(process);
+    body.put_u32(tid);
+    body.put_u32(seq);
+    body.put_u64(ns);
+}
+
+fn thread(f: &mut Fields<'_>) -> Result<(u32, u32, u32, u64), Malformed> {
+    Ok((f.u32()?, f.u32()?, f.u32()?, f.u64()?))
+}
+
+/// Outer frames equal to those of the previous sample are a number; each other frame is the difference
+/// to the frame outside it, flags rotated to the low end so that near addresses are near numbers.
+fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) -> u8 {
+    body.put_u32(v.process);
+    body.put_u32(v.tid);
+    body.put_u32(v.thread_seq);
+    body.put_i64(v.ns.wrapping_sub(previous.ns) as i64);
+    body.put_u32(v.weight);
+    body.push(v.end);
+    body.push(v.source);
+    body.put_u64(v.nonce);
+    // The leaf end survives: who is on the processor matters most.
+    let frames = &v.frames[..v.frames.len().min(FRAMES_MAX)];
+    let shared = frames.iter().rev().zip(previous.frames.iter().rev()).take_while(|(a, b)| a == b).count();
+    body.put_u64(frames.len() as u64);
+    body.put_u64(shared as u64);
+    let (inner, outer) = frames.split_at(frames.len() - shared);
+    let mut last = outer.first().map_or(0, |word| word.rotate_left(3));
+    for word in inner.iter().rev() {
+        let word = word.rotate_left(3);
+        body.put_i64(word.wrapping_sub(last) as i64);
+        last = word;
+    }
+    previous.ns = v.ns;
+    previous.frames.clear();
+    previous.frames.extend_from_slice(frames);
+    SAMPLE
+}
+
+fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malformed> {
+    let mut sample = Sample { process: f.u32()?, tid: f.u32()?, thread_seq: f.u32()?, ..Sample::default() };
+    sample.ns = previous.ns.wrapping_add(f.i64()? as u64);
+    sample.weight = f.u32()?;
+    sample.end = f.byte()?;
+    sample.source = f.byte()?;
+    sample.nonce = f.u64()?;
+    let (depth, shared) = (f.u64()?, f.u64()?);
+    if depth > FRAMES_MAX as u64 || shared > depth || shared > previous.frames.len() as u64 {
+        return Err("a stack is too deep");
+    }
+    let (inner, shared) = ((depth - shared) as usize, shared as usize);
+    let outer = &previous.frames[previous.frames.len() - shared..];
+    let mut frames = vec![0; inner];
+    let mut last = outer.first().map_or(0, |word| word.rotate_left(3));
+    for word in frames.iter_mut().rev() {
+        last = last.wrapping_add(f.i64()? as u64);
+        *word = last.rotate_right(3);
+    }
+    frames.extend_from_slice(outer);
+    previous.ns = sample.ns;
+    previous.frames.clone_from(&frames);
+    sample.frames = frames;
+    Ok(sample)
+}
+
+fn put_counters(v: &Counters, body: &mut Vec<u8>) {
+    for value in [v.fired, v.fired_weight, v.recorded, v.recorded_weight, v.truncated] {
+        body.put_u64(value);
+    }
+    for causes in [&v.lost, &v.skipped] {
+        body.put_u64(causes.len() as u64);
+        for cause in causes {
+            body.put_bytes(cause.name.as_bytes());
+            body.put_u64(cause.count);
+            body.put_u64(cause.weight);
+        }
+    }
+    body.put_u64(v.handler.len() as u64);
+    for bucket in &v.handler {
+        body.put_u64(bucket.low);
+        body.put_u64(bucket.high);
+        body.put_u64(bucket.count);
+    }
+    for value in [v.threads_started, v.threads_ended, v.drained, v.ring_bytes, v.gaps, v.torn, v.violations] {
+        body.put_u64(value);
+    }
+}
+
+fn counters(f: &mut Fields<'_>) -> Result<Counters, Malformed> {
+    fn cause(f: &mut Fields<'_>) -> Result<Cause, Malformed> {
+        Ok(Cause { name: f.string()?, count: f.u64()?, weight: f.u64()? })
+    }
+    Ok(Counters {
+        fired: f.u64()?,
+        fired_weight: f.u64()?,
+        recorded: f.u64()?,
+        recorded_weight: f.u64()?,
+        truncated: f.u64()?,
+        lost: f.list(cause)?,
+        skipped: f.list(cause)?,
+        handler: f.list(|f| Ok(NanosBucket { low: f.u64()?, high: f.u64()?, count: f.u64()? }))?,
+        threads_started: f.u64()?,
+        threads_ended: f.u64()?,
+        drained: f.u64()?,
+        ring_bytes: f.u64()?,
+        gaps: f.u64()?,
+        torn: f.u64()?,
+        violations: f.u64()?,
+    })
+}
+
+fn put_path(path: &Path, body: &mut Vec<u8>) {
+    body.put_bytes(path.as_os_str().as_bytes());
+}
+
+fn path(f: &mut Fields<'_>) -> Result<PathBuf, Malformed> {
+    Ok(PathBuf::from(OsStr::from_bytes(f.bytes()?)))
+}
+
+fn fate(byte: u8) -> Result<ProcessFate, Malformed> {
+    Ok(match byte {
+        0 => ProcessFate::Exited,
+        1 => ProcessFate::Executed,
+        2 => ProcessFate::Vanished,
+        3 => ProcessFate::Running,
+        _ => return Err("an unknown end of a process"),
+    })
+}
+
+fn status(value: u64) -> Result<Option<i32>, Malformed> {
+    match value {
+        0 => Ok(None),
+        more => u32::try_from(more - 1)
+            .map(|status| Some(status as i32))
+            .map_err(|_| "an exit status is out of range"),
+    }
+}

@@ -1,0 +1,301 @@
+//! What a profile tells, in the order it was learnt.
+//!
+//! Processes have numbers local to the profile, because a pid is neither unique over time nor over an
+//! exec. All times are nanoseconds of CLOCK_MONOTONIC on the recording machine.
+
+use std::path::PathBuf;
+
+/// One event of a profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// How and where the profile was recorded. The first event.
+    Session(SessionInfo),
+    /// A process image appears. Precedes everything that names its number.
+    Process(ProcessInfo),
+    /// A module is mapped into a process.
+    Module(ModuleInfo),
+    /// A module is unmapped.
+    ModuleGone(ModuleGone),
+    /// A thread starts.
+    Thread(ThreadInfo),
+    /// A thread has another name than it was reported with.
+    ThreadName(ThreadName),
+    /// A thread ends.
+    ThreadEnd(ThreadEnd),
+    /// A stack.
+    Sample(Sample),
+    /// Counters of a living process so far; a later one of the same process replaces it.
+    Counters(CountersAt),
+    /// A process image ends, with its final counters.
+    ProcessEnd(ProcessEnd),
+    /// The recording ended in order. Absent when the recorder was killed.
+    End(End),
+}
+
+/// How and where a profile was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Version of the selfwind that recorded it.
+    pub version: String,
+    /// Host name.
+    pub host: String,
+    /// Kernel release, as uname prints it.
+    pub kernel: String,
+    /// Start, nanoseconds since 1970.
+    pub started_realtime_ns: u64,
+    /// Start, CLOCK_MONOTONIC.
+    pub started_ns: u64,
+    /// The command that was recorded; empty for a running process.
+    pub command: Vec<String>,
+    /// Samples per second of CPU time asked for.
+    pub frequency: u32,
+    /// Source of samples asked for (`auto`, `cpu`, `itimer`).
+    pub source: String,
+}
+
+/// A process image: a new one after fork, and again after exec.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Number of the image in this profile.
+    pub id: u32,
+    /// Process id.
+    pub pid: u32,
+    /// Process id of the parent.
+    pub ppid: u32,
+    /// The image it was forked or executed from, when that was recorded too.
+    pub parent: Option<u32>,
+    /// When the agent started in it.
+    pub start_ns: u64,
+    /// User id.
+    pub uid: u32,
+    /// CPU nanoseconds that one unit of weight stands for.
+    pub period_ns: u64,
+    /// What delivers its samples (`cpu`, `itimer`, ...).
+    pub source: String,
+    /// The executable.
+    pub exe: PathBuf,
+    /// The arguments, the program's name first.
+    pub argv: Vec<String>,
+    /// What the agent had to say about its start: bad settings, fallbacks. Often empty.
+    pub note: String,
+}
+
+/// One PT_LOAD segment of a module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Offset in the file of the byte at `address`.
+    pub pgoff: u64,
+    /// ELF `p_flags`.
+    pub flags: u32,
+}
+
+/// A module in the address space of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModuleInfo {
+    /// The process's number.
+    pub process: u32,
+    /// Number of the module in the process.
+    pub module: u32,
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Address minus ELF virtual address (wrapping).
+    pub bias: u64,
+    /// Where the file was found; `[vdso]` has no file.
+    pub path: PathBuf,
+    /// The build-id note, empty when there is none.
+    pub build_id: Vec<u8>,
+    /// The loaded segments.
+    pub segments: Vec<Segment>,
+    /// It was not mapped before this time.
+    pub loaded_ns: u64,
+}
+
+/// A module that is no longer mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModuleGone {
+    /// The process's number.
+    pub process: u32,
+    /// The module's number.
+    pub module: u32,
+    /// When it was found gone.
+    pub ns: u64,
+}
+
+/// A thread of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadInfo {
+    /// The process's number.
+    pub process: u32,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of the thread in its process: thread ids are reused, these are not.
+    pub seq: u32,
+    /// Name, possibly empty.
+    pub name: String,
+    /// When the agent saw it first.
+    pub start_ns: u64,
+}
+
+/// A thread's name, learnt later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadName {
+    /// The process's number.
+    pub process: u32,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of the thread in its process.
+    pub seq: u32,
+    /// The name.
+    pub name: String,
+    /// When it was learnt.
+    pub ns: u64,
+}
+
+/// The end of a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadEnd {
+    /// The process's number.
+    pub process: u32,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of the thread in its process.
+    pub seq: u32,
+    /// When it ended.
+    pub ns: u64,
+}
+
+/// A stack and how much it stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The process's number.
+    pub process: u32,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of the thread in its process.
+    pub thread_seq: u32,
+    /// When it was taken.
+    pub ns: u64,
+    /// Timer periods it stands for.
+    pub weight: u32,
+    /// Why the walk ended: `unwind::End` as u8, 0 is complete.
+    pub end: u8,
+    /// What asked for it, see [`ProcessInfo::source`]; a number of the agent.
+    pub source: u8,
+    /// The kernel's cookie this stack answers, 0 for none.
+    pub nonce: u64,
+    /// `unwind::Frame` words, leaf first.
+    pub frames: Vec<u64>,
+}
+
+/// Events counted under one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// The cause's name.
+    pub name: String,
+    /// Samples.
+    pub count: u64,
+    /// Timer periods these samples would have stood for.
+    pub weight: u64,
+}
+
+/// A bucket of the histogram of times spent in the handler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NanosBucket {
+    /// Least value in it, nanoseconds.
+    pub low: u64,
+    /// One past the greatest.
+    pub high: u64,
+    /// Values counted.
+    pub count: u64,
+}
+
+/// What a process counted, and what the reader found in its ring. `fired = recorded + lost + skipped`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Times the handler ran for a sample.
+    pub fired: u64,
+    /// Timer periods these stand for.
+    pub fired_weight: u64,
+    /// Samples written to the ring.
+    pub recorded: u64,
+    /// Timer periods these stand for.
+    pub recorded_weight: u64,
+    /// Recorded samples whose stack is incomplete.
+    pub truncated: u64,
+    /// Samples for which there was no room, by cause.
+    pub lost: Vec<Cause>,
+    /// Samples that were not taken for a good reason, by cause.
+    pub skipped: Vec<Cause>,
+    /// Histogram of handler times; empty buckets are left out.
+    pub handler: Vec<NanosBucket>,
+    /// Threads the agent saw start.
+    pub threads_started: u64,
+    /// Threads the agent saw end.
+    pub threads_ended: u64,
+    /// Records the reader took from the ring.
+    pub drained: u64,
+    /// Their bytes in the ring, headers included.
+    pub ring_bytes: u64,
+    /// Records known to be missing by a jump of a thread's sequence number.
+    pub gaps: u64,
+    /// Records that were begun and never finished.
+    pub torn: u64,
+    /// Chunks set aside because their contents break the format.
+    pub violations: u64,
+}
+
+/// Counters at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountersAt {
+    /// The process's number.
+    pub process: u32,
+    /// When they were read.
+    pub ns: u64,
+    /// The counters.
+    pub counters: Counters,
+}
+
+/// How a process image ended, as far as the recorder knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ProcessFate {
+    /// It called exit.
+    Exited = 0,
+    /// It was replaced by another program.
+    Executed = 1,
+    /// It went away without a word: killed, or ended by `_exit`.
+    #[default]
+    Vanished = 2,
+    /// It was still running when the recording ended.
+    Running = 3,
+}
+
+/// The end of a process image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessEnd {
+    /// The process's number.
+    pub process: u32,
+    /// When it was found ended.
+    pub ns: u64,
+    /// How.
+    pub fate: ProcessFate,
+    /// Final counters.
+    pub counters: Counters,
+}
+
+/// The end of the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// When.
+    pub ns: u64,
+    /// Nanoseconds since the start of the recording.
+    pub wall_ns: u64,
+    /// Exit status of the command as a shell tells it (128+N for signal N); none for a running process.
+    pub status: Option<i32>,
+}

@@ -1,0 +1,108 @@
+//! The primitives of an event: LEB128 integers, strings, lists.
+
+use super::STRING_MAX;
+
+/// Appends primitives to a buffer.
+pub(super) trait Put {
+    fn put_u64(&mut self, value: u64);
+    fn put_i64(&mut self, value: i64) {
+        self.put_u64(((value << 1) ^ (value >> 63)) as u64);
+    }
+    fn put_u32(&mut self, value: u32) {
+        self.put_u64(u64::from(value));
+    }
+    /// Longer strings than the format allows are cut.
+    fn put_bytes(&mut self, value: &[u8]);
+    fn put_strings(&mut self, values: &[String]) {
+        self.put_u64(values.len() as u64);
+        for value in values {
+            self.put_bytes(value.as_bytes());
+        }
+    }
+}
+
+impl Put for Vec<u8> {
+    fn put_u64(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push(value as u8);
+    }
+
+    fn put_bytes(&mut self, value: &[u8]) {
+        let value = &value[..value.len().min(STRING_MAX)];
+        self.put_u64(value.len() as u64);
+        self.extend_from_slice(value);
+    }
+}
+
+/// What an event's bytes break.
+pub(super) type Malformed = &'static str;
+
+/// Takes primitives from an event's bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
+        let (&first, rest) = self.0.split_first().ok_or("an event ends early")?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err("an integer is too long")
+    }
+
+    pub(super) fn i64(&mut self) -> Result<i64, Malformed> {
+        let value = self.u64()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        u32::try_from(self.u64()?).map_err(|_| "an integer is out of range")
+    }
+
+    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or("an event ends early")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = self.u64()?;
+        if len > STRING_MAX as u64 {
+            return Err("a string is too long");
+        }
+        self.take(len as usize)
+    }
+
+    pub(super) fn string(&mut self) -> Result<String, Malformed> {
+        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
+    }
+
+    /// A list: its length, then that many items of at least one byte each.
+    pub(super) fn list<T>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        let len = self.u64()?;
+        if len > self.0.len() as u64 {
+            return Err("a list is longer than its event");
+        }
+        (0..len).map(|_| item(self)).collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! The profile file: what `record` writes and every other command reads.
+//!
+//! A stream of checksummed blocks, appended while recording, so that a recorder that dies leaves a
+//! readable file. `docs/profile-file.md` specifies the bytes; this module is the only one that knows
+//! them. Whatever a file holds, reading it ends in events or in a [`ProfileError`], never in a panic,
+//! and never allocates more than a block and one event.
+
+mod codec;
+mod event;
+mod fields;
+mod reader;
+mod writer;
+
+pub use event::{
+    Cause, Counters, CountersAt, End, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessEnd, ProcessFate,
+    ProcessInfo, Sample, Segment, SessionInfo, ThreadEnd, ThreadInfo, ThreadName,
+};
+pub use reader::{ProfileReader, Tail};
+pub use writer::ProfileWriter;
+
+use std::io;
+
+/// The first eight bytes of every profile.
+pub const MAGIC: [u8; 8] = *b"SELFWIND";
+/// The one version this build reads and writes.
+pub const VERSION: u32 = 1;
+/// Magic, version, reserved word.
+const HEADER_LEN: usize = 16;
+/// Kind, length, checksum.
+const BLOCK_HEADER_LEN: usize = 12;
+/// The only block kind of version 1: a run of events.
+const BLOCK_EVENTS: u32 = 1;
+/// A block is written out when its payload reaches this many bytes.
+const BLOCK_TARGET: usize = 60 << 10;
+/// No writer makes, and no reader accepts, a longer payload.
+const BLOCK_MAX: usize = 1 << 20;
+/// Frames in one sample.
+const FRAMES_MAX: usize = 4096;
+/// Bytes in one string.
+const STRING_MAX: usize = 64 << 10;
+
+/// Why a profile cannot be read. Each text is one line: the cause and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file cannot be opened.
+    #[error("{path}: {source}; name a profile written by `selfwind record`")]
+    Open {
+        /// The path as given.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Reading failed.
+    #[error("{path}: cannot read it: {source}")]
+    Read {
+        /// The path as given.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No bytes at all: the recorder ended before its first write.
+    #[error("{path}: the file is empty; record again")]
+    Empty {
+        /// The path as given.
+        path: String,
+    },
+    /// The magic is missing.
+    #[error(
+        "{path}: not a selfwind profile (it does not begin with SELFWIND); name a file written by `selfwind record`"
+    )]
+    NotAProfile {
+        /// The path as given.
+        path: String,
+    },
+    /// Another version of the format.
+    #[error(
+        "{path}: profile version {found}, this selfwind reads version {VERSION}; use the selfwind that recorded it, or record again"
+    )]
+    Version {
+        /// The path as given.
+        path: String,
+        /// The version in the file.
+        found: u32,
+    },
+    /// A block is damaged. Everything before `offset` is intact.
+    #[error(
+        "{path}: damaged at byte {offset} ({what}); what precedes is intact: `head -c {offset} {path} > REPAIRED`"
+    )]
+    Corrupt {
+        /// The path as given.
+        path: String,
+        /// Where the damaged block begins.
+        offset: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// Checksum of a block: CRC-32 (IEEE) over kind, length and payload.
+fn checksum(kind: u32, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&kind.to_le_bytes());
+    hasher.update(&(payload.len() as u32).to_le_bytes());
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Reads a profile, one block in memory at a time.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::codec::{Previous, decode};
+use super::fields::Fields;
+use super::{
+    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, Event, HEADER_LEN, MAGIC, ProfileError, VERSION, checksum,
+};
+
+/// How the file ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// At the end of a block.
+    Complete,
+    /// Inside a block that begins at this byte: the writer was interrupted, or the copy is partial.
+    Truncated {
+        /// Where the incomplete block begins.
+        offset: u64,
+    },
+}
+
+/// The events of a profile, in order. Ends after the first error.
+pub struct ProfileReader<R: Read> {
+    source: R,
+    path: String,
+    block: Vec<u8>,
+    /// Next event in `block`.
+    position: usize,
+    /// Where `block` begins in the file, and where the next one does.
+    block_offset: u64,
+    next_offset: u64,
+    previous: Previous,
+    tail: Option<Tail>,
+    failed: bool,
+}
+
+impl ProfileReader<File> {
+    /// Opens a file and checks its header.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
+        let name = path.as_ref().display().to_string();
+        let open = || {
+            let file = File::open(&path)?;
+            if file.metadata()?.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(file) }
+        };
+        let file = open().map_err(|source| ProfileError::Open { path: name.clone(), source })?;
+        Self::new(file, name)
+    }
+}
+
+impl<R: Read> ProfileReader<R> {
+    /// Reads from `source` and checks the header; `path` names it in errors. Whole blocks are read, a
+    /// buffer is not needed.
+    pub fn new(mut source: R, path: impl Into<String>) -> Result<Self, ProfileError> {
+        let path = path.into();
+        let mut header = [0; HEADER_LEN];
+        let got = read_full(&mut source, &mut header)
+            .map_err(|source| ProfileError::Read { path: path.clone(), source })?;
+        if got == 0 {
+            return Err(ProfileError::Empty { path });
+        }
+        if got < HEADER_LEN || header[..8] != MAGIC {
+            return Err(ProfileError::NotAProfile { path });
+        }
+        let found = word(&header, 8);
+        if found != VERSION {
+            return Err(ProfileError::Version { path, found });
+        }
+        Ok(Self {
+            source,
+            path,
+            block: Vec::new(),
+            position: 0,
+            block_offset: HEADER_LEN as u64,
+            next_offset: HEADER_LEN as u64,
+            previous: Previous::default(),
+            tail: None,
+            failed: false,
+        })
+    }
+
+    /// How the file ended; `None` until the events are exhausted, and after an error.
+    pub fn tail(&self) -> Option<Tail> {
+        self.tail
+    }
+
+    /// Bytes of the file that were read and found intact.
+    pub fn bytes(&self) -> u64 {
+        self.next_offset
+    }
+
+    fn corrupt(&self, what: &'static str) -> ProfileError {
+        ProfileError::Corrupt { path: self.path.clone(), offset: self.block_offset, what }
+    }
+
+    fn unreadable(&self, source: io::Error) -> ProfileError {
+        ProfileError::Read { path: self.path.clone(), source }
+    }
+
+    /// Reads the next block that holds events. False at the end of the file.
+    fn next_block(&mut self) -> Result<bool, ProfileError> {
+        loop {
+            self.block_offset = self.next_offset;
+            self.position = 0;
+            self.block.clear();
+            self.previous.reset();
+            let mut header = [0; BLOCK_HEADER_LEN];
+            let got = read_full(&mut self.source, &mut header).map_err(|e| self.unreadable(e))?;
+            if got < BLOCK_HEADER_LEN {
+                let truncated = Tail::Truncated { offset: self.block_offset };
+                self.tail = Some(if got == 0 { Tail::Complete } else { truncated });
+                return Ok(false);
+            }
+            let (kind, len, crc) = (word(&header, 0), word(&header, 4) as usize, word(&header, 8));
+            if len > BLOCK_MAX {
+                return Err(self.corrupt("the length of a block"));
+            }
+            let got = (&mut self.source).take(len as u64).read_to_end(&mut self.block);
+            let got = got.map_err(|e| self.unreadable(e))?;
+            if got < len {
+                self.block.clear();
+                self.tail = Some(Tail::Truncated { offset: self.block_offset });
+                return Ok(false);
+            }
+            if checksum(kind, &self.block) != crc {
+                return Err(self.corrupt("the checksum of a block"));
+            }
+            self.next_offset += (BLOCK_HEADER_LEN + len) as u64;
+            if kind == BLOCK_EVENTS {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn next_event(&mut self) -> Result<Option<Event>, ProfileError> {
+        loop {
+            while self.position < self.block.len() {
+                let mut fields = Fields(&self.block[self.position..]);
+                let event = decode(&mut fields, &mut self.previous);
+                self.position = self.block.len() - fields.0.len();
+                if let Some(event) = event.map_err(|what| self.corrupt(what))? {
+                    return Ok(Some(event));
+                }
+            }
+            if !self.next_block()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl<R: Read> Iterator for ProfileReader<R> {
+    type Item = Result<Event, ProfileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.tail.is_some() || self.failed {
+            return None;
+        }
+        let event = self.next_event();
+        self.failed = event.is_err();
+        event.transpose()
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Reads until `buffer` is full or the source ends.
+fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match source.read(&mut buffer[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}

@@ -1,0 +1,247 @@
+use super::*;
+
+fn sample(ns: u64, frames: &[u64]) -> Event {
+    Event::Sample(Sample {
+        process: 1,
+        tid: 77,
+        thread_seq: 3,
+        ns,
+        weight: 2,
+        end: 4,
+        source: 1,
+        nonce: u64::MAX,
+        frames: frames.to_vec(),
+    })
+}
+
+fn counters() -> Counters {
+    let cause = |name: &str, count| Cause { name: name.into(), count, weight: count * 2 };
+    Counters {
+        fired: 10,
+        fired_weight: 20,
+        recorded: 7,
+        recorded_weight: 14,
+        truncated: 1,
+        lost: vec![cause("pool_full", 1)],
+        skipped: vec![cause("nested", 2)],
+        handler: vec![NanosBucket { low: 100, high: 125, count: u64::MAX }],
+        threads_started: 4,
+        threads_ended: 3,
+        drained: 7,
+        ring_bytes: 999,
+        gaps: 1,
+        torn: 2,
+        violations: 3,
+    }
+}
+
+/// One of each event, and samples that share frames, share none, and are empty.
+fn events() -> Vec<Event> {
+    let segment = Segment { address: 1 << 47, len: 1, pgoff: 4096, flags: 5 };
+    vec![
+        Event::Session(SessionInfo {
+            version: "0.1.0".into(),
+            host: "h".into(),
+            kernel: "6.1".into(),
+            started_realtime_ns: u64::MAX,
+            started_ns: 1,
+            command: vec!["a".into(), String::new(), "ö".into()],
+            frequency: 99,
+            source: "auto".into(),
+        }),
+        Event::Process(ProcessInfo {
+            id: 1,
+            pid: 4_194_304,
+            ppid: 1,
+            parent: Some(0),
+            start_ns: 5,
+            uid: u32::MAX,
+            period_ns: 10_101_010,
+            source: "cpu".into(),
+            exe: "/bin/x".into(),
+            argv: vec!["x".into()],
+            note: "SELFWIND_FREQ=zz is no number".into(),
+        }),
+        Event::Module(ModuleInfo {
+            process: 1,
+            module: 2,
+            start: 1 << 46,
+            end: 1 << 47,
+            bias: u64::MAX - 4095,
+            path: "/lib/ld.so".into(),
+            build_id: vec![0xde, 0xad],
+            segments: vec![segment, Segment::default()],
+            loaded_ns: 9,
+        }),
+        Event::Thread(ThreadInfo { process: 1, tid: 77, seq: 3, name: "w".into(), start_ns: 6 }),
+        sample(1000, &[0x2000_7f00_0000_1234, 0x7f00_0000_1000, 0x5500_0000_0010]),
+        sample(900, &[0xe000_7f00_0000_9999, 0x7f00_0000_1000, 0x5500_0000_0010]),
+        sample(u64::MAX, &[]),
+        sample(0, &[u64::MAX, 0, 1]),
+        Event::ThreadName(ThreadName { process: 1, tid: 77, seq: 3, name: "worker".into(), ns: 8 }),
+        Event::ThreadEnd(ThreadEnd { process: 1, tid: 77, seq: 3, ns: 8 }),
+        Event::ModuleGone(ModuleGone { process: 1, module: 2, ns: 10 }),
+        Event::Counters(CountersAt { process: 1, ns: 11, counters: counters() }),
+        Event::ProcessEnd(ProcessEnd {
+            process: 1,
+            ns: 12,
+            fate: ProcessFate::Executed,
+            counters: counters(),
+        }),
+        Event::End(End { ns: 13, wall_ns: 12, status: Some(139) }),
+    ]
+}
+
+/// `blocks` copies of [`events`], a block each.
+fn file(blocks: usize) -> Vec<u8> {
+    let mut writer = ProfileWriter::new(Vec::new()).unwrap();
+    for _ in 0..blocks {
+        for event in events() {
+            writer.push(&event).unwrap();
+        }
+        writer.flush().unwrap();
+    }
+    let expected = writer.bytes_written();
+    let bytes = writer.finish().unwrap();
+    assert_eq!(bytes.len() as u64, expected);
+    bytes
+}
+
+fn read(bytes: &[u8]) -> (Vec<Event>, Result<Tail, ProfileError>) {
+    let mut reader = match ProfileReader::new(bytes, "p.data") {
+        Ok(reader) => reader,
+        Err(error) => return (Vec::new(), Err(error)),
+    };
+    let mut events = Vec::new();
+    for event in reader.by_ref() {
+        match event {
+            Ok(event) => events.push(event),
+            Err(error) => return (events, Err(error)),
+        }
+    }
+    let tail = reader.tail().expect("the events are exhausted");
+    (events, Ok(tail))
+}
+
+#[test]
+fn every_event_survives() {
+    let (got, tail) = read(&file(2));
+    assert_eq!(got, [events(), events()].concat());
+    assert_eq!(tail.unwrap(), Tail::Complete);
+}
+
+#[test]
+fn blocks_stay_small_and_lose_nothing() {
+    let mut writer = ProfileWriter::new(Vec::new()).unwrap();
+    let deep: Vec<u64> = (0..FRAMES_MAX as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let events: Vec<Event> = (0..100).map(|i| sample(i, &deep[i as usize..])).collect();
+    for event in &events {
+        writer.push(event).unwrap();
+    }
+    let (got, tail) = read(&writer.finish().unwrap());
+    assert_eq!(got, events);
+    assert_eq!(tail.unwrap(), Tail::Complete);
+}
+
+#[test]
+fn any_truncation_keeps_the_complete_blocks() {
+    let whole = file(3);
+    let block = (whole.len() - HEADER_LEN) / 3;
+    for len in 0..whole.len() {
+        let (got, end) = read(&whole[..len]);
+        if len < HEADER_LEN {
+            assert!(matches!(end, Err(ProfileError::Empty { .. } | ProfileError::NotAProfile { .. })));
+            continue;
+        }
+        let complete = (len - HEADER_LEN) / block;
+        assert_eq!(got.len(), complete * events().len(), "at {len}");
+        let offset = (HEADER_LEN + complete * block) as u64;
+        let expected = if offset == len as u64 { Tail::Complete } else { Tail::Truncated { offset } };
+        assert_eq!(end.unwrap(), expected, "at {len}");
+    }
+}
+
+#[test]
+fn any_flipped_bit_is_noticed_where_it_is() {
+    let whole = file(3);
+    let block = (whole.len() - HEADER_LEN) / 3;
+    for at in HEADER_LEN..whole.len() {
+        for bit in 0..8 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << bit;
+            let intact = (at - HEADER_LEN) / block;
+            let (got, end) = read(&bytes);
+            assert_eq!(got.len(), intact * events().len(), "byte {at} bit {bit}");
+            let expected = (HEADER_LEN + intact * block) as u64;
+            match end {
+                Err(ProfileError::Corrupt { offset, .. }) | Ok(Tail::Truncated { offset }) => {
+                    assert_eq!(offset, expected, "byte {at} bit {bit}");
+                }
+                other => panic!("byte {at} bit {bit}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// Damage under a right checksum: the decoder itself must hold.
+#[test]
+fn arbitrary_payloads_end_in_events_or_an_error() {
+    let valid = file(1)[HEADER_LEN + BLOCK_HEADER_LEN..].to_vec();
+    let mut random = 0x1234_5678_9abc_def1u64;
+    for _ in 0..20_000 {
+        let mut payload = valid.clone();
+        for _ in 0..4 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = random as usize % payload.len();
+            payload[at] = (random >> 32) as u8;
+        }
+        payload.truncate(payload.len() - random as usize % 64);
+        let mut bytes = file(0);
+        bytes.extend_from_slice(&BLOCK_EVENTS.to_le_bytes());
+        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&checksum(BLOCK_EVENTS, &payload).to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        match read(&bytes).1 {
+            Ok(Tail::Complete) | Err(ProfileError::Corrupt { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn unknown_events_and_blocks_are_skipped() {
+    let mut payload = vec![200, 3, 1, 2, 3];
+    let mut scratch = Vec::new();
+    codec::encode(&sample(1, &[5]), &mut codec::Previous::default(), &mut scratch, &mut payload);
+    let mut bytes = file(0);
+    for (kind, payload) in [(77, &b"later"[..]), (BLOCK_EVENTS, &payload)] {
+        bytes.extend_from_slice(&u32::to_le_bytes(kind));
+        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&checksum(kind, payload).to_le_bytes());
+        bytes.extend_from_slice(payload);
+    }
+    let (got, tail) = read(&bytes);
+    assert_eq!(got, [sample(1, &[5])]);
+    assert_eq!(tail.unwrap(), Tail::Complete);
+}
+
+#[test]
+fn errors_are_one_line_with_a_way_out() {
+    let mut newer = file(1);
+    newer[8] = 9;
+    let mut damaged = file(1);
+    damaged[40] ^= 1;
+    let text = |bytes: &[u8]| read(bytes).1.unwrap_err().to_string();
+    for (text, part) in [
+        (text(b""), "record again"),
+        (text(b"\x7fELF and so on and so on"), "not a selfwind profile"),
+        (text(&newer), "profile version 9, this selfwind reads version 1"),
+        (text(&damaged), "head -c 16 p.data > REPAIRED"),
+        (ProfileReader::open("/nonexistent/p").err().unwrap().to_string(), "name a profile"),
+        (ProfileReader::open("/").err().unwrap().to_string(), "is a directory"),
+    ] {
+        assert!(text.contains(part) && !text.contains('\n'), "{text}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Writes a profile: events gather in a block, a block goes out in one write.
+
+use std::io::{self, Write};
+
+use super::codec::{Previous, encode};
+use super::{BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, Event, MAGIC, VERSION, checksum};
+
+/// Appends events to a profile.
+pub struct ProfileWriter<W: Write> {
+    sink: W,
+    /// Block header (filled in at the end) and payload so far.
+    block: Vec<u8>,
+    scratch: Vec<u8>,
+    previous: Previous,
+    written: u64,
+}
+
+impl<W: Write> ProfileWriter<W> {
+    /// Writes the file header to `sink`, which gets whole blocks and needs no buffer.
+    pub fn new(mut sink: W) -> io::Result<Self> {
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&0u32.to_le_bytes());
+        sink.write_all(&header)?;
+        Ok(Self {
+            sink,
+            block: vec![0; BLOCK_HEADER_LEN],
+            scratch: Vec::new(),
+            previous: Previous::default(),
+            written: header.len() as u64,
+        })
+    }
+
+    /// Adds an event; writes the block out when it is full.
+    pub fn push(&mut self, event: &Event) -> io::Result<()> {
+        let before = self.block.len();
+        encode(event, &mut self.previous, &mut self.scratch, &mut self.block);
+        if self.block.len() - BLOCK_HEADER_LEN > BLOCK_MAX {
+            self.block.truncate(before);
+            let what = "an event does not fit in a block of the profile";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        if self.block.len() >= BLOCK_TARGET { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes out what has gathered. After this, death of the writer loses nothing that was pushed.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let payload_len = self.block.len() - BLOCK_HEADER_LEN;
+        if payload_len > 0 {
+            let crc = checksum(BLOCK_EVENTS, &self.block[BLOCK_HEADER_LEN..]);
+            self.block[0..4].copy_from_slice(&BLOCK_EVENTS.to_le_bytes());
+            self.block[4..8].copy_from_slice(&(payload_len as u32).to_le_bytes());
+            self.block[8..12].copy_from_slice(&crc.to_le_bytes());
+            self.sink.write_all(&self.block)?;
+            self.written += self.block.len() as u64;
+            self.block.truncate(BLOCK_HEADER_LEN);
+            self.previous.reset();
+        }
+        self.sink.flush()
+    }
+
+    /// Bytes handed to the sink so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes out the rest and gives the sink back.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.flush()?;
+        Ok(self.sink)
+    }
+}
