@@ -1,0 +1,111 @@
+//! Other programs' formats: one file per format.
+//!
+//! Every format is written from the same buckets, so the total of each equals the profile's weight, and
+//! in a fixed order, so that equal profiles give equal bytes.
+
+mod flamegraph;
+mod folded;
+mod jsonl;
+
+use std::io::Write;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::profile::{self, Profile, Totals};
+use crate::symbolize::DebugDirectories;
+
+/// A format a profile can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One line per stack, `root;...;leaf COUNT`, as flame graph tools read it.
+    Folded,
+    /// A flame graph as SVG.
+    Flamegraph,
+    /// One JSON object per stack and line.
+    Jsonl,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 3] = [Format::Folded, Format::Flamegraph, Format::Jsonl];
+
+    /// The name used on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Folded => "folded",
+            Format::Flamegraph => "flamegraph",
+            Format::Jsonl => "jsonl",
+        }
+    }
+
+    /// The format that a file name asks for by its extension; none if it asks for no known one.
+    pub fn from_path(path: &Path) -> Option<Format> {
+        match path.extension()?.to_str()? {
+            "folded" | "collapsed" => Some(Format::Folded),
+            "svg" => Some(Format::Flamegraph),
+            "jsonl" | "ndjson" => Some(Format::Jsonl),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
+            let names = Format::ALL.map(Format::name).join(", ");
+            format!("no format `{name}`; use one of {names}")
+        })
+    }
+}
+
+/// What stands before the root of each stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Grouping {
+    /// Nothing: equal stacks of all threads are one.
+    #[default]
+    None,
+    /// The process, `NAME-PID`.
+    Process,
+    /// The thread, `NAME-PID/TID`.
+    Thread,
+}
+
+/// Reads a profile file and writes it in another format.
+///
+/// # Errors
+/// When the profile cannot be read or `out` cannot be written.
+pub fn export(
+    format: Format,
+    grouping: Grouping,
+    profile: &Path,
+    directories: &DebugDirectories,
+    out: &mut dyn Write,
+) -> anyhow::Result<Totals> {
+    let profile = profile::load(profile, directories)?;
+    write(format, grouping, &profile, out)?;
+    Ok(profile.totals)
+}
+
+/// Writes a profile in a format.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn write(
+    format: Format,
+    grouping: Grouping,
+    profile: &Profile,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    match format {
+        Format::Folded => folded::write(profile, grouping, out)?,
+        Format::Flamegraph => flamegraph::write(profile, grouping, out)?,
+        Format::Jsonl => jsonl::write(profile, out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

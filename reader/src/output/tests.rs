@@ -1,0 +1,83 @@
+use super::*;
+use crate::profile::fixture;
+
+fn loaded(test: &str) -> Profile {
+    let directory = fixture::directory(test);
+    let file = directory.join("p.data");
+    fixture::write(&file, &fixture::events(&directory));
+    let profile = profile::load(&file, &DebugDirectories(Vec::new())).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    profile
+}
+
+fn text(profile: &Profile, format: Format, grouping: Grouping) -> String {
+    let mut out = Vec::new();
+    write(format, grouping, profile, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn folded_total(text: &str) -> u64 {
+    text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn folded() {
+    let profile = loaded("folded");
+    let plain = text(&profile, Format::Folded, Grouping::None);
+    let expected = "\
+[truncated: depth-limit];main;worker:loop;worker:loop 1
+[truncated: no-cfi];worker:loop;app::parse;[unknown] 3
+_start;main;[unknown] 1
+_start;main;app::parse 7
+_start;main;app::parse;space::foo(int) 2
+_start;main;new_plugin 4
+_start;main;old_plugin 2
+";
+    assert_eq!(plain, expected);
+    for grouping in [Grouping::None, Grouping::Process, Grouping::Thread] {
+        assert_eq!(folded_total(&text(&profile, Format::Folded, grouping)), profile.totals.weight);
+    }
+    let by_process = text(&profile, Format::Folded, Grouping::Process);
+    assert!(by_process.contains("app-200;_start;main;app::parse 2\n"), "{by_process}");
+    let by_thread = text(&profile, Format::Folded, Grouping::Thread);
+    assert!(by_thread.contains("worker-100/101;[truncated: depth-limit];main;"), "{by_thread}");
+}
+
+#[test]
+fn json_lines() {
+    let profile = loaded("jsonl");
+    let text = text(&profile, Format::Jsonl, Grouping::None);
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let weight: u64 = lines.iter().map(|line| line["weight"].as_u64().unwrap()).sum();
+    assert_eq!(weight, profile.totals.weight);
+    let truncated = lines.iter().find(|line| line["end"] == "no-cfi").unwrap();
+    assert_eq!((truncated["tid"].as_u64(), truncated["thread"].as_str()), (Some(101), Some("worker")));
+    let frames = truncated["frames"].as_array().unwrap();
+    assert_eq!(frames[0]["function"], "[unknown]");
+    assert_eq!(frames[0]["address"], "0x12345678");
+    assert_eq!(frames[1]["found_by"], "frame-pointer");
+    assert_eq!((&frames[2]["module"], &frames[2]["address"]), (&"app".into(), &"0x51f".into()));
+}
+
+#[test]
+fn flame_graph_shows_every_function() {
+    let profile = loaded("svg");
+    let svg = text(&profile, Format::Flamegraph, Grouping::None);
+    assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
+    for name in ["app::parse", "space::foo(int)", "[truncated: no-cfi]", "weight 20"] {
+        assert!(svg.contains(name), "{name} is missing");
+    }
+    assert_eq!(svg, text(&profile, Format::Flamegraph, Grouping::None), "equal profiles, equal bytes");
+}
+
+#[test]
+fn formats_by_name_and_extension() {
+    for format in Format::ALL {
+        assert_eq!(format.name().parse(), Ok(format));
+    }
+    assert_eq!(Format::from_path(Path::new("/tmp/a.svg")), Some(Format::Flamegraph));
+    assert_eq!(Format::from_path(Path::new("a.folded")), Some(Format::Folded));
+    assert_eq!(Format::from_path(Path::new("selfwind.data")), None);
+    assert!("svgg".parse::<Format>().unwrap_err().contains("folded, flamegraph, jsonl"));
+}

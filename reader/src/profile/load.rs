@@ -1,0 +1,374 @@
+//! From the events of a profile file to a [`Profile`].
+//!
+//! The file is read twice: first for processes, modules and threads, whose records may come after the
+//! samples that need them, then for the samples.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+
+use unwind::Frame;
+
+use super::stacks::{Interned, RawStack, WordMap};
+use super::{
+    Binary, Bucket, Function, FunctionId, Location, Process, Profile, Stack, StackFrame, Thread, place,
+    truncation_mark,
+};
+use crate::mappings::{History, Mapping, Replay};
+use crate::names::{NameId, Names};
+use crate::profile_file::{
+    Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
+};
+use crate::symbolize::{self, DebugDirectories, Origin, Request, Symbols, hex};
+
+/// Code outside all modules, as perf names it.
+const UNKNOWN: &str = "[unknown]";
+
+/// Reads and names a profile file.
+///
+/// # Errors
+/// When the file cannot be read or is damaged; a file that ends early is read as far as it goes, with a note.
+pub fn load(path: &Path, directories: &DebugDirectories) -> Result<Profile, ProfileError> {
+    let mut loader = Loader::default();
+    let mut events = ProfileReader::open(path)?;
+    for event in &mut events {
+        loader.learn(event?);
+    }
+    if let Some(note) = events.tail().and_then(tail_note) {
+        loader.profile.notes.push(note);
+    }
+    loader.seal();
+    count(&mut loader, ProfileReader::open(path)?)?;
+    Ok(loader.finish(directories))
+}
+
+/// Takes in all samples.
+fn count(loader: &mut Loader, events: ProfileReader<File>) -> Result<(), ProfileError> {
+    for event in events {
+        if let Event::Sample(sample) = event? {
+            loader.count(&sample);
+        }
+    }
+    Ok(())
+}
+
+/// What to tell of a file that does not end in order.
+fn tail_note(tail: Tail) -> Option<String> {
+    match tail {
+        Tail::Complete => None,
+        Tail::Truncated { .. } => Some("the file ends early; this is all up to its last whole block".into()),
+    }
+}
+
+/// Identity of a binary: its build-id, else its path.
+type BinaryKey = (Vec<u8>, Option<std::path::PathBuf>);
+
+/// A profile while it is read.
+#[derive(Default)]
+pub(super) struct Loader {
+    pub(super) profile: Profile,
+    /// Place of each process by its number in the file.
+    processes: HashMap<u32, u32>,
+    /// Mapping history by place of the process.
+    histories: Vec<History>,
+    binaries: HashMap<BinaryKey, u32>,
+    /// Place of each thread by process place, thread id and sequence number.
+    threads: WordMap<(u32, u32, u32), u32>,
+    raw: Interned,
+    /// Samples and weight by thread and raw stack.
+    counted: WordMap<(u32, u32), (u64, u64)>,
+    scratch: Vec<u64>,
+}
+
+impl Loader {
+    /// First reading: everything but samples.
+    pub(super) fn learn(&mut self, event: Event) {
+        match event {
+            Event::Session(session) => self.profile.session = session,
+            Event::Process(info) => self.process_record(info),
+            Event::Module(module) => self.module(module),
+            Event::ModuleGone(gone) => {
+                let process = self.process(gone.process);
+                self.histories[process as usize].unmap(gone.module, gone.ns);
+            }
+            Event::Thread(ThreadInfo { process, tid, seq, name, .. }) => {
+                self.thread_name(process, tid, seq, name)
+            }
+            Event::ThreadName(named) => self.thread_name(named.process, named.tid, named.seq, named.name),
+            Event::Counters(at) => self.process_mut(at.process).counters = Some(at.counters),
+            Event::ProcessEnd(end) => self.process_mut(end.process).counters = Some(end.counters),
+            Event::End(end) => self.profile.end = Some(end),
+            Event::ThreadEnd(_) | Event::Sample(_) => {}
+        }
+    }
+
+    /// Place of the process with this number in the file. One without a record gets an empty one, so that
+    /// no sample is dropped.
+    fn process(&mut self, number: u32) -> u32 {
+        if let Some(&place) = self.processes.get(&number) {
+            return place;
+        }
+        let place = self.profile.processes.len() as u32;
+        let info = ProcessInfo { id: number, ..ProcessInfo::default() };
+        self.profile.processes.push(Process { info, counters: None });
+        self.histories.push(History::default());
+        self.processes.insert(number, place);
+        place
+    }
+
+    fn process_mut(&mut self, number: u32) -> &mut Process {
+        let place = self.process(number);
+        &mut self.profile.processes[place as usize]
+    }
+
+    fn process_record(&mut self, info: ProcessInfo) {
+        let place = self.process(info.id) as usize;
+        self.profile.processes[place].info = info;
+    }
+
+    fn module(&mut self, module: ModuleInfo) {
+        let process = self.process(module.process);
+        // Files without a build-id are told apart by their path.
+        let path = module.build_id.is_empty().then(|| module.path.clone());
+        let next = self.profile.binaries.len() as u32;
+        let binary = *self.binaries.entry((module.build_id.clone(), path)).or_insert(next);
+        if binary == next {
+            let ModuleInfo { path, build_id, .. } = module;
+            self.profile.binaries.push(Binary { path, build_id, origin: None });
+        }
+        let mapping = Mapping { start: module.start, end: module.end, bias: module.bias, binary };
+        self.histories[process as usize].map(module.module, module.loaded_ns, mapping);
+    }
+
+    fn thread(&mut self, process: u32, tid: u32, seq: u32) -> u32 {
+        let process = self.process(process);
+        let next = self.profile.threads.len() as u32;
+        let place = *self.threads.entry((process, tid, seq)).or_insert(next);
+        if place == next {
+            self.profile.threads.push(Thread { process, tid, seq, name: String::new() });
+        }
+        place
+    }
+
+    fn thread_name(&mut self, process: u32, tid: u32, seq: u32, name: String) {
+        let thread = self.thread(process, tid, seq);
+        if !name.is_empty() {
+            self.profile.threads[thread as usize].name = name;
+        }
+    }
+
+    /// Ends the first reading.
+    pub(super) fn seal(&mut self) {
+        self.histories.iter_mut().for_each(History::seal);
+    }
+
+    /// Second reading: one sample.
+    pub(super) fn count(&mut self, sample: &Sample) {
+        let thread = self.thread(sample.process, sample.tid, sample.thread_seq);
+        let process = self.profile.threads[thread as usize].process;
+        let epoch = self.histories[process as usize].epoch(sample.ns);
+        RawStack { process, epoch, end: sample.end, frames: &sample.frames }.encode(&mut self.scratch);
+        let (stack, _) = self.raw.intern(&self.scratch);
+        let (samples, weight) = self.counted.entry((thread, stack)).or_default();
+        *samples += 1;
+        *weight += u64::from(sample.weight);
+    }
+
+    /// Resolves, names and sums up.
+    pub(super) fn finish(mut self, directories: &DebugDirectories) -> Profile {
+        let raw = std::mem::take(&mut self.raw).into_list();
+        let stacks = self.resolve(&raw);
+        drop(raw);
+        name(&mut self.profile, directories);
+        self.merge(&stacks);
+        sum(&mut self.profile);
+        self.profile
+    }
+
+    /// Finds the binary of every address at the time of its stack; gives the place of each raw stack's stack.
+    fn resolve(&mut self, raw: &[Box<[u64]>]) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..raw.len() as u32).collect();
+        // The first word is process and epoch: each history is replayed once, forwards.
+        order.sort_unstable_by_key(|&number| (raw[number as usize][0], number));
+        let mut resolver = Resolver::default();
+        let mut places = vec![0; raw.len()];
+        let mut replay: Option<(u32, Replay<'_>)> = None;
+        for number in order {
+            let stack = RawStack::decode(&raw[number as usize]);
+            if replay.as_ref().is_none_or(|&(process, _)| process != stack.process) {
+                replay = Some((stack.process, self.histories[stack.process as usize].replay()));
+            }
+            let Some((_, replay)) = &mut replay else { continue };
+            replay.advance(stack.epoch);
+            places[number as usize] = resolver.stack(&mut self.profile, &stack, replay);
+        }
+        places
+    }
+
+    /// Moves the counts from raw stacks to stacks.
+    fn merge(&mut self, stacks: &[u32]) {
+        let mut merged: WordMap<(u32, u32), (u64, u64)> = WordMap::default();
+        for ((thread, raw), (samples, weight)) in self.counted.drain() {
+            let bucket = merged.entry((thread, stacks[raw as usize])).or_default();
+            bucket.0 += samples;
+            bucket.1 += weight;
+        }
+        let bucket = |((thread, stack), (samples, weight))| Bucket { thread, stack, samples, weight };
+        self.profile.buckets = merged.into_iter().map(bucket).collect();
+        self.profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.stack));
+    }
+}
+
+/// Interns locations and stacks.
+#[derive(Default)]
+struct Resolver {
+    locations: WordMap<(u32, u64), u32>,
+    stacks: Interned,
+    words: Vec<u64>,
+}
+
+impl Resolver {
+    fn stack(&mut self, profile: &mut Profile, stack: &RawStack<'_>, replay: &Replay<'_>) -> u32 {
+        self.words.clear();
+        self.words.push(u64::from(stack.end));
+        let first = profile.frames.len();
+        for &word in stack.frames {
+            let frame = Frame::from_bits(word);
+            let location = self.location(profile, frame.lookup_address(), replay);
+            let found_by = frame.found_by() as u8;
+            self.words.push(u64::from(location) << 8 | u64::from(found_by));
+            profile.frames.push(StackFrame { location, found_by });
+        }
+        let (number, new) = self.stacks.intern(&self.words);
+        if new {
+            let frames = first as u32..profile.frames.len() as u32;
+            profile.stacks.push(Stack { frames, end: stack.end });
+        } else {
+            profile.frames.truncate(first);
+        }
+        number
+    }
+
+    fn location(&mut self, profile: &mut Profile, address: u64, replay: &Replay<'_>) -> u32 {
+        let (binary, address) = match replay.find(address) {
+            Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
+            None => (None, address),
+        };
+        let next = profile.locations.len() as u32;
+        let place = *self.locations.entry((binary.unwrap_or(u32::MAX), address)).or_insert(next);
+        if place == next {
+            profile.locations.push(Location { binary, address, places: 0..0 });
+        }
+        place
+    }
+}
+
+/// Names all locations.
+fn name(profile: &mut Profile, directories: &DebugDirectories) {
+    let mut by_binary: Vec<Vec<(u64, u32)>> = vec![Vec::new(); profile.binaries.len()];
+    let mut functions = Functions::default();
+    for place in 0..profile.locations.len() {
+        let Location { binary, address, .. } = profile.locations[place];
+        match binary {
+            Some(binary) => by_binary[binary as usize].push((address, place as u32)),
+            None => {
+                let name = profile.names.intern(UNKNOWN);
+                let function = functions.intern(profile, Function { name, binary: None });
+                let first = profile.places.len() as u32;
+                profile.places.push(super::Place { function, file: None, line: 0, inlined: false });
+                profile.locations[place].places = first..first + 1;
+            }
+        }
+    }
+    let mut hit = Vec::new();
+    let mut requests = Vec::new();
+    for (binary, mut addresses) in by_binary.into_iter().enumerate().filter(|(_, list)| !list.is_empty()) {
+        addresses.sort_unstable();
+        let Binary { path, build_id, .. } = profile.binaries[binary].clone();
+        requests.push(Request { path, build_id, addresses: addresses.iter().map(|&(a, _)| a).collect() });
+        hit.push((binary, addresses));
+    }
+    let answers = symbolize::symbolize(&requests, directories);
+    for ((binary, addresses), symbols) in hit.into_iter().zip(answers) {
+        adopt(profile, &mut functions, binary, &addresses, symbols);
+    }
+    for end in 0..=u8::MAX {
+        if profile.stacks.iter().any(|stack| stack.end == end)
+            && let Some(mark) = truncation_mark(end)
+        {
+            let name = profile.names.intern(&mark);
+            let function = functions.intern(profile, Function { name, binary: None });
+            profile.truncated.push((end, function));
+        }
+    }
+}
+
+/// Functions interned by name and binary.
+#[derive(Default)]
+struct Functions(HashMap<Function, FunctionId>);
+
+impl Functions {
+    fn intern(&mut self, profile: &mut Profile, function: Function) -> FunctionId {
+        *self.0.entry(function).or_insert_with(|| {
+            profile.functions.push(function);
+            FunctionId(profile.functions.len() as u32 - 1)
+        })
+    }
+}
+
+/// Takes the names of one binary into the profile.
+fn adopt(
+    profile: &mut Profile,
+    functions: &mut Functions,
+    binary: usize,
+    addresses: &[(u64, u32)],
+    symbols: Symbols,
+) {
+    let mut renamed: HashMap<NameId, NameId> = HashMap::new();
+    let mut rename = |names: &mut Names, id: NameId| {
+        *renamed.entry(id).or_insert_with(|| names.intern(symbols.names.get(id)))
+    };
+    let first = profile.places.len() as u32;
+    for line in &symbols.lines {
+        let name = rename(&mut profile.names, line.function);
+        let file = line.file.map(|file| rename(&mut profile.names, file));
+        let function = functions.intern(profile, Function { name, binary: Some(binary as u32) });
+        profile.places.push(place(line, function, file));
+    }
+    for (&(_, location), range) in addresses.iter().zip(&symbols.ranges) {
+        profile.locations[location as usize].places = first + range.start..first + range.end;
+    }
+    let path = profile.binaries[binary].path.display();
+    match &symbols.origin {
+        Origin::Changed(found) => profile.notes.push(format!(
+            "{path}: the file has changed since (build-id {} recorded, {} found); shown as module+0xoffset",
+            hex(&profile.binaries[binary].build_id),
+            if found.is_empty() { "none".into() } else { hex(found) },
+        )),
+        Origin::Unreadable(why) => profile.notes.push(format!("{path}: {why}; shown as module+0xoffset")),
+        Origin::Dwarf(_) | Origin::Symbols | Origin::Stripped => {}
+    }
+    profile.binaries[binary].origin = Some(symbols.origin);
+}
+
+/// Adds up the buckets.
+fn sum(profile: &mut Profile) {
+    let mut totals = super::Totals::default();
+    for bucket in &profile.buckets {
+        let stack = &profile.stacks[bucket.stack as usize];
+        totals.samples += bucket.samples;
+        totals.weight += bucket.weight;
+        if truncation_mark(stack.end).is_some() {
+            totals.truncated += bucket.samples;
+        }
+        for frame in profile.frames(stack) {
+            totals.frames += bucket.samples;
+            match frame.found_by {
+                1 => totals.frame_pointer += bucket.samples,
+                2 => totals.guessed += bucket.samples,
+                _ => {}
+            }
+        }
+    }
+    profile.totals = totals;
+}

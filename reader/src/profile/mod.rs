@@ -1,0 +1,249 @@
+//! A profile in memory: named stacks and what they weigh.
+//!
+//! Its size is bounded by the distinct stacks, never by the samples. The weights of the buckets add up
+//! exactly to the weight of the samples read; every output is made from the buckets alone, so every
+//! output has that total.
+
+mod load;
+mod stacks;
+pub mod tree;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use unwind::{End, Frame};
+
+pub use load::load;
+
+use crate::names::{NameId, Names};
+use crate::profile_file::{self, ProcessInfo, SessionInfo};
+use crate::symbolize::{Line, Origin, base_name};
+
+/// Number of a function in [`Profile::functions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId(pub u32);
+
+/// A function: a name in a binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// Readable name.
+    pub name: NameId,
+    /// Place in [`Profile::binaries`]; none for code outside all modules.
+    pub binary: Option<u32>,
+}
+
+/// A function at a place in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The function.
+    pub function: FunctionId,
+    /// Source file.
+    pub file: Option<NameId>,
+    /// Source line, 0 if unknown.
+    pub line: u32,
+    /// The function is inlined into the next one.
+    pub inlined: bool,
+}
+
+/// An address that was hit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// Place in [`Profile::binaries`]; none for code outside all modules.
+    pub binary: Option<u32>,
+    /// The address looked up: as the binary's ELF file numbers it, else as the process saw it.
+    pub address: u64,
+    /// Its functions in [`Profile::places`], innermost first, at least one.
+    pub places: Range<u32>,
+}
+
+/// An ELF file, the same for all processes that map it.
+#[derive(Debug, Clone)]
+pub struct Binary {
+    /// Where it was first seen.
+    pub path: PathBuf,
+    /// Its build-id; empty if it has none.
+    pub build_id: Vec<u8>,
+    /// Where its names come from; none if it was not hit.
+    pub origin: Option<Origin>,
+}
+
+/// A process image.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// What was recorded of it.
+    pub info: ProcessInfo,
+    /// Its latest counters; none if it never told any.
+    pub counters: Option<profile_file::Counters>,
+}
+
+impl Process {
+    /// A short name: that of the executable, else the first argument's.
+    pub fn name(&self) -> String {
+        let argument = || self.info.argv.first().map(PathBuf::from).unwrap_or_default();
+        let path = if self.info.exe.as_os_str().is_empty() { argument() } else { self.info.exe.clone() };
+        let name = base_name(&path);
+        if name.is_empty() { "?".into() } else { name }
+    }
+}
+
+/// A thread of a process.
+#[derive(Debug, Clone)]
+pub struct Thread {
+    /// Place in [`Profile::processes`].
+    pub process: u32,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of the thread in its process.
+    pub seq: u32,
+    /// Its last known name.
+    pub name: String,
+}
+
+/// A distinct stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack {
+    /// Its frames in the profile's pool, leaf first.
+    frames: Range<u32>,
+    /// Why the walk ended, see [`End`].
+    pub end: u8,
+}
+
+/// One physical frame of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StackFrame {
+    /// Place in [`Profile::locations`].
+    pub location: u32,
+    /// How it was found.
+    pub found_by: u8,
+}
+
+/// All samples of one thread with the same stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Place in [`Profile::threads`].
+    pub thread: u32,
+    /// Place in [`Profile::stacks`].
+    pub stack: u32,
+    /// Samples.
+    pub samples: u64,
+    /// Timer periods they stand for.
+    pub weight: u64,
+}
+
+/// What everything adds up to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Samples.
+    pub samples: u64,
+    /// Timer periods they stand for.
+    pub weight: u64,
+    /// Samples whose stack is incomplete.
+    pub truncated: u64,
+    /// Frames, each counted once per sample.
+    pub frames: u64,
+    /// Frames found by frame pointer, counted likewise.
+    pub frame_pointer: u64,
+    /// Frames that are guesses, counted likewise.
+    pub guessed: u64,
+}
+
+/// A profile.
+#[derive(Debug, Default)]
+pub struct Profile {
+    /// How it was recorded.
+    pub session: SessionInfo,
+    /// The end of the recording; none if the recorder was killed.
+    pub end: Option<profile_file::End>,
+    /// Sentences on what is missing or odd in it, for people.
+    pub notes: Vec<String>,
+    /// All texts.
+    pub names: Names,
+    /// Process images in the order of their records.
+    pub processes: Vec<Process>,
+    /// Threads in the order of their first record or sample.
+    pub threads: Vec<Thread>,
+    /// Binaries in the order of their first record.
+    pub binaries: Vec<Binary>,
+    /// Functions.
+    pub functions: Vec<Function>,
+    /// Functions at places in the source.
+    pub places: Vec<Place>,
+    /// Addresses that were hit.
+    pub locations: Vec<Location>,
+    frames: Vec<StackFrame>,
+    /// Distinct stacks.
+    pub stacks: Vec<Stack>,
+    /// Samples by thread and stack.
+    pub buckets: Vec<Bucket>,
+    /// What the buckets add up to.
+    pub totals: Totals,
+    /// The function shown at the root of stacks that ended for each reason, by number.
+    truncated: Vec<(u8, FunctionId)>,
+}
+
+impl Profile {
+    /// The frames of a stack, leaf first.
+    pub fn frames(&self, stack: &Stack) -> &[StackFrame] {
+        &self.frames[stack.frames.start as usize..stack.frames.end as usize]
+    }
+
+    /// The functions at a location, innermost first.
+    pub fn places_of(&self, location: u32) -> &[Place] {
+        let places = &self.locations[location as usize].places;
+        &self.places[places.start as usize..places.end as usize]
+    }
+
+    /// The functions of a stack from the root to the leaf, inlined ones included. The first is a mark like
+    /// `[truncated: no-cfi]` if the stack does not reach its root.
+    pub fn functions_from_root(&self, stack: &Stack) -> impl Iterator<Item = FunctionId> + '_ {
+        let mark = self.truncated.iter().find(|&&(end, _)| end == stack.end).map(|&(_, function)| function);
+        let frames = self.frames(stack).iter().rev();
+        mark.into_iter()
+            .chain(frames.flat_map(|frame| self.places_of(frame.location).iter().rev().map(|p| p.function)))
+    }
+
+    /// The name of a function.
+    pub fn function_name(&self, function: FunctionId) -> &str {
+        self.names.get(self.functions[function.0 as usize].name)
+    }
+
+    /// The short name of the binary of a function; empty outside all modules.
+    pub fn module_name(&self, function: FunctionId) -> String {
+        let binary = self.functions[function.0 as usize].binary;
+        binary.map(|binary| base_name(&self.binaries[binary as usize].path)).unwrap_or_default()
+    }
+
+    /// The process of a thread.
+    pub fn process_of(&self, thread: u32) -> &Process {
+        &self.processes[self.threads[thread as usize].process as usize]
+    }
+}
+
+/// The mark shown at the root of a stack that ended for this reason; none if it is complete.
+pub fn truncation_mark(end: u8) -> Option<String> {
+    match End::from_number(end) {
+        Some(end) if end.is_complete() => None,
+        Some(end) => Some(format!("[truncated: {}]", end.name())),
+        None => Some(format!("[truncated: reason {end}]")),
+    }
+}
+
+/// How a frame was found, as named in outputs.
+pub fn found_by_name(found_by: u8) -> &'static str {
+    match Frame::from_bits(u64::from(found_by) << 62).found_by() {
+        unwind::FoundBy::Cfi => "cfi",
+        unwind::FoundBy::FramePointer => "frame-pointer",
+        unwind::FoundBy::Guess => "guess",
+        unwind::FoundBy::Region => "region",
+    }
+}
+
+/// A place from symbolization, with the names and functions of the profile.
+fn place(line: &Line, function: FunctionId, file: Option<NameId>) -> Place {
+    Place { function, file, line: line.line, inlined: line.inlined }
+}

@@ -1,0 +1,89 @@
+use super::fixture;
+use super::tree::{CallTree, Direction, function_weights};
+use super::*;
+use crate::profile_file::{Event, Sample};
+use crate::symbolize::DebugDirectories;
+
+fn loaded(test: &str) -> Profile {
+    let directory = fixture::directory(test);
+    let file = directory.join("p.data");
+    fixture::write(&file, &fixture::events(&directory));
+    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    profile
+}
+
+/// Every stack as `root;...;leaf`, with its weight by thread id.
+fn stacks(profile: &Profile) -> Vec<(u32, String, u64)> {
+    let mut stacks: Vec<_> = profile
+        .buckets
+        .iter()
+        .map(|bucket| {
+            let stack = &profile.stacks[bucket.stack as usize];
+            let names: Vec<_> =
+                profile.functions_from_root(stack).map(|f| profile.function_name(f)).collect();
+            (profile.threads[bucket.thread as usize].tid, names.join(";"), bucket.weight)
+        })
+        .collect();
+    stacks.sort();
+    stacks
+}
+
+#[test]
+fn stacks_are_named_at_their_time_and_summed_by_thread() {
+    let profile = loaded("stacks");
+    let expected = [
+        (100, "_start;main;[unknown]", 1),
+        (100, "_start;main;app::parse", 5),
+        (100, "_start;main;app::parse;space::foo(int)", 2),
+        (100, "_start;main;new_plugin", 4),
+        (100, "_start;main;old_plugin", 2),
+        (101, "[truncated: depth-limit];main;worker;loop;worker;loop", 1),
+        (101, "[truncated: no-cfi];worker;loop;app::parse;[unknown]", 3),
+        (200, "_start;main;app::parse", 2),
+    ];
+    assert_eq!(stacks(&profile), expected.map(|(tid, stack, weight)| (tid, stack.to_owned(), weight)));
+    let totals = Totals { samples: 9, weight: 20, truncated: 2, frames: 29, frame_pointer: 1, guessed: 1 };
+    assert_eq!(profile.totals, totals);
+    // The forked child maps the same file: one binary, one stack.
+    assert_eq!(profile.binaries.len(), 3);
+    assert_eq!(profile.stacks.len(), 7);
+    assert_eq!(profile.processes[1].info.parent, Some(0));
+    assert_eq!(profile.notes, Vec::<String>::new());
+}
+
+#[test]
+fn weights_of_functions_and_trees_add_up() {
+    let profile = loaded("weights");
+    let weights = function_weights(&profile);
+    let of = |name: &str| {
+        let found = weights.iter().filter(|w| profile.function_name(w.function) == name);
+        found.fold((0, 0), |sum, w| (sum.0 + w.own, sum.1 + w.total))
+    };
+    assert_eq!(of("app::parse"), (7, 12));
+    assert_eq!(of("main"), (0, 17));
+    assert_eq!(of("worker;loop"), (1, 4), "a recursive function counts once per stack");
+    assert_eq!(weights.iter().map(|w| w.own).sum::<u64>(), profile.totals.weight);
+    for direction in [Direction::Callees, Direction::Callers] {
+        let tree = CallTree::new(&profile, direction);
+        assert_eq!(tree.nodes[0].total, profile.totals.weight);
+        for node in &tree.nodes {
+            let below: u64 = node.children.iter().map(|&child| tree.nodes[child as usize].total).sum();
+            assert_eq!(node.total, node.own + below);
+        }
+    }
+}
+
+#[test]
+fn samples_without_any_record_still_count() {
+    let directory = fixture::directory("bare");
+    let file = directory.join("p.data");
+    let sample = |frames: Vec<u64>| {
+        Event::Sample(Sample { process: 7, tid: 3, weight: 2, end: 200, frames, ..Sample::default() })
+    };
+    fixture::write(&file, &[sample(vec![]), sample(vec![1]), sample(vec![u64::MAX])]);
+    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    assert_eq!((profile.totals.samples, profile.totals.weight, profile.totals.truncated), (3, 6, 3));
+    assert!(stacks(&profile).iter().all(|(_, stack, _)| stack.starts_with("[truncated: reason 200]")));
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,0 +1,116 @@
+//! Finds the files that hold a module's names.
+//!
+//! A name from the wrong file is worse than no name: nothing is used that does not prove, by build-id or
+//! by checksum, that it belongs to what was running.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object};
+
+/// Directories that mirror the file system with separate debug files.
+#[derive(Debug, Clone)]
+pub struct DebugDirectories(pub Vec<PathBuf>);
+
+impl Default for DebugDirectories {
+    fn default() -> Self {
+        DebugDirectories(vec![PathBuf::from("/usr/lib/debug")])
+    }
+}
+
+/// A file mapped read-only.
+#[derive(Debug)]
+pub struct Image {
+    map: Mmap,
+    /// Where it was found.
+    pub path: PathBuf,
+}
+
+impl Image {
+    /// Maps a regular, non-empty file.
+    pub fn open(path: &Path) -> io::Result<Image> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file with content"));
+        }
+        // SAFETY: the mapping is read-only and private, and is only read as plain bytes, for which every
+        // value is valid. That the file is not cut short meanwhile is what the dynamic loader, which maps
+        // the same files, relies on too: installers and linkers replace files instead of rewriting them.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Image { map, path: path.to_owned() })
+    }
+
+    /// Its content.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// The build-id of an ELF image; `None` without one or if it is no ELF file.
+pub(super) fn build_id(bytes: &[u8]) -> Option<&[u8]> {
+    ElfFile64::<Endianness>::parse(bytes).ok()?.build_id().ok()?
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl DebugDirectories {
+    /// The debug file filed under a build-id.
+    pub fn by_build_id(&self, id: &[u8]) -> Option<Image> {
+        // One byte names the directory, the rest the file.
+        let (first, rest) = id.split_first().filter(|(_, rest)| !rest.is_empty())?;
+        let name = format!(".build-id/{first:02x}/{}.debug", hex(rest));
+        self.0.iter().find_map(|directory| verified(&directory.join(&name), id))
+    }
+
+    /// The debug file that a stripped file at `path` links to by name and CRC-32, beside it, in `.debug`
+    /// beside it, or mirrored in a debug directory.
+    pub fn by_debuglink(&self, path: &Path, file: &ElfFile64<'_, Endianness>) -> Option<Image> {
+        let (name, checksum) = file.gnu_debuglink().ok()??;
+        let name = Path::new(OsStr::from_bytes(name));
+        if name.file_name() != Some(name.as_os_str()) {
+            return None; // a name only: no way out of the directories searched
+        }
+        let id = file.build_id().ok()?;
+        // Links are resolved: /lib may be a link to /usr/lib, and the mirror has only the true one.
+        let resolved = path.canonicalize().ok();
+        let parents = [Some(path), resolved.as_deref()].into_iter().flatten().filter_map(Path::parent);
+        let mut candidates = Vec::new();
+        for parent in parents {
+            candidates.push(parent.join(name));
+            candidates.push(parent.join(".debug").join(name));
+            let inside = parent.strip_prefix("/").unwrap_or(parent);
+            candidates.extend(self.0.iter().map(|directory| directory.join(inside).join(name)));
+        }
+        candidates.dedup();
+        candidates.into_iter().filter(|candidate| candidate != path).find_map(|candidate| {
+            let image = Image::open(&candidate).ok()?;
+            let same = crc32fast::hash(image.bytes()) == checksum
+                && (id.is_none() || build_id(image.bytes()).is_none_or(|found| Some(found) == id));
+            same.then_some(image)
+        })
+    }
+
+    /// The file shared by several debug files (`dwz`) that a debug file at `path` links to by name and build-id.
+    pub fn by_altlink(&self, path: &Path, file: &ElfFile64<'_, Endianness>) -> Option<Image> {
+        let (name, id) = file.gnu_debugaltlink().ok()??;
+        let named = path.parent()?.join(OsStr::from_bytes(name));
+        let canonical =
+            path.canonicalize().ok().and_then(|p| Some(p.parent()?.join(OsStr::from_bytes(name))));
+        verified(&named, id).or_else(|| verified(&canonical?, id)).or_else(|| self.by_build_id(id))
+    }
+}
+
+/// The file at `path` if it has this build-id.
+fn verified(path: &Path, id: &[u8]) -> Option<Image> {
+    let image = Image::open(path).ok()?;
+    (build_id(image.bytes()) == Some(id)).then_some(image)
+}

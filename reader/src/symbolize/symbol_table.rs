@@ -1,0 +1,172 @@
+//! The functions of one ELF file by address.
+//!
+//! Built from `.symtab`, `.dynsym` and names made up for linker stubs; read only after [`SymbolTable::sort`].
+
+use std::borrow::Cow;
+
+use object::read::elf::{ElfFile64, SectionHeader as _, Sym as _, SymbolTable as ElfSymbols};
+use object::{Endianness, elf};
+
+/// A function: where it lies and its linker name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Symbol<'data> {
+    /// First virtual address.
+    pub address: u64,
+    /// First address behind; equal to `address` while the size is unknown.
+    pub end: u64,
+    /// How far a symbol without a size may reach: the end of its section.
+    limit: u64,
+    /// What speaks for this name among those of the same address; the greatest wins.
+    rank: u8,
+    /// Linker name.
+    pub name: Cow<'data, [u8]>,
+}
+
+impl<'data> Symbol<'data> {
+    /// A linker stub of known size.
+    pub(super) fn stub(address: u64, size: u64, name: Cow<'data, [u8]>) -> Self {
+        let end = address.saturating_add(size);
+        Symbol { address, end, limit: end, rank: 0, name }
+    }
+}
+
+/// Symbols sorted by address.
+#[derive(Debug, Default)]
+pub(super) struct SymbolTable<'data> {
+    symbols: Vec<Symbol<'data>>,
+    /// Greatest end among the symbols up to this one: where a search backwards may stop.
+    reach: Vec<u64>,
+}
+
+impl<'data> SymbolTable<'data> {
+    /// Adds the functions of one ELF symbol table. Nameless, undefined and absolute symbols, data and
+    /// mapping symbols are left out.
+    pub(super) fn add(
+        &mut self,
+        file: &ElfFile64<'data, Endianness>,
+        symbols: &ElfSymbols<'data, elf::FileHeader64<Endianness>>,
+    ) {
+        let endian = file.endian();
+        for (index, symbol) in symbols.enumerate() {
+            let Ok(Some(section)) = symbols.symbol_section(endian, symbol, index) else {
+                continue;
+            };
+            let Ok(section) = file.elf_section_table().section(section) else { continue };
+            if section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) == 0 {
+                continue;
+            }
+            let typed = match symbol.st_type() {
+                elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
+                elf::STT_NOTYPE => false,
+                _ => continue,
+            };
+            let Ok(name) = symbol.name(endian, symbols.strings()) else { continue };
+            if name.is_empty() || (!typed && (name[0] == b'$' || name.starts_with(b".L"))) {
+                continue;
+            }
+            let (address, size) = (symbol.st_value(endian), symbol.st_size(endian));
+            let binding = match symbol.st_bind() {
+                elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 2,
+                elf::STB_WEAK => 1,
+                _ => 0,
+            };
+            self.symbols.push(Symbol {
+                address,
+                end: address.saturating_add(size),
+                limit: section.sh_addr(endian).saturating_add(section.sh_size(endian)),
+                rank: u8::from(typed) << 4 | u8::from(size > 0) << 3 | binding,
+                name: Cow::Borrowed(name),
+            });
+        }
+    }
+
+    /// Adds symbols made up for linker stubs.
+    pub(super) fn add_stubs(&mut self, stubs: impl IntoIterator<Item = Symbol<'data>>) {
+        self.symbols.extend(stubs);
+    }
+
+    /// Whether no function is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// Puts the symbols in order, keeps the best name of each address, and gives sizeless symbols the
+    /// room up to the next one.
+    pub(super) fn sort(&mut self) {
+        let underscores = |name: &[u8]| name.iter().take_while(|&&byte| byte == b'_').count();
+        self.symbols.sort_unstable_by(|a, b| {
+            (a.address.cmp(&b.address))
+                .then_with(|| b.rank.cmp(&a.rank))
+                .then_with(|| underscores(&a.name).cmp(&underscores(&b.name)))
+                .then_with(|| a.name.cmp(&b.name))
+        });
+        self.symbols.dedup_by_key(|symbol| symbol.address);
+        let mut next = u64::MAX;
+        for symbol in self.symbols.iter_mut().rev() {
+            if symbol.end <= symbol.address {
+                symbol.end = symbol.limit.min(next);
+            }
+            next = symbol.address;
+        }
+        let mut reach = 0;
+        self.reach = self
+            .symbols
+            .iter()
+            .map(|symbol| {
+                reach = symbol.end.max(reach);
+                reach
+            })
+            .collect();
+    }
+
+    /// The innermost function that holds `address`.
+    pub(super) fn find(&self, address: u64) -> Option<&Symbol<'data>> {
+        let behind = self.symbols.partition_point(|symbol| symbol.address <= address);
+        for at in (0..behind).rev() {
+            if self.symbols[at].end > address {
+                return Some(&self.symbols[at]);
+            }
+            if self.reach[at] <= address {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(address: u64, size: u64, rank: u8, name: &'static str) -> Symbol<'static> {
+        Symbol { address, end: address + size, limit: 0x1000, rank, name: Cow::Borrowed(name.as_bytes()) }
+    }
+
+    fn name_at(table: &SymbolTable<'_>, address: u64) -> String {
+        table.find(address).map_or(String::new(), |s| String::from_utf8_lossy(&s.name).into_owned())
+    }
+
+    #[test]
+    fn finds_sized_sizeless_nested_and_aliased_functions() {
+        let mut table = SymbolTable::default();
+        table.add_stubs([
+            symbol(0x500, 0, 0, "label"),
+            symbol(0x100, 0x100, 26, "outer"),
+            symbol(0x140, 0x10, 26, "inner"),
+            symbol(0x300, 0x10, 25, "weak"),
+            symbol(0x300, 0x10, 26, "__global"),
+            symbol(0x300, 0x10, 26, "_global"),
+            symbol(0x600, 0x10, 26, "last"),
+        ]);
+        table.sort();
+        assert_eq!(name_at(&table, 0xff), "");
+        assert_eq!(name_at(&table, 0x100), "outer");
+        assert_eq!(name_at(&table, 0x14f), "inner");
+        assert_eq!(name_at(&table, 0x150), "outer");
+        assert_eq!(name_at(&table, 0x1ff), "outer");
+        assert_eq!(name_at(&table, 0x200), "");
+        assert_eq!(name_at(&table, 0x305), "_global");
+        assert_eq!(name_at(&table, 0x5ff), "label");
+        assert_eq!(name_at(&table, 0x610), "");
+    }
+}

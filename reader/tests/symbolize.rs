@@ -1,0 +1,298 @@
+//! Names, lines and inlined functions against binutils' `addr2line`, on binaries built here.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use object::{Object, ObjectSymbol, SymbolKind};
+use selfwind::symbolize::{DebugDirectories, Origin, Request, Symbols, symbolize};
+
+/// An empty directory for one test.
+fn directory(test: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("symbolize-{test}"));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Compiles the C program of these tests with the given flags.
+fn c_program(directory: &Path, flags: &[&str]) -> PathBuf {
+    let source = directory.join("mixer.c");
+    fs::write(&source, include_str!("symbolize/mixer.c")).unwrap();
+    let program = directory.join("mixer");
+    run(Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source));
+    program
+}
+
+/// `step`th bytes of all functions with a size, at most `limit`.
+fn addresses(program: &Path, step: usize, limit: usize, wanted: impl Fn(&str) -> bool) -> Vec<u64> {
+    let bytes = fs::read(program).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let mut addresses: Vec<u64> = file
+        .symbols()
+        .filter(|s| s.kind() == SymbolKind::Text && s.size() > 0 && s.name().is_ok_and(&wanted))
+        .flat_map(|s| (s.address()..s.address() + s.size()).step_by(step))
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let keep = addresses.len().div_ceil(limit).max(1);
+    addresses.into_iter().step_by(keep).collect()
+}
+
+/// A function, its file and its line.
+type Call = (String, String, u32);
+
+fn ours(program: &Path, addresses: &[u64]) -> (Vec<Vec<Call>>, Symbols) {
+    let bytes = fs::read(program).unwrap();
+    let id = object::File::parse(&*bytes).unwrap().build_id().unwrap().unwrap_or_default().to_vec();
+    let request = Request { path: program.to_owned(), build_id: id, addresses: addresses.to_vec() };
+    let symbols = symbolize(&[request], &DebugDirectories(Vec::new())).pop().unwrap();
+    let calls = symbols.ranges.iter().map(|range| {
+        let lines = &symbols.lines[range.start as usize..range.end as usize];
+        lines
+            .iter()
+            .map(|line| {
+                let file = line.file.map_or("??", |file| symbols.names.get(file));
+                (symbols.names.get(line.function).to_owned(), normal(file), line.line)
+            })
+            .collect()
+    });
+    (calls.collect(), symbols)
+}
+
+/// `addr2line -a -i -f -C`: an address line, then two lines for each call.
+fn theirs(program: &Path, addresses: &[u64]) -> Vec<Vec<Call>> {
+    let mut child = Command::new("addr2line")
+        .args(["-a", "-i", "-f", "-C", "-e"])
+        .arg(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("addr2line comes with the C compiler");
+    let mut stdin = child.stdin.take().unwrap();
+    let questions: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
+    let writer = std::thread::spawn(move || stdin.write_all(questions.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut answers: Vec<Vec<Call>> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            answers.push(Vec::new());
+            continue;
+        }
+        let place = lines.next().unwrap();
+        let place = place.split(" (discriminator").next().unwrap();
+        let (file, number) = place.rsplit_once(':').unwrap();
+        let call = (line.to_owned(), normal(file), number.parse().unwrap_or(0));
+        answers.last_mut().unwrap().push(call);
+    }
+    answers
+}
+
+/// A path without `.` and `..`, which the two tools keep or drop as they like.
+fn normal(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "." => {}
+            ".." if parts.last().is_some_and(|last| !last.is_empty()) => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn compare(program: &Path, addresses: &[u64]) -> Vec<String> {
+    let (ours, symbols) = ours(program, addresses);
+    assert_eq!(symbols.origin, Origin::Dwarf(program.to_owned()));
+    let theirs = theirs(program, addresses);
+    assert_eq!(ours.len(), theirs.len());
+    let differences = addresses.iter().zip(ours.iter().zip(&theirs)).filter(|(_, (a, b))| a != b);
+    differences.map(|(address, (a, b))| format!("{address:#x}\n  ours   {a:?}\n  theirs {b:?}")).collect()
+}
+
+#[test]
+fn c_inlining_equals_addr2line() {
+    for flags in [&["-g", "-O2", "-gdwarf-5"][..], &["-g", "-O3", "-gdwarf-4", "-gz=zlib"]] {
+        let directory = directory(&format!("c{}", flags.len()));
+        let program = c_program(&directory, flags);
+        let own = ["main", "compare", "checksum", "scramble", "walk", "fill"];
+        let addresses = addresses(&program, 1, 100_000, |name| own.iter().any(|own| name.starts_with(own)));
+        assert!(addresses.len() > 300, "{}", addresses.len());
+        let (calls, _) = ours(&program, &addresses);
+        let deepest = calls.iter().map(Vec::len).max().unwrap();
+        assert!(deepest >= 3, "the program has no nested inlining: {deepest}");
+        let differences = compare(&program, &addresses);
+        assert!(differences.is_empty(), "{} differ:\n{}", differences.len(), differences.join("\n"));
+    }
+}
+
+#[test]
+fn rust_inlining_equals_addr2line() {
+    let directory = directory("rust");
+    let source = directory.join("words.rs");
+    fs::write(&source, include_str!("symbolize/words.rs")).unwrap();
+    let program = directory.join("words");
+    run(Command::new("rustc").args(["-g", "-O", "-o"]).arg(&program).arg(&source));
+    let addresses =
+        addresses(&program, 1, 6000, |name| name.starts_with("_ZN5words") || name.contains("5words"));
+    assert!(addresses.len() > 1000, "{}", addresses.len());
+    let differences = compare(&program, &addresses);
+    assert!(differences.is_empty(), "{} differ:\n{}", differences.len(), differences.join("\n"));
+}
+
+/// The build-id of a file.
+fn build_id(program: &Path) -> Vec<u8> {
+    let bytes = fs::read(program).unwrap();
+    object::File::parse(&*bytes).unwrap().build_id().unwrap().unwrap_or_default().to_vec()
+}
+
+/// Where `function` is in an unstripped program.
+fn function(program: &Path, function: &str) -> u64 {
+    let bytes = fs::read(program).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    file.symbols().find(|symbol| symbol.name() == Ok(function)).unwrap().address()
+}
+
+/// The name at an address of the file at `path`, recorded with `build_id`.
+fn name(path: &Path, build_id: &[u8], address: u64, directories: &DebugDirectories) -> (String, Origin) {
+    let request = Request { path: path.to_owned(), build_id: build_id.to_vec(), addresses: vec![address] };
+    let symbols = symbolize(&[request], directories).pop().unwrap();
+    let line = symbols.lines[symbols.ranges[0].end as usize - 1];
+    (symbols.names.get(line.function).to_owned(), symbols.origin)
+}
+
+/// Splits the debug information off into `debug`; what stays has no names.
+fn split(program: &Path, debug: &Path, link: bool) {
+    run(Command::new("objcopy").arg("--only-keep-debug").args([program, debug]));
+    run(Command::new("strip").arg("--strip-all").arg(program));
+    if link {
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        run(Command::new("objcopy").arg(link).arg(program));
+    }
+}
+
+#[test]
+fn debug_files_are_found_by_build_id() {
+    let directory = directory("build-id");
+    let program = c_program(&directory, &["-g", "-O2", "-Wl,--build-id"]);
+    let (id, checksum) = (build_id(&program), function(&program, "checksum"));
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let filed = directory.join("debug/.build-id").join(&hex[..2]);
+    fs::create_dir_all(&filed).unwrap();
+    let debug = filed.join(format!("{}.debug", &hex[2..]));
+    split(&program, &debug, false);
+
+    let nowhere = DebugDirectories(Vec::new());
+    let offset = format!("mixer+{checksum:#x}");
+    assert_eq!(name(&program, &id, checksum + 9, &nowhere), (offset.clone(), Origin::Stripped));
+    let directories = DebugDirectories(vec![directory.join("debug")]);
+    let found = ("checksum".to_owned(), Origin::Dwarf(debug.clone()));
+    assert_eq!(name(&program, &id, checksum + 9, &directories), found);
+
+    // The program may be gone: its debug file still has the names.
+    fs::remove_file(&program).unwrap();
+    assert_eq!(name(&program, &id, checksum + 9, &directories), found);
+
+    // A debug file of another build under this name is not used.
+    let other = c_program(&directory, &["-g", "-O1", "-Wl,--build-id"]);
+    fs::copy(&other, &debug).unwrap();
+    let (name, origin) = name(&program, &id, checksum + 9, &directories);
+    assert_eq!(name, format!("mixer+{:#x}", checksum + 9));
+    assert_eq!(origin, Origin::Changed(build_id(&other)));
+}
+
+#[test]
+fn debuglinks_are_followed_and_checked() {
+    let directory = directory("debuglink");
+    let nowhere = DebugDirectories(Vec::new());
+    let program = c_program(&directory, &["-g", "-O2", "-Wl,--build-id=none"]);
+    let checksum = function(&program, "checksum");
+    let debug = directory.join("mixer.debug");
+    split(&program, &debug, true);
+    let expected = |debug: &Path| ("checksum".to_owned(), Origin::Dwarf(debug.to_owned()));
+    assert_eq!(name(&program, &[], checksum, &nowhere), expected(&debug));
+
+    let hidden = directory.join(".debug/mixer.debug");
+    fs::create_dir(directory.join(".debug")).unwrap();
+    fs::rename(&debug, &hidden).unwrap();
+    assert_eq!(name(&program, &[], checksum, &nowhere), expected(&hidden));
+
+    let root = directory.join("mirror");
+    let inside = directory.canonicalize().unwrap().strip_prefix("/").unwrap().to_owned();
+    let mirrored = root.join(inside).join("mixer.debug");
+    fs::create_dir_all(mirrored.parent().unwrap()).unwrap();
+    fs::rename(&hidden, &mirrored).unwrap();
+    assert_eq!(name(&program, &[], checksum, &DebugDirectories(vec![root.clone()])), expected(&mirrored));
+
+    // A file with another checksum is not the one.
+    let mut bytes = fs::read(&mirrored).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&mirrored, bytes).unwrap();
+    let (name, origin) = name(&program, &[], checksum, &DebugDirectories(vec![root]));
+    assert_eq!((name, origin), (format!("mixer+{checksum:#x}"), Origin::Stripped));
+}
+
+#[test]
+fn a_changed_file_gives_no_names() {
+    let directory = directory("changed");
+    let nowhere = DebugDirectories(Vec::new());
+    let program = c_program(&directory, &["-g", "-O2", "-Wl,--build-id"]);
+    let (id, checksum) = (build_id(&program), function(&program, "checksum"));
+    assert_eq!(name(&program, &id, checksum, &nowhere).0, "checksum");
+    let program = c_program(&directory, &["-g", "-O1", "-Wl,--build-id"]);
+    let changed = (format!("mixer+{checksum:#x}"), Origin::Changed(build_id(&program)));
+    assert_eq!(name(&program, &id, checksum, &nowhere), changed);
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    assert_eq!(name(&program, &id, checksum, &nowhere).1, Origin::Changed(Vec::new()));
+    fs::remove_file(&program).unwrap();
+    assert!(matches!(name(&program, &id, checksum, &nowhere).1, Origin::Unreadable(_)));
+}
+
+#[test]
+fn stubs_have_the_names_of_what_they_call() {
+    let directory = directory("plt");
+    let nowhere = DebugDirectories(Vec::new());
+    for flags in
+        [&["-O2", "-fcf-protection=none", "-Wl,-z,lazy"][..], &["-O2", "-fcf-protection", "-Wl,-z,now"]]
+    {
+        let program = c_program(&directory, flags);
+        let output =
+            Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(&program).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut stubs = 0;
+        for line in text.lines().filter(|line| line.ends_with("@plt>:")) {
+            let (address, stub) = line.split_once(' ').unwrap();
+            let address = u64::from_str_radix(address, 16).unwrap();
+            let ours = name(&program, &build_id(&program), address + 4, &nowhere).0;
+            assert_eq!(format!("<{ours}>:"), stub);
+            stubs += 1;
+        }
+        assert!(stubs >= 4, "{stubs} stubs with {flags:?}:\n{text}");
+    }
+}
+
+#[test]
+fn mini_debug_info_is_read() {
+    let directory = directory("mini");
+    let program = c_program(&directory, &["-O2", "-Wl,--build-id"]);
+    let (id, checksum) = (build_id(&program), function(&program, "checksum"));
+    let mini = directory.join("mini");
+    run(Command::new("objcopy").args(["--only-keep-debug", "--strip-debug"]).args([&program, &mini]));
+    let mut packed = Vec::new();
+    lzma_rs::xz_compress(&mut &*fs::read(&mini).unwrap(), &mut packed).unwrap();
+    fs::write(directory.join("mini.xz"), packed).unwrap();
+    run(Command::new("strip").arg("--strip-all").arg(&program));
+    let section = format!(".gnu_debugdata={}", directory.join("mini.xz").display());
+    run(Command::new("objcopy").args(["--add-section", &section]).arg(&program));
+    let found = name(&program, &id, checksum + 3, &DebugDirectories(Vec::new()));
+    assert_eq!(found, ("checksum".to_owned(), Origin::Symbols));
+}
