@@ -72,19 +72,13 @@ pub enum Grouping {
     Thread,
 }
 
-/// Reads a profile file and writes it in another format.
+/// Reads a profile file and writes it in another format, without grouping.
 ///
 /// # Errors
 /// When the profile cannot be read or `out` cannot be written.
-pub fn export(
-    format: Format,
-    grouping: Grouping,
-    profile: &Path,
-    directories: &DebugDirectories,
-    out: &mut dyn Write,
-) -> anyhow::Result<Totals> {
-    let profile = profile::load(profile, directories)?;
-    write(format, grouping, &profile, out)?;
+pub fn export(format: Format, profile: &Path, out: &mut dyn Write) -> anyhow::Result<Totals> {
+    let profile = profile::load(profile, &DebugDirectories::default())?;
+    write(format, Grouping::None, &profile, out)?;
     Ok(profile.totals)
 }
 

@@ -19,6 +19,7 @@ use crate::names::{NameId, Names};
 use crate::profile_file::{
     Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
 };
+use crate::stats::Tally;
 use crate::symbolize::{self, DebugDirectories, Origin, Request, Symbols, hex};
 
 /// Code outside all modules, as perf names it.
@@ -30,10 +31,14 @@ const UNKNOWN: &str = "[unknown]";
 /// When the file cannot be read or is damaged; a file that ends early is read as far as it goes, with a note.
 pub fn load(path: &Path, directories: &DebugDirectories) -> Result<Profile, ProfileError> {
     let mut loader = Loader::default();
+    let mut tally = Tally::default();
     let mut events = ProfileReader::open(path)?;
     for event in &mut events {
-        loader.learn(event?);
+        let event = event?;
+        tally.add(&event);
+        loader.learn(event);
     }
+    loader.profile.stats = tally.finish(events.bytes());
     if let Some(note) = events.tail().and_then(tail_note) {
         loader.profile.notes.push(note);
     }
@@ -95,10 +100,8 @@ impl Loader {
                 self.thread_name(process, tid, seq, name)
             }
             Event::ThreadName(named) => self.thread_name(named.process, named.tid, named.seq, named.name),
-            Event::Counters(at) => self.process_mut(at.process).counters = Some(at.counters),
-            Event::ProcessEnd(end) => self.process_mut(end.process).counters = Some(end.counters),
-            Event::End(end) => self.profile.end = Some(end),
-            Event::ThreadEnd(_) | Event::Sample(_) => {}
+            Event::Sample(_) | Event::ThreadEnd(_) => {}
+            Event::Counters(_) | Event::ProcessEnd(_) | Event::End(_) => {}
         }
     }
 
@@ -110,15 +113,10 @@ impl Loader {
         }
         let place = self.profile.processes.len() as u32;
         let info = ProcessInfo { id: number, ..ProcessInfo::default() };
-        self.profile.processes.push(Process { info, counters: None });
+        self.profile.processes.push(Process { info });
         self.histories.push(History::default());
         self.processes.insert(number, place);
         place
-    }
-
-    fn process_mut(&mut self, number: u32) -> &mut Process {
-        let place = self.process(number);
-        &mut self.profile.processes[place as usize]
     }
 
     fn process_record(&mut self, info: ProcessInfo) {

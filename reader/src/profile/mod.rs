@@ -21,7 +21,8 @@ use unwind::{End, Frame};
 pub use load::load;
 
 use crate::names::{NameId, Names};
-use crate::profile_file::{self, ProcessInfo, SessionInfo};
+use crate::profile_file::{ProcessInfo, SessionInfo};
+use crate::stats::Stats;
 use crate::symbolize::{Line, Origin, base_name};
 
 /// Number of a function in [`Profile::functions`].
@@ -77,8 +78,6 @@ pub struct Binary {
 pub struct Process {
     /// What was recorded of it.
     pub info: ProcessInfo,
-    /// Its latest counters; none if it never told any.
-    pub counters: Option<profile_file::Counters>,
 }
 
 impl Process {
@@ -157,8 +156,6 @@ pub struct Totals {
 pub struct Profile {
     /// How it was recorded.
     pub session: SessionInfo,
-    /// The end of the recording; none if the recorder was killed.
-    pub end: Option<profile_file::End>,
     /// Sentences on what is missing or odd in it, for people.
     pub notes: Vec<String>,
     /// All texts.
@@ -182,6 +179,8 @@ pub struct Profile {
     pub buckets: Vec<Bucket>,
     /// What the buckets add up to.
     pub totals: Totals,
+    /// The numbers of the file: losses, threads, processes.
+    pub stats: Stats,
     /// The function shown at the root of stacks that ended for each reason, by number.
     truncated: Vec<(u8, FunctionId)>,
 }

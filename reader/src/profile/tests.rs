@@ -64,8 +64,10 @@ fn weights_of_functions_and_trees_add_up() {
     assert_eq!(of("main"), (0, 17));
     assert_eq!(of("worker;loop"), (1, 4), "a recursive function counts once per stack");
     assert_eq!(weights.iter().map(|w| w.own).sum::<u64>(), profile.totals.weight);
-    for direction in [Direction::Callees, Direction::Callers] {
-        let tree = CallTree::new(&profile, direction);
+    for (direction, grouped) in
+        [(Direction::Callees, false), (Direction::Callers, false), (Direction::Callees, true)]
+    {
+        let tree = CallTree::new(&profile, direction, grouped);
         assert_eq!(tree.nodes[0].total, profile.totals.weight);
         for node in &tree.nodes {
             let below: u64 = node.children.iter().map(|&child| tree.nodes[child as usize].total).sum();

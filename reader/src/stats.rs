@@ -1,0 +1,540 @@
+//! What a profile adds up to: the numbers behind the summary of `record` and behind `stats`.
+//!
+//! Samples are counted in the file, losses by the processes themselves; that the two agree is checked here
+//! and shown, never assumed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::profile_file::{
+    Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample, Tail,
+};
+
+/// The numbers of a profile, as `stats --json` prints them.
+#[derive(Debug, Default, Serialize)]
+pub struct Stats {
+    /// Samples in the profile.
+    pub samples: u64,
+    /// Timer periods they stand for; the total of every output.
+    pub weight: u64,
+    /// Samples that were taken and did not arrive, for whatever cause.
+    pub lost: u64,
+    /// Samples whose stack is incomplete.
+    pub truncated: u64,
+    /// Threads seen.
+    pub threads: u64,
+    /// Processes seen; one that executes another program stays one.
+    pub processes: u64,
+    /// Size of the profile.
+    pub bytes: u64,
+    /// Everything else.
+    pub detail: Detail,
+}
+
+/// The numbers behind the numbers.
+#[derive(Debug, Default, Serialize)]
+pub struct Detail {
+    /// The recording ended in order; otherwise its recorder was killed and the last counters are older than the last samples.
+    pub complete: bool,
+    /// Nanoseconds from start to end, as far as known.
+    pub duration_ns: u64,
+    /// Exit status of the command as a shell tells it.
+    pub exit_status: Option<i32>,
+    /// Samples per second of CPU time asked for.
+    pub frequency: u32,
+    /// Whether everything that fired is accounted for.
+    pub accounting: Accounting,
+    /// Lost samples by cause. `unread`: counted as recorded, not in the profile (overwritten, torn, set aside).
+    pub lost: BTreeMap<String, u64>,
+    /// Weight of lost samples by cause.
+    pub lost_weight: BTreeMap<String, u64>,
+    /// Samples not taken for a good reason, by cause.
+    pub skipped: BTreeMap<String, u64>,
+    /// Stacks by the reason why their walk ended.
+    pub ends: BTreeMap<String, u64>,
+    /// Time in the handler.
+    pub handler_ns: HandlerTime,
+    /// Mean bytes of a sample in the ring, its header included.
+    pub ring_bytes_per_sample: f64,
+    /// Mean frames of a stack.
+    pub frames_per_sample: f64,
+    /// Samples by what asked for them.
+    pub sources: BTreeMap<String, u64>,
+    /// Process images: each exec makes a new one.
+    pub images: u64,
+    /// Threads with at least one sample.
+    pub threads_sampled: u64,
+    /// Jumps of a thread's sequence number seen by the reader.
+    pub gaps: u64,
+    /// Records begun and never finished.
+    pub torn: u64,
+    /// Chunks set aside because their contents break the format.
+    pub violations: u64,
+    /// Each process image.
+    pub by_process: Vec<ProcessStats>,
+}
+
+/// `fired = samples + lost + skipped + cut_short`.
+#[derive(Debug, Default, Serialize)]
+pub struct Accounting {
+    /// Times a handler ran for a sample.
+    pub fired: u64,
+    /// Timer periods these stand for.
+    pub fired_weight: u64,
+    /// Skipped, all causes.
+    pub skipped: u64,
+    /// Handlers that began and that the end of their process cut short.
+    pub cut_short: u64,
+    /// The equation holds. Null when the recorder was killed: the last counters are too old to tell.
+    pub adds_up: Option<bool>,
+}
+
+/// Time in the handler, nanoseconds; bounds of histogram buckets, at most a quarter above the truth.
+#[derive(Debug, Default, Serialize)]
+pub struct HandlerTime {
+    /// Handler runs measured.
+    pub count: u64,
+    /// Half took at most this long.
+    pub p50: u64,
+    /// All but one in a hundred took at most this long.
+    pub p99: u64,
+    /// None took longer.
+    pub max: u64,
+}
+
+/// A process image.
+#[derive(Debug, Default, Serialize)]
+pub struct ProcessStats {
+    /// Process id.
+    pub pid: u32,
+    /// Process id of the parent.
+    pub ppid: u32,
+    /// The executable.
+    pub exe: PathBuf,
+    /// How it ended: exited, executed, vanished, running, unknown.
+    pub fate: &'static str,
+    /// Samples in the profile.
+    pub samples: u64,
+    /// Timer periods they stand for.
+    pub weight: u64,
+    /// Samples with an incomplete stack.
+    pub truncated: u64,
+    /// Times its handler ran for a sample.
+    pub fired: u64,
+    /// Lost and not in the profile.
+    pub lost: u64,
+    /// What the agent had to say about its start.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// `stats`: reads a profile and prints its numbers.
+pub fn run(path: &Path, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut reader = ProfileReader::open(path)?;
+    let mut tally = Tally::default();
+    for event in reader.by_ref() {
+        tally.add(&event?);
+    }
+    let stats = tally.finish(std::fs::metadata(path).map_or(reader.bytes(), |metadata| metadata.len()));
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &stats)?;
+        writeln!(out)?;
+    } else {
+        out.write_all(stats.text(reader.tail()).as_bytes())?;
+    }
+    Ok(out.flush()?)
+}
+
+#[derive(Default)]
+struct Image {
+    info: ProcessInfo,
+    samples: u64,
+    weight: u64,
+    truncated: u64,
+    counters: Counters,
+    fate: Option<ProcessFate>,
+}
+
+/// Adds up events as they come.
+#[derive(Default)]
+pub struct Tally {
+    images: BTreeMap<u32, Image>,
+    threads: BTreeSet<(u32, u32)>,
+    sampled: BTreeSet<(u32, u32)>,
+    ends: BTreeMap<u8, u64>,
+    sources: BTreeMap<String, u64>,
+    frames: u64,
+    frequency: u32,
+    started_ns: u64,
+    last_ns: u64,
+    end: Option<End>,
+}
+
+impl Tally {
+    /// Counts one event.
+    pub fn add(&mut self, event: &Event) {
+        match event {
+            Event::Session(session) => {
+                self.frequency = session.frequency;
+                self.started_ns = session.started_ns;
+            }
+            Event::Process(info) => self.image(info.id).info = info.clone(),
+            Event::Thread(thread) => {
+                self.threads.insert((thread.process, thread.seq));
+            }
+            Event::Sample(sample) => self.sample(sample),
+            Event::Counters(at) => {
+                self.last_ns = self.last_ns.max(at.ns);
+                self.image(at.process).counters = at.counters.clone();
+            }
+            Event::ProcessEnd(end) => {
+                self.last_ns = self.last_ns.max(end.ns);
+                let image = self.image(end.process);
+                image.counters = end.counters.clone();
+                image.fate = Some(end.fate);
+            }
+            Event::End(end) => self.end = Some(*end),
+            Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
+        }
+    }
+
+    fn image(&mut self, id: u32) -> &mut Image {
+        self.images.entry(id).or_default()
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        let thread = (sample.process, sample.thread_seq);
+        self.threads.insert(thread);
+        self.sampled.insert(thread);
+        *self.ends.entry(sample.end).or_default() += 1;
+        self.frames += sample.frames.len() as u64;
+        self.last_ns = self.last_ns.max(sample.ns);
+        let image = self.image(sample.process);
+        image.samples += 1;
+        image.weight += u64::from(sample.weight);
+        image.truncated += u64::from(sample.end != unwind::End::Root as u8);
+        let source = image.info.source.clone();
+        *self.sources.entry(source).or_default() += 1;
+    }
+
+    /// The sums. `bytes` is the size of the profile.
+    pub fn finish(&self, bytes: u64) -> Stats {
+        let mut stats = Stats { bytes, threads: self.threads.len() as u64, ..Stats::default() };
+        let mut totals = Counters::default();
+        let mut buckets = BTreeMap::new();
+        let mut missing_counters = false;
+        for image in self.images.values() {
+            let lost = add_image(&mut stats.detail, image);
+            stats.lost += lost;
+            stats.samples += image.samples;
+            stats.weight += image.weight;
+            stats.truncated += image.truncated;
+            stats.processes += u64::from(!self.was_executed(image));
+            missing_counters |= image.fate.is_none();
+            add_counters(&mut totals, &image.counters);
+            for bucket in &image.counters.handler {
+                *buckets.entry((bucket.high, bucket.low)).or_insert(0) += bucket.count;
+            }
+        }
+        let detail = &mut stats.detail;
+        detail.complete = self.end.is_some();
+        detail.duration_ns = self.end.map_or(self.last_ns.saturating_sub(self.started_ns), |end| end.wall_ns);
+        detail.exit_status = self.end.and_then(|end| end.status);
+        detail.frequency = self.frequency;
+        detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
+            .then(|| adds_up(stats.samples, stats.lost, &detail.accounting));
+        detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end), count)).collect();
+        detail.sources = self.sources.clone();
+        detail.handler_ns = handler_time(&buckets);
+        detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
+        detail.frames_per_sample = ratio(self.frames, stats.samples);
+        detail.images = self.images.len() as u64;
+        detail.threads_sampled = self.sampled.len() as u64;
+        (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
+        stats
+    }
+
+    /// True for an image that a recorded image of the same process turned into.
+    fn was_executed(&self, image: &Image) -> bool {
+        let parent = image.info.parent.and_then(|parent| self.images.get(&parent));
+        parent.is_some_and(|parent| parent.info.pid == image.info.pid)
+    }
+}
+
+/// Adds one image to the totals and returns how many of its samples were lost.
+fn add_image(detail: &mut Detail, image: &Image) -> u64 {
+    let counters = &image.counters;
+    let mut lost = 0;
+    let mut lose = |name: &str, count: u64, weight: u64| {
+        if count > 0 {
+            lost += count;
+            *detail.lost.entry(name.to_owned()).or_default() += count;
+            *detail.lost_weight.entry(name.to_owned()).or_default() += weight;
+        }
+    };
+    for cause in &counters.lost {
+        lose(&cause.name, cause.count, cause.weight);
+    }
+    let unread = counters.recorded.saturating_sub(image.samples);
+    lose("unread", unread, counters.recorded_weight.saturating_sub(image.weight));
+    for cause in counters.skipped.iter().filter(|cause| cause.count > 0) {
+        *detail.skipped.entry(cause.name.clone()).or_default() += cause.count;
+    }
+    let skipped = total(&counters.skipped);
+    let accounted = counters.recorded + total(&counters.lost) + skipped;
+    let accounting = &mut detail.accounting;
+    accounting.fired += counters.fired;
+    accounting.fired_weight += counters.fired_weight;
+    accounting.skipped += skipped;
+    accounting.cut_short += counters.fired.saturating_sub(accounted);
+    detail.by_process.push(ProcessStats {
+        pid: image.info.pid,
+        ppid: image.info.ppid,
+        exe: image.info.exe.clone(),
+        fate: fate_name(image.fate),
+        samples: image.samples,
+        weight: image.weight,
+        truncated: image.truncated,
+        fired: counters.fired,
+        lost,
+        note: image.info.note.clone(),
+    });
+    lost
+}
+
+fn adds_up(samples: u64, lost: u64, accounting: &Accounting) -> bool {
+    accounting.fired == samples + lost + accounting.skipped + accounting.cut_short
+}
+
+fn total(causes: &[Cause]) -> u64 {
+    causes.iter().map(|cause| cause.count).sum()
+}
+
+fn add_counters(sum: &mut Counters, more: &Counters) {
+    sum.drained += more.drained;
+    sum.ring_bytes += more.ring_bytes;
+    sum.gaps += more.gaps;
+    sum.torn += more.torn;
+    sum.violations += more.violations;
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 10.0).round() / 10.0 }
+}
+
+/// `buckets` by (high, low).
+fn handler_time(buckets: &BTreeMap<(u64, u64), u64>) -> HandlerTime {
+    let count: u64 = buckets.values().sum();
+    let quantile = |share: f64| {
+        let rank = (count as f64 * share).ceil() as u64;
+        let mut below = 0;
+        buckets
+            .iter()
+            .find(|(_, n)| {
+                below += **n;
+                below >= rank
+            })
+            .map_or(0, |((high, _), _)| *high)
+    };
+    HandlerTime { count, p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) }
+}
+
+fn end_name(end: u8) -> String {
+    unwind::End::from_number(end).map_or_else(|| format!("end_{end}"), |end| end.name().to_owned())
+}
+
+fn fate_name(fate: Option<ProcessFate>) -> &'static str {
+    match fate {
+        Some(ProcessFate::Exited) => "exited",
+        Some(ProcessFate::Executed) => "executed",
+        Some(ProcessFate::Vanished) => "vanished",
+        Some(ProcessFate::Running) => "running",
+        None => "unknown",
+    }
+}
+
+impl Stats {
+    /// Share of incomplete stacks, in percent.
+    pub fn truncated_percent(&self) -> f64 {
+        if self.samples == 0 { 0.0 } else { self.truncated as f64 / self.samples as f64 * 100.0 }
+    }
+
+    /// `1 234 samples, 0 lost, 0.1 % truncated, 3 threads, 1 process`.
+    pub fn summary(&self) -> String {
+        format!(
+            "{}, {} lost, {:.1}% truncated, {}, {}",
+            counted(self.samples, "sample", "samples"),
+            self.lost,
+            self.truncated_percent(),
+            counted(self.threads, "thread", "threads"),
+            counted(self.processes, "process", "processes"),
+        )
+    }
+
+    /// The text of `stats`.
+    pub fn text(&self, tail: Option<Tail>) -> String {
+        let detail = &self.detail;
+        let causes = |causes: &BTreeMap<String, u64>| {
+            let list: Vec<String> = causes.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            if list.is_empty() { String::new() } else { format!("  ({})", list.join(", ")) }
+        };
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(text, "{name:<12} {value}");
+        };
+        line("samples", format!("{}  (weight {})", self.samples, self.weight));
+        line("lost", format!("{}{}", self.lost, causes(&detail.lost)));
+        line("skipped", format!("{}{}", detail.accounting.skipped, causes(&detail.skipped)));
+        line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
+        line("ends", causes(&detail.ends).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
+        line("fired", format!("{}  ({})", detail.accounting.fired, accounting_text(&detail.accounting)));
+        let handler = &detail.handler_ns;
+        line("handler", format!("p50 {} ns, p99 {} ns, max {} ns", handler.p50, handler.p99, handler.max));
+        line(
+            "stacks",
+            format!(
+                "{:.1} frames and {:.1} bytes of ring each",
+                detail.frames_per_sample, detail.ring_bytes_per_sample
+            ),
+        );
+        line("sources", causes(&detail.sources).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
+        line("threads", format!("{}  ({} sampled)", self.threads, detail.threads_sampled));
+        line("processes", format!("{}  (images {})", self.processes, detail.images));
+        for process in &detail.by_process {
+            line(
+                "",
+                format!(
+                    "{:>7}  {:>8} samples  {:<9} {}",
+                    process.pid,
+                    process.samples,
+                    process.fate,
+                    process.exe.display()
+                ),
+            );
+        }
+        line("duration", format!("{:.2} s", detail.duration_ns as f64 / 1e9));
+        line("bytes", self.bytes.to_string());
+        if detail.gaps + detail.torn + detail.violations > 0 {
+            line(
+                "ring",
+                format!("{} gaps, {} torn, {} violations", detail.gaps, detail.torn, detail.violations),
+            );
+        }
+        if !detail.complete {
+            line("note", "the recording was cut short: its recorder did not end in order".into());
+        }
+        if let Some(Tail::Truncated { offset }) = tail {
+            line("note", format!("the file ends inside a block; everything before byte {offset} was read"));
+        }
+        text
+    }
+}
+
+fn accounting_text(accounting: &Accounting) -> String {
+    let sum = match accounting.adds_up {
+        Some(true) => "= samples + lost + skipped",
+        Some(false) => "does NOT equal samples + lost + skipped",
+        None => "the last counters are older than the last samples",
+    };
+    match accounting.cut_short {
+        0 => sum.to_owned(),
+        n => format!("{sum} + {n} cut short by the end of their process"),
+    }
+}
+
+fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile_file::{CountersAt, NanosBucket, ProcessEnd};
+
+    fn cause(name: &str, count: u64) -> Cause {
+        Cause { name: name.into(), count, weight: count * 3 }
+    }
+
+    fn process(id: u32, pid: u32, parent: Option<u32>) -> Event {
+        Event::Process(ProcessInfo { id, pid, parent, source: "cpu".into(), ..ProcessInfo::default() })
+    }
+
+    fn sample(process: u32, end: u8) -> Event {
+        let frames = vec![1, 2, 3];
+        Event::Sample(Sample { process, weight: 2, end, frames, ..Sample::default() })
+    }
+
+    fn counters(fired: u64, recorded: u64) -> Counters {
+        Counters {
+            fired,
+            recorded,
+            lost: vec![cause("pool_full", 4), cause("retries", 0)],
+            skipped: vec![cause("nested", 1)],
+            handler: vec![
+                NanosBucket { low: 400, high: 500, count: 98 },
+                NanosBucket { low: 900, high: 1000, count: 1 },
+                NanosBucket { low: 9000, high: 9999, count: 1 },
+            ],
+            drained: 2,
+            ring_bytes: 101,
+            ..Counters::default()
+        }
+    }
+
+    fn tally(events: &[Event]) -> Stats {
+        let mut tally = Tally::default();
+        events.iter().for_each(|event| tally.add(event));
+        tally.finish(1000)
+    }
+
+    #[test]
+    fn everything_that_fired_is_somewhere() {
+        let end = |process, counters| {
+            Event::ProcessEnd(ProcessEnd {
+                process,
+                fate: ProcessFate::Exited,
+                counters,
+                ..Default::default()
+            })
+        };
+        let events = [
+            process(0, 10, None),
+            process(1, 10, Some(0)),
+            process(2, 11, Some(1)),
+            sample(0, 0),
+            sample(1, 3),
+            Event::Counters(CountersAt { process: 1, counters: counters(99, 99), ..Default::default() }),
+            // 1 sample of 3 recorded ones arrived; 2 handlers were cut short.
+            end(0, counters(10, 3)),
+            end(1, counters(6, 1)),
+            end(2, Counters::default()),
+            Event::End(End { wall_ns: 5, status: Some(0), ..End::default() }),
+        ];
+        let stats = tally(&events);
+        let detail = &stats.detail;
+        assert_eq!((stats.samples, stats.weight, stats.truncated), (2, 4, 1));
+        assert_eq!((stats.lost, detail.lost["unread"], detail.lost["pool_full"]), (10, 2, 8));
+        assert_eq!((stats.processes, detail.images), (2, 3));
+        assert_eq!((detail.accounting.fired, detail.accounting.cut_short), (16, 2));
+        assert_eq!(detail.accounting.adds_up, Some(true));
+        assert_eq!((detail.handler_ns.p50, detail.handler_ns.p99, detail.handler_ns.max), (500, 1000, 9999));
+        assert_eq!(detail.ring_bytes_per_sample, 50.5);
+        assert_eq!(detail.lost.len(), 2, "causes that never struck are left out");
+        // More samples than the process counted: the books are wrong, and that is said.
+        let wrong = [&events[..4], &[sample(0, 0)], &events[4..]].concat();
+        let wrong = [&wrong[..4], &vec![sample(0, 0); 9], &wrong[4..]].concat();
+        assert_eq!(tally(&wrong).detail.accounting.adds_up, Some(false));
+        assert_eq!(tally(&events[..9]).detail.accounting.adds_up, None, "the recorder was killed");
+    }
+
+    #[test]
+    fn an_empty_profile_has_numbers_too() {
+        let stats = tally(&[]);
+        assert_eq!((stats.samples, stats.truncated_percent()), (0, 0.0));
+        assert!(stats.text(Some(Tail::Truncated { offset: 16 })).contains("byte 16"));
+    }
+}
