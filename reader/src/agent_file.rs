@@ -52,7 +52,12 @@ pub fn unpack() -> Result<PathBuf, AgentFileError> {
     Err(AgentFileError::NoPlace { tried: tried.join("; ") })
 }
 
-/// Directories to try, best first.
+/// The directory of this user for what can be made again.
+pub fn cache_directory() -> PathBuf {
+    candidates().swap_remove(0)
+}
+
+/// Directories to try, best first; never empty.
 fn candidates() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));

@@ -1,2 +1,7 @@
 //! The `selfwind` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    selfwind::cli::run()
+}

@@ -1,0 +1,287 @@
+//! The border to memory that other processes write: regions and the bell. All `unsafe` of the reader is here.
+//!
+//! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
+//! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+use rustix::event::Timespec;
+use rustix::fs::{FlockOperation, flock};
+use rustix::thread::futex;
+use shm_format::layout::PAGE;
+use shm_format::{
+    Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats, Geometry,
+    Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
+};
+
+/// No region is longer; a longer file is not one.
+const REGION_LIMIT: u64 = 4 << 30;
+
+/// Why a region cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// Its process is still making it.
+    #[error("it is not finished yet")]
+    Unfinished,
+    /// Another reader has it.
+    #[error("another selfwind is recording it; stop that one first")]
+    Busy,
+    /// The file is not one that this user's agent would make.
+    #[error("not a region: {0}")]
+    Refused(&'static str),
+    /// Its contents are not a region of this version.
+    #[error("{0}; run it with the agent of this selfwind (`selfwind agent-path`)")]
+    Layout(LayoutError),
+    /// The system refused.
+    #[error("cannot open it: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A region of another process, mapped and locked for this reader.
+pub struct Attached {
+    // Before the mapping: fields are dropped in order.
+    reader: RegionReader,
+    _map: MmapRaw,
+    /// Holds the lock.
+    _file: File,
+}
+
+impl Attached {
+    /// Maps a region and takes the reader's lock on it.
+    pub fn open(path: &Path) -> Result<Self, AttachError> {
+        let file = open_region(path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            rustix::io::Errno::WOULDBLOCK => AttachError::Busy,
+            other => AttachError::System(other.into()),
+        })?;
+        Self::map(file)
+    }
+
+    /// Maps a region without the lock: look, but do not drain.
+    pub fn peek(path: &Path) -> Result<Peek, AttachError> {
+        let mut attached = Self::map(open_region(path)?)?;
+        let mut exe = String::new();
+        attached.durable(&mut |record| {
+            if let DurableRecord::Process(process) = record {
+                exe = String::from_utf8_lossy(process.exe).into_owned();
+            }
+        });
+        Ok(Peek { samples: attached.counters().recorded.count, exe })
+    }
+
+    fn map(file: File) -> Result<Self, AttachError> {
+        let map = MmapOptions::new().map_raw(&file)?;
+        let base = NonNull::new(map.as_mut_ptr()).ok_or(AttachError::Refused("it maps to nothing"))?;
+        // SAFETY: `base..base + len` is the mapping just made, readable, writable and as long as the file; it is
+        // stored beside the reader and unmapped after it. The file is this user's alone, so nobody else shortens it.
+        let reader = unsafe { RegionReader::open(base, map.len()) }.map_err(|error| match error {
+            LayoutError::BadMagic(0) => AttachError::Unfinished,
+            other => AttachError::Layout(other),
+        })?;
+        Ok(Self { reader, _map: map, _file: file })
+    }
+
+    /// Who wrote it.
+    pub fn identity(&self) -> Identity {
+        self.reader.identity()
+    }
+
+    /// Its sizes.
+    pub fn geometry(&self) -> &Geometry {
+        self.reader.geometry()
+    }
+
+    /// What a full pool does with new records.
+    pub fn mode(&self) -> Mode {
+        self.reader.mode()
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> ClockKind {
+        self.reader.clock()
+    }
+
+    /// The clocks when it was made.
+    pub fn anchor(&self) -> Anchor {
+        self.reader.anchor()
+    }
+
+    /// Its counters now.
+    pub fn counters(&self) -> CountersSnapshot {
+        self.reader.counters()
+    }
+
+    /// Delivers new durable records.
+    pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
+        self.reader.durable(sink)
+    }
+
+    /// Delivers new records of the pool.
+    pub fn drain(
+        &mut self,
+        pass: Pass,
+        scratch: &mut [u8],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> DrainStats {
+        self.reader.drain(pass, scratch, sink)
+    }
+
+    /// Closes the chunks of a thread that is gone.
+    pub fn retire(&mut self, tid: u32, thread_seq: u32) {
+        self.reader.retire(tid, thread_seq);
+    }
+}
+
+/// What can be seen of a region without draining it.
+#[derive(Debug)]
+pub struct Peek {
+    /// Samples recorded so far.
+    pub samples: u64,
+    /// The program.
+    pub exe: String,
+}
+
+fn open_region(path: &Path) -> Result<File, AttachError> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(path)?;
+    let metadata = file.metadata()?;
+    let refuse = |why| Err(AttachError::Refused(why));
+    match metadata.len() {
+        _ if !metadata.is_file() => refuse("it is no regular file"),
+        _ if metadata.uid() != geteuid().as_raw() => refuse("it belongs to another user"),
+        _ if metadata.mode() & 0o077 != 0 => refuse("others may open it"),
+        0 => Err(AttachError::Unfinished),
+        len if len < 2 * PAGE as u64 => refuse("it is too short"),
+        len if len > REGION_LIMIT => refuse("it is too long"),
+        _ => Ok(file),
+    }
+}
+
+/// Where the reader sleeps, and how others wake it.
+pub struct Bell {
+    page: shm_format::Bell,
+    _map: MmapMut,
+}
+
+impl Bell {
+    /// A bell that the processes of a session share; `file` is new and empty.
+    pub fn in_file(file: &File) -> io::Result<Self> {
+        file.set_len(PAGE as u64)?;
+        // SAFETY: the file is new, in a directory of this user alone, and nobody shortens it; all access to the
+        // page goes through the atomics of `shm_format::Bell`.
+        Self::format(unsafe { MmapMut::map_mut(file) }?)
+    }
+
+    /// A bell of this process alone, for regions whose processes know of none.
+    pub fn private() -> io::Result<Self> {
+        Self::format(MmapMut::map_anon(PAGE)?)
+    }
+
+    fn format(map: MmapMut) -> io::Result<Self> {
+        let base = NonNull::new(map.as_ptr().cast_mut()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the page is mapped readable and writable for the life of `map`, which is stored beside it.
+        let page = unsafe { shm_format::Bell::format(base, map.len()) }.map_err(io::Error::other)?;
+        Ok(Self { page, _map: map })
+    }
+
+    fn futex(&self) -> &AtomicU32 {
+        // SAFETY: the word lies in the page that `self` keeps mapped, is aligned, and is only used atomically.
+        unsafe { AtomicU32::from_ptr(self.page.futex_word()) }
+    }
+
+    /// Announces sleep. Look for work once more, then sleep on what this returns.
+    pub fn prepare_sleep(&self) -> Sleep<'_> {
+        self.page.prepare_sleep();
+        Sleep(self)
+    }
+
+    /// Wakes the reader, if it sleeps.
+    pub fn ring(&self) {
+        if self.page.ring() {
+            let _ = futex::wake(self.futex(), futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Tells all processes of the session that the recording is over.
+    pub fn stop(&self) {
+        self.page.stop();
+    }
+}
+
+/// An announced sleep.
+pub struct Sleep<'a>(&'a Bell);
+
+impl Sleep<'_> {
+    /// Sleeps until somebody rings, at most for `timeout`.
+    pub fn sleep(self, timeout: Duration) {
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        // Any return is as good as a ring: the caller looks around in any case.
+        let _ = futex::wait(self.0.futex(), futex::Flags::empty(), 1, Some(&timeout));
+    }
+}
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        self.0.page.awake();
+    }
+}
+
+/// The time-stamp counter.
+pub fn read_tsc() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction; it only reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    #[test]
+    fn files_that_are_no_regions_are_refused() {
+        let dir = std::env::temp_dir().join(format!("selfwind-attach-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("a.region");
+        let refused = |content: &[u8], mode: u32| {
+            let _ = fs::remove_file(&path);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Attached::open(&path).err().unwrap().to_string()
+        };
+        assert!(refused(&[0; 8192], 0o644).contains("others may open it"));
+        assert!(refused(&[1; 100], 0o600).contains("too short"));
+        assert!(refused(&[1; 8192], 0o600).contains("not a region"));
+        assert!(refused(&[0; 8192], 0o600).contains("not finished"));
+        assert!(refused(&[], 0o600).contains("not finished"));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(matches!(Attached::open(&path), Err(AttachError::System(_))));
+        assert!(matches!(Attached::open(&dir), Err(AttachError::System(_))));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_ring_ends_the_sleep_and_a_lost_one_only_costs_the_timeout() {
+        let bell = std::sync::Arc::new(Bell::private().unwrap());
+        let other = bell.clone();
+        let sleep = bell.prepare_sleep();
+        let ringer = std::thread::spawn(move || other.ring());
+        let long = Duration::from_secs(600);
+        let began = Instant::now();
+        sleep.sleep(long);
+        assert!(began.elapsed() < long);
+        ringer.join().unwrap();
+        bell.prepare_sleep().sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,250 @@
+//! Finds the regions of a recording, drains them, and tells their story as events in the order of time.
+//!
+//! One pass: look for new regions, note which processes ended, drain every ring, let go of the samples that
+//! are older than the last pass. Memory is bounded by the merge and by the number of living processes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::attach::{AttachError, Attached};
+use crate::clock::TraceClock;
+use crate::follow::Listener;
+use crate::liveness::{self, Liveness};
+use crate::merge::Merge;
+use crate::notices::Notices;
+use crate::process::{Process, RegionName, Surroundings};
+use crate::profile_file::{Event, ProcessEnd};
+
+/// How often the counters of living processes go into the profile.
+const COUNTERS_EVERY: Duration = Duration::from_millis(250);
+
+/// Which processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All that appear, also those that are gone by then.
+    Everything,
+    /// All that live.
+    Living,
+    /// One process, and the images it executes.
+    Process(u32),
+}
+
+/// Nothing to record at that process id.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// There is no such process and no region of one.
+    #[error("process {0} does not exist and left no recording; `selfwind list` shows what there is")]
+    NoProcess(u32),
+    /// It runs without the agent.
+    #[error(
+        "process {0} runs without the agent; start it with LD_PRELOAD=$(selfwind agent-path), or with `selfwind record -- CMD`"
+    )]
+    NoAgent(u32),
+    /// There is a region, and it cannot be attached.
+    #[error("process {0}: {1}")]
+    Attach(u32, AttachError),
+}
+
+/// The regions of a recording.
+pub struct Collector {
+    directories: Vec<PathBuf>,
+    scope: Scope,
+    notices: Notices,
+    clock: TraceClock,
+    merge: Merge,
+    processes: BTreeMap<u32, Process>,
+    next_id: u32,
+    /// Files that need no second look.
+    seen: BTreeSet<PathBuf>,
+    /// Profile-local numbers of regions, for the parents of later ones.
+    numbers: BTreeMap<u64, u32>,
+    /// Ends that wait until their process's samples are out.
+    ends: VecDeque<ProcessEnd>,
+    /// When the last pass began.
+    watermark: u64,
+    counted: Instant,
+    scratch: Vec<u8>,
+    keep: bool,
+}
+
+impl Collector {
+    /// Looks for regions in `directories`.
+    pub fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
+        Self {
+            directories,
+            scope,
+            notices,
+            clock: TraceClock::start(),
+            merge: Merge::default(),
+            processes: BTreeMap::new(),
+            next_id: 0,
+            seen: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            ends: VecDeque::new(),
+            watermark: 0,
+            counted: Instant::now(),
+            scratch: Vec::new(),
+            keep: false,
+        }
+    }
+
+    /// Leaves the regions of dead processes where they are, instead of removing them once they are drained.
+    pub fn keep_regions(mut self) -> Self {
+        self.keep = true;
+        self
+    }
+
+    /// Checks that there is a region of `pid`, or says why not.
+    pub fn find_process(&mut self, pid: u32) -> Result<(), FindError> {
+        let mut refused = None;
+        for path in self.region_files() {
+            match Attached::open(&path) {
+                Ok(_) => return Ok(()),
+                Err(error) => refused = Some(FindError::Attach(pid, error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| match liveness::start_time(pid) {
+            Some(_) => FindError::NoAgent(pid),
+            None => FindError::NoProcess(pid),
+        }))
+    }
+
+    /// True when the processes in scope have ended and are drained.
+    pub fn nobody_left(&self) -> bool {
+        match self.scope {
+            Scope::Everything | Scope::Living => false,
+            Scope::Process(pid) => self.processes.is_empty() && liveness::start_time(pid).is_none(),
+        }
+    }
+
+    /// True while a process may still be sampling.
+    pub fn somebody_left(&self) -> bool {
+        self.processes.values().any(|process| process.is_live())
+    }
+
+    /// Drains everything that is there now.
+    pub fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
+        let began = self.clock.refresh();
+        self.attach_new();
+        self.drain(false, listener)?;
+        self.release(self.watermark, listener)?;
+        self.watermark = began;
+        if self.counted.elapsed() >= COUNTERS_EVERY {
+            self.counted = Instant::now();
+            for process in self.processes.values_mut() {
+                if let Some(counters) = process.changed_counters(&self.clock) {
+                    listener.event(Event::Counters(counters))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The last pass: what living processes have committed is taken, and everything is let go of.
+    pub fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
+        self.clock.refresh();
+        self.attach_new();
+        self.drain(true, listener)?;
+        self.release(u64::MAX, listener)
+    }
+
+    fn region_files(&self) -> Vec<PathBuf> {
+        let mut found: Vec<(RegionName, PathBuf)> = self
+            .directories
+            .iter()
+            .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
+            .filter_map(|entry| Some((RegionName::parse(&entry.file_name())?, entry.path())))
+            .filter(|(name, path)| match self.scope {
+                Scope::Everything => true,
+                Scope::Living => {
+                    self.seen.contains(path) || Liveness::follow(name.pid, name.start_time).is_running()
+                }
+                Scope::Process(pid) => pid == name.pid,
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, path)| path).collect()
+    }
+
+    fn attach_new(&mut self) {
+        for path in self.region_files() {
+            if self.seen.contains(&path) {
+                continue;
+            }
+            match Attached::open(&path) {
+                Ok(attached) => self.adopt(path, attached),
+                // Its process is still making it.
+                Err(AttachError::Unfinished) => {}
+                Err(error) => {
+                    self.notices.say(format_args!("{}: {error}; it is left alone", path.display()));
+                    self.seen.insert(path);
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, path: PathBuf, attached: Attached) {
+        let identity = attached.identity();
+        // The same process with a second region has executed another program: the first image is gone.
+        let mut previous = None;
+        for (&id, process) in &mut self.processes {
+            if process.is_same_process(&identity) {
+                process.supersede();
+                previous = Some(id);
+            }
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
+        self.numbers.insert(identity.region_nonce, id);
+        self.seen.insert(path.clone());
+        self.processes.insert(id, Process::new(id, path, attached, previous));
+    }
+
+    fn drain(&mut self, last: bool, listener: &mut dyn Listener) -> io::Result<()> {
+        let mut ended = Vec::new();
+        let (mut events, mut samples) = (Vec::new(), Vec::new());
+        for (&id, process) in &mut self.processes {
+            let mut around = Surroundings {
+                clock: &self.clock,
+                numbers: &self.numbers,
+                scratch: &mut self.scratch,
+                samples: &mut samples,
+                last,
+            };
+            if let Some(end) = process.drain(&mut around, &mut events) {
+                ended.push(id);
+                self.ends.push_back(end);
+            }
+            for event in events.drain(..) {
+                listener.event(event)?;
+            }
+            for sample in samples.drain(..) {
+                if let Some(oldest) = self.merge.push(sample) {
+                    listener.event(Event::Sample(oldest))?;
+                }
+            }
+        }
+        for id in ended {
+            if let Some(process) = self.processes.remove(&id) {
+                process.let_go(self.keep);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of what is older than `watermark`.
+    fn release(&mut self, watermark: u64, listener: &mut dyn Listener) -> io::Result<()> {
+        while let Some(sample) = self.merge.pop(watermark) {
+            listener.event(Event::Sample(sample))?;
+        }
+        while self.ends.front().is_some_and(|end| end.ns < watermark) {
+            if let Some(end) = self.ends.pop_front() {
+                listener.event(Event::ProcessEnd(end))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! The loop of every live command: drain, look what happened, sleep until a ring fills or time is up.
+
+use std::io;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use crate::attach::Bell;
+use crate::collector::Collector;
+use crate::profile_file::Event;
+use crate::watch::Happening;
+
+/// A lost wake, a new process, a thread's new name: noticed after this time at the latest.
+const TURN: Duration = Duration::from_millis(100);
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on.
+    Continue,
+    /// That was all.
+    Finish,
+}
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Asked to by the answer to a happening.
+    Told,
+    /// The deadline has passed.
+    Deadline,
+    /// The processes that were to be followed are gone.
+    NobodyLeft,
+}
+
+/// Takes what a recording yields.
+pub trait Listener {
+    /// Something was learnt.
+    fn event(&mut self, event: Event) -> io::Result<()>;
+
+    /// That was all for now.
+    fn pause(&mut self) -> io::Result<()>;
+}
+
+/// Drains until told to finish. Ends early with the error of the listener.
+pub fn follow(
+    collector: &mut Collector,
+    bell: &Bell,
+    happenings: &Receiver<Happening>,
+    deadline: Option<Instant>,
+    listener: &mut dyn Listener,
+    answer: &mut dyn FnMut(Happening) -> Flow,
+) -> io::Result<Reason> {
+    loop {
+        collector.pass(listener)?;
+        listener.pause()?;
+        if collector.nobody_left() {
+            return Ok(Reason::NobodyLeft);
+        }
+        let sleep = bell.prepare_sleep();
+        let mut idle = true;
+        for happening in happenings.try_iter() {
+            idle = false;
+            if answer(happening) == Flow::Finish {
+                return Ok(Reason::Told);
+            }
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(Reason::Deadline);
+        }
+        if idle {
+            sleep.sleep(left.map_or(TURN, |left| left.min(TURN)));
+        }
+    }
+}

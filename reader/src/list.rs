@@ -1,0 +1,94 @@
+//! `list`: the processes that are recorded or carry a flight recorder, living and dead.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::attach::Attached;
+use crate::liveness::Liveness;
+use crate::process::RegionName;
+use crate::session;
+
+/// One region.
+#[derive(Debug, Serialize)]
+struct Entry {
+    /// Process id.
+    pid: u32,
+    /// `live` or `dead`.
+    state: &'static str,
+    /// `recorded` while a recorder drains it, else `flight`, or `left` by a recorder that was killed.
+    kind: &'static str,
+    /// Samples its process has recorded so far.
+    samples: u64,
+    /// Its program.
+    exe: String,
+    /// The region's file.
+    region: PathBuf,
+}
+
+/// Prints what there is; with `reap`, removes the regions of dead processes that nobody drains.
+pub fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut entries = Vec::new();
+    for directory in session::directories() {
+        let recorded = session::is_recorded(&directory);
+        let found = regions(&directory, recorded);
+        if reap && !recorded {
+            reap_directory(&directory, &found);
+        }
+        entries.extend(found.into_iter().filter(|entry| entry.region.exists()));
+    }
+    if json {
+        for entry in &entries {
+            serde_json::to_writer(&mut *out, entry)?;
+            writeln!(out)?;
+        }
+    } else if entries.is_empty() {
+        crate::notices::warn(
+            "no recorded processes; start one with `selfwind record -- CMD` or LD_PRELOAD=$(selfwind agent-path)",
+        );
+    } else {
+        writeln!(out, "{:>8}  {:<5}  {:<8}  {:>9}  PROGRAM", "PID", "STATE", "KIND", "SAMPLES")?;
+        for entry in &entries {
+            let Entry { pid, state, kind, samples, exe, .. } = entry;
+            writeln!(out, "{pid:>8}  {state:<5}  {kind:<8}  {samples:>9}  {exe}")?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
+    let flight = directory.file_name().is_some_and(|name| name == session::FLIGHT);
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut entries: Vec<Entry> = files
+        .filter_map(|file| {
+            let name = RegionName::parse(&file.file_name())?;
+            let peek = Attached::peek(&file.path()).ok();
+            let live = Liveness::follow(name.pid, name.start_time).is_running();
+            Some(Entry {
+                pid: name.pid,
+                state: if live { "live" } else { "dead" },
+                kind: match (recorded, flight) {
+                    (true, _) => "recorded",
+                    (_, true) => "flight",
+                    _ => "left",
+                },
+                samples: peek.as_ref().map_or(0, |peek| peek.samples),
+                exe: peek.map_or_else(String::new, |peek| peek.exe),
+                region: file.path(),
+            })
+        })
+        .collect();
+    entries.sort_by_key(|entry| entry.pid);
+    entries
+}
+
+fn reap_directory(directory: &Path, entries: &[Entry]) {
+    for entry in entries.iter().filter(|entry| entry.state == "dead") {
+        let _ = std::fs::remove_file(&entry.region);
+    }
+    let flight = directory.file_name().is_some_and(|name| name == session::FLIGHT);
+    if !flight && entries.iter().all(|entry| entry.state == "dead") {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}

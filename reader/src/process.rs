@@ -1,0 +1,284 @@
+//! One recorded process image: its region, whether it lives, and the draining of one into the profile.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use shm_format::{DurableRecord, Identity, Pass, RecordKind, Scale, Stack};
+
+use crate::attach::Attached;
+use crate::clock::TraceClock;
+use crate::liveness::Liveness;
+use crate::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
+use crate::translate::{self, Translator};
+
+/// Bytes of a record in the ring beside its payload.
+const RECORD_HEADER: u64 = 8;
+
+/// What the name of a region's file says: `PID-STARTTIME-NONCE.region`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RegionName {
+    /// Process id.
+    pub pid: u32,
+    /// Start time of the process in clock ticks after boot.
+    pub start_time: u64,
+    /// Nonce of the region.
+    pub nonce: u64,
+}
+
+impl RegionName {
+    /// Reads a file name; `None` for files that are no regions.
+    pub fn parse(name: &OsStr) -> Option<Self> {
+        let mut parts = name.to_str()?.strip_suffix(".region")?.splitn(3, '-');
+        Some(Self {
+            pid: parts.next()?.parse().ok()?,
+            start_time: parts.next()?.parse().ok()?,
+            nonce: u64::from_str_radix(parts.next()?, 16).ok()?,
+        })
+    }
+}
+
+/// What a drain needs beside the region.
+pub struct Surroundings<'a> {
+    /// Turns ticks into nanoseconds.
+    pub clock: &'a TraceClock,
+    /// Profile-local numbers of regions by their nonce.
+    pub numbers: &'a BTreeMap<u64, u32>,
+    /// Room for one chunk.
+    pub scratch: &'a mut Vec<u8>,
+    /// Samples, in the order of their threads only.
+    pub samples: &'a mut Vec<Sample>,
+    /// This pass is the last one, whether the process lives or not.
+    pub last: bool,
+}
+
+/// A process image and its region.
+pub struct Process {
+    id: u32,
+    path: PathBuf,
+    attached: Attached,
+    identity: Identity,
+    liveness: Liveness,
+    superseded: bool,
+    translator: Translator,
+    found: Found,
+    /// By thread number.
+    threads: BTreeMap<u32, Sequences>,
+    /// `fired` when the counters were last told.
+    told: Option<u64>,
+}
+
+/// What the reader found in the ring.
+#[derive(Default)]
+struct Found {
+    records: u64,
+    bytes: u64,
+    void: u64,
+    torn: u64,
+    violations: u64,
+}
+
+impl Process {
+    /// Starts with an attached region. `previous` is the image that executed this one.
+    pub fn new(id: u32, path: PathBuf, attached: Attached, previous: Option<u32>) -> Self {
+        let identity = attached.identity();
+        Self {
+            id,
+            path,
+            identity,
+            liveness: Liveness::follow(identity.pid, identity.start_time),
+            superseded: false,
+            translator: Translator::new(id, identity, previous),
+            found: Found::default(),
+            threads: BTreeMap::new(),
+            told: None,
+            attached,
+        }
+    }
+
+    /// True for another image of the process behind `identity`.
+    pub fn is_same_process(&self, identity: &Identity) -> bool {
+        self.identity.pid == identity.pid && self.identity.start_time == identity.start_time
+    }
+
+    /// The process has executed another program: this image is gone.
+    pub fn supersede(&mut self) {
+        self.superseded = true;
+    }
+
+    /// True if it was still there when last looked at.
+    pub fn is_live(&self) -> bool {
+        !self.superseded && matches!(self.liveness, Liveness::Running(_))
+    }
+
+    /// Detaches. The region of a process that is gone is removed, as it is drained, unless it is to be kept.
+    pub fn let_go(self, keep: bool) {
+        if !keep && !self.is_live() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
+    /// process when this was the last of it.
+    pub fn drain(&mut self, around: &mut Surroundings<'_>, events: &mut Vec<Event>) -> Option<ProcessEnd> {
+        // First look whether it lives, then drain: what it commits in between is not missed.
+        let live = !self.superseded && self.liveness.is_running();
+        let over = around.last || !live;
+        let scale = self.scale(around.clock);
+        self.drain_durable(&scale, around, events);
+        if over && !self.translator.is_introduced() {
+            self.translator.introduce_unknown(scale.monotonic_ns(self.attached.anchor().ticks), events);
+        }
+        if !self.translator.is_introduced() {
+            // Without its modules and threads a sample means nothing yet; the ring can wait.
+            return None;
+        }
+        let pass = if live { Pass::Live } else { Pass::Final };
+        self.drain_pool(pass, &scale, around);
+        if live {
+            let pid = self.identity.pid;
+            self.translator.refresh_names(around.clock.now_ns(), |tid| thread_name(pid, tid), events);
+        }
+        if !over {
+            return None;
+        }
+        let fate = match (live, self.superseded) {
+            (true, _) => ProcessFate::Running,
+            (_, true) => ProcessFate::Executed,
+            _ => self.translator.exit().unwrap_or_default(),
+        };
+        let counters = self.counters(&scale);
+        Some(ProcessEnd { process: self.id, ns: around.clock.now_ns(), fate, counters })
+    }
+
+    /// The counters, if anything fired since they were last told.
+    pub fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
+        let fired = self.attached.counters().fired.count;
+        if !self.translator.is_introduced() || self.told == Some(fired) {
+            return None;
+        }
+        self.told = Some(fired);
+        let counters = self.counters(&self.scale(clock));
+        Some(CountersAt { process: self.id, ns: clock.now_ns(), counters })
+    }
+
+    fn scale(&self, clock: &TraceClock) -> Scale {
+        let anchor = self.attached.anchor();
+        let anchors = self.translator.anchors().iter().copied().chain([anchor]);
+        // Two readings of ours always give a line; should they not, ticks near the start are at least in order.
+        clock.scale(self.attached.clock(), anchors).unwrap_or(Scale::nanoseconds(anchor))
+    }
+
+    fn drain_durable(&mut self, scale: &Scale, around: &Surroundings<'_>, events: &mut Vec<Event>) {
+        let mut gone = Vec::new();
+        let translator = &mut self.translator;
+        let stats = self.attached.durable(&mut |record| {
+            if let DurableRecord::ThreadEnd(thread) = &record {
+                gone.push((thread.tid, thread.seq));
+            }
+            translator.durable(&record, scale, around.numbers, events);
+        });
+        self.found.violations += stats.violations;
+        for (tid, seq) in gone {
+            self.attached.retire(tid, seq);
+        }
+    }
+
+    fn drain_pool(&mut self, pass: Pass, scale: &Scale, around: &mut Surroundings<'_>) {
+        let (translator, threads, samples) = (&mut self.translator, &mut self.threads, &mut *around.samples);
+        let mut malformed = 0;
+        let chunk_size = self.attached.geometry().chunk_size as usize;
+        if around.scratch.len() < chunk_size {
+            around.scratch.resize(chunk_size, 0);
+        }
+        let stats = self.attached.drain(pass, around.scratch, &mut |chunk, record| {
+            threads.entry(chunk.thread_seq).or_default().saw(record.sequence);
+            if record.kind != RecordKind::Stack {
+                return;
+            }
+            match Stack::parse(record.payload) {
+                Some(stack) => {
+                    let ns = scale.monotonic_ns(record.ticks);
+                    samples.push(translator.stack(chunk.tid, chunk.thread_seq, ns, &stack));
+                }
+                None => malformed += 1,
+            }
+        });
+        let found = &mut self.found;
+        found.records += stats.records;
+        found.bytes += stats.bytes + stats.records * RECORD_HEADER;
+        found.void += stats.void;
+        found.torn += stats.torn;
+        found.violations += stats.violations + malformed;
+    }
+
+    fn counters(&self, scale: &Scale) -> Counters {
+        let holes: u64 = self.threads.values().map(Sequences::holes).sum();
+        Counters {
+            drained: self.found.records,
+            ring_bytes: self.found.bytes,
+            gaps: holes.saturating_sub(self.found.void),
+            torn: self.found.torn,
+            violations: self.found.violations,
+            ..translate::counters(&self.attached.counters(), scale)
+        }
+    }
+}
+
+/// Sequence numbers seen of one thread.
+struct Sequences {
+    first: u64,
+    last: u64,
+    count: u64,
+}
+
+impl Default for Sequences {
+    fn default() -> Self {
+        Self { first: u64::MAX, last: 0, count: 0 }
+    }
+}
+
+impl Sequences {
+    fn saw(&mut self, sequence: u64) {
+        self.first = self.first.min(sequence);
+        self.last = self.last.max(sequence);
+        self.count += 1;
+    }
+
+    /// Numbers between the first and the last that did not come.
+    fn holes(&self) -> u64 {
+        self.last.wrapping_sub(self.first).saturating_add(1).saturating_sub(self.count)
+    }
+}
+
+/// The name a living thread has now.
+fn thread_name(pid: u32, tid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_region_files() {
+        let name = RegionName::parse(OsStr::new("12-3456-00ff00ff00ff00ff.region"));
+        assert_eq!(name, Some(RegionName { pid: 12, start_time: 3456, nonce: 0xff_00ff_00ff_00ff }));
+        for other in
+            ["bell", "12-3456-00ff.failed", "12-3456.region", "x-1-2.region", "12--2.region", ".region"]
+        {
+            assert_eq!(RegionName::parse(OsStr::new(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn holes_in_sequences() {
+        let mut sequences = Sequences::default();
+        assert_eq!(Sequences::default().count, 0);
+        for sequence in [7, 5, 9, 6] {
+            sequences.saw(sequence);
+        }
+        assert_eq!(sequences.holes(), 1);
+    }
+}

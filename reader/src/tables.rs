@@ -1,0 +1,227 @@
+//! `selfwind tables`: builds, verifies and lists unwind tables. What a table is stands in the crate `unwind`; this is
+//! files, threads and messages.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, bail};
+use memmap2::Mmap;
+use unwind::elf_file::ElfFile;
+use unwind::verify::{self, Report};
+use unwind::{Table, compile};
+
+/// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
+/// success means no mismatch. Files without unwind information are named with the reason and skipped.
+pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
+    let mut total = Report::default();
+    let mut verified = 0;
+    for_each_file(files, verify_file, |path, outcome| {
+        match outcome {
+            Ok(report) => {
+                print_report(path, &report)?;
+                verified += 1;
+                total.rows += report.rows;
+                total.mismatches += report.mismatches;
+                total.table_bytes += report.table_bytes;
+                total.eh_frame_bytes += report.eh_frame_bytes;
+            }
+            Err(reason) => print(&format!("{}: skipped: {reason:#}\n", path.display()))?,
+        }
+        Ok(())
+    })?;
+    let percent = 100.0 * total.table_bytes as f64 / total.eh_frame_bytes.max(1) as f64;
+    eprintln!("{verified} of {} files verified, tables are {percent:.1} % of .eh_frame", files.len());
+    print(&format!("rows {} mismatches {}\n", total.rows, total.mismatches))?;
+    Ok(if total.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn verify_file(path: &Path) -> Result<Report> {
+    with_elf(path, |elf| Ok(verify::verify(elf)?))
+}
+
+fn print_report(path: &Path, report: &Report) -> Result<()> {
+    let path = path.display();
+    let mut text = format!(
+        "{path}: fdes {} rows {} complex {} table-rows {} table-bytes {} eh_frame-bytes {} refused {} mismatches {}\n",
+        report.fdes,
+        report.rows,
+        report.complex_rows,
+        report.table_rows,
+        report.table_bytes,
+        report.eh_frame_bytes,
+        report.refused,
+        report.mismatches
+    );
+    for mismatch in &report.described {
+        text.push_str(&format!("{path}: {mismatch}\n"));
+    }
+    print(&text)
+}
+
+/// Compiles a table for each of `files` into `directory` as `<build-id>.table`, written atomically. Files that have no
+/// unwind information or no build-id are named with the reason and make the exit status 1.
+pub fn build(files: &[PathBuf], directory: &Path) -> Result<ExitCode> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let mut status = ExitCode::SUCCESS;
+    for_each_file(
+        files,
+        |path| build_file(path, directory),
+        |path, outcome| match outcome {
+            Ok(table) => print(&format!("{} -> {}\n", path.display(), table.display())),
+            Err(reason) => {
+                status = ExitCode::FAILURE;
+                print(&format!("{}: skipped: {reason:#}\n", path.display()))
+            }
+        },
+    )?;
+    Ok(status)
+}
+
+fn build_file(path: &Path, directory: &Path) -> Result<PathBuf> {
+    let (name, bytes) = with_elf(path, |elf| {
+        let Some(build_id) = elf.build_id else { bail!("no build-id to name the table by") };
+        let Some(eh_frame) = elf.eh_frame else { bail!("no .eh_frame") };
+        Ok((file_name(build_id), compile::compile(eh_frame, 0, build_id)?))
+    })?;
+    let table = directory.join(name);
+    // A reader sees the whole table or none, whoever else writes the same one.
+    let temporary =
+        table.with_extension(format!("{}.{:?}.tmp", std::process::id(), std::thread::current().id()));
+    let written = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(&bytes))
+        .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(0o400)))
+        .and_then(|()| fs::rename(&temporary, &table));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.with_context(|| format!("cannot write {}", table.display()))?;
+    Ok(table)
+}
+
+/// The name of a table's file.
+pub fn file_name(build_id: &[u8]) -> String {
+    let hex: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex + ".table"
+}
+
+/// Describes table files, and what a table of each ELF file would be like; directories stand for the `.table` files in
+/// them. A damaged table makes the exit status 1.
+pub fn list(files: &[PathBuf]) -> Result<ExitCode> {
+    let mut status = ExitCode::SUCCESS;
+    let mut all = Vec::new();
+    for path in files {
+        if path.is_dir() {
+            let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let mut found: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            found.retain(|path| path.extension().is_some_and(|extension| extension == "table"));
+            found.sort();
+            all.append(&mut found);
+        } else {
+            all.push(path.clone());
+        }
+    }
+    for_each_file(&all, describe_file, |path, outcome| match outcome {
+        Ok(description) => print(&format!("{}: {description}\n", path.display())),
+        Err(reason) => {
+            status = ExitCode::FAILURE;
+            print(&format!("{}: {reason:#}\n", path.display()))
+        }
+    })?;
+    Ok(status)
+}
+
+fn describe_file(path: &Path) -> Result<String> {
+    let is_table = path.extension().is_some_and(|extension| extension == "table");
+    if is_table {
+        let file = map(path)?;
+        return Ok(describe(&Table::from_bytes(&file)?));
+    }
+    with_elf(path, |elf| {
+        let Some(eh_frame) = elf.eh_frame else { bail!("no .eh_frame") };
+        let bytes = compile::compile(eh_frame, 0, elf.build_id.unwrap_or(&[]))?;
+        Ok(describe(&Table::from_bytes(&bytes)?))
+    })
+}
+
+fn describe(table: &Table<'_>) -> String {
+    let build_id: String = table.build_id().iter().map(|byte| format!("{byte:02x}")).collect();
+    let bytes = table.as_bytes().len();
+    format!(
+        "build-id {} fdes {} rows {} rules {} bytes {bytes} eh_frame-bytes {}",
+        if build_id.is_empty() { "none" } else { &build_id },
+        table.fde_count(),
+        table.row_count(),
+        table.rule_count(),
+        table.eh_frame_length()
+    )
+}
+
+fn with_elf<T>(path: &Path, use_it: impl FnOnce(&ElfFile<'_>) -> Result<T>) -> Result<T> {
+    let file = map(path)?;
+    let elf = ElfFile::parse(&file)?;
+    if elf.eh_frame.is_none() {
+        bail!("no .eh_frame");
+    }
+    use_it(&elf)
+}
+
+fn map(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).context("cannot open")?;
+    let metadata = file.metadata().context("cannot read")?;
+    if !metadata.is_file() {
+        bail!("not a regular file");
+    }
+    if metadata.len() == 0 {
+        bail!("empty");
+    }
+    // SAFETY: the mapping is private and read-only. Someone who truncates the file meanwhile ends this command with
+    // SIGBUS; nothing else depends on it.
+    unsafe { Mmap::map(&file) }.context("cannot map")
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+}
+
+/// Runs `work` on every file with all processors and hands the outcomes to `done` in the order of `files`.
+fn for_each_file<T: Send>(
+    files: &[PathBuf],
+    work: impl Fn(&Path) -> Result<T> + Sync,
+    mut done: impl FnMut(&Path, Result<T>) -> Result<()>,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(None)).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((path, outcome)) = next_of(&next, files, &outcomes) {
+                    *outcome.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(work(path));
+                }
+            });
+        }
+    });
+    for (path, outcome) in files.iter().zip(outcomes) {
+        let outcome = outcome.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        done(path, outcome.context("not done")?)?;
+    }
+    Ok(())
+}
+
+fn next_of<'f, T>(
+    next: &AtomicUsize,
+    files: &'f [PathBuf],
+    outcomes: &'f [Mutex<Option<T>>],
+) -> Option<(&'f Path, &'f Mutex<Option<T>>)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    Some((files.get(index)?, outcomes.get(index)?))
+}

@@ -1,0 +1,80 @@
+//! What happens outside the rings: signals to the recorder, and the end of the program.
+//!
+//! A thread waits for both and wakes the recorder, whose one place to sleep is the bell.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::attach::Bell;
+
+/// Something the recorder has to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// The recorder got a signal.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// A process sent it to us; otherwise the terminal sent it to us and to the program alike.
+        sent: bool,
+    },
+    /// The program ended; it has not been waited for.
+    ProgramEnded,
+}
+
+/// Signals that end or steer a recording instead of killing it.
+const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// Signals are noted from here on. Call it before there is a second thread.
+pub fn hold_signals() -> io::Result<SignalFd> {
+    let set: SigSet = SIGNALS.into_iter().collect();
+    set.thread_block()?;
+    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Starts the watch; `program` is the pidfd of the program, when there is one.
+pub fn start(
+    signals: SignalFd,
+    program: Option<OwnedFd>,
+    bell: Arc<Bell>,
+) -> io::Result<Receiver<Happening>> {
+    let (sender, receiver) = channel();
+    std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
+        // The receiver is gone when the recording is over: nobody is left to be told.
+        let _ = watch(&signals, program, &sender, &bell);
+    })?;
+    Ok(receiver)
+}
+
+fn watch(
+    signals: &SignalFd,
+    mut program: Option<OwnedFd>,
+    sender: &Sender<Happening>,
+    bell: &Bell,
+) -> Option<()> {
+    loop {
+        let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+        fds.extend(program.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+        let ended = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        while let Ok(Some(info)) = signals.read_signal() {
+            if let Ok(signal) = Signal::try_from(info.ssi_signo as i32) {
+                // SI_USER and below come from a process, SI_KERNEL (0x80) from the terminal.
+                sender.send(Happening::Signal { signal, sent: info.ssi_code <= 0 }).ok()?;
+            }
+        }
+        if ended {
+            program = None;
+            sender.send(Happening::ProgramEnded).ok()?;
+        }
+        bell.ring();
+    }
+}
