@@ -169,12 +169,13 @@ impl Collector {
     }
 
     fn attach_new(&mut self) {
+        let mut found = Vec::new();
         for path in self.region_files() {
             if self.seen.contains(&path) {
                 continue;
             }
             match Attached::open(&path) {
-                Ok(attached) => self.adopt(path, attached),
+                Ok(attached) => found.push((path, attached)),
                 // Its process is still making it.
                 Err(AttachError::Unfinished) => {}
                 Err(error) => {
@@ -183,16 +184,27 @@ impl Collector {
                 }
             }
         }
+        // Parents and previous images have numbers before those who come from them.
+        found.sort_by_key(|(_, attached)| attached.anchor().monotonic_ns);
+        for (path, attached) in found {
+            self.adopt(path, attached);
+        }
     }
 
     fn adopt(&mut self, path: PathBuf, attached: Attached) {
         let identity = attached.identity();
-        // The same process with a second region has executed another program: the first image is gone.
-        let mut previous = None;
+        // A process with a second region has executed another program: the older image is gone.
+        let began = attached.anchor().monotonic_ns;
+        let (mut previous, mut superseded) = (None, false);
         for (&id, process) in &mut self.processes {
-            if process.is_same_process(&identity) {
+            if !process.is_same_process(&identity) {
+                continue;
+            }
+            if process.began() <= began {
                 process.supersede();
                 previous = Some(id);
+            } else {
+                superseded = true;
             }
         }
         let id = self.next_id;
@@ -200,7 +212,11 @@ impl Collector {
         self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
         self.numbers.insert(identity.region_nonce, id);
         self.seen.insert(path.clone());
-        self.processes.insert(id, Process::new(id, path, attached, previous));
+        let mut process = Process::new(id, path, attached, previous);
+        if superseded {
+            process.supersede();
+        }
+        self.processes.insert(id, process);
     }
 
     fn drain(&mut self, last: bool, listener: &mut dyn Listener) -> io::Result<()> {

@@ -101,6 +101,11 @@ impl Process {
         self.identity.pid == identity.pid && self.identity.start_time == identity.start_time
     }
 
+    /// When its region was made, CLOCK_MONOTONIC.
+    pub fn began(&self) -> u64 {
+        self.attached.anchor().monotonic_ns
+    }
+
     /// The process has executed another program: this image is gone.
     pub fn supersede(&mut self) {
         self.superseded = true;

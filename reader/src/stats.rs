@@ -163,7 +163,8 @@ struct Image {
 #[derive(Default)]
 pub struct Tally {
     images: BTreeMap<u32, Image>,
-    threads: BTreeSet<(u32, u32)>,
+    /// Process and number in it, to the thread id.
+    threads: BTreeMap<(u32, u32), u32>,
     sampled: BTreeSet<(u32, u32)>,
     ends: BTreeMap<u8, u64>,
     sources: BTreeMap<String, u64>,
@@ -184,7 +185,7 @@ impl Tally {
             }
             Event::Process(info) => self.image(info.id).info = info.clone(),
             Event::Thread(thread) => {
-                self.threads.insert((thread.process, thread.seq));
+                self.threads.insert((thread.process, thread.seq), thread.tid);
             }
             Event::Sample(sample) => self.sample(sample),
             Event::Counters(at) => {
@@ -208,7 +209,7 @@ impl Tally {
 
     fn sample(&mut self, sample: &Sample) {
         let thread = (sample.process, sample.thread_seq);
-        self.threads.insert(thread);
+        self.threads.insert(thread, sample.tid);
         self.sampled.insert(thread);
         *self.ends.entry(sample.end).or_default() += 1;
         self.frames += sample.frames.len() as u64;
@@ -223,7 +224,7 @@ impl Tally {
 
     /// The sums. `bytes` is the size of the profile.
     pub fn finish(&self, bytes: u64) -> Stats {
-        let mut stats = Stats { bytes, threads: self.threads.len() as u64, ..Stats::default() };
+        let mut stats = Stats { bytes, threads: self.count_threads(), ..Stats::default() };
         let mut totals = Counters::default();
         let mut buckets = BTreeMap::new();
         let mut missing_counters = false;
@@ -256,6 +257,14 @@ impl Tally {
         detail.threads_sampled = self.sampled.len() as u64;
         (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
         stats
+    }
+
+    /// Threads, those that went through an exec counted once: the first thread of the new image is the old one.
+    fn count_threads(&self) -> u64 {
+        let continued = |(&(process, _), &tid): (&(u32, u32), &u32)| {
+            self.images.get(&process).is_some_and(|image| image.info.pid == tid && self.was_executed(image))
+        };
+        self.threads.iter().filter(|thread| !continued(*thread)).count() as u64
     }
 
     /// True for an image that a recorded image of the same process turned into.
@@ -465,7 +474,7 @@ mod tests {
 
     fn sample(process: u32, end: u8) -> Event {
         let frames = vec![1, 2, 3];
-        Event::Sample(Sample { process, weight: 2, end, frames, ..Sample::default() })
+        Event::Sample(Sample { process, tid: 10, weight: 2, end, frames, ..Sample::default() })
     }
 
     fn counters(fired: u64, recorded: u64) -> Counters {
@@ -519,6 +528,11 @@ mod tests {
         assert_eq!((stats.samples, stats.weight, stats.truncated), (2, 4, 1));
         assert_eq!((stats.lost, detail.lost["unread"], detail.lost["pool_full"]), (10, 2, 8));
         assert_eq!((stats.processes, detail.images), (2, 3));
+        assert_eq!(
+            (stats.threads, detail.threads_sampled),
+            (1, 2),
+            "the thread of process 10 went through exec"
+        );
         assert_eq!((detail.accounting.fired, detail.accounting.cut_short), (16, 2));
         assert_eq!(detail.accounting.adds_up, Some(true));
         assert_eq!((detail.handler_ns.p50, detail.handler_ns.p99, detail.handler_ns.max), (500, 1000, 9999));
