@@ -212,7 +212,7 @@ impl Collector {
         self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
         self.numbers.insert(identity.region_nonce, id);
         self.seen.insert(path.clone());
-        let mut process = Process::new(id, path, attached, previous);
+        let mut process = Process::new(id, path, attached, previous, self.scope != Scope::Everything);
         if superseded {
             process.supersede();
         }

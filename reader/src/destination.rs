@@ -12,10 +12,10 @@ pub const DEFAULT_NAME: &str = "selfwind.data";
 
 /// The output cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: cannot write the output: {source}; choose another file with -o")]
+#[error("{path}: cannot write the output: {cause}; choose another file with -o")]
 pub struct DestinationError {
     path: String,
-    source: io::Error,
+    cause: io::Error,
 }
 
 /// An opened but untouched output file.
@@ -43,7 +43,7 @@ impl Destination {
             (Some(path), None) => path.to_owned(),
             (None, None) => PathBuf::from(DEFAULT_NAME),
         };
-        let failed = |source| DestinationError { path: opened.display().to_string(), source };
+        let failed = |cause| DestinationError { path: opened.display().to_string(), cause };
         let mut kept = None;
         if path.is_none()
             && fs::metadata(&opened).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
@@ -60,13 +60,13 @@ impl Destination {
 
     /// Empties the file and gives it its final name; `pid` stands for `%p`.
     pub fn commit(mut self, pid: u32) -> Result<(File, PathBuf), DestinationError> {
-        let failed = |path: &Path, source| DestinationError { path: path.display().to_string(), source };
+        let failed = |path: &Path, cause| DestinationError { path: path.display().to_string(), cause };
         if self.file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            self.file.set_len(0).map_err(|source| failed(&self.path, source))?;
+            self.file.set_len(0).map_err(|cause| failed(&self.path, cause))?;
         }
         if let Some(pattern) = self.pattern.take() {
             let path = expand(&pattern, pid);
-            fs::rename(&self.path, &path).map_err(|source| failed(&path, source))?;
+            fs::rename(&self.path, &path).map_err(|cause| failed(&path, cause))?;
             self.path = path;
         }
         Ok((self.file, self.path))

@@ -60,6 +60,8 @@ pub struct Process {
     identity: Identity,
     liveness: Liveness,
     superseded: bool,
+    /// It recorded before this recording began.
+    late: bool,
     translator: Translator,
     found: Found,
     /// By thread number.
@@ -72,6 +74,8 @@ pub struct Process {
 #[derive(Default)]
 struct Found {
     records: u64,
+    samples: u64,
+    weight: u64,
     bytes: u64,
     void: u64,
     torn: u64,
@@ -79,8 +83,9 @@ struct Found {
 }
 
 impl Process {
-    /// Starts with an attached region. `previous` is the image that executed this one.
-    pub fn new(id: u32, path: PathBuf, attached: Attached, previous: Option<u32>) -> Self {
+    /// Starts with an attached region. `previous` is the image that executed this one; `late` says that it may
+    /// have recorded before this recording began.
+    pub fn new(id: u32, path: PathBuf, attached: Attached, previous: Option<u32>, late: bool) -> Self {
         let identity = attached.identity();
         Self {
             id,
@@ -88,6 +93,7 @@ impl Process {
             identity,
             liveness: Liveness::follow(identity.pid, identity.start_time),
             superseded: false,
+            late,
             translator: Translator::new(id, identity, previous),
             found: Found::default(),
             threads: BTreeMap::new(),
@@ -191,7 +197,7 @@ impl Process {
 
     fn drain_pool(&mut self, pass: Pass, scale: &Scale, around: &mut Surroundings<'_>) {
         let (translator, threads, samples) = (&mut self.translator, &mut self.threads, &mut *around.samples);
-        let mut malformed = 0;
+        let (mut malformed, mut delivered, mut weight) = (0, 0, 0);
         let chunk_size = self.attached.geometry().chunk_size as usize;
         if around.scratch.len() < chunk_size {
             around.scratch.resize(chunk_size, 0);
@@ -203,6 +209,8 @@ impl Process {
             }
             match Stack::parse(record.payload) {
                 Some(stack) => {
+                    delivered += 1;
+                    weight += u64::from(stack.head.weight);
                     let ns = scale.monotonic_ns(record.ticks);
                     samples.push(translator.stack(chunk.tid, chunk.thread_seq, ns, &stack));
                 }
@@ -211,6 +219,8 @@ impl Process {
         });
         let found = &mut self.found;
         found.records += stats.records;
+        found.samples += delivered;
+        found.weight += weight;
         found.bytes += stats.bytes + stats.records * RECORD_HEADER;
         found.void += stats.void;
         found.torn += stats.torn;
@@ -218,15 +228,24 @@ impl Process {
     }
 
     fn counters(&self, scale: &Scale) -> Counters {
+        let found = &self.found;
         let holes: u64 = self.threads.values().map(Sequences::holes).sum();
-        Counters {
-            drained: self.found.records,
-            ring_bytes: self.found.bytes,
-            gaps: holes.saturating_sub(self.found.void),
-            torn: self.found.torn,
-            violations: self.found.violations,
+        let mut counters = Counters {
+            drained: found.records,
+            ring_bytes: found.bytes,
+            gaps: holes.saturating_sub(found.void),
+            torn: found.torn,
+            violations: found.violations,
             ..translate::counters(&self.attached.counters(), scale)
+        };
+        if self.late {
+            // What is missing since we began shows as a gap; what else is missing was gone before.
+            let missing = counters.recorded.saturating_sub(found.samples);
+            counters.earlier = missing.saturating_sub(counters.gaps);
+            let weight = counters.recorded_weight.saturating_sub(found.weight);
+            counters.earlier_weight = if counters.gaps == 0 { weight } else { weight.min(counters.earlier) };
         }
+        counters
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -118,69 +119,68 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
-    let signals = watch::hold_signals().context("cannot hold signals")?;
-    let started = Instant::now();
+    options.notices.detail(format_args!("session {}", session.directory().display()));
     let mut child = match spawn::start(&program, &options.command, session.environment(options, &agent)) {
         Ok(child) => child,
         Err(error) => {
             output.abandon();
+            session.remove();
             return Err(error.into());
         }
     };
-    let pidfd = spawn::pidfd(child.id());
-    let happenings = watch::start(signals, pidfd.ok(), session.bell());
-    let mut collector =
-        Collector::new(vec![session.directory().to_owned()], Scope::Everything, options.notices);
-    let recording =
-        output.commit(child.id()).and_then(|output| Ok((Recording::begin(output, options)?, happenings?)));
-    let (mut recording, happenings) = match recording {
-        Ok(begun) => begun,
-        Err(error) => {
-            // The program runs; let it, without us.
-            warn(format_args!("{error:#}; nothing is recorded"));
-            session.bell().stop();
-            let status = shell_status(child.wait()?);
-            return Ok(if status == 0 { OWN_FAILURE } else { status });
-        }
-    };
-    options.notices.detail(format_args!("session {}", session.directory().display()));
-    let deadline = options.duration.map(|duration| started + duration);
-    let followed =
-        follow_command(&mut recording, &mut collector, &session, &mut child, &happenings, deadline);
+    let recorded = record_child(options, &session, output, &mut child);
     session.bell().stop();
-    if collector.somebody_left() {
-        std::thread::sleep(GRACE);
-    }
-    let finished = followed.and_then(|ended| {
-        collector.finish(&mut recording)?;
-        Ok(ended)
-    });
-    let status = match finished {
-        Ok(true) => Some(shell_status(child.wait()?)),
-        Ok(false) => {
-            options.notices.say(format_args!(
-                "process {} ignores SIGTERM; it keeps running and is no longer sampled",
-                child.id()
-            ));
-            None
+    session.remove();
+    let ended = match recorded {
+        Ok((recording, ended)) => {
+            let status = if ended { Some(shell_status(child.wait()?)) } else { None };
+            recording.end(status.map(i32::from), options.notices).map(|()| status)
+        }
+        Err(error) => Err(error.context("the recording ends here, the command goes on")),
+    };
+    match ended {
+        Ok(Some(status)) => Ok(status),
+        Ok(None) => {
+            let pid = child.id();
+            options
+                .notices
+                .say(format_args!("process {pid} did not end on SIGTERM; it keeps running, unsampled"));
+            Ok(0)
         }
         Err(error) => {
-            warn(format_args!(
-                "{}: {error}; the profile ends here, the program goes on",
-                recording.path.display()
-            ));
+            warn(format_args!("{error:#}"));
             let status = shell_status(child.wait()?);
-            return Ok(if status == 0 { OWN_FAILURE } else { status });
+            Ok(if status == 0 { OWN_FAILURE } else { status })
         }
-    };
-    session.remove();
-    let done = recording.end(status.map(i32::from), options.notices);
-    let status = status.unwrap_or(0);
-    if let Err(error) = done {
-        warn(format_args!("{error:#}"));
-        return Ok(if status == 0 { OWN_FAILURE } else { status });
     }
-    Ok(status)
+}
+
+/// Records a started command to its end. The second value is false if it outlived its deadline and our patience.
+fn record_child(
+    options: &RecordOptions,
+    session: &Session,
+    output: Output,
+    child: &mut Child,
+) -> anyhow::Result<(Recording, bool)> {
+    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    // After the start: the command has the signal mask that we were given.
+    let signals = watch::hold_signals().context("cannot hold signals")?;
+    let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
+    let happenings = watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")?;
+    let mut recording = Recording::begin(output.commit(child.id())?, options)?;
+    let directory = session.directory().to_owned();
+    let mut collector = Collector::new(vec![directory], Scope::Everything, options.notices);
+    let ended = follow_command(&mut recording, &mut collector, session, child, &happenings, deadline)
+        .and_then(|ended| {
+            session.bell().stop();
+            if collector.somebody_left() {
+                std::thread::sleep(GRACE);
+            }
+            collector.finish(&mut recording)?;
+            Ok(ended)
+        })
+        .with_context(|| format!("{}: cannot write the profile", recording.path.display()))?;
+    Ok((recording, ended))
 }
 
 /// Drains until the command has ended (true), or outlives its deadline and our patience (false).
@@ -189,7 +189,7 @@ fn follow_command(
     collector: &mut Collector,
     session: &Session,
     child: &mut Child,
-    happenings: &std::sync::mpsc::Receiver<Happening>,
+    happenings: &Receiver<Happening>,
     deadline: Option<Instant>,
 ) -> io::Result<bool> {
     let pid = Pid::from_raw(child.id() as i32);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::program::{Program, ProgramError};
 
 /// Starts `program` with `command` as its arguments (the name first) and `environment` added to ours.
-/// Its signal mask is empty, whatever ours is.
+/// It inherits our signal mask.
 pub fn start(
     program: &Program,
     command: &[OsString],

@@ -78,7 +78,7 @@ pub struct Detail {
     pub by_process: Vec<ProcessStats>,
 }
 
-/// `fired = samples + lost + skipped + cut_short`.
+/// `fired = samples + lost + skipped + earlier + cut_short`.
 #[derive(Debug, Default, Serialize)]
 pub struct Accounting {
     /// Times a handler ran for a sample.
@@ -87,6 +87,8 @@ pub struct Accounting {
     pub fired_weight: u64,
     /// Skipped, all causes.
     pub skipped: u64,
+    /// Recorded before this recording began, and not found any more.
+    pub earlier: u64,
     /// Handlers that began and that the end of their process cut short.
     pub cut_short: u64,
     /// The equation holds. Null when the recorder was killed: the last counters are too old to tell.
@@ -288,8 +290,9 @@ fn add_image(detail: &mut Detail, image: &Image) -> u64 {
     for cause in &counters.lost {
         lose(&cause.name, cause.count, cause.weight);
     }
-    let unread = counters.recorded.saturating_sub(image.samples);
-    lose("unread", unread, counters.recorded_weight.saturating_sub(image.weight));
+    let unread = counters.recorded.saturating_sub(image.samples + counters.earlier);
+    let weight = counters.recorded_weight.saturating_sub(image.weight + counters.earlier_weight);
+    lose("unread", unread, weight);
     for cause in counters.skipped.iter().filter(|cause| cause.count > 0) {
         *detail.skipped.entry(cause.name.clone()).or_default() += cause.count;
     }
@@ -299,6 +302,7 @@ fn add_image(detail: &mut Detail, image: &Image) -> u64 {
     accounting.fired += counters.fired;
     accounting.fired_weight += counters.fired_weight;
     accounting.skipped += skipped;
+    accounting.earlier += counters.earlier;
     accounting.cut_short += counters.fired.saturating_sub(accounted);
     detail.by_process.push(ProcessStats {
         pid: image.info.pid,
@@ -316,7 +320,7 @@ fn add_image(detail: &mut Detail, image: &Image) -> u64 {
 }
 
 fn adds_up(samples: u64, lost: u64, accounting: &Accounting) -> bool {
-    accounting.fired == samples + lost + accounting.skipped + accounting.cut_short
+    accounting.fired == samples + lost + accounting.skipped + accounting.earlier + accounting.cut_short
 }
 
 fn total(causes: &[Cause]) -> u64 {
@@ -449,10 +453,16 @@ fn accounting_text(accounting: &Accounting) -> String {
         Some(false) => "does NOT equal samples + lost + skipped",
         None => "the last counters are older than the last samples",
     };
-    match accounting.cut_short {
-        0 => sum.to_owned(),
-        n => format!("{sum} + {n} cut short by the end of their process"),
+    let mut text = sum.to_owned();
+    for (count, what) in [
+        (accounting.earlier, "before this recording"),
+        (accounting.cut_short, "cut short by the end of their process"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, " + {count} {what}");
+        }
     }
+    text
 }
 
 fn counted(n: u64, one: &str, many: &str) -> String {

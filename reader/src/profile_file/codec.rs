@@ -301,7 +301,10 @@ fn put_counters(v: &Counters, body: &mut Vec<u8>) {
         body.put_u64(bucket.high);
         body.put_u64(bucket.count);
     }
-    for value in [v.threads_started, v.threads_ended, v.drained, v.ring_bytes, v.gaps, v.torn, v.violations] {
+    for value in [v.threads_started, v.threads_ended, v.drained, v.ring_bytes] {
+        body.put_u64(value);
+    }
+    for value in [v.gaps, v.torn, v.violations, v.earlier, v.earlier_weight] {
         body.put_u64(value);
     }
 }
@@ -326,6 +329,8 @@ fn counters(f: &mut Fields<'_>) -> Result<Counters, Malformed> {
         gaps: f.u64()?,
         torn: f.u64()?,
         violations: f.u64()?,
+        earlier: f.u64()?,
+        earlier_weight: f.u64()?,
     })
 }
 

@@ -215,7 +215,7 @@ pub struct NanosBucket {
     pub count: u64,
 }
 
-/// What a process counted, and what the reader found in its ring. `fired = recorded + lost + skipped`.
+/// What a process counted, and what the reader found in its ring: `fired = recorded + lost + skipped`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Times the handler ran for a sample.
@@ -248,6 +248,10 @@ pub struct Counters {
     pub torn: u64,
     /// Chunks set aside because their contents break the format.
     pub violations: u64,
+    /// Recorded before this recording began, and overwritten or taken by another reader since.
+    pub earlier: u64,
+    /// Timer periods these stand for.
+    pub earlier_weight: u64,
 }
 
 /// Counters at a time.

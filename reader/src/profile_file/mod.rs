@@ -43,20 +43,20 @@ const STRING_MAX: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file cannot be opened.
-    #[error("{path}: {source}; name a profile written by `selfwind record`")]
+    #[error("{path}: {cause}; name a profile written by `selfwind record`")]
     Open {
         /// The path as given.
         path: String,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Reading failed.
-    #[error("{path}: cannot read it: {source}")]
+    #[error("{path}: cannot read it: {cause}")]
     Read {
         /// The path as given.
         path: String,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// No bytes at all: the recorder ended before its first write.
     #[error("{path}: the file is empty; record again")]

@@ -45,7 +45,7 @@ impl ProfileReader<File> {
             let file = File::open(&path)?;
             if file.metadata()?.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(file) }
         };
-        let file = open().map_err(|source| ProfileError::Open { path: name.clone(), source })?;
+        let file = open().map_err(|cause| ProfileError::Open { path: name.clone(), cause })?;
         Self::new(file, name)
     }
 }
@@ -57,7 +57,7 @@ impl<R: Read> ProfileReader<R> {
         let path = path.into();
         let mut header = [0; HEADER_LEN];
         let got = read_full(&mut source, &mut header)
-            .map_err(|source| ProfileError::Read { path: path.clone(), source })?;
+            .map_err(|cause| ProfileError::Read { path: path.clone(), cause })?;
         if got == 0 {
             return Err(ProfileError::Empty { path });
         }
@@ -95,8 +95,8 @@ impl<R: Read> ProfileReader<R> {
         ProfileError::Corrupt { path: self.path.clone(), offset: self.block_offset, what }
     }
 
-    fn unreadable(&self, source: io::Error) -> ProfileError {
-        ProfileError::Read { path: self.path.clone(), source }
+    fn unreadable(&self, cause: io::Error) -> ProfileError {
+        ProfileError::Read { path: self.path.clone(), cause }
     }
 
     /// Reads the next block that holds events. False at the end of the file.

@@ -32,6 +32,8 @@ fn counters() -> Counters {
         gaps: 1,
         torn: 2,
         violations: 3,
+        earlier: 4,
+        earlier_weight: 5,
     }
 }
 
