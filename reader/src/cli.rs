@@ -8,14 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::destination::Destination;
 use crate::notices::{Notices, warn};
-use crate::output::{self, Format};
+use crate::output::{self, Format, Grouping};
 use crate::record::{RecordOptions, Source};
 use crate::report::{self, ReportOptions, Screen, View};
+use crate::symbolize::DebugDirectories;
 use crate::{agent_file, list, record, stats, tables, tail};
 
 const EXAMPLES: &str = "Examples:
@@ -36,6 +35,14 @@ Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not fou
 be executed, 125 when selfwind itself fails. After -d the command gets SIGTERM; a process given by -p
 keeps running.";
 
+const REPORT_HELP: &str = "Examples:
+  selfwind report                        the profile selfwind.data
+  selfwind report --limit 0 job.data     everything, however long
+  selfwind report --json job.data | jq '.functions[:5]'
+
+SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
+of calls that does not branch; TOTAL is that of its first function, SELF that of its last.";
+
 /// Profiles native programs that unwind themselves: no root, no frame pointers, no kernel stack copies.
 #[derive(Debug, Parser)]
 #[command(name = "selfwind", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -49,7 +56,8 @@ enum Command {
     /// Run a command, or follow a running one, and write a profile
     #[command(after_help = RECORD_EXAMPLES)]
     Record(RecordArgs),
-    /// Print where the time of a profile went
+    /// Show where the time went
+    #[command(after_help = REPORT_HELP)]
     Report(ReportArgs),
     /// Write a profile in another format
     Export(ExportArgs),
@@ -101,31 +109,48 @@ struct RecordArgs {
 
 #[derive(Debug, Args)]
 struct ReportArgs {
-    /// Order functions by their total, callees included
-    #[arg(long, conflicts_with = "no_children")]
+    /// Sort functions by what they used with all they called
+    #[arg(long, overrides_with = "no_children")]
     children: bool,
-    /// Only functions' own weight, and who calls them
-    #[arg(long)]
+    /// Show only what functions used themselves, and who called the hottest
+    #[arg(long, overrides_with = "children")]
     no_children: bool,
     /// One JSON object
     #[arg(long)]
     json: bool,
-    /// Rows of each part; 0 is all [default: what fits the screen]
-    #[arg(short = 'n', long, value_name = "ROWS")]
+    /// Rows of the table, and again of the tree; 0 for all [default: what fits the terminal]
+    #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
     file: PathBuf,
 }
 
+impl From<&ReportArgs> for ReportOptions {
+    fn from(args: &ReportArgs) -> Self {
+        let view = match (args.children, args.no_children) {
+            (true, _) => View::Children,
+            (_, true) => View::NoChildren,
+            _ => View::Both,
+        };
+        Self { view, json: args.json, limit: args.limit, directories: DebugDirectories::default() }
+    }
+}
+
 #[derive(Debug, Args)]
 struct ExportArgs {
-    /// folded, flamegraph, or jsonl
-    #[arg(short, long)]
-    format: Format,
+    /// The format: folded, flamegraph, jsonl [default: what OUT's extension says]
+    #[arg(short, long, value_name = "FORMAT", required_unless_present = "output")]
+    format: Option<Format>,
     /// Where to write [default: stdout]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
+    /// Begin each stack with its process, NAME-PID
+    #[arg(long, conflicts_with = "per_thread")]
+    per_process: bool,
+    /// Begin each stack with its thread, NAME-PID/TID
+    #[arg(long)]
+    per_thread: bool,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
     file: PathBuf,
@@ -212,44 +237,42 @@ pub fn run() -> ExitCode {
 }
 
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
-    let stdout = &mut io::stdout().lock();
+    // Not locked: some commands print from several threads.
+    let stdout = &mut io::stdout();
     match command {
         Command::Record(args) => return Ok(ExitCode::from(record::run(&args.into()))),
-        Command::Report(args) => {
-            let view = match (args.children, args.no_children) {
-                (true, _) => View::Children,
-                (_, true) => View::NoChildren,
-                _ => View::Both,
-            };
-            let options = ReportOptions { view, json: args.json, limit: args.limit, ..Default::default() };
-            report::run(&args.file, &options, Screen::of_stdout(), stdout)?;
-        }
+        Command::Report(args) => report::run(&args.file, &(&args).into(), Screen::of_stdout(), stdout)?,
         Command::Export(args) => export(&args, stdout)?,
-        Command::Tables(command) => return tables(command),
         Command::Stats(args) => stats::run(&args.file, args.json, stdout)?,
         Command::Tail(args) => tail::run(args.pid, args.json, stdout)?,
         Command::List(args) => list::run(args.json, args.reap, stdout)?,
+        Command::Tables(command) => return run_tables(command),
         Command::AgentPath => {
-            use io::Write;
             writeln!(stdout, "{}", agent_file::unpack()?.display())?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the profile before it touches the output: a wrong name leaves what is there.
 fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
-    let Some(output) = &args.output else {
-        output::export(args.format, &args.file, stdout)?;
-        return Ok(());
+    let grouping = match (args.per_thread, args.per_process) {
+        (true, _) => Grouping::Thread,
+        (_, true) => Grouping::Process,
+        _ => Grouping::None,
     };
-    let mut content = Vec::new();
-    output::export(args.format, &args.file, &mut content)?;
-    let (mut file, path) = Destination::prepare(Some(output))?.commit(std::process::id())?;
-    file.write_all(&content).with_context(|| format!("{}: cannot write the output", path.display()))
+    let Some(format) = args.format.or_else(|| args.output.as_deref().and_then(Format::from_path)) else {
+        let names = Format::ALL.map(Format::name).join(", ");
+        anyhow::bail!("the name of the output tells no format; give one with -f: {names}");
+    };
+    let directories = DebugDirectories::default();
+    match &args.output {
+        None => output::export_grouped(format, grouping, &args.file, &directories, stdout)?,
+        Some(path) => output::export_file(format, grouping, &args.file, &directories, path)?,
+    };
+    Ok(())
 }
 
-fn tables(command: TablesCommand) -> anyhow::Result<ExitCode> {
+fn run_tables(command: TablesCommand) -> anyhow::Result<ExitCode> {
     let cache = || agent_file::cache_directory().join("tables");
     match command {
         TablesCommand::Build { output, files } => tables::build(&files, &output.unwrap_or_else(cache)),

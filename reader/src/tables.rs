@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use memmap2::Mmap;
 use unwind::elf_file::ElfFile;
 use unwind::verify::{self, Report};
-use unwind::{Table, compile};
+use unwind::{FILE_NAME_MAX, Table, compile};
 
 /// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
 /// success means no mismatch. Files without unwind information are named with the reason and skipped.
@@ -83,12 +83,14 @@ pub fn build(files: &[PathBuf], directory: &Path) -> Result<ExitCode> {
 }
 
 fn build_file(path: &Path, directory: &Path) -> Result<PathBuf> {
-    let (name, bytes) = with_elf(path, |elf| {
-        let Some(build_id) = elf.build_id else { bail!("no build-id to name the table by") };
-        let Some(eh_frame) = elf.eh_frame else { bail!("no .eh_frame") };
-        Ok((file_name(build_id), compile::compile(eh_frame, 0, build_id)?))
+    let (table, bytes) = with_elf(path, |elf| {
+        let build_id = elf.build_id.context("no build-id to name the table by")?;
+        let eh_frame = elf.eh_frame.context("no .eh_frame")?;
+        let bytes = compile::compile(eh_frame, 0, build_id)?;
+        let mut buffer = [0; FILE_NAME_MAX];
+        let name = Table::file_name(build_id, &mut buffer).context("build-id of no usable length")?;
+        Ok((directory.join(name), bytes))
     })?;
-    let table = directory.join(name);
     // A reader sees the whole table or none, whoever else writes the same one.
     let temporary =
         table.with_extension(format!("{}.{:?}.tmp", std::process::id(), std::thread::current().id()));
@@ -105,12 +107,6 @@ fn build_file(path: &Path, directory: &Path) -> Result<PathBuf> {
     }
     written.with_context(|| format!("cannot write {}", table.display()))?;
     Ok(table)
-}
-
-/// The name of a table's file.
-pub fn file_name(build_id: &[u8]) -> String {
-    let hex: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    hex + ".table"
 }
 
 /// Describes table files, and what a table of each ELF file would be like; directories stand for the `.table` files in
@@ -146,7 +142,7 @@ fn describe_file(path: &Path) -> Result<String> {
         return Ok(describe(&Table::from_bytes(&file)?));
     }
     with_elf(path, |elf| {
-        let Some(eh_frame) = elf.eh_frame else { bail!("no .eh_frame") };
+        let eh_frame = elf.eh_frame.context("no .eh_frame")?;
         let bytes = compile::compile(eh_frame, 0, elf.build_id.unwrap_or(&[]))?;
         Ok(describe(&Table::from_bytes(&bytes)?))
     })

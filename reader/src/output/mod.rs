@@ -7,12 +7,18 @@ mod flamegraph;
 mod folded;
 mod jsonl;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::str::FromStr;
 
+use anyhow::Context;
+
 use crate::profile::{self, Profile, Totals};
 use crate::symbolize::DebugDirectories;
+
+/// Bytes written at once.
+const BUFFER: usize = 256 * 1024;
 
 /// A format a profile can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,8 +83,43 @@ pub enum Grouping {
 /// # Errors
 /// When the profile cannot be read or `out` cannot be written.
 pub fn export(format: Format, profile: &Path, out: &mut dyn Write) -> anyhow::Result<Totals> {
-    let profile = profile::load(profile, &DebugDirectories::default())?;
-    write(format, Grouping::None, &profile, out)?;
+    export_grouped(format, Grouping::None, profile, &DebugDirectories::default(), out)
+}
+
+/// Reads a profile file and writes it in another format.
+///
+/// # Errors
+/// When the profile cannot be read or `out` cannot be written.
+pub fn export_grouped(
+    format: Format,
+    grouping: Grouping,
+    profile: &Path,
+    directories: &DebugDirectories,
+    out: &mut dyn Write,
+) -> anyhow::Result<Totals> {
+    let profile = profile::load(profile, directories)?;
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    write(format, grouping, &profile, &mut out)?;
+    out.flush()?;
+    Ok(profile.totals)
+}
+
+/// Reads a profile file and writes it in another format to the file `out`, which is made only when the
+/// profile can be read.
+///
+/// # Errors
+/// When the profile cannot be read or `out` cannot be written.
+pub fn export_file(
+    format: Format,
+    grouping: Grouping,
+    profile: &Path,
+    directories: &DebugDirectories,
+    out: &Path,
+) -> anyhow::Result<Totals> {
+    let profile = profile::load(profile, directories)?;
+    let cannot = || format!("{}: cannot write it; choose another place with -o", out.display());
+    let mut file = BufWriter::with_capacity(BUFFER, File::create(out).with_context(cannot)?);
+    write(format, grouping, &profile, &mut file).with_context(cannot)?;
     Ok(profile.totals)
 }
 

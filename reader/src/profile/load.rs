@@ -7,23 +7,17 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use unwind::Frame;
-
+use super::generated::Generated;
+use super::naming;
+use super::resolve::Resolver;
 use super::stacks::{Interned, RawStack, WordMap};
-use super::{
-    Binary, Bucket, Function, FunctionId, Location, Process, Profile, Stack, StackFrame, Thread, place,
-    truncation_mark,
-};
+use super::{Binary, Bucket, Process, Profile, Thread, truncation_mark};
 use crate::mappings::{History, Mapping, Replay};
-use crate::names::{NameId, Names};
 use crate::profile_file::{
     Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
 };
 use crate::stats::Tally;
-use crate::symbolize::{self, DebugDirectories, Origin, Request, Symbols, hex};
-
-/// Code outside all modules, as perf names it.
-const UNKNOWN: &str = "[unknown]";
+use crate::symbolize::DebugDirectories;
 
 /// Reads and names a profile file.
 ///
@@ -175,16 +169,17 @@ impl Loader {
     /// Resolves, names and sums up.
     pub(super) fn finish(mut self, directories: &DebugDirectories) -> Profile {
         let raw = std::mem::take(&mut self.raw).into_list();
-        let stacks = self.resolve(&raw);
+        let mut generated = Generated::default();
+        let stacks = self.resolve(&raw, &mut generated);
         drop(raw);
-        name(&mut self.profile, directories);
+        naming::name(&mut self.profile, &generated, directories);
         self.merge(&stacks);
         sum(&mut self.profile);
         self.profile
     }
 
     /// Finds the binary of every address at the time of its stack; gives the place of each raw stack's stack.
-    fn resolve(&mut self, raw: &[Box<[u64]>]) -> Vec<u32> {
+    fn resolve(&mut self, raw: &[Box<[u64]>], generated: &mut Generated) -> Vec<u32> {
         let mut order: Vec<u32> = (0..raw.len() as u32).collect();
         // The first word is process and epoch: each history is replayed once, forwards.
         order.sort_unstable_by_key(|&number| (raw[number as usize][0], number));
@@ -198,7 +193,7 @@ impl Loader {
             }
             let Some((_, replay)) = &mut replay else { continue };
             replay.advance(stack.epoch);
-            places[number as usize] = resolver.stack(&mut self.profile, &stack, replay);
+            places[number as usize] = resolver.stack(&mut self.profile, &stack, replay, generated);
         }
         places
     }
@@ -215,138 +210,6 @@ impl Loader {
         self.profile.buckets = merged.into_iter().map(bucket).collect();
         self.profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.stack));
     }
-}
-
-/// Interns locations and stacks.
-#[derive(Default)]
-struct Resolver {
-    locations: WordMap<(u32, u64), u32>,
-    stacks: Interned,
-    words: Vec<u64>,
-}
-
-impl Resolver {
-    fn stack(&mut self, profile: &mut Profile, stack: &RawStack<'_>, replay: &Replay<'_>) -> u32 {
-        self.words.clear();
-        self.words.push(u64::from(stack.end));
-        let first = profile.frames.len();
-        for &word in stack.frames {
-            let frame = Frame::from_bits(word);
-            let location = self.location(profile, frame.lookup_address(), replay);
-            let found_by = frame.found_by() as u8;
-            self.words.push(u64::from(location) << 8 | u64::from(found_by));
-            profile.frames.push(StackFrame { location, found_by });
-        }
-        let (number, new) = self.stacks.intern(&self.words);
-        if new {
-            let frames = first as u32..profile.frames.len() as u32;
-            profile.stacks.push(Stack { frames, end: stack.end });
-        } else {
-            profile.frames.truncate(first);
-        }
-        number
-    }
-
-    fn location(&mut self, profile: &mut Profile, address: u64, replay: &Replay<'_>) -> u32 {
-        let (binary, address) = match replay.find(address) {
-            Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
-            None => (None, address),
-        };
-        let next = profile.locations.len() as u32;
-        let place = *self.locations.entry((binary.unwrap_or(u32::MAX), address)).or_insert(next);
-        if place == next {
-            profile.locations.push(Location { binary, address, places: 0..0 });
-        }
-        place
-    }
-}
-
-/// Names all locations.
-fn name(profile: &mut Profile, directories: &DebugDirectories) {
-    let mut by_binary: Vec<Vec<(u64, u32)>> = vec![Vec::new(); profile.binaries.len()];
-    let mut functions = Functions::default();
-    for place in 0..profile.locations.len() {
-        let Location { binary, address, .. } = profile.locations[place];
-        match binary {
-            Some(binary) => by_binary[binary as usize].push((address, place as u32)),
-            None => {
-                let name = profile.names.intern(UNKNOWN);
-                let function = functions.intern(profile, Function { name, binary: None });
-                let first = profile.places.len() as u32;
-                profile.places.push(super::Place { function, file: None, line: 0, inlined: false });
-                profile.locations[place].places = first..first + 1;
-            }
-        }
-    }
-    let mut hit = Vec::new();
-    let mut requests = Vec::new();
-    for (binary, mut addresses) in by_binary.into_iter().enumerate().filter(|(_, list)| !list.is_empty()) {
-        addresses.sort_unstable();
-        let Binary { path, build_id, .. } = profile.binaries[binary].clone();
-        requests.push(Request { path, build_id, addresses: addresses.iter().map(|&(a, _)| a).collect() });
-        hit.push((binary, addresses));
-    }
-    let answers = symbolize::symbolize(&requests, directories);
-    for ((binary, addresses), symbols) in hit.into_iter().zip(answers) {
-        adopt(profile, &mut functions, binary, &addresses, symbols);
-    }
-    for end in 0..=u8::MAX {
-        if profile.stacks.iter().any(|stack| stack.end == end)
-            && let Some(mark) = truncation_mark(end)
-        {
-            let name = profile.names.intern(&mark);
-            let function = functions.intern(profile, Function { name, binary: None });
-            profile.truncated.push((end, function));
-        }
-    }
-}
-
-/// Functions interned by name and binary.
-#[derive(Default)]
-struct Functions(HashMap<Function, FunctionId>);
-
-impl Functions {
-    fn intern(&mut self, profile: &mut Profile, function: Function) -> FunctionId {
-        *self.0.entry(function).or_insert_with(|| {
-            profile.functions.push(function);
-            FunctionId(profile.functions.len() as u32 - 1)
-        })
-    }
-}
-
-/// Takes the names of one binary into the profile.
-fn adopt(
-    profile: &mut Profile,
-    functions: &mut Functions,
-    binary: usize,
-    addresses: &[(u64, u32)],
-    symbols: Symbols,
-) {
-    let mut renamed: HashMap<NameId, NameId> = HashMap::new();
-    let mut rename = |names: &mut Names, id: NameId| {
-        *renamed.entry(id).or_insert_with(|| names.intern(symbols.names.get(id)))
-    };
-    let first = profile.places.len() as u32;
-    for line in &symbols.lines {
-        let name = rename(&mut profile.names, line.function);
-        let file = line.file.map(|file| rename(&mut profile.names, file));
-        let function = functions.intern(profile, Function { name, binary: Some(binary as u32) });
-        profile.places.push(place(line, function, file));
-    }
-    for (&(_, location), range) in addresses.iter().zip(&symbols.ranges) {
-        profile.locations[location as usize].places = first + range.start..first + range.end;
-    }
-    let path = profile.binaries[binary].path.display();
-    match &symbols.origin {
-        Origin::Changed(found) => profile.notes.push(format!(
-            "{path}: the file has changed since (build-id {} recorded, {} found); shown as module+0xoffset",
-            hex(&profile.binaries[binary].build_id),
-            if found.is_empty() { "none".into() } else { hex(found) },
-        )),
-        Origin::Unreadable(why) => profile.notes.push(format!("{path}: {why}; shown as module+0xoffset")),
-        Origin::Dwarf(_) | Origin::Symbols | Origin::Stripped => {}
-    }
-    profile.binaries[binary].origin = Some(symbols.origin);
 }
 
 /// Adds up the buckets.

@@ -4,7 +4,10 @@
 //! exactly to the weight of the samples read; every output is made from the buckets alone, so every
 //! output has that total.
 
+mod generated;
 mod load;
+mod naming;
+mod resolve;
 mod stacks;
 pub mod tree;
 
@@ -23,7 +26,7 @@ pub use load::load;
 use crate::names::{NameId, Names};
 use crate::profile_file::{ProcessInfo, SessionInfo};
 use crate::stats::Stats;
-use crate::symbolize::{Line, Origin, base_name};
+use crate::symbolize::{Origin, base_name};
 
 /// Number of a function in [`Profile::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -240,9 +243,4 @@ pub fn found_by_name(found_by: u8) -> &'static str {
         unwind::FoundBy::Guess => "guess",
         unwind::FoundBy::Region => "region",
     }
-}
-
-/// A place from symbolization, with the names and functions of the profile.
-fn place(line: &Line, function: FunctionId, file: Option<NameId>) -> Place {
-    Place { function, file, line: line.line, inlined: line.inlined }
 }

@@ -89,3 +89,28 @@ fn samples_without_any_record_still_count() {
     assert!(stacks(&profile).iter().all(|(_, stack, _)| stack.starts_with("[truncated: reason 200]")));
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn generated_code_has_the_names_its_process_gave() {
+    let directory = fixture::directory("generated");
+    let file = directory.join("p.data");
+    // A pid that no kernel gives out.
+    let pid = 3_000_000_000 + std::process::id();
+    let map = format!("/tmp/perf-{pid}.map");
+    std::fs::write(&map, "20000 100 JS:~render app.js:7\n").unwrap();
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&map).unwrap());
+    let process = |id, pid| Event::Process(ProcessInfo { id, pid, uid, ..ProcessInfo::default() });
+    let sample = |process, address| {
+        let frames = vec![Frame::new(address, unwind::FoundBy::Cfi, true).bits()];
+        Event::Sample(Sample { process, tid: 1 + process, weight: 1, frames, ..Sample::default() })
+    };
+    let session = Event::Session(SessionInfo { started_realtime_ns: 1, ..SessionInfo::default() });
+    let events =
+        [session, process(0, pid), process(1, 0), sample(0, 0x20010), sample(0, 0x30000), sample(1, 0x20010)];
+    fixture::write(&file, &events);
+    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    let expected = [(1, "JS:~render app.js:7", 1), (1, "[unknown]", 1), (2, "[unknown]", 1)];
+    assert_eq!(stacks(&profile), expected.map(|(tid, stack, weight)| (tid, stack.to_owned(), weight)));
+    std::fs::remove_file(&map).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,6 +1,7 @@
 //! One binary: its files found and verified once, its addresses named.
 
 use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,8 @@ pub enum Origin {
     Dwarf(PathBuf),
     /// Symbol tables.
     Symbols,
+    /// A map of generated code.
+    PerfMap,
     /// The file has no names.
     Stripped,
     /// The file on disk is another one now: the build-id it has, if any.
@@ -108,7 +111,6 @@ pub(super) fn symbolize(request: &Request, directories: &DebugDirectories) -> Sy
         table.add(elf, elf.elf_dynamic_symbol_table());
     }
     let named = !table.is_empty();
-    let entries = main_elf.as_ref().map(FrameEntries::read).unwrap_or_default();
     if let Some(elf) = &main_elf {
         table.add_stubs(plt::stubs(elf));
     }
@@ -133,7 +135,13 @@ pub(super) fn symbolize(request: &Request, directories: &DebugDirectories) -> Sy
         (Ok(_), ..) if main_elf.is_none() => Origin::Unreadable("not a 64-bit ELF file".into()),
         (Ok(_), ..) => Origin::Stripped,
     };
-    let mut namer = Namer { module: base_name(&request.path), table: &table, entries: &entries, lines };
+    let entries = LazyCell::new(|| main_elf.as_ref().map(FrameEntries::read).unwrap_or_default());
+    let namer = Namer {
+        module: base_name(&request.path),
+        table: &table,
+        function_start: &|address| entries.start(address),
+        lines,
+    };
     namer.name_all(&request.addresses, origin)
 }
 
@@ -195,12 +203,13 @@ pub fn base_name(path: &Path) -> String {
 struct Namer<'a> {
     module: String,
     table: &'a SymbolTable<'a>,
-    entries: &'a FrameEntries,
+    /// The start of the function that holds an address, where nothing names it.
+    function_start: &'a dyn Fn(u64) -> Option<u64>,
     lines: Option<Lines<'a>>,
 }
 
 impl Namer<'_> {
-    fn name_all(&mut self, addresses: &[u64], origin: Origin) -> Symbols {
+    fn name_all(&self, addresses: &[u64], origin: Origin) -> Symbols {
         let mut symbols = Symbols {
             names: Names::default(),
             ranges: Vec::with_capacity(addresses.len()),
@@ -248,7 +257,7 @@ impl Namer<'_> {
                 None => demangle(&name).into_owned(),
             };
         }
-        let start = self.entries.start(address).unwrap_or(address);
+        let start = (self.function_start)(address).unwrap_or(address);
         format!("{}+{start:#x}", self.module)
     }
 }

@@ -8,6 +8,7 @@ mod debug_file;
 mod demangle;
 mod dwarf;
 mod frame_entry;
+mod perf_map;
 mod plt;
 mod symbol_table;
 mod vdso;
@@ -19,6 +20,7 @@ use std::thread;
 pub use binary::{Line, Origin, Request, Symbols, base_name};
 pub use debug_file::{DebugDirectories, hex};
 pub use demangle::demangle;
+pub use perf_map::PerfMap;
 
 /// Names the addresses of all binaries; the answers have the order of the requests.
 pub fn symbolize(requests: &[Request], directories: &DebugDirectories) -> Vec<Symbols> {

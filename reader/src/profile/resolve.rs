@@ -1,0 +1,60 @@
+//! From the addresses of raw stacks to locations in binaries.
+
+use unwind::Frame;
+
+use super::generated::Generated;
+use super::stacks::{Interned, RawStack, WordMap};
+use super::{Location, Profile, Stack, StackFrame};
+use crate::mappings::Replay;
+
+/// Interns locations and stacks.
+#[derive(Default)]
+pub(super) struct Resolver {
+    locations: WordMap<(u32, u64), u32>,
+    stacks: Interned,
+    words: Vec<u64>,
+}
+
+impl Resolver {
+    /// The place of the stack in the profile.
+    pub(super) fn stack(
+        &mut self,
+        profile: &mut Profile,
+        stack: &RawStack<'_>,
+        replay: &Replay<'_>,
+        generated: &mut Generated,
+    ) -> u32 {
+        self.words.clear();
+        self.words.push(u64::from(stack.end));
+        let first = profile.frames.len();
+        for &word in stack.frames {
+            let frame = Frame::from_bits(word);
+            let address = frame.lookup_address();
+            let (binary, address) = match replay.find(address) {
+                Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
+                None => (generated.binary(profile, stack.process), address),
+            };
+            let location = self.location(profile, binary, address);
+            let found_by = frame.found_by() as u8;
+            self.words.push(u64::from(location) << 8 | u64::from(found_by));
+            profile.frames.push(StackFrame { location, found_by });
+        }
+        let (number, new) = self.stacks.intern(&self.words);
+        if new {
+            let frames = first as u32..profile.frames.len() as u32;
+            profile.stacks.push(Stack { frames, end: stack.end });
+        } else {
+            profile.frames.truncate(first);
+        }
+        number
+    }
+
+    fn location(&mut self, profile: &mut Profile, binary: Option<u32>, address: u64) -> u32 {
+        let next = profile.locations.len() as u32;
+        let place = *self.locations.entry((binary.unwrap_or(u32::MAX), address)).or_insert(next);
+        if place == next {
+            profile.locations.push(Location { binary, address, places: 0..0 });
+        }
+        place
+    }
+}
