@@ -20,6 +20,11 @@ use crate::profile_file::{Event, ProcessEnd};
 /// How often the counters of living processes go into the profile.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);
 
+/// Bytes shown of a note that an agent left.
+const NOTE_LIMIT: usize = 200;
+/// Processes whose last image is remembered; enough for all that run at a time.
+const LINEAGE_KEPT: usize = 1 << 16;
+
 /// Which processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -60,6 +65,8 @@ pub struct Collector {
     seen: BTreeSet<PathBuf>,
     /// Profile-local numbers of regions, for the parents of later ones.
     numbers: BTreeMap<u64, u32>,
+    /// The last image of processes that may have another one to come.
+    lineage: BTreeMap<(u32, u64), u32>,
     /// Ends that wait until their process's samples are out.
     ends: VecDeque<ProcessEnd>,
     /// When the last pass began.
@@ -82,6 +89,7 @@ impl Collector {
             next_id: 0,
             seen: BTreeSet::new(),
             numbers: BTreeMap::new(),
+            lineage: BTreeMap::new(),
             ends: VecDeque::new(),
             watermark: 0,
             counted: Instant::now(),
@@ -146,6 +154,7 @@ impl Collector {
     pub fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         self.clock.refresh();
         self.attach_new();
+        self.read_notes();
         self.drain(true, listener)?;
         self.release(u64::MAX, listener)
     }
@@ -166,6 +175,28 @@ impl Collector {
             .collect();
         found.sort();
         found.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// Tells what agents could not do: they leave a note where their region would have been.
+    fn read_notes(&mut self) {
+        if self.scope != Scope::Everything {
+            return;
+        }
+        for entry in
+            self.directories.iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten().flatten())
+        {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "failed")
+                && self.seen.insert(path.clone())
+            {
+                let reason = std::fs::read(&path).unwrap_or_default();
+                let reason =
+                    String::from_utf8_lossy(&reason[..reason.len().min(NOTE_LIMIT)]).trim().to_owned();
+                let pid =
+                    entry.file_name().to_string_lossy().split('-').next().unwrap_or_default().to_owned();
+                self.notices.say(format_args!("process {pid} is not recorded: {reason}"));
+            }
+        }
     }
 
     fn attach_new(&mut self) {
@@ -195,7 +226,9 @@ impl Collector {
         let identity = attached.identity();
         // A process with a second region has executed another program: the older image is gone.
         let began = attached.anchor().monotonic_ns;
-        let (mut previous, mut superseded) = (None, false);
+        let line = (identity.pid, identity.start_time);
+        // The older image may have been drained and let go of already.
+        let (mut previous, mut superseded) = (self.lineage.get(&line).copied(), false);
         for (&id, process) in &mut self.processes {
             if !process.is_same_process(&identity) {
                 continue;
@@ -207,7 +240,13 @@ impl Collector {
                 superseded = true;
             }
         }
+        if self.lineage.len() >= LINEAGE_KEPT {
+            self.lineage.clear();
+        }
         let id = self.next_id;
+        if !superseded {
+            self.lineage.insert(line, id);
+        }
         self.next_id += 1;
         self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
         self.numbers.insert(identity.region_nonce, id);
@@ -244,8 +283,10 @@ impl Collector {
             }
         }
         for id in ended {
-            if let Some(process) = self.processes.remove(&id) {
-                process.let_go(self.keep);
+            if let Some(process) = self.processes.remove(&id)
+                && let Some(removed) = process.let_go(self.keep)
+            {
+                self.seen.remove(&removed);
             }
         }
         Ok(())

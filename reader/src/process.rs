@@ -123,10 +123,10 @@ impl Process {
     }
 
     /// Detaches. The region of a process that is gone is removed, as it is drained, unless it is to be kept.
-    pub fn let_go(self, keep: bool) {
-        if !keep && !self.is_live() {
-            let _ = std::fs::remove_file(&self.path);
-        }
+    /// Gives the path of a removed region.
+    pub fn let_go(self, keep: bool) -> Option<PathBuf> {
+        let remove = !keep && !self.is_live();
+        (remove && std::fs::remove_file(&self.path).is_ok()).then_some(self.path)
     }
 
     /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
@@ -145,7 +145,10 @@ impl Process {
             return None;
         }
         let pass = if live { Pass::Live } else { Pass::Final };
-        self.drain_pool(pass, &scale, around);
+        // Most short processes have no sample: their pool need not be looked at.
+        if self.attached.counters().fired.count > 0 {
+            self.drain_pool(pass, &scale, around);
+        }
         if live {
             let pid = self.identity.pid;
             self.translator.refresh_names(around.clock.now_ns(), |tid| thread_name(pid, tid), events);

@@ -3,6 +3,7 @@
 //! The command comes first: its exit status is ours, its signals reach it, and whatever goes wrong here
 //! after it was started leaves it running as it would without us.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -38,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(30);
 /// A killed recorder loses no more than this.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
+/// Different notes of agents that are shown.
+const NOTES_LIMIT: usize = 20;
 /// Bytes of the command line kept in the profile.
 const COMMAND_LIMIT: usize = 4096;
 
@@ -134,7 +137,7 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let ended = match recorded {
         Ok((recording, ended)) => {
             let status = if ended { Some(shell_status(child.wait()?)) } else { None };
-            recording.end(status.map(i32::from), options.notices).map(|()| status)
+            recording.end(status.map(i32::from)).map(|()| status)
         }
         Err(error) => Err(error.context("the recording ends here, the command goes on")),
     };
@@ -232,7 +235,7 @@ fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     follow(&mut collector, &bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
         .and_then(|_| collector.finish(&mut recording))
         .with_context(|| "the profile could not be written any further")?;
-    recording.end(None, options.notices)?;
+    recording.end(None)?;
     Ok(0)
 }
 
@@ -292,12 +295,22 @@ struct Recording {
     path: PathBuf,
     export: Option<(crate::output::Format, (File, PathBuf))>,
     tally: Tally,
+    notices: Notices,
+    /// What agents had to say, each text once.
+    notes: BTreeSet<String>,
     started_ns: u64,
     flushed: Instant,
 }
 
 impl Listener for Recording {
     fn event(&mut self, event: Event) -> io::Result<()> {
+        if let Event::Process(info) = &event
+            && !info.note.is_empty()
+            && self.notes.len() < NOTES_LIMIT
+            && self.notes.insert(info.note.clone())
+        {
+            self.notices.say(format_args!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
+        }
         self.tally.add(&event);
         self.writer.push(&event)
     }
@@ -339,6 +352,8 @@ impl Recording {
             path: output.path,
             export: output.export,
             tally: Tally::default(),
+            notices: options.notices,
+            notes: BTreeSet::new(),
             started_ns,
             flushed: Instant::now(),
         };
@@ -348,7 +363,8 @@ impl Recording {
     }
 
     /// Ends the profile, makes the other format of it, and says what there is.
-    fn end(mut self, status: Option<i32>, notices: Notices) -> anyhow::Result<()> {
+    fn end(mut self, status: Option<i32>) -> anyhow::Result<()> {
+        let notices = self.notices;
         let ns = clock::monotonic_ns();
         self.event(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status }))?;
         let path = self.path.display();
@@ -365,7 +381,11 @@ impl Recording {
         };
         notices.say(format_args!("{} -> {next}", stats.summary()));
         if stats.samples == 0 && stats.detail.images == 0 {
-            notices.say("no process came up with the agent; `selfwind record -v` tells more");
+            notices.say("no process came up with the agent (is SELFWIND_ENABLE=0 set?); `selfwind record -v` tells more");
+        } else if stats.samples == 0 {
+            notices.say(
+                "the processes used less CPU time than one period of a sample; a higher -F catches more",
+            );
         }
         Ok(())
     }

@@ -151,14 +151,29 @@ pub fn run(path: &Path, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// A process image. There may be very many: no more is kept than is shown.
 #[derive(Default)]
 struct Image {
-    info: ProcessInfo,
+    pid: u32,
+    ppid: u32,
+    parent: Option<u32>,
+    exe: PathBuf,
+    source: String,
+    note: String,
     samples: u64,
     weight: u64,
     truncated: u64,
     counters: Counters,
     fate: Option<ProcessFate>,
+}
+
+impl Image {
+    fn introduce(&mut self, info: &ProcessInfo) {
+        (self.pid, self.ppid, self.parent) = (info.pid, info.ppid, info.parent);
+        self.exe.clone_from(&info.exe);
+        self.source.clone_from(&info.source);
+        self.note.clone_from(&info.note);
+    }
 }
 
 /// Adds up events as they come.
@@ -185,7 +200,7 @@ impl Tally {
                 self.frequency = session.frequency;
                 self.started_ns = session.started_ns;
             }
-            Event::Process(info) => self.image(info.id).info = info.clone(),
+            Event::Process(info) => self.image(info.id).introduce(info),
             Event::Thread(thread) => {
                 self.threads.insert((thread.process, thread.seq), thread.tid);
             }
@@ -216,12 +231,16 @@ impl Tally {
         *self.ends.entry(sample.end).or_default() += 1;
         self.frames += sample.frames.len() as u64;
         self.last_ns = self.last_ns.max(sample.ns);
-        let image = self.image(sample.process);
+        let image = self.images.entry(sample.process).or_default();
         image.samples += 1;
         image.weight += u64::from(sample.weight);
         image.truncated += u64::from(sample.end != unwind::End::Root as u8);
-        let source = image.info.source.clone();
-        *self.sources.entry(source).or_default() += 1;
+        match self.sources.get_mut(&image.source) {
+            Some(count) => *count += 1,
+            None => {
+                self.sources.insert(image.source.clone(), 1);
+            }
+        }
     }
 
     /// The sums. `bytes` is the size of the profile.
@@ -264,15 +283,15 @@ impl Tally {
     /// Threads, those that went through an exec counted once: the first thread of the new image is the old one.
     fn count_threads(&self) -> u64 {
         let continued = |(&(process, _), &tid): (&(u32, u32), &u32)| {
-            self.images.get(&process).is_some_and(|image| image.info.pid == tid && self.was_executed(image))
+            self.images.get(&process).is_some_and(|image| image.pid == tid && self.was_executed(image))
         };
         self.threads.iter().filter(|thread| !continued(*thread)).count() as u64
     }
 
     /// True for an image that a recorded image of the same process turned into.
     fn was_executed(&self, image: &Image) -> bool {
-        let parent = image.info.parent.and_then(|parent| self.images.get(&parent));
-        parent.is_some_and(|parent| parent.info.pid == image.info.pid)
+        let parent = image.parent.and_then(|parent| self.images.get(&parent));
+        parent.is_some_and(|parent| parent.pid == image.pid)
     }
 }
 
@@ -305,16 +324,16 @@ fn add_image(detail: &mut Detail, image: &Image) -> u64 {
     accounting.earlier += counters.earlier;
     accounting.cut_short += counters.fired.saturating_sub(accounted);
     detail.by_process.push(ProcessStats {
-        pid: image.info.pid,
-        ppid: image.info.ppid,
-        exe: image.info.exe.clone(),
+        pid: image.pid,
+        ppid: image.ppid,
+        exe: image.exe.clone(),
         fate: fate_name(image.fate),
         samples: image.samples,
         weight: image.weight,
         truncated: image.truncated,
         fired: counters.fired,
         lost,
-        note: image.info.note.clone(),
+        note: image.note.clone(),
     });
     lost
 }
