@@ -2,6 +2,7 @@
 
 mod json;
 mod screen;
+mod short_name;
 mod text;
 
 #[cfg(test)]

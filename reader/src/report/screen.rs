@@ -92,12 +92,20 @@ pub(super) fn fit(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{start}…{end}"))
 }
 
-/// `text` as one line that cannot move a terminal's cursor.
+/// `text` as one line that cannot move a terminal's cursor: line breaks and tabs are spaces.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
-        Cow::Owned(text.chars().map(|c| if c.is_control() { '?' } else { c }).collect())
+        Cow::Owned(text.chars().map(visible).collect())
     } else {
         Cow::Borrowed(text)
+    }
+}
+
+fn visible(c: char) -> char {
+    match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => '?',
+        c => c,
     }
 }
 
@@ -115,6 +123,6 @@ mod tests {
 
     #[test]
     fn control_characters_are_shown_as_such() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb c");
     }
 }

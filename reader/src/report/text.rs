@@ -6,6 +6,7 @@
 use std::collections::{BinaryHeap, HashSet};
 
 use super::screen::{Screen, Style, fit, printable};
+use super::short_name::short_name;
 use super::{ReportOptions, View};
 use crate::profile::Profile;
 use crate::profile::tree::{CallTree, Direction, FunctionWeight, Label, function_weights};
@@ -160,7 +161,7 @@ impl Page<'_> {
         self.line(&heading);
         for (weight, module) in shown.iter().zip(&modules) {
             let name = printable(self.profile.function_name(weight.function));
-            let name = fit(&name, name_width).into_owned();
+            let name = short_name(&name, name_width).into_owned();
             let module = fit(&printable(module), module_width).into_owned();
             let module = self.screen.paint(Style::Dim, &module).into_owned();
             let own = self.share(weight.own);
@@ -353,30 +354,31 @@ impl Chains {
     }
 }
 
-/// Names of a chain on one line of `room` columns: all, else the first and the last ones.
+/// Names of a chain on one line of `room` columns: all, else the first and the last ones, else shortened.
 fn joined(names: &[String], room: usize) -> String {
     const ARROW: &str = " > ";
+    let length = |text: &str| text.chars().count();
     let whole = names.join(ARROW);
-    if whole.chars().count() <= room {
+    if length(&whole) <= room {
         return whole;
     }
-    let [first, .., last] = names else { return fit(&whole, room).into_owned() };
-    let shortest = format!("{first}{ARROW}…{ARROW}{last}");
-    if names.len() > 2 && shortest.chars().count() > room {
-        return fit(&shortest, room).into_owned();
-    }
-    let width = |name: &String| name.chars().count() + ARROW.len();
-    let mark = |left: usize| format!("({left} more){ARROW}");
-    // From the end: what is nearest to the next line. The mark is reckoned at its longest.
-    let mut left = room.saturating_sub(width(first) + last.chars().count() + mark(names.len()).len());
+    let [first, .., last] = names else { return short_name(&whole, room).into_owned() };
+    // The first name heads the line, the last ones are nearest to the next line: one third, two thirds.
+    let skipped = |count: usize| if count == 0 { String::new() } else { format!("({count} more){ARROW}") };
+    let mark = length(&skipped(names.len() - 2));
+    let room = room.saturating_sub(ARROW.len() + mark);
+    let first = short_name(first, (room / 3).max(room.saturating_sub(length(last))));
+    let mut left = room.saturating_sub(length(&first));
+    let last = short_name(last, left);
+    left = left.saturating_sub(length(&last));
     let mut from = names.len() - 1;
-    while from > 1 && width(&names[from - 1]) <= left {
+    let mut tail = last.into_owned();
+    while from > 1 && length(&names[from - 1]) + ARROW.len() <= left {
         from -= 1;
-        left -= width(&names[from]);
+        left -= length(&names[from]) + ARROW.len();
+        tail = format!("{}{ARROW}{tail}", names[from]);
     }
-    let skipped = if from > 1 { mark(from - 1) } else { String::new() };
-    let text = format!("{first}{ARROW}{skipped}{}", names[from..].join(ARROW));
-    fit(&text, room).into_owned()
+    format!("{first}{ARROW}{}{tail}", skipped(from - 1))
 }
 
 /// `text` on lines of at most `width` columns, broken at spaces; what has none is left long.

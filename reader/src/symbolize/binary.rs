@@ -22,6 +22,9 @@ type Elf<'data> = ElfFile64<'data, Endianness>;
 /// Most bytes a `.gnu_debugdata` section may unpack to.
 const LARGEST_MINI_DEBUG: u64 = 1 << 30;
 
+/// What glibc puts before its internal names of public functions. The symbol table has the public ones.
+const GLIBC_ALIAS: &str = "__GI_";
+
 /// A binary and the addresses to be named in it.
 #[derive(Debug)]
 pub struct Request {
@@ -234,8 +237,8 @@ impl Namer<'_> {
         };
         for (depth, call) in calls.iter().enumerate() {
             let name = match &call.name {
-                Some(name) => demangle(name),
-                None => Cow::Owned(self.symbol(address)),
+                Some(name) if !name.starts_with(GLIBC_ALIAS) => demangle(name),
+                _ => Cow::Owned(self.symbol(address)),
             };
             let function = symbols.names.intern(&name);
             let file = call.file.as_deref().map(|file| symbols.names.intern(file));
