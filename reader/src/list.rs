@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -58,7 +59,7 @@ pub fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
-    let flight = directory.file_name().is_some_and(|name| name == session::FLIGHT);
+    let flight = is_flight(directory);
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut entries: Vec<Entry> = files
         .filter_map(|file| {
@@ -83,12 +84,29 @@ fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
     entries
 }
 
+/// Removes sessions that a killed recorder left behind, when all their processes are dead and a day has gone by
+/// in which somebody could have recovered them with `record -p`.
+pub fn reap_abandoned() {
+    const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    for directory in session::directories() {
+        let age =
+            std::fs::metadata(&directory).and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
+        let old = matches!(age, Ok(Ok(age)) if age > A_DAY);
+        if old && !is_flight(&directory) && !session::is_recorded(&directory) {
+            reap_directory(&directory, &regions(&directory, false));
+        }
+    }
+}
+
+fn is_flight(directory: &Path) -> bool {
+    directory.file_name().is_some_and(|name| name == session::FLIGHT)
+}
+
 fn reap_directory(directory: &Path, entries: &[Entry]) {
     for entry in entries.iter().filter(|entry| entry.state == "dead") {
         let _ = std::fs::remove_file(&entry.region);
     }
-    let flight = directory.file_name().is_some_and(|name| name == session::FLIGHT);
-    if !flight && entries.iter().all(|entry| entry.state == "dead") {
+    if !is_flight(directory) && entries.iter().all(|entry| entry.state == "dead") {
         let _ = std::fs::remove_dir_all(directory);
     }
 }

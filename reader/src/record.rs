@@ -29,7 +29,7 @@ use crate::program::ProgramError;
 use crate::session::Session;
 use crate::stats::Tally;
 use crate::watch::{self, Happening};
-use crate::{agent_file, clock, program, spawn};
+use crate::{agent_file, clock, list, program, spawn};
 
 /// Our own failure, as `env`, `timeout` and others tell it.
 const OWN_FAILURE: u8 = 125;
@@ -115,6 +115,7 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
     let agent = agent_file::unpack()?;
     let output = Output::prepare(options.output.as_deref())?;
+    list::reap_abandoned();
     let session = match Session::create() {
         Ok(session) => session,
         Err(error) => {

@@ -1,3 +1,5 @@
+//! The format survives what files suffer: truncation, damage, later versions.
+
 use super::*;
 
 fn sample(ns: u64, frames: &[u64]) -> Event {

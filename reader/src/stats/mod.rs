@@ -3,16 +3,18 @@
 //! Samples are counted in the file, losses by the processes themselves; that the two agree is checked here
 //! and shown, never assumed.
 
+mod text;
+
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::profile_file::{
-    Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample, Tail,
-};
+use crate::profile_file::{Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample};
 
 /// The numbers of a profile, as `stats --json` prints them.
 #[derive(Debug, Default, Serialize)]
@@ -386,198 +388,5 @@ fn fate_name(fate: Option<ProcessFate>) -> &'static str {
         Some(ProcessFate::Vanished) => "vanished",
         Some(ProcessFate::Running) => "running",
         None => "unknown",
-    }
-}
-
-impl Stats {
-    /// Share of incomplete stacks, in percent.
-    pub fn truncated_percent(&self) -> f64 {
-        if self.samples == 0 { 0.0 } else { self.truncated as f64 / self.samples as f64 * 100.0 }
-    }
-
-    /// `1 234 samples, 0 lost, 0.1 % truncated, 3 threads, 1 process`.
-    pub fn summary(&self) -> String {
-        format!(
-            "{}, {} lost, {:.1}% truncated, {}, {}",
-            counted(self.samples, "sample", "samples"),
-            self.lost,
-            self.truncated_percent(),
-            counted(self.threads, "thread", "threads"),
-            counted(self.processes, "process", "processes"),
-        )
-    }
-
-    /// The text of `stats`.
-    pub fn text(&self, tail: Option<Tail>) -> String {
-        let detail = &self.detail;
-        let causes = |causes: &BTreeMap<String, u64>| {
-            let list: Vec<String> = causes.iter().map(|(name, count)| format!("{name} {count}")).collect();
-            if list.is_empty() { String::new() } else { format!("  ({})", list.join(", ")) }
-        };
-        let mut text = String::new();
-        let mut line = |name: &str, value: String| {
-            let _ = writeln!(text, "{name:<12} {value}");
-        };
-        line("samples", format!("{}  (weight {})", self.samples, self.weight));
-        line("lost", format!("{}{}", self.lost, causes(&detail.lost)));
-        line("skipped", format!("{}{}", detail.accounting.skipped, causes(&detail.skipped)));
-        line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
-        line("ends", causes(&detail.ends).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
-        line("fired", format!("{}  ({})", detail.accounting.fired, accounting_text(&detail.accounting)));
-        let handler = &detail.handler_ns;
-        line("handler", format!("p50 {} ns, p99 {} ns, max {} ns", handler.p50, handler.p99, handler.max));
-        line(
-            "stacks",
-            format!(
-                "{:.1} frames and {:.1} bytes of ring each",
-                detail.frames_per_sample, detail.ring_bytes_per_sample
-            ),
-        );
-        line("sources", causes(&detail.sources).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
-        line("threads", format!("{}  ({} sampled)", self.threads, detail.threads_sampled));
-        line("processes", format!("{}  (images {})", self.processes, detail.images));
-        for process in &detail.by_process {
-            line(
-                "",
-                format!(
-                    "{:>7}  {:>8} samples  {:<9} {}",
-                    process.pid,
-                    process.samples,
-                    process.fate,
-                    process.exe.display()
-                ),
-            );
-        }
-        line("duration", format!("{:.2} s", detail.duration_ns as f64 / 1e9));
-        line("bytes", self.bytes.to_string());
-        if detail.gaps + detail.torn + detail.violations > 0 {
-            line(
-                "ring",
-                format!("{} gaps, {} torn, {} violations", detail.gaps, detail.torn, detail.violations),
-            );
-        }
-        if !detail.complete {
-            line("note", "the recording was cut short: its recorder did not end in order".into());
-        }
-        if let Some(Tail::Truncated { offset }) = tail {
-            line("note", format!("the file ends inside a block; everything before byte {offset} was read"));
-        }
-        text
-    }
-}
-
-fn accounting_text(accounting: &Accounting) -> String {
-    let sum = match accounting.adds_up {
-        Some(true) => "= samples + lost + skipped",
-        Some(false) => "does NOT equal samples + lost + skipped",
-        None => "the last counters are older than the last samples",
-    };
-    let mut text = sum.to_owned();
-    for (count, what) in [
-        (accounting.earlier, "before this recording"),
-        (accounting.cut_short, "cut short by the end of their process"),
-    ] {
-        if count > 0 {
-            let _ = write!(text, " + {count} {what}");
-        }
-    }
-    text
-}
-
-fn counted(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::profile_file::{CountersAt, NanosBucket, ProcessEnd};
-
-    fn cause(name: &str, count: u64) -> Cause {
-        Cause { name: name.into(), count, weight: count * 3 }
-    }
-
-    fn process(id: u32, pid: u32, parent: Option<u32>) -> Event {
-        Event::Process(ProcessInfo { id, pid, parent, source: "cpu".into(), ..ProcessInfo::default() })
-    }
-
-    fn sample(process: u32, end: u8) -> Event {
-        let frames = vec![1, 2, 3];
-        Event::Sample(Sample { process, tid: 10, weight: 2, end, frames, ..Sample::default() })
-    }
-
-    fn counters(fired: u64, recorded: u64) -> Counters {
-        Counters {
-            fired,
-            recorded,
-            lost: vec![cause("pool_full", 4), cause("retries", 0)],
-            skipped: vec![cause("nested", 1)],
-            handler: vec![
-                NanosBucket { low: 400, high: 500, count: 98 },
-                NanosBucket { low: 900, high: 1000, count: 1 },
-                NanosBucket { low: 9000, high: 9999, count: 1 },
-            ],
-            drained: 2,
-            ring_bytes: 101,
-            ..Counters::default()
-        }
-    }
-
-    fn tally(events: &[Event]) -> Stats {
-        let mut tally = Tally::default();
-        events.iter().for_each(|event| tally.add(event));
-        tally.finish(1000)
-    }
-
-    #[test]
-    fn everything_that_fired_is_somewhere() {
-        let end = |process, counters| {
-            Event::ProcessEnd(ProcessEnd {
-                process,
-                fate: ProcessFate::Exited,
-                counters,
-                ..Default::default()
-            })
-        };
-        let events = [
-            process(0, 10, None),
-            process(1, 10, Some(0)),
-            process(2, 11, Some(1)),
-            sample(0, 0),
-            sample(1, 3),
-            Event::Counters(CountersAt { process: 1, counters: counters(99, 99), ..Default::default() }),
-            // 1 sample of 3 recorded ones arrived; 2 handlers were cut short.
-            end(0, counters(10, 3)),
-            end(1, counters(6, 1)),
-            end(2, Counters::default()),
-            Event::End(End { wall_ns: 5, status: Some(0), ..End::default() }),
-        ];
-        let stats = tally(&events);
-        let detail = &stats.detail;
-        assert_eq!((stats.samples, stats.weight, stats.truncated), (2, 4, 1));
-        assert_eq!((stats.lost, detail.lost["unread"], detail.lost["pool_full"]), (10, 2, 8));
-        assert_eq!((stats.processes, detail.images), (2, 3));
-        assert_eq!(
-            (stats.threads, detail.threads_sampled),
-            (1, 2),
-            "the thread of process 10 went through exec"
-        );
-        assert_eq!((detail.accounting.fired, detail.accounting.cut_short), (16, 2));
-        assert_eq!(detail.accounting.adds_up, Some(true));
-        assert_eq!((detail.handler_ns.p50, detail.handler_ns.p99, detail.handler_ns.max), (500, 1000, 9999));
-        assert_eq!(detail.ring_bytes_per_sample, 50.5);
-        assert_eq!(detail.lost.len(), 2, "causes that never struck are left out");
-        // More samples than the process counted: the books are wrong, and that is said.
-        let wrong = [&events[..4], &[sample(0, 0)], &events[4..]].concat();
-        let wrong = [&wrong[..4], &vec![sample(0, 0); 9], &wrong[4..]].concat();
-        assert_eq!(tally(&wrong).detail.accounting.adds_up, Some(false));
-        assert_eq!(tally(&events[..9]).detail.accounting.adds_up, None, "the recorder was killed");
-    }
-
-    #[test]
-    fn an_empty_profile_has_numbers_too() {
-        let stats = tally(&[]);
-        assert_eq!((stats.samples, stats.truncated_percent()), (0, 0.0));
-        assert!(stats.text(Some(Tail::Truncated { offset: 16 })).contains("byte 16"));
     }
 }

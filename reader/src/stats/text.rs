@@ -1,0 +1,106 @@
+//! The numbers of a profile as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{Accounting, Stats};
+use crate::profile_file::Tail;
+
+impl Stats {
+    /// Share of incomplete stacks, in percent.
+    pub fn truncated_percent(&self) -> f64 {
+        if self.samples == 0 { 0.0 } else { self.truncated as f64 / self.samples as f64 * 100.0 }
+    }
+
+    /// `1 234 samples, 0 lost, 0.1 % truncated, 3 threads, 1 process`.
+    pub fn summary(&self) -> String {
+        format!(
+            "{}, {} lost, {:.1}% truncated, {}, {}",
+            counted(self.samples, "sample", "samples"),
+            self.lost,
+            self.truncated_percent(),
+            counted(self.threads, "thread", "threads"),
+            counted(self.processes, "process", "processes"),
+        )
+    }
+
+    /// The text of `stats`.
+    pub fn text(&self, tail: Option<Tail>) -> String {
+        let detail = &self.detail;
+        let causes = |causes: &BTreeMap<String, u64>| {
+            let list: Vec<String> = causes.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            if list.is_empty() { String::new() } else { format!("  ({})", list.join(", ")) }
+        };
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(text, "{name:<12} {value}");
+        };
+        line("samples", format!("{}  (weight {})", self.samples, self.weight));
+        line("lost", format!("{}{}", self.lost, causes(&detail.lost)));
+        line("skipped", format!("{}{}", detail.accounting.skipped, causes(&detail.skipped)));
+        line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
+        line("ends", causes(&detail.ends).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
+        line("fired", format!("{}  ({})", detail.accounting.fired, accounting_text(&detail.accounting)));
+        let handler = &detail.handler_ns;
+        line("handler", format!("p50 {} ns, p99 {} ns, max {} ns", handler.p50, handler.p99, handler.max));
+        line(
+            "stacks",
+            format!(
+                "{:.1} frames and {:.1} bytes of ring each",
+                detail.frames_per_sample, detail.ring_bytes_per_sample
+            ),
+        );
+        line("sources", causes(&detail.sources).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
+        line("threads", format!("{}  ({} sampled)", self.threads, detail.threads_sampled));
+        line("processes", format!("{}  (images {})", self.processes, detail.images));
+        for process in &detail.by_process {
+            line(
+                "",
+                format!(
+                    "{:>7}  {:>8} samples  {:<9} {}",
+                    process.pid,
+                    process.samples,
+                    process.fate,
+                    process.exe.display()
+                ),
+            );
+        }
+        line("duration", format!("{:.2} s", detail.duration_ns as f64 / 1e9));
+        line("bytes", self.bytes.to_string());
+        if detail.gaps + detail.torn + detail.violations > 0 {
+            line(
+                "ring",
+                format!("{} gaps, {} torn, {} violations", detail.gaps, detail.torn, detail.violations),
+            );
+        }
+        if !detail.complete {
+            line("note", "the recording was cut short: its recorder did not end in order".into());
+        }
+        if let Some(Tail::Truncated { offset }) = tail {
+            line("note", format!("the file ends inside a block; everything before byte {offset} was read"));
+        }
+        text
+    }
+}
+
+fn accounting_text(accounting: &Accounting) -> String {
+    let sum = match accounting.adds_up {
+        Some(true) => "= samples + lost + skipped",
+        Some(false) => "does NOT equal samples + lost + skipped",
+        None => "the last counters are older than the last samples",
+    };
+    let mut text = sum.to_owned();
+    for (count, what) in [
+        (accounting.earlier, "before this recording"),
+        (accounting.cut_short, "cut short by the end of their process"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, " + {count} {what}");
+        }
+    }
+    text
+}
+
+fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
