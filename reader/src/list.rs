@@ -102,11 +102,21 @@ fn is_flight(directory: &Path) -> bool {
     directory.file_name().is_some_and(|name| name == session::FLIGHT)
 }
 
+/// Removes what agents and recorders leave, and the directory if nothing else is in it: whatever directory
+/// somebody named, nothing of theirs is lost.
 fn reap_directory(directory: &Path, entries: &[Entry]) {
     for entry in entries.iter().filter(|entry| entry.state == "dead") {
         let _ = std::fs::remove_file(&entry.region);
     }
-    if !is_flight(directory) && entries.iter().all(|entry| entry.state == "dead") {
-        let _ = std::fs::remove_dir_all(directory);
+    if is_flight(directory) || entries.iter().any(|entry| entry.state == "live") {
+        return;
     }
+    for file in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()) {
+        if file.file_name().is_some_and(|name| name == session::BELL)
+            || file.extension().is_some_and(|extension| extension == "failed")
+        {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+    let _ = std::fs::remove_dir(directory);
 }
