@@ -2,6 +2,7 @@
 //!
 //! Nothing here depends on how long something takes: loads are measured in CPU time, and waiting is for events.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use selfwind::profile_file::{Event, ProfileReader};
 use serde_json::Value;
 
 const SELFWIND: &str = env!("CARGO_BIN_EXE_selfwind");
@@ -195,6 +197,39 @@ fn a_threaded_program_adds_up() {
         folded.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(total, weight, "the folded output adds up to the weight");
     assert!(folded.contains("burn"), "{folded}");
+}
+
+#[test]
+fn events_come_in_an_order_that_can_be_read_in_one_go() {
+    let place = Place::new("order");
+    let script = format!("{spin} 0.1 2 & {spin} 0.1; wait", spin = place.spin());
+    place.run(&["record", "-F", "250", "-o", "a.data", "--", "sh", "-c", &script]);
+    let (mut living, mut sampled) = (BTreeSet::new(), BTreeSet::new());
+    let (mut started, mut ended, mut times) = (None, None, Vec::new());
+    for event in ProfileReader::open(place.path("a.data")).unwrap() {
+        assert_eq!(ended, None, "nothing follows the end");
+        match event.unwrap() {
+            Event::Session(session) => assert_eq!(started.replace(session.started_ns), None),
+            Event::Process(process) => {
+                assert!(process.parent.is_none_or(|parent| parent < process.id), "{process:?}");
+                assert!(living.insert(process.id), "a process is introduced once: {process:?}");
+            }
+            Event::Module(module) => assert!(living.contains(&module.process), "{module:?}"),
+            Event::Sample(sample) => {
+                assert!(living.contains(&sample.process), "{sample:?}");
+                sampled.insert(sample.process);
+                times.push(sample.ns);
+            }
+            Event::ProcessEnd(end) => assert!(living.remove(&end.process), "{end:?}"),
+            Event::End(end) => ended = Some(end.ns),
+            _ => assert!(started.is_some(), "the session comes first"),
+        }
+    }
+    assert!(living.is_empty() && sampled.len() == 2, "{living:?} {sampled:?}");
+    // The clocks of the processors may differ a little, and the agent starts before the file does.
+    let slack = 1_000_000_000;
+    let (first, last) = (started.unwrap() - slack, ended.unwrap() + slack);
+    assert!(times.iter().all(|ns| (first..last).contains(ns)), "{first} {last} {times:?}");
 }
 
 #[test]
