@@ -15,6 +15,8 @@ use unwind::elf_file::ElfFile;
 use unwind::verify::{self, Report};
 use unwind::{FILE_NAME_MAX, Table, compile};
 
+use crate::attach::map_file;
+
 /// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
 /// success means no mismatch. Files without unwind information are named with the reason and skipped.
 pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
@@ -171,17 +173,7 @@ fn with_elf<T>(path: &Path, use_it: impl FnOnce(&ElfFile<'_>) -> Result<T>) -> R
 }
 
 fn map(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).context("cannot open")?;
-    let metadata = file.metadata().context("cannot read")?;
-    if !metadata.is_file() {
-        bail!("not a regular file");
-    }
-    if metadata.len() == 0 {
-        bail!("empty");
-    }
-    // SAFETY: the mapping is private and read-only. Someone who truncates the file meanwhile ends this command with
-    // SIGBUS; nothing else depends on it.
-    unsafe { Mmap::map(&file) }.context("cannot map")
+    map_file(path).context("cannot map")
 }
 
 fn print(text: &str) -> Result<()> {

@@ -136,6 +136,29 @@ fn c_inlining_equals_addr2line() {
 }
 
 #[test]
+fn compressed_sections_say_the_same() {
+    let directory = directory("compressed");
+    let program = c_program(&directory, &["-g", "-O2"]);
+    let addresses = addresses(&program, 3, 100_000, |name| name == "checksum" || name == "scramble");
+    let (expected, _) = ours(&program, &addresses);
+    for compression in ["zlib", "zlib-gnu", "zstd"] {
+        let packed = directory.join(compression);
+        let output = Command::new("objcopy")
+            .arg(format!("--compress-debug-sections={compression}"))
+            .args([&program, &packed])
+            .output()
+            .unwrap();
+        if !output.status.success() && compression == "zstd" {
+            eprintln!("this objcopy cannot write zstd: {}", String::from_utf8_lossy(&output.stderr));
+            continue;
+        }
+        let (calls, symbols) = ours(&packed, &addresses);
+        assert_eq!(symbols.origin, Origin::Dwarf(packed));
+        assert_eq!(calls, expected, "{compression}");
+    }
+}
+
+#[test]
 fn rust_inlining_equals_addr2line() {
     let directory = directory("rust");
     let source = directory.join("words.rs");

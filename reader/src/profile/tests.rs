@@ -77,6 +77,23 @@ fn weights_of_functions_and_trees_add_up() {
 }
 
 #[test]
+fn a_call_at_the_end_of_a_function_belongs_to_it() {
+    let directory = fixture::directory("boundary");
+    let app = directory.join("app");
+    fixture::binary(&app, &["caller", "next"]);
+    // The first instruction of `next`: where a call that ends `caller` returns to, and where a signal may strike.
+    let boundary = fixture::BASE + 0x200;
+    let at = |exact| Frame::new(boundary, unwind::FoundBy::Cfi, exact).bits();
+    let frames = vec![at(true), at(false)];
+    let file = directory.join("p.data");
+    let sample = fixture::sample(0, 1, 5, 1, End::Root, frames);
+    fixture::write(&file, &[fixture::module(0, 1, &app, fixture::BASE, 0), sample]);
+    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    assert_eq!(stacks(&profile), [(1, "caller;next".to_owned(), 1)]);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn samples_without_any_record_still_count() {
     let directory = fixture::directory("bare");
     let file = directory.join("p.data");

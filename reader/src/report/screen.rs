@@ -48,7 +48,11 @@ impl Screen {
             Style::Hot => "1;31",
             Style::Warm => "33",
         };
-        if self.colour { Cow::Owned(format!("\x1b[{code}m{text}\x1b[0m")) } else { Cow::Borrowed(text) }
+        if self.colour && !text.is_empty() {
+            Cow::Owned(format!("\x1b[{code}m{text}\x1b[0m"))
+        } else {
+            Cow::Borrowed(text)
+        }
     }
 }
 

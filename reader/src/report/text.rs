@@ -23,7 +23,7 @@ const NUMBER_WIDTH: usize = 9;
 /// Least share of a line of the tree, in thousandths of everything.
 const LEAST_SHARE: u64 = 5;
 /// A chain goes on in a child with at least this share of its head, in percent.
-const CHAIN_SHARE: u64 = 98;
+const CHAIN_SHARE: u64 = 95;
 
 /// Renders a report.
 pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, screen: Screen) -> String {

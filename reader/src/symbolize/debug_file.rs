@@ -4,7 +4,6 @@
 //! by checksum, that it belongs to what was running.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,8 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
+
+use crate::attach::map_file;
 
 /// Directories that mirror the file system with separate debug files.
 #[derive(Debug, Clone)]
@@ -34,16 +35,7 @@ pub struct Image {
 impl Image {
     /// Maps a regular, non-empty file.
     pub fn open(path: &Path) -> io::Result<Image> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() || metadata.len() == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file with content"));
-        }
-        // SAFETY: the mapping is read-only and private, and is only read as plain bytes, for which every
-        // value is valid. That the file is not cut short meanwhile is what the dynamic loader, which maps
-        // the same files, relies on too: installers and linkers replace files instead of rewriting them.
-        let map = unsafe { Mmap::map(&file)? };
-        Ok(Image { map, path: path.to_owned() })
+        Ok(Image { map: map_file(path)?, path: path.to_owned() })
     }
 
     /// Its content.

@@ -93,11 +93,10 @@ impl<'data> SymbolTable<'data> {
     /// Puts the symbols in order, keeps the best name of each address, and gives sizeless symbols the
     /// room up to the next one.
     pub(super) fn sort(&mut self) {
-        let underscores = |name: &[u8]| name.iter().take_while(|&&byte| byte == b'_').count();
         self.symbols.sort_unstable_by(|a, b| {
             (a.address.cmp(&b.address))
                 .then_with(|| b.rank.cmp(&a.rank))
-                .then_with(|| underscores(&a.name).cmp(&underscores(&b.name)))
+                .then_with(|| plainness(&a.name).cmp(&plainness(&b.name)))
                 .then_with(|| a.name.cmp(&b.name))
         });
         self.symbols.dedup_by_key(|symbol| symbol.address);
@@ -134,6 +133,15 @@ impl<'data> SymbolTable<'data> {
     }
 }
 
+/// How far a name is from what people call the function, among aliases: public names have fewer leading
+/// underscores, no outdated version (`name@OLD`, where `name@@NEW` is today's), and fewer letters.
+fn plainness(name: &[u8]) -> (usize, bool, usize) {
+    let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
+    let length = name.iter().position(|&byte| byte == b'@').unwrap_or(name.len());
+    let outdated = name.len() > length && name.get(length + 1) != Some(&b'@');
+    (underscores, outdated, length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +165,10 @@ mod tests {
             symbol(0x300, 0x10, 26, "__global"),
             symbol(0x300, 0x10, 26, "_global"),
             symbol(0x600, 0x10, 26, "last"),
+            symbol(0x700, 0x10, 26, "__libc_free"),
+            symbol(0x700, 0x10, 26, "cfree"),
+            symbol(0x700, 0x10, 26, "free@@NEW"),
+            symbol(0x700, 0x10, 26, "fre@OLD"),
         ]);
         table.sort();
         assert_eq!(name_at(&table, 0xff), "");
@@ -168,5 +180,6 @@ mod tests {
         assert_eq!(name_at(&table, 0x305), "_global");
         assert_eq!(name_at(&table, 0x5ff), "label");
         assert_eq!(name_at(&table, 0x610), "");
+        assert_eq!(name_at(&table, 0x700), "free@@NEW");
     }
 }
