@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::notices::{Notices, warn};
 use crate::output::{self, Format, Grouping};
-use crate::record::{RecordOptions, Source};
+use crate::record::{OWN_FAILURE, RecordOptions, Source};
 use crate::report::{self, ReportOptions, Screen, View};
 use crate::symbolize::DebugDirectories;
 use crate::{agent_file, list, record, stats, tables, tail};
@@ -24,6 +24,9 @@ const EXAMPLES: &str = "Examples:
   LD_PRELOAD=$(selfwind agent-path) ./server &
   selfwind record -p $! -d 10            profile a program that is already running
 ";
+
+const RECORD_USAGE: &str = "selfwind record [OPTIONS] [--] CMD [ARGS]...
+       selfwind record [OPTIONS] -p PID";
 
 const RECORD_EXAMPLES: &str = "Examples:
   selfwind record -- make -j8
@@ -54,7 +57,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a command, or follow a running one, and write a profile
-    #[command(after_help = RECORD_EXAMPLES)]
+    #[command(after_help = RECORD_EXAMPLES, override_usage = RECORD_USAGE)]
     Record(RecordArgs),
     /// Show where the time went
     #[command(after_help = REPORT_HELP)]
@@ -90,7 +93,7 @@ struct RecordArgs {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Record a process that already runs with the agent
-    #[arg(short, long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// Deepest stack that is kept whole, in frames
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
@@ -103,7 +106,7 @@ struct RecordArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
     /// The command and its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "pid")]
     command: Vec<OsString>,
 }
 
@@ -223,7 +226,10 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
+            // 1 and 2 may be what a recorded command ends with.
+            let record = std::env::args_os().nth(1).is_some_and(|command| command == "record");
+            let code = if record && error.use_stderr() { OWN_FAILURE } else { error.exit_code() as u8 };
+            return ExitCode::from(code);
         }
     };
     match dispatch(cli.command) {

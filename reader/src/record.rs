@@ -32,7 +32,7 @@ use crate::watch::{self, Happening};
 use crate::{agent_file, clock, list, program, spawn};
 
 /// Our own failure, as `env`, `timeout` and others tell it.
-const OWN_FAILURE: u8 = 125;
+pub const OWN_FAILURE: u8 = 125;
 /// How long a command may take to end after the SIGTERM of `-d`.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long processes that outlive the command may take to notice the stop flag.

@@ -139,7 +139,8 @@ fn the_exit_status_is_that_of_the_command() {
         (&["./plain"], 126, "permission denied"),
         (&["./static"], 125, "statically linked"),
         (&["-o", "/nonexistent/x", "true"], 125, "/nonexistent/x"),
-        (&["-e", "perf", "true"], 2, "auto, cpu, itimer"),
+        (&["-e", "perf", "true"], 125, "auto, cpu, itimer"),
+        (&["--no-such-flag", "true"], 125, "--no-such-flag"),
     ] {
         let output = place.run(&[&["record"], command].concat());
         let stderr = text(&output.stderr);
