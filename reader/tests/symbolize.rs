@@ -319,3 +319,50 @@ fn mini_debug_info_is_read() {
     let found = name(&program, &id, checksum + 3, &DebugDirectories(Vec::new()));
     assert_eq!(found, ("checksum".to_owned(), Origin::Symbols));
 }
+
+/// Files that anybody may have written: whatever they hold, every address gets a name and nothing panics.
+#[test]
+fn damaged_files_do_no_harm() {
+    let directory = directory("damaged");
+    let program = c_program(&directory, &["-g", "-O2", "-Wl,--build-id=none"]);
+    let mini = directory.join("mini");
+    run(Command::new("objcopy").args(["--only-keep-debug", "--strip-debug"]).args([&program, &mini]));
+    let mut packed = Vec::new();
+    lzma_rs::xz_compress(&mut &*fs::read(&mini).unwrap(), &mut packed).unwrap();
+    fs::write(directory.join("mini.xz"), packed).unwrap();
+    let section = format!(".gnu_debugdata={}", directory.join("mini.xz").display());
+    let stripped = directory.join("stripped");
+    run(Command::new("strip").args(["--strip-all", "-o"]).args([&stripped, &program]));
+    run(Command::new("objcopy").args(["--add-section", &section]).arg(&stripped));
+    let addresses = addresses(&program, 16, 200, |_| true);
+    let damaged = directory.join("damaged");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % below as u64) as usize
+    };
+    for source in [&program, &stripped] {
+        let intact = fs::read(source).unwrap();
+        // The ends of the file hold its headers and tables: hit more often than chance would.
+        for round in 0..300 {
+            let mut bytes = intact.clone();
+            for _ in 0..1 + round % 20 {
+                let place = match round % 3 {
+                    0 => next(bytes.len()),
+                    1 => next(4096.min(bytes.len())),
+                    _ => bytes.len() - 1 - next(8192.min(bytes.len())),
+                };
+                bytes[place] = next(256) as u8;
+            }
+            bytes.truncate(if round % 5 == 0 { next(bytes.len()) + 1 } else { bytes.len() });
+            fs::write(&damaged, &bytes).unwrap();
+            let request =
+                Request { path: damaged.clone(), build_id: Vec::new(), addresses: addresses.clone() };
+            let symbols = symbolize(&[request], &DebugDirectories(Vec::new())).pop().unwrap();
+            assert_eq!(symbols.ranges.len(), addresses.len());
+            assert!(symbols.ranges.iter().all(|range| !range.is_empty()));
+        }
+    }
+}
