@@ -34,8 +34,9 @@ const RECORD_EXAMPLES: &str = "Examples:
   selfwind record -o job.svg -- ./job    straight to a flame graph
   selfwind record -d 10 -p 4711          a process that was started with the agent
 
-Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot be \
-executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process given by -p keeps running.";
+Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot
+be executed, 125 when selfwind itself fails. After -d the command gets SIGTERM; a process given by -p
+keeps running.";
 
 const REPORT_HELP: &str = "Examples:
   selfwind report                        the profile selfwind.data

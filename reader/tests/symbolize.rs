@@ -304,6 +304,23 @@ fn stubs_have_the_names_of_what_they_call() {
 }
 
 #[test]
+fn glibc_functions_have_their_public_names() {
+    let directory = directory("alias");
+    let source = directory.join("alias.c");
+    // As glibc does it: the definition has a hidden name, the public one is an alias.
+    let text = "__attribute__((noinline)) int __GI___libc_thing(int a) { return a * 3; }\n\
+        extern int __libc_thing(int) __attribute__((alias(\"__GI___libc_thing\")));\n\
+        extern int thing(int) __attribute__((alias(\"__GI___libc_thing\")));\n\
+        int main(int argc, char **argv) { (void)argv; return thing(argc); }\n";
+    fs::write(&source, text).unwrap();
+    let program = directory.join("alias");
+    run(Command::new("cc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source));
+    let address = function(&program, "__GI___libc_thing");
+    let (name, origin) = name(&program, &build_id(&program), address, &DebugDirectories(Vec::new()));
+    assert_eq!((name.as_str(), origin), ("thing", Origin::Dwarf(program)));
+}
+
+#[test]
 fn mini_debug_info_is_read() {
     let directory = directory("mini");
     let program = c_program(&directory, &["-O2", "-Wl,--build-id"]);

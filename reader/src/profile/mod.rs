@@ -17,7 +17,7 @@ pub(crate) mod fixture;
 mod tests;
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
@@ -84,11 +84,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// A short name: that of the executable, else the first argument's.
+    /// A short name: that by which it was called (`redis-server`, though the file may be another one that
+    /// serves many names), else that of the executable.
     pub fn name(&self) -> String {
-        let argument = || self.info.argv.first().map(PathBuf::from).unwrap_or_default();
-        let path = if self.info.exe.as_os_str().is_empty() { argument() } else { self.info.exe.clone() };
-        let name = base_name(&path);
+        let called = self.info.argv.first().map(|argument| base_name(Path::new(argument)));
+        // A login shell is called `-bash`.
+        let called = called.map(|name| name.trim_start_matches('-').to_owned());
+        let name = called.filter(|name| !name.is_empty()).unwrap_or_else(|| base_name(&self.info.exe));
         if name.is_empty() { "?".into() } else { name }
     }
 }

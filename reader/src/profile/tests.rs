@@ -131,3 +131,15 @@ fn generated_code_has_the_names_its_process_gave() {
     std::fs::remove_file(&map).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn processes_have_the_name_they_were_called_by() {
+    let name = |exe: &str, argv: &[&str]| {
+        let argv = argv.iter().map(|argument| argument.to_string()).collect();
+        Process { info: ProcessInfo { exe: exe.into(), argv, ..ProcessInfo::default() } }.name()
+    };
+    assert_eq!(name("/usr/bin/redis-check-rdb", &["/usr/bin/redis-server", "*:6379"]), "redis-server");
+    assert_eq!(name("/bin/bash", &["-bash"]), "bash");
+    assert_eq!(name("/bin/bash", &[""]), "bash");
+    assert_eq!(name("", &[]), "?");
+}

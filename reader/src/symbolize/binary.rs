@@ -11,7 +11,7 @@ use object::{Endianness, Object, ObjectSection};
 
 use super::debug_file::{self, DebugDirectories, Image};
 use super::demangle::demangle;
-use super::dwarf::{self, Lines};
+use super::dwarf::{self, Call, Lines};
 use super::frame_entry::FrameEntries;
 use super::symbol_table::SymbolTable;
 use super::{plt, vdso};
@@ -235,19 +235,24 @@ impl Namer<'_> {
             symbols.lines.push(Line { function, file: None, line: 0, inlined: false });
             return;
         };
+        // The place in a part that the compiler split off a function and put back in.
+        let mut innermost: Option<&Call> = None;
         for (depth, call) in calls.iter().enumerate() {
-            let name = match &call.name {
-                Some(name) if !name.starts_with(GLIBC_ALIAS) => demangle(name),
+            let alias = call.name.as_deref().and_then(|name| name.strip_prefix(GLIBC_ALIAS));
+            if alias.is_some() && calls.get(depth + 1).is_some_and(|outer| outer.name == call.name) {
+                innermost = innermost.or(Some(call));
+                continue;
+            }
+            let name = match (&call.name, alias) {
+                (Some(_), Some(alias)) if depth < outermost => Cow::Borrowed(alias),
+                (Some(name), None) => demangle(name),
                 _ => Cow::Owned(self.symbol(address)),
             };
+            let place = innermost.take().unwrap_or(call);
             let function = symbols.names.intern(&name);
-            let file = call.file.as_deref().map(|file| symbols.names.intern(file));
-            symbols.lines.push(Line {
-                function,
-                file,
-                line: call.line.unwrap_or(0),
-                inlined: depth < outermost,
-            });
+            let file = place.file.as_deref().map(|file| symbols.names.intern(file));
+            let line = place.line.unwrap_or(0);
+            symbols.lines.push(Line { function, file, line, inlined: depth < outermost });
         }
     }
 
