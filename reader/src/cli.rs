@@ -34,9 +34,8 @@ const RECORD_EXAMPLES: &str = "Examples:
   selfwind record -o job.svg -- ./job    straight to a flame graph
   selfwind record -d 10 -p 4711          a process that was started with the agent
 
-Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot
-be executed, 125 when selfwind itself fails. After -d the command gets SIGTERM; a process given by -p
-keeps running.";
+Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot be \
+executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process given by -p keeps running.";
 
 const REPORT_HELP: &str = "Examples:
   selfwind report                        the profile selfwind.data
@@ -89,7 +88,7 @@ struct RecordArgs {
     /// Stop after this many seconds
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl) that format; %p is the process id [default: selfwind.data]
+    /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl, .pb.gz, .speedscope.json) that format; %p is the process id [default: selfwind.data]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Record a process that already runs with the agent
@@ -142,7 +141,7 @@ impl From<&ReportArgs> for ReportOptions {
 
 #[derive(Debug, Args)]
 struct ExportArgs {
-    /// The format: folded, flamegraph, jsonl [default: what OUT's extension says]
+    /// The format: folded, flamegraph, jsonl, pprof, firefox, speedscope [default: what OUT's extension says]
     #[arg(short, long, value_name = "FORMAT", required_unless_present = "output")]
     format: Option<Format>,
     /// Where to write [default: stdout]

@@ -22,6 +22,7 @@ use crate::attach::map_file;
 pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
     let mut total = Report::default();
     let mut verified = 0;
+    let mut missing = 0;
     for_each_file(files, verify_file, |path, outcome| {
         match outcome {
             Ok(report) => {
@@ -32,6 +33,10 @@ pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
                 total.table_bytes += report.table_bytes;
                 total.eh_frame_bytes += report.eh_frame_bytes;
             }
+            Err(reason) if !path.exists() => {
+                missing += 1;
+                eprintln!("selfwind: {}: {reason:#}", path.display());
+            }
             Err(reason) => print(&format!("{}: skipped: {reason:#}\n", path.display()))?,
         }
         Ok(())
@@ -39,7 +44,7 @@ pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
     let percent = 100.0 * total.table_bytes as f64 / total.eh_frame_bytes.max(1) as f64;
     eprintln!("{verified} of {} files verified, tables are {percent:.1} % of .eh_frame", files.len());
     print(&format!("rows {} mismatches {}\n", total.rows, total.mismatches))?;
-    Ok(if total.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if total.mismatches == 0 && missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn verify_file(path: &Path) -> Result<Report> {

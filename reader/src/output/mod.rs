@@ -3,9 +3,15 @@
 //! Every format is written from the same buckets, so the total of each equals the profile's weight, and
 //! in a fixed order, so that equal profiles give equal bytes.
 
+mod firefox;
 mod flamegraph;
 mod folded;
 mod jsonl;
+mod pprof;
+mod sampled_thread;
+mod speedscope;
+mod strings;
+mod title;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -29,11 +35,24 @@ pub enum Format {
     Flamegraph,
     /// One JSON object per stack and line.
     Jsonl,
+    /// pprof's gzipped protocol buffer.
+    Pprof,
+    /// The JSON that the Firefox Profiler keeps its profiles in.
+    Firefox,
+    /// speedscope's JSON.
+    Speedscope,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 3] = [Format::Folded, Format::Flamegraph, Format::Jsonl];
+    pub const ALL: [Format; 6] = [
+        Format::Folded,
+        Format::Flamegraph,
+        Format::Jsonl,
+        Format::Pprof,
+        Format::Firefox,
+        Format::Speedscope,
+    ];
 
     /// The name used on the command line.
     pub fn name(self) -> &'static str {
@@ -41,15 +60,27 @@ impl Format {
             Format::Folded => "folded",
             Format::Flamegraph => "flamegraph",
             Format::Jsonl => "jsonl",
+            Format::Pprof => "pprof",
+            Format::Firefox => "firefox",
+            Format::Speedscope => "speedscope",
         }
     }
 
     /// The format that a file name asks for by its extension; none if it asks for no known one.
     pub fn from_path(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_str()?;
+        if name.ends_with(".speedscope.json") {
+            return Some(Format::Speedscope);
+        }
+        if name.ends_with(".pb.gz") {
+            return Some(Format::Pprof);
+        }
         match path.extension()?.to_str()? {
             "folded" | "collapsed" => Some(Format::Folded),
             "svg" => Some(Format::Flamegraph),
             "jsonl" | "ndjson" => Some(Format::Jsonl),
+            "pprof" => Some(Format::Pprof),
+            "json" => Some(Format::Firefox),
             _ => None,
         }
     }
@@ -137,6 +168,9 @@ pub fn write(
         Format::Folded => folded::write(profile, grouping, out)?,
         Format::Flamegraph => flamegraph::write(profile, grouping, out)?,
         Format::Jsonl => jsonl::write(profile, out)?,
+        Format::Pprof => pprof::write(profile, out)?,
+        Format::Firefox => firefox::write(profile, out)?,
+        Format::Speedscope => speedscope::write(profile, out)?,
     }
     out.flush()?;
     Ok(())

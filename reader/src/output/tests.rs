@@ -1,3 +1,5 @@
+//! Totals, order and names of the outputs, on a made-up profile.
+
 use super::*;
 use crate::profile::fixture;
 

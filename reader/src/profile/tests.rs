@@ -1,3 +1,5 @@
+//! Aggregation: weights, trees, threads and processes, on a made-up profile.
+
 use super::fixture;
 use super::tree::{CallTree, Direction, function_weights};
 use super::*;

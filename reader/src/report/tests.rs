@@ -1,3 +1,5 @@
+//! What a report says and how wide it is, on a made-up profile.
+
 use super::*;
 use crate::profile::{Profile, fixture, load};
 

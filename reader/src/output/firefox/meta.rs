@@ -1,0 +1,134 @@
+//! `profile.meta`: what the viewer tells about the profile as a whole, and what it must know to draw it.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::output::title::title;
+use crate::profile::Profile;
+
+/// The version of the format.
+const PROCESSED_VERSION: u32 = 60;
+/// The version of the format of Firefox itself, which has nothing to do with this; any will do.
+const GECKO_VERSION: u32 = 31;
+/// Name and type of the markers for losses.
+pub(super) const LOST: &str = "Lost samples";
+/// A marker with a start and an end.
+pub(super) const INTERVAL: u32 = 1;
+
+/// `profile.meta`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Meta {
+    version: u32,
+    preprocessed_profile_version: u32,
+    product: String,
+    arguments: String,
+    oscpu: String,
+    /// Milliseconds.
+    interval: f64,
+    /// Milliseconds since 1970.
+    start_time: f64,
+    process_type: u32,
+    stackwalk: u32,
+    debug: bool,
+    symbolicated: bool,
+    uses_only_one_stack_type: bool,
+    source_code_is_not_on_searchfox: bool,
+    keep_profile_thread_order: bool,
+    initial_selected_threads: [usize; 1],
+    categories: Value,
+    marker_schema: Value,
+    sample_units: Value,
+    extra: Value,
+}
+
+impl Meta {
+    /// The description of a profile; `selected` is the thread that is shown first.
+    pub(super) fn new(profile: &Profile, period_ns: u64, selected: usize) -> Self {
+        let session = &profile.session;
+        Meta {
+            version: GECKO_VERSION,
+            preprocessed_profile_version: PROCESSED_VERSION,
+            product: title(profile),
+            arguments: session.command.join(" "),
+            oscpu: format!("Linux {}", session.kernel),
+            interval: period_ns.max(1) as f64 / 1e6,
+            start_time: session.started_realtime_ns as f64 / 1e6,
+            process_type: 0,
+            stackwalk: 1,
+            debug: false,
+            symbolicated: true,
+            uses_only_one_stack_type: true,
+            source_code_is_not_on_searchfox: true,
+            keep_profile_thread_order: true,
+            initial_selected_threads: [selected],
+            categories: categories(),
+            marker_schema: marker_schema(),
+            sample_units: json!({ "time": "ms", "eventDelay": "ms", "threadCPUDelta": "ns" }),
+            extra: extra(profile),
+        }
+    }
+}
+
+/// The first is for everything that has no other, and must be grey.
+fn categories() -> Value {
+    let category = |name, color| json!({ "name": name, "color": color, "subcategories": ["Other"] });
+    json!([category("Other", "grey"), category("User", "yellow"), category("Kernel", "orange")])
+}
+
+/// Samples that were lost for one cause.
+#[derive(Serialize)]
+pub(super) struct LostMarker {
+    r#type: &'static str,
+    cause: String,
+    samples: u64,
+    weight: u64,
+}
+
+/// What is known of losses, by cause.
+pub(super) fn lost(profile: &Profile) -> Vec<LostMarker> {
+    let detail = &profile.stats.detail;
+    let causes = detail.lost.iter().map(|(cause, &samples)| LostMarker {
+        r#type: LOST,
+        cause: cause.clone(),
+        samples,
+        weight: detail.lost_weight.get(cause).copied().unwrap_or(0),
+    });
+    causes.collect()
+}
+
+fn marker_schema() -> Value {
+    json!([{
+        "name": LOST,
+        "tooltipLabel": "Lost samples: {marker.data.cause}",
+        "tableLabel": "{marker.data.samples} lost: {marker.data.cause}",
+        "chartLabel": "{marker.data.samples} lost: {marker.data.cause}",
+        "description": "Samples that were taken and did not arrive. When is not known.",
+        "display": ["marker-chart", "marker-table", "timeline-overview"],
+        "fields": [
+            { "key": "cause", "label": "Cause", "format": "string" },
+            { "key": "samples", "label": "Samples", "format": "integer" },
+            { "key": "weight", "label": "Timer periods", "format": "integer" },
+        ],
+    }])
+}
+
+/// Details for people.
+fn extra(profile: &Profile) -> Value {
+    let (session, stats) = (&profile.session, &profile.stats);
+    let mut entries = vec![
+        ("Recorded by", format!("selfwind {}", session.version)),
+        ("Host", session.host.clone()),
+        ("Source", format!("{}, {} Hz", session.source, session.frequency)),
+        ("Time axis", "CPU time of each thread, stack after stack; not the time of day".into()),
+        ("Samples", format!("{} (weight {})", profile.totals.samples, profile.totals.weight)),
+        ("Lost samples", stats.lost.to_string()),
+        ("Truncated stacks", profile.totals.truncated.to_string()),
+    ];
+    entries.extend(profile.notes.iter().map(|note| ("Note", note.clone())));
+    let entries: Vec<Value> = entries
+        .into_iter()
+        .map(|(label, value)| json!({ "label": label, "format": "string", "value": value }))
+        .collect();
+    json!([{ "label": "Recording", "entries": entries }])
+}

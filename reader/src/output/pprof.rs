@@ -1,0 +1,295 @@
+//! pprof's gzipped protocol buffer (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
+//!
+//! One sample per thread and distinct stack, with two values: timer periods and their nanoseconds. The
+//! addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
+//! Records are written as they are made; only texts and functions are kept until the end.
+
+mod protobuf;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use self::protobuf::Message;
+use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
+use super::strings::Strings;
+use crate::names::NameId;
+use crate::profile::{FunctionId, Profile};
+use crate::symbolize::{Origin, hex};
+
+/// Field numbers of message Profile.
+mod field {
+    pub(super) const SAMPLE_TYPE: u64 = 1;
+    pub(super) const SAMPLE: u64 = 2;
+    pub(super) const MAPPING: u64 = 3;
+    pub(super) const LOCATION: u64 = 4;
+    pub(super) const FUNCTION: u64 = 5;
+    pub(super) const STRING_TABLE: u64 = 6;
+    pub(super) const TIME_NANOS: u64 = 9;
+    pub(super) const DURATION_NANOS: u64 = 10;
+    pub(super) const PERIOD_TYPE: u64 = 11;
+    pub(super) const PERIOD: u64 = 12;
+    pub(super) const COMMENT: u64 = 13;
+    pub(super) const DEFAULT_SAMPLE_TYPE: u64 = 14;
+}
+
+/// Mappings end at a multiple of this.
+const PAGE: u64 = 4096;
+
+/// Writes a profile for pprof.
+pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    // No name and no time in the header: equal profiles give equal bytes.
+    let mut writer = Writer {
+        profile,
+        strings: Strings::default(),
+        functions: HashMap::new(),
+        marks: Vec::new(),
+        message: Message::default(),
+        out: GzEncoder::new(out, Compression::default()),
+    };
+    writer.strings.place(""); // the format wants it first
+    writer.head()?;
+    writer.samples()?;
+    writer.mappings()?;
+    writer.locations()?;
+    writer.strings()?;
+    writer.out.finish()?;
+    Ok(())
+}
+
+struct Writer<'a, W: Write> {
+    profile: &'a Profile,
+    strings: Strings,
+    functions: HashMap<FunctionKey, u64>,
+    /// The marks met so far: their locations follow those of the profile.
+    marks: Vec<String>,
+    /// A field of the profile while it is made.
+    message: Message,
+    out: GzEncoder<W>,
+}
+
+/// Functions of pprof have a file; a mark has only a name.
+#[derive(PartialEq, Eq, Hash)]
+enum FunctionKey {
+    InFile(FunctionId, Option<NameId>),
+    Mark(u32),
+}
+
+impl<W: Write> Writer<'_, W> {
+    fn text(&mut self, text: &str) -> u64 {
+        u64::from(self.strings.place(text))
+    }
+
+    /// Writes the fields collected in `message`.
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(self.message.as_bytes())?;
+        self.message.clear();
+        Ok(())
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> Message {
+        let mut value_type = Message::default();
+        value_type.integer(1, self.text(name)).integer(2, self.text(unit));
+        value_type
+    }
+
+    /// Everything that is there once.
+    fn head(&mut self) -> io::Result<()> {
+        let session = &self.profile.session;
+        let stats = &self.profile.stats;
+        let [count, time] = [("samples", "count"), (time_name(self.profile), "nanoseconds")]
+            .map(|(name, unit)| self.value_type(name, unit));
+        let threads = sampled_threads(self.profile);
+        let period = threads.get(heaviest(&threads)).map_or(0, SampledThread::period_ns);
+        let default = self.text(time_name(self.profile));
+        let comments: Vec<u64> = comments(self.profile).iter().map(|comment| self.text(comment)).collect();
+        self.message
+            .message(field::SAMPLE_TYPE, &count)
+            .message(field::SAMPLE_TYPE, &time)
+            .integer(field::TIME_NANOS, session.started_realtime_ns)
+            .integer(field::DURATION_NANOS, stats.detail.duration_ns)
+            .message(field::PERIOD_TYPE, &time)
+            .integer(field::PERIOD, period)
+            .integers(field::COMMENT, comments)
+            .integer(field::DEFAULT_SAMPLE_TYPE, default);
+        self.flush()
+    }
+
+    fn samples(&mut self) -> io::Result<()> {
+        for thread in sampled_threads(self.profile) {
+            let period = thread.period_ns();
+            let labels = self.labels(&thread);
+            for bucket in thread.buckets() {
+                let locations = self.stack(bucket.stack);
+                let time = bucket.weight.saturating_mul(period).min(i64::MAX as u64);
+                let mut sample = Message::default();
+                sample.integers(1, locations).integers(2, [bucket.weight, time]);
+                labels.iter().for_each(|label| {
+                    sample.message(3, label);
+                });
+                self.message.message(field::SAMPLE, &sample);
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who the samples are of.
+    fn labels(&mut self, thread: &SampledThread<'_>) -> Vec<Message> {
+        let (process, info) = (thread.process(), thread.thread());
+        let texts = [("thread", thread.name()), ("process", process.name())];
+        let numbers = [("tid", info.tid), ("pid", process.info.pid)];
+        let mut labels = Vec::new();
+        for (key, text) in texts {
+            let mut label = Message::default();
+            label.integer(1, self.text(key)).integer(2, self.text(&text));
+            labels.push(label);
+        }
+        for (key, number) in numbers {
+            let mut label = Message::default();
+            label.integer(1, self.text(key)).integer(3, u64::from(number));
+            labels.push(label);
+        }
+        labels
+    }
+
+    /// The locations of a stack, leaf first; its mark comes last.
+    fn stack(&mut self, stack: u32) -> Vec<u64> {
+        let stack = &self.profile.stacks[stack as usize];
+        let mut ids: Vec<u64> =
+            self.profile.frames(stack).iter().map(|frame| location_id(frame.location as usize)).collect();
+        if let Some(mark) = mark(self.profile, stack) {
+            let known = self.marks.iter().position(|other| *other == mark);
+            let place = known.unwrap_or(self.marks.len());
+            if known.is_none() {
+                self.marks.push(mark);
+            }
+            ids.push(location_id(self.profile.locations.len() + place));
+        }
+        ids
+    }
+
+    /// One mapping for each file that was hit; and for the first file, which pprof takes for the program.
+    fn mappings(&mut self) -> io::Result<()> {
+        let mut ends: Vec<Option<u64>> = vec![None; self.profile.binaries.len()];
+        if let Some(program) = ends.first_mut() {
+            *program = Some(0);
+        }
+        for location in &self.profile.locations {
+            if let Some(binary) = location.binary {
+                let end = &mut ends[binary as usize];
+                *end = Some(end.unwrap_or(0).max(location.address));
+            }
+        }
+        for (place, binary) in self.profile.binaries.iter().enumerate() {
+            let Some(end) = ends[place] else { continue };
+            let path = self.text(&binary.path.to_string_lossy());
+            let build_id = self.text(&hex(&binary.build_id));
+            let lines = matches!(binary.origin, Some(Origin::Dwarf(_)));
+            let mut mapping = Message::default();
+            mapping
+                .integer(1, mapping_id(place as u32))
+                .integer(3, end.saturating_add(1).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX))
+                .integer(5, path)
+                .integer(6, build_id)
+                .boolean(7, true)
+                .boolean(8, lines)
+                .boolean(9, lines)
+                .boolean(10, lines);
+            self.message.message(field::MAPPING, &mapping);
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// All locations, the marks behind them, and before each the functions that are new in it.
+    fn locations(&mut self) -> io::Result<()> {
+        let profile = self.profile;
+        for (number, location) in profile.locations.iter().enumerate() {
+            let mut message = Message::default();
+            message
+                .integer(1, location_id(number))
+                .integer(2, location.binary.map_or(0, mapping_id))
+                .integer(3, location.address);
+            for place in profile.places_of(number as u32) {
+                let key = FunctionKey::InFile(place.function, place.file);
+                let file = place.file.map_or("", |file| profile.names.get(file));
+                let function = self.function(key, profile.function_name(place.function), file)?;
+                message.message(4, Message::default().integer(1, function).integer(2, u64::from(place.line)));
+            }
+            self.message.message(field::LOCATION, &message);
+            self.flush()?;
+        }
+        for (place, mark) in std::mem::take(&mut self.marks).iter().enumerate() {
+            let function = self.function(FunctionKey::Mark(place as u32), mark, "")?;
+            let mut message = Message::default();
+            message
+                .integer(1, location_id(profile.locations.len() + place))
+                .message(4, Message::default().integer(1, function));
+            self.message.message(field::LOCATION, &message);
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The number of a function, which is written if it is new.
+    fn function(&mut self, key: FunctionKey, name: &str, file: &str) -> io::Result<u64> {
+        if let Some(&id) = self.functions.get(&key) {
+            return Ok(id);
+        }
+        let id = self.functions.len() as u64 + 1;
+        self.functions.insert(key, id);
+        let (name, file) = (self.text(name), self.text(file));
+        let mut function = Message::default();
+        // The profile keeps the readable name only, which thus is the system's as well.
+        function.integer(1, id).integer(2, name).integer(3, name).integer(4, file);
+        self.message.message(field::FUNCTION, &function);
+        self.flush()?;
+        Ok(id)
+    }
+
+    fn strings(&mut self) -> io::Result<()> {
+        for text in std::mem::take(&mut self.strings).iter() {
+            self.message.text(field::STRING_TABLE, text);
+            self.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers begin with 1: 0 is none.
+fn location_id(place: usize) -> u64 {
+    place as u64 + 1
+}
+
+fn mapping_id(binary: u32) -> u64 {
+    u64::from(binary) + 1
+}
+
+/// What the nanoseconds are of.
+fn time_name(profile: &Profile) -> &'static str {
+    if profile.session.source == "wall" { "wall" } else { "cpu" }
+}
+
+/// How it was recorded, what was lost, and what is odd in it.
+fn comments(profile: &Profile) -> Vec<String> {
+    let session = &profile.session;
+    let mut comments = Vec::new();
+    if !session.command.is_empty() {
+        comments.push(format!("command: {}", session.command.join(" ")));
+    }
+    comments.push(format!(
+        "selfwind {}, host {}, Linux {}, source {}, {} Hz",
+        session.version, session.host, session.kernel, session.source, session.frequency
+    ));
+    let stats = &profile.stats;
+    let causes = &stats.detail.lost;
+    let causes: Vec<String> = causes.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
+    comments.push(format!("lost samples: {}{causes}; truncated stacks: {}", stats.lost, stats.truncated));
+    comments.extend(profile.notes.iter().cloned());
+    // pprof prints each on a line of its own.
+    comments.iter().map(|comment| comment.replace(char::is_control, " ")).collect()
+}

@@ -1,0 +1,79 @@
+//! The threads of a profile that weigh something, for formats that keep threads apart.
+
+use crate::profile::{Bucket, Process, Profile, Stack, Thread, truncation_mark};
+
+/// Root of a stack without frames: most viewers leave out a sample that has none.
+const NO_FRAMES: &str = "[no frames]";
+
+/// A thread and its stacks.
+#[derive(Clone, Copy)]
+pub(super) struct SampledThread<'a> {
+    profile: &'a Profile,
+    buckets: &'a [Bucket],
+}
+
+/// All threads with weight, in the order of the profile.
+pub(super) fn sampled_threads(profile: &Profile) -> Vec<SampledThread<'_>> {
+    let threads = profile.buckets.chunk_by(|a, b| a.thread == b.thread);
+    threads.map(|buckets| SampledThread { profile, buckets }).filter(|thread| thread.weight() > 0).collect()
+}
+
+/// The place in `threads` of the one with the greatest weight, the first of equals.
+pub(super) fn heaviest(threads: &[SampledThread<'_>]) -> usize {
+    let weights = threads.iter().map(SampledThread::weight).enumerate();
+    weights.max_by_key(|&(place, weight)| (weight, std::cmp::Reverse(place))).map_or(0, |(place, _)| place)
+}
+
+/// What stands at the root of a stack whose frames do not begin there: why it is truncated, or that it
+/// has none.
+pub(super) fn mark(profile: &Profile, stack: &Stack) -> Option<String> {
+    let empty = || profile.frames(stack).is_empty().then(|| NO_FRAMES.to_owned());
+    truncation_mark(stack.end).or_else(empty)
+}
+
+impl<'a> SampledThread<'a> {
+    /// Its stacks with weight, in the order of the profile.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = &'a Bucket> + use<'a> {
+        self.buckets.iter().filter(|bucket| bucket.weight > 0)
+    }
+
+    /// Sum of the weights of its stacks.
+    pub(super) fn weight(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.weight).sum()
+    }
+
+    fn number(&self) -> u32 {
+        self.buckets[0].thread
+    }
+
+    /// The thread itself.
+    pub(super) fn thread(&self) -> &'a Thread {
+        &self.profile.threads[self.number() as usize]
+    }
+
+    /// The process it belongs to.
+    pub(super) fn process(&self) -> &'a Process {
+        self.profile.process_of(self.number())
+    }
+
+    /// The name of the thread, else that of its process.
+    pub(super) fn name(&self) -> String {
+        let thread = self.thread();
+        if thread.name.is_empty() { self.process().name() } else { thread.name.clone() }
+    }
+
+    /// `NAME-PID/TID`.
+    pub(super) fn label(&self) -> String {
+        format!("{}-{}/{}", self.name(), self.process().info.pid, self.thread().tid)
+    }
+
+    /// Nanoseconds that one unit of weight stands for: as the process said, else as it was asked for; 0 if
+    /// neither is known.
+    pub(super) fn period_ns(&self) -> u64 {
+        match (self.process().info.period_ns, self.profile.session.frequency) {
+            (0, 0) => 0,
+            (0, frequency) => 1_000_000_000 / u64::from(frequency),
+            (period, _) => period,
+        }
+    }
+}

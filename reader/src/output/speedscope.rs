@@ -1,0 +1,142 @@
+//! speedscope's own JSON format (<https://www.speedscope.app/file-format-schema.json>): one sampled
+//! profile per thread, all with the same list of frames.
+//!
+//! The unit of the weights is none: they are timer periods, as in every other output.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+
+use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
+use super::title::title;
+use crate::names::NameId;
+use crate::profile::{FunctionId, Profile};
+
+const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    #[serde(rename = "$schema")]
+    schema: &'static str,
+    exporter: &'static str,
+    name: String,
+    active_profile_index: usize,
+    shared: Shared<'a>,
+    profiles: Vec<Sampled<'a>>,
+}
+
+#[derive(Serialize)]
+struct Shared<'a> {
+    frames: &'a [Frame<'a>],
+}
+
+/// A function in a source file. No line: speedscope would take each line for a function of its own.
+#[derive(Serialize)]
+struct Frame<'a> {
+    name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Sampled<'a> {
+    r#type: &'static str,
+    name: String,
+    unit: &'static str,
+    start_value: u64,
+    end_value: u64,
+    samples: Stacks<'a>,
+    weights: Vec<u64>,
+}
+
+/// The stacks of a thread, root first, made while they are written: together they outgrow the profile.
+struct Stacks<'a> {
+    frames: &'a Frames<'a>,
+    thread: Option<SampledThread<'a>>,
+}
+
+impl Serialize for Stacks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let buckets = self.thread.iter().flat_map(SampledThread::buckets);
+        serializer.collect_seq(buckets.map(|bucket| self.frames.of_stack(bucket.stack)))
+    }
+}
+
+/// The list of frames, and which place in the source is which.
+struct Frames<'a> {
+    profile: &'a Profile,
+    list: Vec<Frame<'a>>,
+    /// By place in the profile's places.
+    of_place: Vec<u32>,
+    of_mark: HashMap<String, u32>,
+}
+
+impl<'a> Frames<'a> {
+    fn new(profile: &'a Profile) -> Self {
+        let mut frames = Frames { profile, list: Vec::new(), of_place: Vec::new(), of_mark: HashMap::new() };
+        let mut known: HashMap<(FunctionId, Option<NameId>), u32> = HashMap::new();
+        for place in &profile.places {
+            let number = *known.entry((place.function, place.file)).or_insert_with(|| {
+                let name = profile.function_name(place.function).into();
+                frames.list.push(Frame { name, file: place.file.map(|file| profile.names.get(file)) });
+                frames.list.len() as u32 - 1
+            });
+            frames.of_place.push(number);
+        }
+        for mark in profile.stacks.iter().filter_map(|stack| mark(profile, stack)) {
+            if !frames.of_mark.contains_key(&mark) {
+                frames.list.push(Frame { name: mark.clone().into(), file: None });
+                frames.of_mark.insert(mark, frames.list.len() as u32 - 1);
+            }
+        }
+        frames
+    }
+
+    /// The frames of a stack, root first.
+    fn of_stack(&self, stack: u32) -> Vec<u32> {
+        let stack = &self.profile.stacks[stack as usize];
+        let mark = mark(self.profile, stack).map(|mark| self.of_mark[&mark]);
+        let frames = self.profile.frames(stack).iter().rev();
+        let places =
+            frames.flat_map(|frame| self.profile.locations[frame.location as usize].places.clone().rev());
+        mark.into_iter().chain(places.map(|place| self.of_place[place as usize])).collect()
+    }
+}
+
+/// Writes a profile for speedscope.
+pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let frames = Frames::new(profile);
+    let threads = sampled_threads(profile);
+    let mut profiles: Vec<_> =
+        threads.iter().map(|&thread| sampled(&frames, Some(thread), thread.label())).collect();
+    if profiles.is_empty() {
+        // A document without any profile cannot be opened.
+        profiles.push(sampled(&frames, None, "no samples".into()));
+    }
+    let document = Document {
+        schema: SCHEMA,
+        exporter: concat!("selfwind ", env!("CARGO_PKG_VERSION")),
+        name: title(profile),
+        active_profile_index: heaviest(&threads),
+        shared: Shared { frames: &frames.list },
+        profiles,
+    };
+    serde_json::to_writer(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+fn sampled<'a>(frames: &'a Frames<'a>, thread: Option<SampledThread<'a>>, name: String) -> Sampled<'a> {
+    Sampled {
+        r#type: "sampled",
+        name,
+        unit: "none",
+        start_value: 0,
+        end_value: thread.map_or(0, |thread| thread.weight()),
+        samples: Stacks { frames, thread },
+        weights: thread.iter().flat_map(SampledThread::buckets).map(|bucket| bucket.weight).collect(),
+    }
+}
