@@ -1,1 +1,15 @@
 //! Shared ground of the promises under `tests/tests`.
+//!
+//! Hazard programs are built once into the build's target directory ([`target`]), run with and without the
+//! profiler ([`outcome`], [`recording`]), and their profiles read back through the public commands only
+//! ([`stats`], [`folded`]). The single-step oracle ([`single_step`]) and the handler's tracer ([`handler`])
+//! look inside.
+
+pub mod binary;
+pub mod folded;
+pub mod outcome;
+pub mod recording;
+pub mod scratch;
+pub mod single_step;
+pub mod stats;
+pub mod target;

@@ -1,0 +1,104 @@
+//! Recording a program with `selfwind record` and reading the profile back.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::binary::selfwind;
+use crate::folded::Folded;
+use crate::outcome::{Outcome, run};
+use crate::scratch::Scratch;
+use crate::stats::Stats;
+
+/// How to record.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    options: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { options: vec!["-F".into(), "499".into()], environment: Vec::new() }
+    }
+}
+
+/// A finished recording.
+#[derive(Debug)]
+pub struct Recording {
+    /// How the recorder ended, which is how the program ended.
+    pub outcome: Outcome,
+    /// The profile.
+    pub file: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Recorder {
+    /// At this frequency, Hz.
+    pub fn at(frequency: u32) -> Self {
+        Self { options: vec!["-F".into(), frequency.to_string().into()], environment: Vec::new() }
+    }
+
+    /// From this source of events.
+    pub fn event(mut self, source: &str) -> Self {
+        self.options.extend(["-e".into(), source.into()]);
+        self
+    }
+
+    /// With this variable in the program's environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.as_ref().into(), value.as_ref().into()));
+        self
+    }
+
+    /// The command that records `program` into `file`.
+    pub fn command<S: AsRef<OsStr>>(&self, file: &Path, program: &Path, arguments: &[S]) -> Command {
+        let mut command = Command::new(selfwind());
+        command.arg("record").args(&self.options).arg("-o").arg(file).arg("--").arg(program).args(arguments);
+        command.envs(self.environment.iter().map(|(k, v)| (k, v)));
+        command
+    }
+
+    /// Records `program` to its end.
+    pub fn record<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Recording {
+        let scratch = Scratch::new();
+        let file = scratch.join("selfwind.data");
+        let outcome = run(&mut self.command(&file, program, arguments));
+        Recording { outcome, file, _scratch: scratch }
+    }
+}
+
+impl Recording {
+    /// The program's own words: the recorder's lines on standard error left out.
+    pub fn program_stderr(&self) -> String {
+        let own = |line: &&str| !line.starts_with("selfwind:");
+        self.outcome.stderr.split_inclusive('\n').filter(own).collect()
+    }
+
+    /// `selfwind stats --json`.
+    pub fn stats(&self) -> Stats {
+        stats(&self.file)
+    }
+
+    /// `selfwind export -f folded`.
+    pub fn folded(&self) -> Folded {
+        folded(&self.file)
+    }
+}
+
+/// `selfwind stats --json FILE`.
+pub fn stats(file: &Path) -> Stats {
+    Stats::parse(&read(&["stats", "--json"], file))
+}
+
+/// `selfwind export -f folded FILE`.
+pub fn folded(file: &Path) -> Folded {
+    Folded::parse(&read(&["export", "-f", "folded"], file))
+}
+
+/// `selfwind ARGUMENTS FILE`, which must succeed; its standard output.
+pub fn read(arguments: &[&str], file: &Path) -> String {
+    let outcome = run(Command::new(selfwind()).args(arguments).arg(file));
+    assert_eq!(outcome.status, 0, "selfwind {arguments:?} {}: {}", file.display(), outcome.stderr);
+    outcome.stdout
+}

@@ -1,0 +1,198 @@
+//! The files mapped into a tracee: where they lie, what their functions are called.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use super::tracee::Tracee;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// True if its code may run.
+    pub executable: bool,
+    /// Path, or a name in brackets, or nothing.
+    pub path: String,
+}
+
+/// Reads the mappings of a process.
+pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
+    Ok(fs::read_to_string(format!("/proc/{pid}/maps"))?.lines().filter_map(parse).collect())
+}
+
+fn parse(line: &str) -> Option<Mapping> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?;
+    let offset = fields.next()?;
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        executable: permissions.contains('x'),
+        path: fields.nth(2).unwrap_or("").trim().to_string(),
+    })
+}
+
+/// A function's name and its range of link-time addresses.
+#[derive(Clone, Debug)]
+struct Function {
+    start: u64,
+    end: u64,
+    name: String,
+}
+
+/// One ELF file mapped into the tracee.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Path, or `[vdso]`.
+    pub path: String,
+    /// First mapped address.
+    pub start: u64,
+    /// First address behind the last mapping.
+    pub end: u64,
+    /// Address minus link-time address.
+    pub bias: u64,
+    functions: Vec<Function>,
+}
+
+impl Image {
+    /// The function at `address`: its name and the range it covers.
+    pub fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
+        let vaddr = address.wrapping_sub(self.bias);
+        let after = self.functions.partition_point(|f| f.start <= vaddr);
+        let near = self.functions[..after].iter().rev().take(8);
+        let found = near.into_iter().find(|f| vaddr < f.end)?;
+        Some((&found.name, found.start.wrapping_add(self.bias)..found.end.wrapping_add(self.bias)))
+    }
+
+    /// The file's name without its directories.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
+/// The images of one tracee, and the files already parsed.
+#[derive(Debug, Default)]
+pub struct Images {
+    /// Sorted by address.
+    pub all: Vec<Image>,
+    parsed: HashMap<String, (u64, Vec<Function>)>,
+}
+
+impl Images {
+    /// Reads the mappings again. Returns true if any executable file came or went.
+    pub fn refresh(&mut self, tracee: &Tracee) -> io::Result<bool> {
+        let maps = mappings(tracee.pid().as_raw())?;
+        let mut all: Vec<Image> = Vec::new();
+        for first in maps.iter().filter(|m| m.path.starts_with('/') || m.path == "[vdso]") {
+            // A file is one image from its first byte on; other mappings of it belong to the image before.
+            if first.offset != 0 || all.last().is_some_and(|i| i.path == first.path) {
+                continue;
+            }
+            let rest = maps.iter().filter(|m| m.start >= first.start && m.path == first.path);
+            let same: Vec<_> = rest.collect();
+            if !same.iter().any(|m| m.executable) {
+                continue;
+            }
+            let end = same.iter().map(|m| m.end).max().unwrap_or(first.end);
+            if let Some((base, functions)) = self.parse(tracee, first) {
+                let bias = first.start.wrapping_sub(base);
+                all.push(Image { path: first.path.clone(), start: first.start, end, bias, functions });
+            }
+        }
+        let key = |i: &Image| (i.path.clone(), i.start, i.end);
+        let changed = !all.iter().map(key).eq(self.all.iter().map(key));
+        self.all = all;
+        Ok(changed)
+    }
+
+    /// The image at `address`.
+    pub fn at(&self, address: u64) -> Option<&Image> {
+        self.all.iter().find(|i| (i.start..i.end).contains(&address))
+    }
+
+    /// `file!function+offset`, for people.
+    pub fn describe(&self, address: u64) -> String {
+        match self.at(address) {
+            None => format!("{address:#x}"),
+            Some(image) => match image.function(address) {
+                Some((name, range)) => {
+                    format!("{address:#x} {}!{name}+{:#x}", image.name(), address - range.start)
+                }
+                None => format!("{address:#x} {}+{:#x}", image.name(), address.wrapping_sub(image.bias)),
+            },
+        }
+    }
+
+    fn parse(&mut self, tracee: &Tracee, first: &Mapping) -> Option<(u64, Vec<Function>)> {
+        if let Some(found) = self.parsed.get(&first.path) {
+            return Some(found.clone());
+        }
+        let bytes = if first.path.starts_with('/') {
+            fs::read(&first.path).ok()?
+        } else {
+            let mut bytes = vec![0; (first.end - first.start) as usize];
+            let got = tracee.read(first.start, &mut bytes);
+            bytes.truncate(got);
+            bytes
+        };
+        let parsed = parse_elf(&bytes)?;
+        self.parsed.insert(first.path.clone(), parsed.clone());
+        Some(parsed)
+    }
+}
+
+/// The lowest link-time address, and the functions by address.
+fn parse_elf(bytes: &[u8]) -> Option<(u64, Vec<Function>)> {
+    let file = object::File::parse(bytes).ok()?;
+    let base = file.segments().map(|s| s.address()).min()? & !0xfff;
+    let mut functions = functions(&file);
+    // Debian keeps the names of local functions (`__longjmp`, `_dl_runtime_resolve_xsavec`) in a separate file.
+    if let Some(debug) = debug_file(&file) {
+        if let Ok(bytes) = fs::read(debug) {
+            if let Ok(file) = object::File::parse(&*bytes) {
+                functions.extend(self::functions(&file));
+            }
+        }
+    }
+    functions.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
+    Some((base, functions))
+}
+
+fn functions(file: &object::File) -> Vec<Function> {
+    let named = file.symbols().chain(file.dynamic_symbols());
+    let code = named.filter(|s| s.is_definition() && matches!(s.kind(), SymbolKind::Text | SymbolKind::Label));
+    let sized = code.map(|s| (s.address(), s.size().max(1), s.name().unwrap_or("").to_string()));
+    sized.map(|(start, size, name)| Function { start, end: start + size, name }).collect()
+}
+
+fn debug_file(file: &object::File) -> Option<PathBuf> {
+    let id: String = file.build_id().ok()??.iter().map(|b| format!("{b:02x}")).collect();
+    let path = Path::new("/usr/lib/debug/.build-id").join(id.get(..2)?).join(format!("{}.debug", id.get(2..)?));
+    path.exists().then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn a_line_of_maps() {
+        let line = "7ffff7dc1000-7ffff7f16000 r-xp 00026000 fe:00 1234                    /lib/a b.so";
+        let mapping = parse(line).unwrap();
+        assert_eq!((mapping.start, mapping.end), (0x7ffff7dc1000, 0x7ffff7f16000));
+        assert_eq!((mapping.offset, mapping.executable), (0x26000, true));
+        assert_eq!(mapping.path, "/lib/a b.so");
+        assert_eq!(parse("00400000-00401000 rw-p 00000000 00:00 0").unwrap().path, "");
+    }
+}

@@ -1,0 +1,149 @@
+//! Building the hazard programs: each once, into the target directory, by the machine's C compilers.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::binary::target_dir;
+
+/// How one program is built.
+#[derive(Clone, Debug)]
+pub struct Target {
+    source: String,
+    output: String,
+    compiler: &'static str,
+    flags: Vec<String>,
+}
+
+/// Whether `compiler` is installed.
+pub fn is_installed(compiler: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(compiler).exists())
+}
+
+/// Where the sources lie.
+pub fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("targets")
+}
+
+impl Target {
+    fn new(name: &str, extension: &str, compiler: &'static str, flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|f| f.to_string()).collect();
+        Self { source: format!("{name}.{extension}"), output: name.to_string(), compiler, flags }
+    }
+
+    /// `targets/NAME.c` as a dynamic glibc program, optimised and with debug info.
+    pub fn c(name: &str) -> Self {
+        Self::new(name, "c", "cc", &["-std=gnu11", "-O2", "-g", "-pthread", "-Wall"])
+    }
+
+    /// `targets/NAME.cpp`.
+    pub fn cpp(name: &str) -> Self {
+        Self::new(name, "cpp", "c++", &["-std=c++17", "-O2", "-g", "-pthread", "-Wall"])
+    }
+
+    /// `targets/NAME.rs`, optimised and with debug info.
+    pub fn rust(name: &str) -> Self {
+        Self::new(name, "rs", "rustc", &["--edition=2024", "-O", "-g"])
+    }
+
+    /// Built by another compiler; the output's name says so.
+    pub fn by(mut self, compiler: &'static str) -> Self {
+        self.compiler = compiler;
+        self.output = format!("{}-{compiler}", self.output);
+        self
+    }
+
+    /// The same program against musl.
+    pub fn musl(self) -> Self {
+        self.by("musl-gcc")
+    }
+
+    /// Statically linked.
+    pub fn fixed(self) -> Self {
+        self.with("static", &["-static"])
+    }
+
+    /// With more flags, as a variant with this name.
+    pub fn with(mut self, variant: &str, flags: &[&str]) -> Self {
+        self.output = format!("{}-{variant}", self.output);
+        self.flags.extend(flags.iter().map(|f| f.to_string()));
+        self
+    }
+
+    /// As a shared object with exactly this file name, which may have directories in front.
+    pub fn shared(mut self, file: &str) -> Self {
+        self.output = file.to_string();
+        self.flags.extend(["-shared", "-fPIC"].map(str::to_string));
+        self
+    }
+
+    /// As a file with exactly this name, with more flags.
+    pub fn named(mut self, file: &str, flags: &[&str]) -> Self {
+        self.output = file.to_string();
+        self.flags.extend(flags.iter().map(|f| f.to_string()));
+        self
+    }
+
+    /// Builds it unless it is there and newer than its sources; returns its path. A failure fails the test.
+    pub fn build(&self) -> PathBuf {
+        let output = directory().join(&self.output);
+        let parent = output.parent().expect("outputs lie in a directory");
+        fs::create_dir_all(parent).expect("the target directory is writable");
+        let stamp = append(&output, ".command");
+        // Tests are processes and threads of their own: one builds, the others wait.
+        let lock = File::create(append(&output, ".lock")).expect("the target directory is writable");
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).expect("flock");
+        let temporary = append(&output, ".new");
+        let command = self.command(&temporary);
+        let line = format!("{command:?}");
+        if fs::read_to_string(&stamp).is_ok_and(|old| old == line) && is_newer(&output, &sources()) {
+            return output;
+        }
+        run(command);
+        fs::rename(&temporary, &output).expect("just built");
+        fs::write(&stamp, line).expect("the target directory is writable");
+        output
+    }
+
+    fn command(&self, output: &Path) -> Command {
+        let mut command = Command::new(self.compiler);
+        let source = sources().join(&self.source);
+        if self.compiler == "rustc" {
+            command.args(&self.flags).arg(source).arg("-o").arg(output);
+            return command;
+        }
+        // Libraries come after what needs them.
+        let (libraries, flags): (Vec<_>, Vec<_>) = self.flags.iter().partition(|f| f.starts_with("-l"));
+        command.args(flags).arg("-I").arg(sources()).arg(source).arg("-o").arg(output).args(libraries);
+        command
+    }
+}
+
+/// Where the built programs lie.
+pub fn directory() -> PathBuf {
+    target_dir().join("hazards")
+}
+
+fn append(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn is_newer(output: &Path, sources: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
+    let newest = fs::read_dir(sources).expect("sources").filter_map(|e| modified(&e.ok()?.path()).ok()).max();
+    modified(output).is_ok_and(|built| built >= newest.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+fn run(mut command: Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}; scripts/test installs the compilers the tests need"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+}
