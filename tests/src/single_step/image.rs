@@ -2,15 +2,18 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use super::tracee::Tracee;
 
 /// One line of `/proc/PID/maps`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
@@ -62,17 +65,41 @@ pub struct Image {
     pub end: u64,
     /// Address minus link-time address.
     pub bias: u64,
+    /// The mapped ranges.
+    pub parts: Vec<(u64, u64)>,
+    /// Changes whenever a part, its place in the file or its permissions change.
+    pub layout: u64,
+    file: Rc<File>,
+}
+
+/// What the file on disk says.
+#[derive(Debug)]
+struct File {
+    /// Lowest link-time address.
+    base: u64,
+    /// By address.
     functions: Vec<Function>,
+    /// Link-time ranges that call frame information describes, by address.
+    described: Vec<(u64, u64)>,
 }
 
 impl Image {
     /// The function at `address`: its name and the range it covers.
     pub fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         let vaddr = address.wrapping_sub(self.bias);
-        let after = self.functions.partition_point(|f| f.start <= vaddr);
-        let near = self.functions[..after].iter().rev().take(8);
+        let functions = &self.file.functions;
+        let after = functions.partition_point(|f| f.start <= vaddr);
+        let near = functions[..after].iter().rev().take(8);
         let found = near.into_iter().find(|f| vaddr < f.end)?;
         Some((&found.name, found.start.wrapping_add(self.bias)..found.end.wrapping_add(self.bias)))
+    }
+
+    /// Whether any call frame information covers `address`.
+    pub fn describes(&self, address: u64) -> bool {
+        let vaddr = address.wrapping_sub(self.bias);
+        let described = &self.file.described;
+        let after = described.partition_point(|range| range.0 <= vaddr);
+        described[..after].iter().rev().take(8).any(|range| vaddr < range.1)
     }
 
     /// The file's name without its directories.
@@ -86,12 +113,12 @@ impl Image {
 pub struct Images {
     /// Sorted by address.
     pub all: Vec<Image>,
-    parsed: HashMap<String, (u64, Vec<Function>)>,
+    parsed: HashMap<String, Rc<File>>,
 }
 
 impl Images {
-    /// Reads the mappings again. Returns true if any executable file came or went.
-    pub fn refresh(&mut self, tracee: &Tracee) -> io::Result<bool> {
+    /// Reads the mappings again.
+    pub fn refresh(&mut self, tracee: &Tracee) -> io::Result<()> {
         let maps = mappings(tracee.pid().as_raw())?;
         let mut all: Vec<Image> = Vec::new();
         for first in maps.iter().filter(|m| m.path.starts_with('/') || m.path == "[vdso]") {
@@ -105,15 +132,18 @@ impl Images {
                 continue;
             }
             let end = same.iter().map(|m| m.end).max().unwrap_or(first.end);
-            if let Some((base, functions)) = self.parse(tracee, first) {
-                let bias = first.start.wrapping_sub(base);
-                all.push(Image { path: first.path.clone(), start: first.start, end, bias, functions });
+            if let Some(file) = self.parse(tracee, first) {
+                let bias = first.start.wrapping_sub(file.base);
+                let parts = same.iter().map(|m| (m.start, m.end)).collect();
+                let mut hasher = DefaultHasher::new();
+                same.hash(&mut hasher);
+                let layout = hasher.finish();
+                let (path, start) = (first.path.clone(), first.start);
+                all.push(Image { path, start, end, bias, parts, layout, file });
             }
         }
-        let key = |i: &Image| (i.path.clone(), i.start, i.end);
-        let changed = !all.iter().map(key).eq(self.all.iter().map(key));
         self.all = all;
-        Ok(changed)
+        Ok(())
     }
 
     /// The image at `address`.
@@ -134,7 +164,7 @@ impl Images {
         }
     }
 
-    fn parse(&mut self, tracee: &Tracee, first: &Mapping) -> Option<(u64, Vec<Function>)> {
+    fn parse(&mut self, tracee: &Tracee, first: &Mapping) -> Option<Rc<File>> {
         if let Some(found) = self.parsed.get(&first.path) {
             return Some(found.clone());
         }
@@ -146,14 +176,13 @@ impl Images {
             bytes.truncate(got);
             bytes
         };
-        let parsed = parse_elf(&bytes)?;
+        let parsed = Rc::new(parse_elf(&bytes)?);
         self.parsed.insert(first.path.clone(), parsed.clone());
         Some(parsed)
     }
 }
 
-/// The lowest link-time address, and the functions by address.
-fn parse_elf(bytes: &[u8]) -> Option<(u64, Vec<Function>)> {
+fn parse_elf(bytes: &[u8]) -> Option<File> {
     let file = object::File::parse(bytes).ok()?;
     let base = file.segments().map(|s| s.address()).min()? & !0xfff;
     let mut functions = functions(&file);
@@ -166,7 +195,27 @@ fn parse_elf(bytes: &[u8]) -> Option<(u64, Vec<Function>)> {
         }
     }
     functions.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
-    Some((base, functions))
+    let mut described = described(&file).unwrap_or_default();
+    described.sort_unstable();
+    Some(File { base, functions, described })
+}
+
+/// The ranges of all FDEs, read by gimli: independent of the unwinder under test.
+fn described(file: &object::File) -> Option<Vec<(u64, u64)>> {
+    let section = file.section_by_name(".eh_frame")?;
+    let data = section.uncompressed_data().ok()?;
+    let eh_frame = EhFrame::new(&data, LittleEndian);
+    let bases = BaseAddresses::default().set_eh_frame(section.address());
+    let mut entries = eh_frame.entries(&bases);
+    let mut ranges = Vec::new();
+    while let Ok(Some(entry)) = entries.next() {
+        if let CieOrFde::Fde(partial) = entry
+            && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
+        {
+            ranges.push((fde.initial_address(), fde.initial_address() + fde.len()));
+        }
+    }
+    Some(ranges)
 }
 
 fn functions(file: &object::File) -> Vec<Function> {

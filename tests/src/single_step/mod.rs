@@ -6,7 +6,8 @@
 
 pub mod image;
 pub mod instruction;
-//pub mod oracle;
+pub mod oracle;
 pub mod shadow;
 pub mod stepper;
 pub mod tracee;
+pub mod walker;

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::io;
 
 use nix::unistd::Pid;
-use unwind::{End, Frame};
+use unwind::{End, FoundBy, Frame};
 
 use super::image::Images;
+use super::shadow::Entry;
 use super::stepper::{Moment, Observer, describes_its_landing};
 use super::tracee::Tracee;
 use super::walker::Walker;
@@ -19,10 +20,12 @@ const REWRITERS: [&str; 4] =
 /// A place whose call frame information is wrong in the file itself: no unwinder can know better.
 #[derive(Clone, Copy, Debug)]
 pub struct Hole {
-    /// File name as mapped.
+    /// What the file's name begins with.
     pub file: &'static str,
     /// Function.
     pub function: &'static str,
+    /// First bytes of the instructions it is about; empty: all of the function.
+    pub code: &'static [&'static [u8]],
     /// What the file says and what is true.
     pub reason: &'static str,
 }
@@ -32,6 +35,8 @@ pub struct Hole {
 pub struct Mismatch {
     /// The instruction at which it was found.
     pub pc: u64,
+    /// File and function the instruction is in.
+    pub function: String,
     /// How often it was found there.
     pub count: u64,
     /// The instruction, both stacks and the registers, for people.
@@ -49,6 +54,9 @@ pub struct Verdict {
     pub mismatches: BTreeMap<u64, Mismatch>,
     /// Stacks that were wrong at named holes, by function.
     pub holes: BTreeMap<&'static str, u64>,
+    /// Stacks through code without any call frame information, where the unwinder guessed wrong, said that
+    /// it guessed, or gave up; by function.
+    pub undescribed: BTreeMap<String, u64>,
     /// Stacks that describe the landing of a jump in progress, by function.
     pub landings: BTreeMap<String, u64>,
     /// Stacks with a return address that the exception unwinder had rewritten.
@@ -61,11 +69,20 @@ impl Verdict {
         self.mismatches.values().map(|m| m.count).sum()
     }
 
-    /// The first mismatches, for a failure message.
-    pub fn report(&self, places: usize) -> String {
+    /// The mismatches by function, each with its first place in full, for a failure message.
+    pub fn report(&self, functions: usize) -> String {
+        let mut by_function: BTreeMap<&str, (u64, BTreeMap<u64, &Mismatch>)> = BTreeMap::new();
+        for mismatch in self.mismatches.values() {
+            let entry = by_function.entry(&mismatch.function).or_default();
+            entry.0 += mismatch.count;
+            entry.1.insert(mismatch.pc, mismatch);
+        }
         let mut text = String::new();
-        for mismatch in self.mismatches.values().take(places) {
-            let _ = writeln!(text, "{} times at {}", mismatch.count, mismatch.text);
+        for (function, (count, places)) in by_function.into_iter().take(functions) {
+            let _ = writeln!(text, "{function}: {count} wrong at {} instructions", places.len());
+            if let Some(first) = places.values().next() {
+                let _ = writeln!(text, "{}", first.text);
+            }
         }
         text
     }
@@ -76,6 +93,7 @@ struct Undecided {
     pc: u64,
     function: String,
     found: Vec<Frame>,
+    end: End,
     text: String,
 }
 
@@ -111,34 +129,61 @@ impl<'h> Oracle<'h> {
     }
 
     fn mismatch(&mut self, pc: u64, text: String) {
-        let entry = self.verdict.mismatches.entry(pc).or_insert(Mismatch { pc, count: 0, text });
+        let entry = self.verdict.mismatches.entry(pc).or_insert_with(|| {
+            let function = function_of(&text).to_string();
+            Mismatch { pc, function, count: 0, text }
+        });
         entry.count += 1;
     }
 
-    /// True if `found` is the shadow stack seen from `moment`, rewritten return addresses allowed where the
-    /// exception unwinder runs.
-    fn agrees(&mut self, moment: &Moment<'_>, end: End) -> bool {
-        let mut found = self.found.iter();
-        let leaf = found.next().is_some_and(|f| f.is_exact() && f.address() == moment.registers.rip);
-        if !leaf || !end.is_complete() {
-            return false;
-        }
+    /// How many frames agree from the leaf on, and whether the whole stack does: every frame, no frame more, and
+    /// the end. Rewritten return addresses are allowed where the exception unwinder runs.
+    fn agreement(&mut self, moment: &Moment<'_>, end: End) -> (usize, bool) {
         let mut rewritten = false;
-        for entry in moment.shadow.entries() {
-            let Some(frame) = found.next() else { return false };
-            if frame.is_exact() != entry.exact {
-                return false;
+        let leaf = Entry { slot: 0, address: moment.registers.rip, exact: true };
+        let mut expected = std::iter::once(leaf).chain(moment.shadow.entries());
+        for (depth, frame) in self.found.iter().enumerate() {
+            let Some(entry) = expected.next() else { return (depth, false) };
+            let same = frame.address() == entry.address;
+            let in_memory = || moment.tracee.word(entry.slot) == Some(frame.address());
+            if frame.is_exact() != entry.exact || !same && !(is_in(moment, &REWRITERS) && in_memory()) {
+                return (depth, false);
             }
-            if frame.address() != entry.address {
-                let in_memory = moment.tracee.word(entry.slot) == Some(frame.address());
-                if !in_memory || !is_in(moment, &REWRITERS) {
-                    return false;
-                }
-                rewritten = true;
-            }
+            rewritten |= !same;
         }
         self.verdict.rewritten += u64::from(rewritten);
-        found.next().is_none()
+        (self.found.len(), expected.next().is_none() && end.is_complete())
+    }
+
+    /// The named hole among the first `depth` frames, which agree: what went wrong behind them is its fault.
+    fn hole(&self, moment: &Moment<'_>, depth: usize) -> Option<&'h Hole> {
+        self.found[..depth].iter().find_map(|frame| {
+            let pc = frame.address();
+            let image = moment.images.at(pc)?;
+            let (function, _) = image.function(if frame.is_exact() { pc } else { pc - 1 })
+                .or_else(|| image.function(pc))?;
+            let mut bytes = [0; 8];
+            let got = moment.tracee.read(pc, &mut bytes);
+            let here = |code: &&[u8]| frame.is_exact() && bytes[..got].starts_with(code);
+            let fits = |h: &&Hole| {
+                h.function == function && image.name().starts_with(h.file)
+                    && (h.code.is_empty() || h.code.iter().any(here))
+            };
+            self.holes.iter().find(fits)
+        })
+    }
+
+    /// The function without call frame information among the first `depth` frames, which agree, if the unwinder
+    /// does not claim to know better: it marked what it found there, or gave up.
+    fn undescribed(&self, moment: &Moment<'_>, depth: usize, end: End) -> Option<String> {
+        let at = self.found[..depth].iter().position(|frame| {
+            let image = moment.images.at(frame.address());
+            image.is_some_and(|image| !image.describes(frame.lookup_address()))
+        })?;
+        let marked = self.found.iter().skip(at + 1).take(1).any(|frame| frame.found_by() != FoundBy::Cfi);
+        let gave_up = at + 1 == self.found.len() && !end.is_complete();
+        let place = moment.images.describe(self.found[at].address());
+        (marked || gave_up).then(|| function_of(&place).to_string())
     }
 
     fn describe(&self, moment: &Moment<'_>, end: End) -> String {
@@ -173,20 +218,24 @@ impl Observer for Oracle<'_> {
         let end = self.walker.walk(moment.tracee, moment.registers, &mut self.found);
         self.verdict.compared += 1;
         self.verdict.frames += self.found.len() as u64;
-        if self.agrees(moment, end) {
+        let (depth, whole) = self.agreement(moment, end);
+        if whole {
             return;
         }
-        let pc = moment.registers.rip;
-        let place = moment.images.at(pc).and_then(|i| i.function(pc).map(|(name, _)| (i.name(), name)));
-        let (file, function) = place.unwrap_or(("", ""));
-        if let Some(hole) = self.holes.iter().find(|h| h.function == function && file.starts_with(h.file)) {
+        if let Some(hole) = self.hole(moment, depth) {
             *self.verdict.holes.entry(hole.function).or_default() += 1;
             return;
         }
+        if let Some(function) = self.undescribed(moment, depth, end) {
+            *self.verdict.undescribed.entry(function).or_default() += 1;
+            return;
+        }
+        let pc = moment.registers.rip;
+        let function = moment.images.at(pc).and_then(|i| i.function(pc)).map_or("", |(name, _)| name);
         let text = self.describe(moment, end);
-        if describes_its_landing(function) && end.is_complete() {
+        if describes_its_landing(function) {
             let found = self.found.clone();
-            let one = Undecided { pc, function: function.to_string(), found, text };
+            let one = Undecided { pc, function: function.to_string(), found, end, text };
             self.undecided.entry(moment.thread).or_default().push(one);
         } else {
             self.mismatch(pc, text);
@@ -195,16 +244,24 @@ impl Observer for Oracle<'_> {
 
     fn landed(&mut self, moment: &Moment<'_>) {
         for one in self.undecided.remove(&moment.thread).unwrap_or_default() {
-            let mut rest = one.found.iter().skip(1);
+            self.found = one.found;
+            let mut rest = self.found.iter().skip(1);
             let there = rest.next().is_some_and(|f| f.address() == moment.registers.rip);
             let entries = moment.shadow.entries().map(|e| (e.address, e.exact));
-            if there && entries.eq(rest.map(|f| (f.address(), f.is_exact()))) {
+            let same = there && entries.eq(rest.map(|f| (f.address(), f.is_exact())));
+            if same && (one.end.is_complete() || self.hole(moment, self.found.len()).is_some()) {
                 *self.verdict.landings.entry(one.function).or_default() += 1;
             } else {
                 self.mismatch(one.pc, one.text);
             }
         }
     }
+}
+
+/// `file!function` of a text that begins `address file!function+offset`.
+fn function_of(text: &str) -> &str {
+    let place = text.split_whitespace().nth(1).unwrap_or("");
+    if place.contains('!') { place.split('+').next().unwrap_or("") } else { place }
 }
 
 fn is_in(moment: &Moment<'_>, functions: &[&str]) -> bool {
