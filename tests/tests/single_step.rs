@@ -1,4 +1,6 @@
 //! After every instruction, the stack the unwinder finds equals the shadow stack.
+//!
+//! `SELFWIND_STEPS=long` runs every part of every workload several times, under each source of rules.
 
 use std::ffi::OsStr;
 
@@ -7,12 +9,18 @@ use selfwind_tests::single_step::oracle::{Hole, Oracle, Verdict};
 use selfwind_tests::single_step::stepper::{Plan, Stepper, Summary};
 use selfwind_tests::single_step::tracee::Tracee;
 use selfwind_tests::single_step::walker::{Rules, Walker};
-use selfwind_tests::target::Target;
+use selfwind_tests::target::{Target, is_installed};
 
+/// lea -8(%r10),%rsp; ret
+const REALIGNED_EPILOGUE: &[&[u8]] = &[&[0x49, 0x8d, 0x62, 0xf8], &[0xc3]];
+const REALIGNED: &str = "gcc 12: behind `pop %rbp` of a realigned frame the rows still look for rbp at (rbp)";
+
+/// Everything known to be wrong in the files themselves, place by place.
 const HOLES: &[Hole] = &[
     Hole {
         file: "libc.so.6",
         function: "clone3",
+        // test %rax,%rax; jl; je
         code: &[&[0x48, 0x85, 0xc0], &[0x7c], &[0x74]],
         reason: "between the system call and its branch the child runs under the parent's rows",
     },
@@ -23,32 +31,123 @@ const HOLES: &[Hole] = &[
         reason: "entered by a return: nothing describes the byte before it, and its rows claim a caller",
     },
     Hole {
-        file: "steps",
-        function: "realigned_alloca",
-        code: &[&[0x49, 0x8d, 0x62, 0xf8], &[0xc3]],
-        reason: "gcc 12: behind `pop %rbp` of a realigned frame the rows still look for rbp at (rbp)",
+        file: "libc.so.6",
+        function: "swapcontext",
+        // From the load of rsp to the return: mov disp(%rdx),%reg; push %rcx; xor %eax,%eax; ret
+        code: &[
+            &[0x48, 0x8b, 0x9a],
+            &[0x48, 0x8b, 0x6a],
+            &[0x48, 0x8b, 0x72],
+            &[0x48, 0x8b, 0x7a],
+            &[0x48, 0x8b, 0x8a],
+            &[0x48, 0x8b, 0x92],
+            &[0x4c, 0x8b],
+            &[0x51],
+            &[0x31, 0xc0],
+            &[0xc3],
+        ],
+        reason: "on the new stack the rows expect a return address that is pushed later, and the first one \
+                 pushed is a function's first byte",
     },
+    Hole { file: "steps", function: "realigned", code: REALIGNED_EPILOGUE, reason: REALIGNED },
+    Hole { file: "steps", function: "realigned_alloca", code: REALIGNED_EPILOGUE, reason: REALIGNED },
 ];
 
-fn step(target: &Target, arguments: &[&str], rules: Rules) -> (Summary, Verdict) {
-    let program = target.build();
-    let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
-    let mut tracee = Tracee::start(&program, &arguments, &[("LD_BIND_NOT", "1")]).unwrap();
+/// One program under one source of rules.
+struct Case<'a> {
+    target: Target,
+    arguments: &'a [&'a str],
+    rules: Rules,
+    /// Its exit status.
+    status: i32,
+    /// Fewer instructions than this would mean that the program did not do its work.
+    least: u64,
+}
+
+fn is_long() -> bool {
+    std::env::var_os("SELFWIND_STEPS").is_some_and(|value| value == "long")
+}
+
+fn step(case: &Case<'_>, rules: Rules) -> (Summary, Verdict) {
+    let program = case.target.build();
+    let mut arguments: Vec<&OsStr> = case.arguments.iter().map(OsStr::new).collect();
+    if is_long() && arguments.len() == 2 {
+        arguments = vec![OsStr::new("fljsatc"), OsStr::new("4")];
+    }
+    // Every call goes through the lazy resolver again.
+    let mut tracee = Tracee::start(&program, &arguments, &[("LD_BIND_NOT", "1")]).expect("ptrace");
     let plan = Plan { limit: u64::MAX, inject: Some((Signal::SIGUSR1, 997)) };
     let mut oracle = Oracle::new(Walker::new(rules), HOLES);
-    let begin = std::time::Instant::now();
-    let summary = Stepper::new(&tracee, plan).run(&mut oracle).unwrap();
-    let verdict = oracle.finish();
-    println!("{summary:?} {:?}", begin.elapsed());
-    println!("{}", tracee.output().unwrap());
-    println!("compared {} frames {} wrong {} places {} holes {:?} landings {:?} rewritten {}", verdict.compared, verdict.frames, verdict.wrong(),verdict.mismatches.len(), verdict.holes, (&verdict.undescribed, &verdict.landings), verdict.rewritten);
-    (summary, verdict)
+    let summary = Stepper::new(&tracee, plan).run(&mut oracle).expect("ptrace");
+    println!("{}", tracee.output().expect("piped output"));
+    (summary, oracle.finish())
+}
+
+fn check(case: &Case<'_>) {
+    let all = [Rules::OnDemand, Rules::Cached, Rules::Tables];
+    for rules in if is_long() { all.to_vec() } else { vec![case.rules] } {
+        let (summary, verdict) = step(case, rules);
+        println!("{rules:?}: {} instructions, {} stacks, {} frames", summary.instructions, verdict.compared, verdict.frames);
+        println!("{summary:?}");
+        println!("holes {:?}", verdict.holes);
+        println!("landings {:?}, rewritten {} installing {}", verdict.landings, verdict.rewritten, verdict.installing);
+        println!("without CFI {:?}", verdict.undescribed);
+        println!("wrong {}", verdict.wrong());
+        assert!(summary.unexplained.is_empty(), "the shadow stack itself: {:?}", summary.unexplained);
+        assert_eq!(summary.status, Some(case.status));
+        assert!(summary.instructions >= case.least, "{} instructions", summary.instructions);
+        assert_eq!(verdict.wrong(), 0, "{}", verdict.report(4000));
+        let excused: u64 = verdict.undescribed.values().sum();
+        assert!(excused * 1000 < verdict.compared, "{excused} stacks through code without CFI");
+    }
+}
+
+fn steps(variant: &str, flags: &[&str]) -> Target {
+    Target::c("steps").with(variant, &["-lm", "-Wl,-z,lazy"]).with("", flags)
 }
 
 #[test]
-fn c_optimised() {
-    let target = Target::c("steps").named("steps-lazy", &["-lm", "-Wl,-z,lazy"]);
-    let (summary, verdict) = step(&target, &["fljsatc", "1"], Rules::Cached);
-    assert!(summary.unexplained.is_empty());
-    assert_eq!(verdict.wrong(), 0, "{}", verdict.report(60));
+fn gcc_optimised_with_tables() {
+    let target = steps("O2", &[]);
+    check(&Case { target, arguments: &["fljsatc", "1"], rules: Rules::Tables, status: 61, least: 500_000 });
+}
+
+#[test]
+fn gcc_unoptimised_on_demand() {
+    let target = steps("O0", &["-O0"]);
+    check(&Case { target, arguments: &["fjs", "1"], rules: Rules::OnDemand, status: 61, least: 200_000 });
+}
+
+#[test]
+fn gcc_with_frame_pointers() {
+    let target = steps("fp", &["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
+    check(&Case { target, arguments: &["fja", "1"], rules: Rules::Cached, status: 61, least: 200_000 });
+}
+
+#[test]
+fn clang() {
+    if !is_installed("clang") {
+        println!("no clang");
+        return;
+    }
+    let target = steps("lazy", &[]).by("clang");
+    check(&Case { target, arguments: &["fjst", "1"], rules: Rules::Cached, status: 61, least: 200_000 });
+}
+
+#[test]
+fn exceptions() {
+    let target = Target::cpp("steps_throw");
+    check(&Case { target, arguments: &[], rules: Rules::Cached, status: 62, least: 200_000 });
+}
+
+#[test]
+fn hand_written_assembly() {
+    let target = Target::c("steps_crypto");
+    check(&Case { target, arguments: &[], rules: Rules::Cached, status: 64, least: 200_000 });
+}
+
+#[test]
+fn musl() {
+    let target = steps("lazy", &[]).musl();
+    check(&Case { target, arguments: &["fljsat", "1"], rules: Rules::Tables, status: 61, least: 30_000 });
 }

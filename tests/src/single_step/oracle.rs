@@ -9,7 +9,7 @@ use unwind::{End, FoundBy, Frame};
 
 use super::image::Images;
 use super::shadow::Entry;
-use super::stepper::{Moment, Observer, describes_its_landing};
+use super::stepper::{Landing, Moment, Observer, describes_its_landing};
 use super::tracee::Tracee;
 use super::walker::Walker;
 
@@ -61,6 +61,9 @@ pub struct Verdict {
     pub landings: BTreeMap<String, u64>,
     /// Stacks with a return address that the exception unwinder had rewritten.
     pub rewritten: u64,
+    /// Stacks taken while the exception unwinder was overwriting its own frame's saved registers with those of
+    /// the landing pad: nothing between the two can be found any more.
+    pub installing: u64,
 }
 
 impl Verdict {
@@ -88,8 +91,15 @@ impl Verdict {
     }
 }
 
+/// How long an exception takes to land once its registers are being installed, in instructions.
+const INSTALLATION: u64 = 1000;
+
 /// A stack that agrees with nothing so far: it may describe the landing of the jump its function prepares.
 struct Undecided {
+    /// [`Verdict::compared`] when it was taken.
+    at: u64,
+    /// Taken in the exception unwinder.
+    installing: bool,
     pc: u64,
     function: String,
     found: Vec<Frame>,
@@ -186,6 +196,30 @@ impl<'h> Oracle<'h> {
         (marked || gave_up).then(|| function_of(&place).to_string())
     }
 
+    /// Whether the exception unwinder runs: in one of its functions, or in a callee that has no name.
+    fn is_installing(&self, moment: &Moment<'_>) -> bool {
+        let mut entries = moment.shadow.entries().map(|e| (e.address, e.exact));
+        let interrupted = entries.by_ref().find(|e| e.1).map(|e| e.0);
+        // Seen from a handler, too, the interrupted code counts.
+        let here = interrupted.unwrap_or(moment.registers.rip);
+        let caller = match interrupted {
+            Some(_) => entries.next(),
+            None => moment.shadow.entries().next().map(|e| (e.address, e.exact)),
+        };
+        let nameless = moment.images.at(here).is_some_and(|i| i.function(here).is_none());
+        is_at(moment, here, &REWRITERS) || nameless && caller.is_some_and(|c| is_at(moment, c.0, &REWRITERS))
+    }
+
+    /// Whether an undecided stack describes this landing: the place, and everything behind it.
+    fn describes(&mut self, one: &Undecided, landing: &Moment<'_>) -> bool {
+        let mut rest = one.found.iter().skip(1);
+        let there = rest.next().is_some_and(|f| f.address() == landing.registers.rip);
+        let entries = landing.shadow.entries().map(|e| (e.address, e.exact));
+        let same = there && entries.eq(rest.map(|f| (f.address(), f.is_exact())));
+        self.found.clone_from(&one.found);
+        same && (one.end.is_complete() || self.hole(landing, self.found.len()).is_some())
+    }
+
     fn describe(&self, moment: &Moment<'_>, end: End) -> String {
         let images = moment.images;
         let mut text = format!("{}\n  expected:\n", images.describe(moment.registers.rip));
@@ -233,27 +267,37 @@ impl Observer for Oracle<'_> {
         let pc = moment.registers.rip;
         let function = moment.images.at(pc).and_then(|i| i.function(pc)).map_or("", |(name, _)| name);
         let text = self.describe(moment, end);
-        if describes_its_landing(function) {
-            let found = self.found.clone();
-            let one = Undecided { pc, function: function.to_string(), found, end, text };
+        let installing = self.is_installing(moment);
+        if describes_its_landing(function) || installing {
+            let (at, found) = (self.verdict.compared, self.found.clone());
+            let one = Undecided { at, installing, pc, function: function.to_string(), found, end, text };
             self.undecided.entry(moment.thread).or_default().push(one);
         } else {
             self.mismatch(pc, text);
         }
     }
 
-    fn landed(&mut self, moment: &Moment<'_>) {
-        for one in self.undecided.remove(&moment.thread).unwrap_or_default() {
-            self.found = one.found;
-            let mut rest = self.found.iter().skip(1);
-            let there = rest.next().is_some_and(|f| f.address() == moment.registers.rip);
-            let entries = moment.shadow.entries().map(|e| (e.address, e.exact));
-            let same = there && entries.eq(rest.map(|f| (f.address(), f.is_exact())));
-            if same && (one.end.is_complete() || self.hole(moment, self.found.len()).is_some()) {
+    fn landed(&mut self, moment: &Moment<'_>, landing: Landing, origin: u64) {
+        let Some(all) = self.undecided.remove(&moment.thread) else { return };
+        let unwinder = is_at(moment, origin, &REWRITERS) && landing == Landing::Elsewhere;
+        let mut waiting = Vec::new();
+        for one in all {
+            if one.installing {
+                if unwinder {
+                    self.verdict.installing += 1;
+                } else if self.verdict.compared - one.at > INSTALLATION {
+                    self.mismatch(one.pc, one.text);
+                } else {
+                    waiting.push(one);
+                }
+            } else if self.describes(&one, moment) {
                 *self.verdict.landings.entry(one.function).or_default() += 1;
             } else {
                 self.mismatch(one.pc, one.text);
             }
+        }
+        if !waiting.is_empty() {
+            self.undecided.insert(moment.thread, waiting);
         }
     }
 }
@@ -265,7 +309,10 @@ fn function_of(text: &str) -> &str {
 }
 
 fn is_in(moment: &Moment<'_>, functions: &[&str]) -> bool {
-    let pc = moment.registers.rip;
+    is_at(moment, moment.registers.rip, functions)
+}
+
+fn is_at(moment: &Moment<'_>, pc: u64, functions: &[&str]) -> bool {
     let function = moment.images.at(pc).and_then(|i| i.function(pc));
     function.is_some_and(|(name, _)| functions.contains(&name))
 }

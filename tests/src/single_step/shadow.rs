@@ -5,7 +5,11 @@
 //! An entry whose slot lies below the stack pointer is dead, however it got there: by `ret`, by `longjmp`,
 //! by an exception.
 
+use std::collections::VecDeque;
 use std::ops::Range;
+
+/// How many popped return addresses are remembered.
+const TAKEN: usize = 16;
 
 /// One frame boundary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,11 +51,13 @@ impl Context {
 pub struct Shadow {
     running: Context,
     suspended: Vec<Context>,
+    /// Return addresses taken off the stack otherwise than by a return, oldest first.
+    taken: VecDeque<Entry>,
 }
 
 impl Default for Shadow {
     fn default() -> Self {
-        Self { running: Context::new(), suspended: Vec::new() }
+        Self { running: Context::new(), suspended: Vec::new(), taken: VecDeque::new() }
     }
 }
 
@@ -73,6 +79,13 @@ impl Shadow {
         entries.push(Entry { slot: frame, address: restorer, exact: false });
     }
 
+    /// A return set the stack pointer to `sp`: what it used up is gone for good.
+    pub fn returned(&mut self, sp: u64) {
+        let taken = std::mem::take(&mut self.taken);
+        self.prune(sp);
+        self.taken = taken;
+    }
+
     /// The stack pointer is `sp`: drops what is dead.
     pub fn prune(&mut self, sp: u64) {
         while self.running.segments.len() > 1
@@ -80,10 +93,18 @@ impl Shadow {
         {
             self.running.segments.pop();
         }
-        let entries = &mut self.last().entries;
-        while entries.last().is_some_and(|e| e.slot < sp) {
-            entries.pop();
+        while let Some(entry) = self.last().entries.pop_if(|e| e.slot < sp) {
+            if self.taken.len() == TAKEN {
+                self.taken.pop_front();
+            }
+            self.taken.push_back(entry);
         }
+    }
+
+    /// Whether a return through `slot` to `address` undoes a pop: the program took the return address into a
+    /// register and pushed it back, as musl's `sigsetjmp` does.
+    pub fn was_taken(&self, slot: u64, address: u64) -> bool {
+        self.taken.iter().any(|e| e.slot == slot && e.address == address)
     }
 
     /// The live entry at `slot`, if it is the innermost one.

@@ -66,8 +66,17 @@ pub trait Observer {
     fn remapped(&mut self, tracee: &Tracee, images: &Images) -> io::Result<()>;
     /// A thread stands before an instruction.
     fn moment(&mut self, moment: &Moment<'_>);
-    /// The moment now shown was reached by a return or an indirect jump.
-    fn landed(&mut self, moment: &Moment<'_>);
+    /// The moment to be shown next was reached from `origin` by a return or an indirect jump.
+    fn landed(&mut self, moment: &Moment<'_>, landing: Landing, origin: u64);
+}
+
+/// How control reached an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landing {
+    /// By a return to its call.
+    Return,
+    /// By an indirect jump, or by a return to where no call came from.
+    Elsewhere,
 }
 
 /// How to step.
@@ -234,19 +243,17 @@ impl<'a> Stepper<'a> {
         if code.flow == Flow::Syscall && changes_code(&before) {
             self.remap(observer)?;
         }
-        if landed {
+        if let Some(landing) = landed {
             let state = &self.threads[&thread];
-            observer.landed(&moment(self.tracee, &self.images, thread, state));
+            observer.landed(&moment(self.tracee, &self.images, thread, state), landing, before.rip);
         }
         self.show(thread, observer);
         Ok(())
     }
 
-    /// Applies one executed instruction to the shadow stack; true for a return or an indirect jump.
-    fn follow(&mut self, thread: Pid, code: Code, before: &Registers, now: &Registers) -> bool {
-        let Some(state) = self.threads.get_mut(&thread) else {
-            return false;
-        };
+    /// Applies one executed instruction to the shadow stack; how it went on after a return or a jump.
+    fn follow(&mut self, thread: Pid, code: Code, before: &Registers, now: &Registers) -> Option<Landing> {
+        let state = self.threads.get_mut(&thread)?;
         match code.flow {
             Flow::Call if now.rsp == before.rsp.wrapping_sub(8) => {
                 let address = self.tracee.word(now.rsp).unwrap_or(0);
@@ -254,11 +261,12 @@ impl<'a> Stepper<'a> {
                 self.summary.calls += 1;
                 let depth = state.shadow.entries().count();
                 self.summary.depth = self.summary.depth.max(depth);
-                false
+                None
             }
             Flow::Return => {
-                let matching = state.shadow.at(before.rsp).is_some_and(|e| e.address == now.rip);
-                state.shadow.prune(now.rsp);
+                let matching = state.shadow.at(before.rsp).is_some_and(|e| e.address == now.rip)
+                    || state.shadow.was_taken(before.rsp, now.rip);
+                state.shadow.returned(now.rsp);
                 if state.fresh && state.shadow.is_empty() {
                     // makecontext stored the address of its trampoline under the function it starts.
                     let address = self.tracee.word(now.rsp).unwrap_or(0);
@@ -267,20 +275,22 @@ impl<'a> Stepper<'a> {
                 }
                 if matching {
                     self.summary.returns += 1;
-                } else if !code.free {
+                    return Some(Landing::Return);
+                }
+                if !code.free {
                     let place = self.images.describe(before.rip);
                     *self.summary.unexplained.entry(place).or_default() += 1;
                 }
-                true
+                Some(Landing::Elsewhere)
             }
             _ if code.switches && now.rsp.abs_diff(before.rsp) > 8 => {
                 state.fresh = !state.shadow.switch(now.rsp);
                 self.summary.switches += 1;
-                false
+                None
             }
             flow => {
                 state.shadow.prune(now.rsp);
-                flow == Flow::IndirectJump
+                (flow == Flow::IndirectJump).then_some(Landing::Elsewhere)
             }
         }
     }
