@@ -96,7 +96,7 @@ fn check(case: &Case<'_>) {
         assert!(summary.unexplained.is_empty(), "the shadow stack itself: {:?}", summary.unexplained);
         assert_eq!(summary.status, Some(case.status));
         assert!(summary.instructions >= case.least, "{} instructions", summary.instructions);
-        assert_eq!(verdict.wrong(), 0, "{}", verdict.report(4000));
+        assert_eq!(verdict.wrong(), 0, "{}", verdict.report(40));
         let excused: u64 = verdict.undescribed.values().sum();
         assert!(excused * 1000 < verdict.compared, "{excused} stacks through code without CFI");
     }

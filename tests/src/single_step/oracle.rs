@@ -186,14 +186,15 @@ impl<'h> Oracle<'h> {
     /// The function without call frame information among the first `depth` frames, which agree, if the unwinder
     /// does not claim to know better: it marked what it found there, or gave up.
     fn undescribed(&self, moment: &Moment<'_>, depth: usize, end: End) -> Option<String> {
-        let at = self.found[..depth].iter().position(|frame| {
+        let at = (0..depth).find(|&at| {
+            let frame = self.found[at];
             let image = moment.images.at(frame.address());
-            image.is_some_and(|image| !image.describes(frame.lookup_address()))
+            let described = image.is_some_and(|image| image.describes(frame.lookup_address()));
+            let marked = self.found.get(at + 1).is_some_and(|next| next.found_by() != FoundBy::Cfi);
+            let gave_up = at + 1 == self.found.len() && !end.is_complete();
+            !described && (marked || gave_up)
         })?;
-        let marked = self.found.iter().skip(at + 1).take(1).any(|frame| frame.found_by() != FoundBy::Cfi);
-        let gave_up = at + 1 == self.found.len() && !end.is_complete();
-        let place = moment.images.describe(self.found[at].address());
-        (marked || gave_up).then(|| function_of(&place).to_string())
+        Some(function_of(&moment.images.describe(self.found[at].address())).to_string())
     }
 
     /// Whether the exception unwinder runs: in one of its functions, or in a callee that has no name.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
+use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
 use unwind::{End, Frame, Memory, Module, Modules, RuleCache, Section, Table};
 
@@ -159,10 +160,23 @@ fn copy(tracee: &Tracee, image: &Image, rules: Rules) -> Option<Module<'static>>
     module.entry = if module.entry == 0 { 0 } else { module.entry.wrapping_add(shift) };
     module.eh_frame_hdr = module.eh_frame_hdr.map(moved);
     module.eh_frame = module.eh_frame.map(moved);
-    if rules == Rules::Tables {
-        let build_id = elf.build_id.unwrap_or(&[]);
-        let table = unwind::compile::compile(elf.eh_frame?, elf.bias, build_id).ok()?;
-        module.table = Some(Table::from_bytes(Vec::leak(table)).expect("a compiled table is valid"));
+    // Without the search table the section is found through the file, and compiled in every case.
+    if module.eh_frame.is_none() {
+        module.eh_frame = section_of_file(image);
+    }
+    if rules == Rules::Tables || module.eh_frame_hdr.is_none() {
+        module.table = module.eh_frame.and_then(|section| table(section, module.bias));
     }
     Some(module)
+}
+
+fn section_of_file(image: &Image) -> Option<Section<'static>> {
+    let file = std::fs::read(&image.path).ok()?;
+    let section = ElfFile::parse(Vec::leak(file)).ok()?.eh_frame?;
+    Some(Section { bytes: section.bytes, address: section.address.wrapping_add(image.bias) })
+}
+
+fn table(section: Section<'_>, bias: u64) -> Option<Table<'static>> {
+    let table = unwind::compile::compile(section, bias, &[]).ok()?;
+    Some(Table::from_bytes(Vec::leak(table)).expect("a compiled table is valid"))
 }
