@@ -19,7 +19,7 @@ pub struct Recorder {
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self { options: vec!["-F".into(), "499".into()], environment: Vec::new() }
+        Self::at(499)
     }
 }
 
@@ -36,7 +36,8 @@ pub struct Recording {
 impl Recorder {
     /// At this frequency, Hz.
     pub fn at(frequency: u32) -> Self {
-        Self { options: vec!["-F".into(), frequency.to_string().into()], environment: Vec::new() }
+        // Quiet: what then appears on standard error is the program's.
+        Self { options: vec!["-q".into(), "-F".into(), frequency.to_string().into()], environment: Vec::new() }
     }
 
     /// From this source of events.
@@ -68,11 +69,24 @@ impl Recorder {
     }
 }
 
+/// Records `program` and asserts that it behaves as it does alone: exit status, standard output, standard error;
+/// that the accounting adds up, and that the folded output has the weight of the profile.
+pub fn record_unharmed<S: AsRef<OsStr>>(recorder: &Recorder, program: &Path, arguments: &[S]) -> Recording {
+    let mut alone = Command::new(program);
+    let alone = run(alone.args(arguments).envs(recorder.environment.iter().map(|(k, v)| (k, v))));
+    let recording = recorder.record(program, arguments);
+    let shown: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
+    assert_eq!(recording.outcome, alone, "left: recorded, right: alone: {} {shown:?}", program.display());
+    recording.assert_adds_up();
+    recording
+}
+
 impl Recording {
-    /// The program's own words: the recorder's lines on standard error left out.
-    pub fn program_stderr(&self) -> String {
-        let own = |line: &&str| !line.starts_with("selfwind:");
-        self.outcome.stderr.split_inclusive('\n').filter(own).collect()
+    /// Asserts that nothing is unaccounted for and that the folded output weighs what the profile does.
+    pub fn assert_adds_up(&self) {
+        let stats = self.stats();
+        stats.assert_adds_up();
+        assert_eq!(self.folded().total(), stats.number("weight"), "total of the folded output");
     }
 
     /// `selfwind stats --json`.

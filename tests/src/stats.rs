@@ -16,4 +16,46 @@ impl Stats {
     pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_else(|| panic!("stats has no number {name}: {}", self.0))
     }
+
+    /// A number under `detail`, by its path.
+    pub fn detail(&self, path: &[&str]) -> u64 {
+        let found = path.iter().fold(&self.0["detail"], |value, name| &value[*name]);
+        found.as_u64().unwrap_or_else(|| panic!("stats has no number detail.{}: {}", path.join("."), self.0))
+    }
+
+    /// The sum of the causes under `detail.NAME`.
+    pub fn causes(&self, name: &str) -> u64 {
+        let causes = self.0["detail"][name].as_object().unwrap_or_else(|| panic!("no detail.{name}: {}", self.0));
+        causes.values().map(|count| count.as_u64().expect("a count")).sum()
+    }
+
+    /// The share of the samples whose stack is whole.
+    pub fn complete(&self) -> f64 {
+        let samples = self.number("samples");
+        let root = self.0["detail"]["ends"]["root"].as_u64().unwrap_or(0);
+        if samples == 0 { 0.0 } else { root as f64 / samples as f64 }
+    }
+
+    /// The executables of the process images, in the order of the profile, with their samples.
+    pub fn executables(&self) -> Vec<(String, u64)> {
+        let images = self.0["detail"]["by_process"].as_array().expect("detail.by_process");
+        let name = |path: &Value| path.as_str().unwrap_or("").rsplit('/').next().unwrap_or("").to_string();
+        images.iter().map(|i| (name(&i["exe"]), i["samples"].as_u64().unwrap_or(0))).collect()
+    }
+
+    /// Everything that fired must be accounted for: recorded, lost or skipped with a cause, found recorded
+    /// earlier, or cut short by the end of its process. The sums are made here, from the parts.
+    pub fn assert_adds_up(&self) {
+        let (samples, lost) = (self.number("samples"), self.number("lost"));
+        let part = |name| self.detail(&["accounting", name]);
+        let accounted = samples + lost + part("skipped") + part("earlier") + part("cut_short");
+        assert_eq!(part("fired"), accounted, "fired = samples + lost + skipped + ...: {:#}", self.0);
+        assert_eq!(lost, self.causes("lost"), "lost by cause: {:#}", self.0);
+        assert_eq!(part("skipped"), self.causes("skipped"), "skipped by cause: {:#}", self.0);
+        assert_eq!(samples, self.causes("ends"), "every stack has one end: {:#}", self.0);
+        assert_eq!(samples, self.causes("sources"), "every sample has one source: {:#}", self.0);
+        let images = self.executables().iter().map(|(_, samples)| samples).sum::<u64>();
+        assert_eq!(samples, images, "samples by process image: {:#}", self.0);
+        assert!(self.number("weight") >= samples, "a sample stands for at least one period: {:#}", self.0);
+    }
 }

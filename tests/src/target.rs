@@ -62,6 +62,11 @@ impl Target {
         self.by("musl-gcc")
     }
 
+    /// Whether it is built against musl.
+    pub fn is_musl(&self) -> bool {
+        self.compiler == "musl-gcc"
+    }
+
     /// Statically linked.
     pub fn fixed(self) -> Self {
         self.with("static", &["-static"])
@@ -117,7 +122,7 @@ impl Target {
             return command;
         }
         // Libraries come after what needs them.
-        let (libraries, flags): (Vec<_>, Vec<_>) = self.flags.iter().partition(|f| f.starts_with("-l"));
+        let (libraries, flags): (Vec<_>, Vec<_>) = self.flags.iter().partition(|f| f.starts_with("-l") || f.ends_with(".so"));
         command.args(flags).arg("-I").arg(sources()).arg(source).arg("-o").arg(output).args(libraries);
         command
     }

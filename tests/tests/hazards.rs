@@ -1,0 +1,363 @@
+//! Each hazard program behaves the same with and without the profiler: same words, same end; and its profile
+//! shows what it did and adds up.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
+use selfwind_tests::target::{Target, directory};
+
+/// Records `target` and asserts that these functions are in the profile.
+fn hazard(target: &Target, arguments: &[&str], functions: &[&str]) -> Recording {
+    hazard_by(&Recorder::default(), target, arguments, functions)
+}
+
+fn hazard_by(recorder: &Recorder, target: &Target, arguments: &[&str], functions: &[&str]) -> Recording {
+    let recording = record_unharmed(recorder, &target.build(), arguments);
+    assert_functions(&recording, functions);
+    recording
+}
+
+fn assert_functions(recording: &Recording, functions: &[&str]) {
+    let folded = recording.folded();
+    for function in functions {
+        assert!(folded.inclusive(function) > 0, "{function} is not in {folded:?}");
+    }
+}
+
+/// The share of whole stacks, and that their outermost functions are those a thread begins with.
+fn assert_complete(recording: &Recording, share: f64) {
+    let (stats, folded) = (recording.stats(), recording.folded());
+    assert!(stats.complete() >= share, "complete {:.3}: {:#}", stats.complete(), stats.0["detail"]["ends"]);
+    assert!(folded.rooted() >= share, "rooted {:.3}: {:?}", folded.rooted(), folded.roots());
+}
+
+/// glibc and musl: the same program, the same promise.
+fn both(name: &str) -> [Target; 2] {
+    [Target::c(name), Target::c(name).musl()]
+}
+
+#[test]
+fn cpu_shares() {
+    for target in both("cpu_shares") {
+        let recording = hazard(&target, &[], &["share_40", "share_30", "share_20", "share_10"]);
+        let folded = recording.folded();
+        for (function, percent) in [("share_40", 40.0), ("share_30", 30.0), ("share_20", 20.0), ("share_10", 10.0)] {
+            let found = 100.0 * folded.inclusive(function) as f64 / folded.total() as f64;
+            assert!((found - percent).abs() <= 3.0, "{function} {found:.1} %, {percent} % used");
+        }
+        // Three seconds of CPU time at 499 Hz.
+        let weight = recording.stats().number("weight") as f64;
+        assert!((weight - 3.0 * 499.0).abs() < 0.05 * 3.0 * 499.0, "weight {weight}");
+    }
+    assert_complete(&Recorder::default().record(&Target::c("cpu_shares").build(), &[""; 0]), 0.99);
+}
+
+#[test]
+fn fork() {
+    for target in both("fork") {
+        let recording = hazard(&target, &[], &["parent_work", "child_work", "grandchild_work"]);
+        let folded = recording.folded();
+        for function in ["parent_work", "child_work", "grandchild_work"] {
+            let share = folded.inclusive(function) as f64 / folded.total() as f64;
+            assert!((share - 1.0 / 3.0).abs() < 0.05, "{function} {share:.3}");
+        }
+        assert_eq!(recording.stats().number("processes"), 3);
+    }
+}
+
+#[test]
+fn fork_storm() {
+    for target in both("fork_storm") {
+        let recording = hazard(&target, &[], &["background_work", "storm_child_work"]);
+        assert_eq!(recording.stats().number("processes"), 201);
+    }
+}
+
+#[test]
+fn exec() {
+    for target in both("exec") {
+        for mode in ["chain", "threads", "raw", "fails"] {
+            hazard(&target, &[mode], &["before_exec", "after_exec"]);
+        }
+        hazard(&target, &["pending"], &["after_exec"]);
+        let image = Target::c("static_image").fixed().build();
+        hazard(&target, &["static", &image.display().to_string()], &[]);
+    }
+}
+
+#[test]
+fn exec_storm_at_a_high_rate() {
+    hazard_by(&Recorder::at(9999), &Target::c("exec"), &["chain"], &["before_exec", "after_exec"]);
+}
+
+#[test]
+fn vfork() {
+    for target in both("vfork") {
+        let recording = hazard(&target, &[], &["vfork_parent_work"]);
+        // The children burn in the parent's memory and must not pass for it: 200 of 500 ms are theirs.
+        let folded = recording.folded();
+        let parent = folded.inclusive("vfork_parent_work") as f64 / 499.0;
+        assert!((0.25..0.36).contains(&parent), "{parent:.3} s of 0.3 s");
+    }
+}
+
+#[test]
+fn posix_spawn() {
+    for target in both("posix_spawn") {
+        let recording = hazard(&target, &[], &["spawner_work", "spawned_work"]);
+        let spawned = recording.folded().inclusive("spawned_work") as f64 / 499.0;
+        assert!((0.26..0.34).contains(&spawned), "{spawned:.3} s of 0.3 s");
+    }
+}
+
+#[test]
+fn shell_out() {
+    for target in both("shell_out") {
+        let recording = hazard(&target, &[], &["shell_out_work"]);
+        let stats = recording.stats();
+        let shells = stats.executables().iter().filter(|(name, _)| name == "dash" || name == "bash").count();
+        assert!(shells >= 3, "{:?}", stats.executables());
+    }
+}
+
+#[test]
+fn dlopen_churn() {
+    for (target, plugin) in [
+        (Target::c("dlopen_churn"), Target::c("plugin")),
+        (Target::c("dlopen_churn").musl(), Target::c("plugin").musl()),
+    ] {
+        let kind = target.build().file_name().expect("a file").to_string_lossy().into_owned();
+        let plugins: Vec<String> = (0..3)
+            .map(|n| plugin.clone().shared(&format!("{kind}-plugins/plugin{n}.so")).build().display().to_string())
+            .collect();
+        let plugins: Vec<&str> = plugins.iter().map(String::as_str).collect();
+        let recording = hazard_by(&Recorder::at(1999), &target, &plugins, &["host_work", "plugin_work"]);
+        let folded = recording.folded();
+        let (inside, all) = (folded.nested("churn", "plugin_work"), folded.inclusive("plugin_work"));
+        assert!(inside * 100 >= all * 95, "{inside} of {all} stacks go from the plugin to its host");
+    }
+}
+
+#[test]
+fn dlopen_runpath() {
+    let hidden = Target::c("runpath_hidden");
+    hidden.clone().shared("runpath/program/libhidden_program.so").build();
+    hidden.clone().shared("runpath/library/libhidden_library.so").build();
+    hidden.clone().shared("runpath/library/libhidden_unreachable.so").build();
+    let library = directory().join("runpath/library").display().to_string();
+    let program = directory().join("runpath/program").display().to_string();
+    let asker = Target::c("runpath_asker")
+        .with("", &["-Wl,--enable-new-dtags", &format!("-Wl,-rpath,{library}"), "-Wl,-soname,libasker.so"])
+        .shared("runpath/libasker.so")
+        .build();
+    let target = Target::c("dlopen_runpath").named(
+        "runpath/dlopen_runpath",
+        &[
+            "-Wl,--enable-new-dtags",
+            &format!("-Wl,-rpath,{program}"),
+            &format!("-Wl,-rpath-link,{library}"),
+            &asker.display().to_string(),
+            &format!("-Wl,-rpath,{}", directory().join("runpath").display()),
+        ],
+    );
+    let recording = hazard(&target, &[], &["hidden_work"]);
+    assert_eq!(recording.outcome.stdout, "program 31\nlibrary 31\nunreachable 0\n");
+}
+
+#[test]
+fn thread_churn() {
+    for target in both("thread_churn") {
+        let recording = hazard(&target, &[], &["churn_main_work"]);
+        assert_eq!(recording.stats().number("threads"), 3001);
+    }
+}
+
+#[test]
+fn sigaltstack() {
+    for target in both("sigaltstack") {
+        let recording = hazard(&target, &[], &["altstack_work", "normal_work"]);
+        if !target.is_musl() {
+            // The handler's stack goes on below it, on the other stack.
+            assert!(recording.folded().nested("main", "altstack_work") > 0, "{:?}", recording.folded());
+        }
+    }
+}
+
+#[test]
+fn siglongjmp() {
+    for target in both("siglongjmp") {
+        hazard(&target, &[], &["between_jumps", "after_jumps"]);
+        hazard_by(&Recorder::at(4999), &target, &[], &["after_jumps"]);
+    }
+}
+
+#[test]
+fn own_sigprof() {
+    for target in both("own_sigprof") {
+        for mode in ["itimer", "timer", "query", "reset", "raise"] {
+            hazard(&target, &[mode], &["own_work"]);
+        }
+        hazard(&target, &["raw"], &[]);
+    }
+}
+
+#[test]
+fn own_sigprof_under_the_process_timer() {
+    for mode in ["itimer", "timer", "query", "reset", "raise"] {
+        hazard_by(&Recorder::default().event("itimer"), &Target::c("own_sigprof"), &[mode], &[]);
+    }
+}
+
+#[test]
+fn close_all_fds() {
+    for target in both("close_all_fds") {
+        hazard(&target, &[], &["before_close", "after_close"]);
+    }
+}
+
+#[test]
+fn seccomp() {
+    for mode in ["errno", "kill", "tsync", "strict"] {
+        hazard(&Target::c("seccomp"), &[mode], &["unfiltered_work"]);
+    }
+}
+
+#[test]
+fn coroutine() {
+    let recording = hazard(&Target::c("coroutine"), &[], &["coroutine_work", "scheduler_work"]);
+    let folded = recording.folded();
+    let (below, all) = (folded.nested("coroutine_body", "coroutine_work"), folded.inclusive("coroutine_work"));
+    assert_eq!(below, all, "{folded:?}");
+    assert_complete_stats(&recording, 0.95);
+}
+
+fn assert_complete_stats(recording: &Recording, share: f64) {
+    let stats = recording.stats();
+    assert!(stats.complete() >= share, "complete {:.3}: {:#}", stats.complete(), stats.0["detail"]["ends"]);
+}
+
+#[test]
+fn odd_frames() {
+    let recording = hazard(&Target::c("odd_frames"), &[], &["alloca_work", "vla_work", "realigned_work"]);
+    assert_complete(&recording, 0.99);
+    for (outer, inner) in
+        [("with_alloca", "alloca_work"), ("with_vla", "vla_work"), ("with_realignment", "realigned_work")]
+    {
+        let folded = recording.folded();
+        assert_eq!(folded.nested(outer, inner), folded.inclusive(inner), "{folded:?}");
+    }
+}
+
+#[test]
+fn raw_clone() {
+    for target in both("raw_clone") {
+        hazard(&target, &[], &["creator_work"]);
+    }
+}
+
+#[test]
+fn errno_guard() {
+    for target in both("errno_guard") {
+        hazard_by(&Recorder::at(20_000), &target, &[], &["watch_errno"]);
+        hazard_by(&Recorder::at(20_000).event("itimer"), &target, &[], &["watch_errno"]);
+    }
+}
+
+#[test]
+fn eintr() {
+    for target in both("eintr") {
+        hazard_by(&Recorder::at(1999), &target, &[], &["eintr_work"]);
+    }
+}
+
+#[test]
+fn deep_recursion() {
+    for target in both("deep_recursion") {
+        let recording = hazard(&target, &[], &["deep_leaf", "descend"]);
+        let stats = recording.stats();
+        let deep = stats.0["detail"]["ends"]["depth-limit"].as_u64().unwrap_or(0);
+        assert!(deep > 0 && deep == stats.number("truncated"), "{:#}", stats.0);
+    }
+}
+
+#[test]
+fn exit_status() {
+    for target in both("exit_status") {
+        for how in ["return", "exit", "_exit", "raw", "thread", "main-exits", "abort", "term", "kill", "segv", "sigprof"]
+        {
+            let recording = hazard(&target, &[how], &["exit_work"]);
+            assert_eq!(
+                recording.stats().0["detail"]["exit_status"].as_i64(),
+                Some(i64::from(recording.outcome.status))
+            );
+        }
+    }
+}
+
+#[test]
+fn sigwait() {
+    for target in both("sigwait") {
+        hazard(&target, &[], &["open_work"]);
+    }
+}
+
+#[test]
+fn malloc_storm() {
+    hazard_by(&Recorder::at(9999), &Target::c("malloc_storm"), &[], &["storm_heap", "storm_loader"]);
+}
+
+#[test]
+fn throw() {
+    let recording = hazard_by(&Recorder::at(1999), &Target::cpp("throw"), &[], &["throw_work", "climb"]);
+    assert_complete(&recording, 0.95);
+}
+
+#[test]
+fn exec_shim() {
+    let real = Target::c("cpu_shares").build();
+    let shim = directory().join("exec_shim.sh");
+    std::fs::write(&shim, format!("#!/bin/bash\nexec {} \"$@\"\n", real.display())).expect("writable");
+    run(Command::new("chmod").arg("+x").arg(&shim));
+    let recording = record_unharmed(&Recorder::default(), &shim, &[""; 0]);
+    assert_functions(&recording, &["share_40", "share_10"]);
+    let names: Vec<String> = recording.stats().executables().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["bash", "cpu_shares"]);
+}
+
+#[test]
+fn inert_when_disabled() {
+    let target = Target::c("spin").build();
+    let recording = record_unharmed(&Recorder::default().env("SELFWIND_ENABLE", "0"), &target, &["50"]);
+    assert_eq!(recording.stats().number("samples"), 0);
+}
+
+#[test]
+fn bad_settings_never_break_the_program() {
+    let target = Target::c("spin").build();
+    let agent: PathBuf = selfwind_tests::binary::agent().to_path_buf();
+    let alone = run(Command::new(&target).arg("30"));
+    for (name, value) in [
+        ("SELFWIND_DIR", "/nonexistent/nowhere"),
+        ("SELFWIND_DIR", "relative"),
+        ("SELFWIND_DIR", "/dev/null"),
+        ("SELFWIND_DIR", "/"),
+        ("SELFWIND_FREQ", "0"),
+        ("SELFWIND_FREQ", "-3"),
+        ("SELFWIND_FREQ", "99999999999999999999"),
+        ("SELFWIND_EVENT", "nonsense"),
+        ("SELFWIND_MODE", "sideways"),
+        ("SELFWIND_MAX_STACK", "0"),
+        ("SELFWIND_MAX_STACK", "1000000000"),
+        ("SELFWIND_POOL", "1"),
+        ("SELFWIND_POOL", "18446744073709551615"),
+        ("SELFWIND_SESSION", "xyz"),
+        ("SELFWIND_TABLES", "/nonexistent/tables"),
+    ] {
+        let scratch = selfwind_tests::scratch::Scratch::new();
+        let mut command = Command::new(&target);
+        command.arg("30").env("LD_PRELOAD", &agent).env("XDG_RUNTIME_DIR", scratch.path()).env(name, value);
+        assert_eq!(run(&mut command), alone, "{name}={value}");
+    }
+}
