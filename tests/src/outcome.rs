@@ -11,6 +11,9 @@ use nix::unistd::Pid;
 /// Longer than any program of the tests runs on a slow, shared machine; a program that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(240);
 
+/// Worth a word in the test's output.
+const SLOW: Duration = Duration::from_secs(30);
+
 /// The visible behaviour of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
@@ -45,6 +48,9 @@ pub fn run(command: &mut Command) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
+    if begin.elapsed() > SLOW {
+        eprintln!("{command:?} took {:?}", begin.elapsed());
+    }
     Outcome {
         status: shell_status(status),
         stdout: stdout.join().expect("reader of standard output"),

@@ -13,7 +13,8 @@ static inline uint64_t thread_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Defines `void name(unsigned ms)`: spins for `ms` milliseconds of the calling thread's CPU time. */
+/* Defines `void name(unsigned ms)`: spins for `ms` milliseconds of the calling thread's CPU time. Each has a
+ * constant of its own, so that no compiler folds two into one. */
 #define BURN(name)                                                                                 \
 	__attribute__((noinline)) void name(unsigned ms)                                           \
 	{                                                                                          \
@@ -21,7 +22,7 @@ static inline uint64_t thread_cpu_ns(void)
 		volatile uint64_t x = ms;                                                          \
 		do {                                                                               \
 			for (int i = 0; i < 20000; i++)                                            \
-				x = x * 6364136223846793005u + 1442695040888963407u;               \
+				x = x * 6364136223846793005u + (2 * __COUNTER__ + 1);              \
 		} while (thread_cpu_ns() < until);                                                 \
 	}
 #endif

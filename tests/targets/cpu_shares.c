@@ -8,10 +8,10 @@ BURN(share_30)
 BURN(share_20)
 BURN(share_10)
 
-static void *run_40(void *p) { share_40(1200); return p; }
-static void *run_30(void *p) { share_30(900); return p; }
-static void *run_20(void *p) { share_20(600); return p; }
-static void *run_10(void *p) { share_10(300); return p; }
+static void *run_40(void *p) { share_40(600); return p; }
+static void *run_30(void *p) { share_30(450); return p; }
+static void *run_20(void *p) { share_20(300); return p; }
+static void *run_10(void *p) { share_10(150); return p; }
 
 int main(void)
 {

@@ -47,9 +47,9 @@ fn cpu_shares() {
             let found = 100.0 * folded.inclusive(function) as f64 / folded.total() as f64;
             assert!((found - percent).abs() <= 3.0, "{function} {found:.1} %, {percent} % used");
         }
-        // Three seconds of CPU time at 499 Hz.
+        // One and a half seconds of CPU time at 499 Hz.
         let weight = recording.stats().number("weight") as f64;
-        assert!((weight - 3.0 * 499.0).abs() < 0.05 * 3.0 * 499.0, "weight {weight}");
+        assert!((weight - 1.5 * 499.0).abs() < 0.05 * 1.5 * 499.0, "weight {weight}");
     }
     assert_complete(&Recorder::default().record(&Target::c("cpu_shares").build(), &[""; 0]), 0.99);
 }

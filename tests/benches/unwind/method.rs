@@ -1,0 +1,33 @@
+//! One way to take a stack of the calling thread. A method that cannot be had on this machine is left out, never faked.
+
+use crate::workload::Walkway;
+
+/// Most frames a method may report; stacks of the bench stay well below.
+pub(crate) const MOST: usize = 128;
+
+/// Return addresses, innermost first; the method's own frames may come before the workload's.
+pub(crate) type Stack = [u64; MOST];
+
+/// A peer or ourselves.
+pub(crate) trait Method {
+    /// As printed in the table.
+    fn name(&self) -> &'static str;
+    /// Whether it needs the workload that was compiled with frame pointers.
+    fn needs_frame_pointers(&self) -> bool {
+        false
+    }
+    /// Takes the stack of the calling thread; answers the number of frames.
+    fn capture(&mut self, walkway: &Walkway, stack: &mut Stack) -> usize;
+}
+
+/// All methods that work here, ourselves first.
+pub(crate) fn all() -> Vec<Box<dyn Method>> {
+    let mut methods: Vec<Box<dyn Method>> =
+        vec![Box::new(crate::selfwind::Selfwind::new(true)), Box::new(crate::selfwind::Selfwind::new(false))];
+    methods.extend(crate::libunwind::methods());
+    methods.push(Box::new(crate::libgcc::UnwindBacktrace));
+    methods.push(Box::new(crate::libgcc::Backtrace));
+    methods.push(Box::new(crate::framehop::Framehop::new()));
+    methods.push(Box::new(crate::frame_pointer::FramePointer));
+    methods
+}

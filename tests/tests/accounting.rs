@@ -1,0 +1,73 @@
+//! Every output's total is the weight of the profile, and everything that fired is accounted for: under either
+//! source, at rates the kernel cannot deliver, with a pool too small for what comes, with every thread busy.
+
+use selfwind_tests::folded::Folded;
+use selfwind_tests::recording::{Recorder, Recording, read, record_unharmed};
+use selfwind_tests::target::Target;
+use serde_json::Value;
+
+fn spin(recorder: &Recorder, milliseconds: &str) -> Recording {
+    record_unharmed(recorder, &Target::c("spin").build(), &[milliseconds])
+}
+
+#[test]
+fn every_output_has_the_weight_of_the_profile() {
+    let recording = spin(&Recorder::default(), "300");
+    let weight = recording.stats().number("weight");
+    assert!(weight > 0);
+    for grouping in ["--per-process", "--per-thread"] {
+        let grouped = Folded::parse(&read(&["export", "-f", "folded", grouping], &recording.file));
+        assert_eq!(grouped.total(), weight, "{grouping}");
+    }
+    let report: Value = serde_json::from_str(&read(&["report", "--json"], &recording.file)).expect("JSON");
+    let functions = report["functions"].as_array().expect("functions");
+    let own: u64 = functions.iter().map(|f| f["self"].as_u64().expect("self")).sum();
+    assert_eq!(own, weight, "what all functions used themselves: {report:#}");
+    let lines = read(&["export", "-f", "jsonl"], &recording.file);
+    let samples = lines.lines().map(|l| serde_json::from_str::<Value>(l).expect("one JSON value a line"));
+    let total: u64 = samples.filter_map(|s| s["weight"].as_u64()).sum();
+    assert_eq!(total, weight, "jsonl");
+    let svg = read(&["export", "-f", "flamegraph"], &recording.file);
+    assert!(svg.contains("</svg>") && svg.contains("spin_first"), "a flame graph");
+}
+
+#[test]
+fn three_busy_threads_get_what_they_used() {
+    for source in ["cpu", "itimer", "auto"] {
+        let recording = spin(&Recorder::default().event(source), "400");
+        let stats = recording.stats();
+        // Three threads of 400 ms at 499 Hz.
+        let (weight, due) = (stats.number("weight") as f64, 3.0 * 0.4 * 499.0);
+        assert!((weight - due).abs() < 0.08 * due, "{source}: weight {weight}, due {due}");
+        for function in ["spin_first", "spin_second", "spin_third"] {
+            let share = recording.folded().inclusive(function) as f64 / weight;
+            // One timer for the process hits whoever runs; a timer per thread is exact.
+            let tolerance = if source == "itimer" { 0.2 } else { 0.03 };
+            assert!((share - 1.0 / 3.0).abs() < tolerance, "{source}: {function} {share:.3}");
+        }
+    }
+}
+
+#[test]
+fn a_rate_beyond_the_clock_is_paid_in_weight() {
+    let recording = spin(&Recorder::at(50_000), "200");
+    let stats = recording.stats();
+    let (weight, due) = (stats.number("weight") as f64, 3.0 * 0.2 * 50_000.0);
+    assert!((weight - due).abs() < 0.1 * due, "weight {weight}, due {due}");
+    assert!(stats.number("samples") < stats.number("weight"), "{:#}", stats.0);
+}
+
+#[test]
+fn a_small_pool_loses_by_name_or_not_at_all() {
+    for mode in ["discard", "overwrite"] {
+        let recorder = Recorder::at(9999).env("SELFWIND_POOL", "65536").env("SELFWIND_MODE", mode);
+        spin(&recorder, "400");
+    }
+}
+
+#[test]
+fn rates_from_one_to_the_highest() {
+    for frequency in [1, 99, 997, 20_000, 100_000] {
+        spin(&Recorder::at(frequency), "60");
+    }
+}

@@ -1,0 +1,155 @@
+//! Death in the middle: a killed target leaves everything it committed, a killed recorder leaves the target alone
+//! and a file that can be read.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::outcome::shell_status;
+use selfwind_tests::recording::{Recorder, folded, stats};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::Target;
+
+/// Starts a recording of `spin` and waits until it says that it spins; returns it and the target's id.
+fn start(recorder: &Recorder, scratch: &Scratch, arguments: &[&str]) -> (Child, Pid) {
+    let program = Target::c("spin").build();
+    let mut command = recorder.command(&scratch.join("selfwind.data"), &program, arguments);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn().expect("selfwind runs");
+    let mut said = String::new();
+    let mut pipe = BufReader::new(child.stdout.as_mut().expect("piped"));
+    pipe.read_line(&mut said).expect("a line");
+    assert_eq!(said, "ready\n");
+    let target = wait_for("the target", || child_of(child.id()));
+    (child, target)
+}
+
+fn child_of(parent: u32) -> Option<Pid> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
+}
+
+/// The CPU time of a process, in seconds.
+fn cpu_time(pid: Pid) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    Some(ticks / 100.0)
+}
+
+fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Until the target has used so many seconds of CPU time.
+fn let_run(target: Pid, seconds: f64) -> f64 {
+    wait_for("CPU time", || cpu_time(target).filter(|used| *used >= seconds))
+}
+
+#[test]
+fn a_killed_target_leaves_all_it_committed() {
+    for frequency in [499, 9999] {
+        let scratch = Scratch::new();
+        let (mut recorder, target) = start(&Recorder::at(frequency), &scratch, &[]);
+        let used = let_run(target, 1.0);
+        kill(target, Signal::SIGKILL).expect("our grandchild");
+        assert_eq!(shell_status(recorder.wait().expect("our child")), 137);
+        let file = scratch.join("selfwind.data");
+        let stats = stats(&file);
+        stats.assert_adds_up();
+        // Nothing that was due before the kill is missing: three threads, two processors, CPU timers.
+        let due = used * f64::from(frequency);
+        let weight = stats.number("weight") as f64;
+        assert!(weight >= 0.9 * due, "{weight} of {due} at {frequency} Hz: {:#}", stats.0);
+        let folded = folded(&file);
+        assert_eq!(folded.total(), stats.number("weight"));
+        for function in ["spin_first", "spin_second", "spin_third"] {
+            assert!(folded.inclusive(function) > 0, "{function}: {folded:?}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_recorder_leaves_the_target_unharmed_and_a_readable_file() {
+    let scratch = Scratch::new();
+    let (mut recorder, target) = start(&Recorder::at(999), &scratch, &["6000"]);
+    let_run(target, 1.5);
+    recorder.kill().expect("our child");
+    let mut output = recorder.stdout.take().expect("piped");
+    recorder.wait().expect("our child");
+
+    // The file as the recorder left it.
+    let file = scratch.join("selfwind.data");
+    let stats = stats(&file);
+    assert!(stats.number("samples") > 0, "{:#}", stats.0);
+    assert_eq!(stats.0["detail"]["complete"], false, "{:#}", stats.0);
+    assert_eq!(folded(&file).total(), stats.number("weight"));
+
+    // The target runs to its own end and says its last word; its output is the pipe we hold.
+    assert!(cpu_time(target).is_some(), "the target died with its recorder");
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("the target's output");
+    assert_eq!(rest, "spun\n");
+}
+
+#[test]
+fn an_interrupt_ends_both_in_order() {
+    let scratch = Scratch::new();
+    let (mut recorder, target) = start(&Recorder::at(999), &scratch, &[]);
+    let_run(target, 0.5);
+    // As a terminal does it: to the whole group.
+    nix::sys::signal::killpg(Pid::from_raw(recorder.id() as i32), Signal::SIGINT).expect("our group");
+    assert_eq!(shell_status(recorder.wait().expect("our child")), 130);
+    let stats = stats(&scratch.join("selfwind.data"));
+    assert_eq!(stats.0["detail"]["complete"], true, "{:#}", stats.0);
+    stats.assert_adds_up();
+    assert!(stats.number("samples") > 0);
+}
+
+#[test]
+fn a_stopped_thread_holds_nobody_up() {
+    let scratch = Scratch::new();
+    let (mut recorder, target) = start(&Recorder::at(999), &scratch, &[]);
+    let_run(target, 0.3);
+    kill(target, Signal::SIGSTOP).expect("our grandchild");
+    std::thread::sleep(Duration::from_millis(300));
+    kill(target, Signal::SIGCONT).expect("our grandchild");
+    let before = cpu_time(target).expect("alive");
+    let_run(target, before + 0.3);
+    kill(target, Signal::SIGTERM).expect("our grandchild");
+    assert_eq!(shell_status(recorder.wait().expect("our child")), 143);
+    stats(&scratch.join("selfwind.data")).assert_adds_up();
+}
+
+#[test]
+fn a_new_recording_after_killed_ones_is_whole() {
+    for _ in 0..3 {
+        let scratch = Scratch::new();
+        let (mut recorder, target) = start(&Recorder::at(999), &scratch, &[]);
+        let_run(target, 0.1);
+        recorder.kill().expect("our child");
+        recorder.wait().expect("our child");
+        kill(target, Signal::SIGKILL).expect("orphaned, not reaped by us");
+    }
+    let recording = Recorder::default().record(&Target::c("spin").build(), &["100"]);
+    assert_eq!(recording.outcome.status, 39);
+    recording.assert_adds_up();
+    assert!(recording.stats().number("samples") > 0);
+}
+
+/// A command that runs `selfwind list`.
+#[test]
+fn list_survives_what_the_killed_left_behind() {
+    let output = Command::new(selfwind_tests::binary::selfwind()).arg("list").output().expect("selfwind runs");
+    assert!(output.status.success(), "{output:?}");
+}
