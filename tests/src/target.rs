@@ -25,7 +25,7 @@ pub fn is_installed(compiler: &str) -> bool {
 }
 
 /// Where the sources lie.
-pub fn sources() -> PathBuf {
+fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("targets")
 }
 
@@ -38,6 +38,12 @@ impl Target {
     /// `targets/NAME.c` as a dynamic glibc program, optimised and with debug info.
     pub fn c(name: &str) -> Self {
         Self::new(name, "c", "cc", &["-std=gnu11", "-O2", "-g", "-pthread", "-Wall"])
+    }
+
+    /// `detector/NAME.c`, as a shared object.
+    pub fn preload(name: &str) -> Self {
+        Self::new(&format!("../detector/{name}"), "c", "cc", &["-std=gnu11", "-O2", "-g", "-Wall"])
+            .shared(&format!("{name}.so"))
     }
 
     /// `targets/NAME.cpp`.
@@ -105,7 +111,7 @@ impl Target {
         let temporary = append(&output, ".new");
         let command = self.command(&temporary);
         let line = format!("{command:?}");
-        if fs::read_to_string(&stamp).is_ok_and(|old| old == line) && is_newer(&output, &sources()) {
+        if fs::read_to_string(&stamp).is_ok_and(|old| old == line) && is_newer(&output, &sources().join(&self.source)) {
             return output;
         }
         run(command);
@@ -139,10 +145,10 @@ fn append(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn is_newer(output: &Path, sources: &Path) -> bool {
-    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
-    let newest = fs::read_dir(sources).expect("sources").filter_map(|e| modified(&e.ok()?.path()).ok()).max();
-    modified(output).is_ok_and(|built| built >= newest.unwrap_or(SystemTime::UNIX_EPOCH))
+fn is_newer(output: &Path, source: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let newest = modified(source).max(modified(&sources().join("burn.h")));
+    modified(output) >= newest && output.exists()
 }
 
 fn run(mut command: Command) {

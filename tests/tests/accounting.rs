@@ -31,20 +31,32 @@ fn every_output_has_the_weight_of_the_profile() {
     assert!(svg.contains("</svg>") && svg.contains("spin_first"), "a flame graph");
 }
 
+const SPINNERS: [&str; 3] = ["spin_first", "spin_second", "spin_third"];
+
 #[test]
 fn three_busy_threads_get_what_they_used() {
-    for source in ["cpu", "itimer", "auto"] {
+    for source in ["cpu", "auto"] {
         let recording = spin(&Recorder::default().event(source), "400");
         let stats = recording.stats();
         // Three threads of 400 ms at 499 Hz.
         let (weight, due) = (stats.number("weight") as f64, 3.0 * 0.4 * 499.0);
-        assert!((weight - due).abs() < 0.08 * due, "{source}: weight {weight}, due {due}");
-        for function in ["spin_first", "spin_second", "spin_third"] {
+        assert!((weight - due).abs() < 0.05 * due, "{source}: weight {weight}, due {due}");
+        for function in SPINNERS {
             let share = recording.folded().inclusive(function) as f64 / weight;
-            // One timer for the process hits whoever runs; a timer per thread is exact.
-            let tolerance = if source == "itimer" { 0.2 } else { 0.03 };
-            assert!((share - 1.0 / 3.0).abs() < tolerance, "{source}: {function} {share:.3}");
+            assert!((share - 1.0 / 3.0).abs() < 0.03, "{source}: {function} {share:.3}");
         }
+    }
+}
+
+#[test]
+fn one_timer_for_the_process_finds_all_its_threads() {
+    // One period of this timer is longer than the kernel's tick: it cannot count those that it merges.
+    let recording = spin(&Recorder::at(99).event("itimer"), "800");
+    let (weight, due) = (recording.stats().number("weight") as f64, 3.0 * 0.8 * 99.0);
+    assert!((weight - due).abs() < 0.25 * due, "weight {weight}, due {due}");
+    for function in SPINNERS {
+        // It hits whoever runs when it is due: by chance, not by the clock of each thread.
+        assert!(recording.folded().inclusive(function) > 0, "{function}: {:?}", recording.folded());
     }
 }
 

@@ -68,7 +68,7 @@ fn programs_that_cannot_run() {
     let script = scratch.join("script");
     fs::write(&script, "#!/nonexistent/interpreter\n").expect("ours");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("ours");
-    refuse_in_one_line(at, &["record", "--", "./script"], 127, "./script");
+    refuse_in_one_line(at, &["record", "--", "./script"], 126, "./script");
 }
 
 #[test]

@@ -315,6 +315,14 @@ fn throw() {
 }
 
 #[test]
+fn beside_another_preload() {
+    let other = Target::c("other_preload").shared("other_preload.so").build();
+    for target in [Target::c("malloc_storm"), Target::c("thread_churn"), Target::c("fork")] {
+        hazard_by(&Recorder::default().env("LD_PRELOAD", &other), &target, &[], &[]);
+    }
+}
+
+#[test]
 fn exec_shim() {
     let real = Target::c("cpu_shares").build();
     let shim = directory().join("exec_shim.sh");
