@@ -22,7 +22,10 @@ pub fn selfwind() -> &'static Path {
     PATH.get_or_init(|| match std::env::var_os("SELFWIND_BIN") {
         Some(path) => {
             let path = PathBuf::from(path);
-            assert!(path.is_absolute() && path.exists(), "SELFWIND_BIN is no absolute path of a file: {path:?}");
+            assert!(
+                path.is_absolute() && path.exists(),
+                "SELFWIND_BIN is no absolute path of a file: {path:?}"
+            );
             path
         }
         None => build(),
@@ -33,7 +36,16 @@ fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = target_dir();
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--quiet", "--package", "selfwind", "--bin", "selfwind", "--target-dir"]);
+    command.args([
+        "build",
+        "--release",
+        "--quiet",
+        "--package",
+        "selfwind",
+        "--bin",
+        "selfwind",
+        "--target-dir",
+    ]);
     command.arg(&target).current_dir(workspace());
     let status = command.status().expect("cargo runs");
     assert!(status.success(), "cargo build --release: {status}");

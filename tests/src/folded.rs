@@ -57,9 +57,10 @@ impl Folded {
 
     /// The share of the weight whose stacks begin at a thread's outermost function.
     pub fn rooted(&self) -> f64 {
-        let rooted = self.stacks.iter().filter(|(stack, _)| {
-            stack.first().is_some_and(|f| ROOTS.iter().any(|root| is(f, root)))
-        });
+        let rooted = self
+            .stacks
+            .iter()
+            .filter(|(stack, _)| stack.first().is_some_and(|f| ROOTS.iter().any(|root| is(f, root))));
         share(rooted.map(|(_, weight)| weight).sum(), self.total())
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Hazard programs are built once into the build's target directory ([`target`]), run with and without the
 //! profiler ([`outcome`], [`recording`]), and their profiles read back through the public commands only
-//! ([`stats`], [`folded`]). The single-step oracle ([`single_step`]) and the handler's tracer ([`handler`])
+//! ([`stats`], [`folded`]). The single-step oracle ([`single_step`]) and the handler's tracer ([`handler_trace`])
 //! look inside.
 
 pub mod binary;
 pub mod folded;
+pub mod handler_trace;
 pub mod outcome;
 pub mod recording;
 pub mod scratch;

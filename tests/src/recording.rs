@@ -37,7 +37,10 @@ impl Recorder {
     /// At this frequency, Hz.
     pub fn at(frequency: u32) -> Self {
         // Quiet: what then appears on standard error is the program's.
-        Self { options: vec!["-q".into(), "-F".into(), frequency.to_string().into()], environment: Vec::new() }
+        Self {
+            options: vec!["-q".into(), "-F".into(), frequency.to_string().into()],
+            environment: Vec::new(),
+        }
     }
 
     /// From this source of events.

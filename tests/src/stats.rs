@@ -25,7 +25,8 @@ impl Stats {
 
     /// The sum of the causes under `detail.NAME`.
     pub fn causes(&self, name: &str) -> u64 {
-        let causes = self.0["detail"][name].as_object().unwrap_or_else(|| panic!("no detail.{name}: {}", self.0));
+        let causes =
+            self.0["detail"][name].as_object().unwrap_or_else(|| panic!("no detail.{name}: {}", self.0));
         causes.values().map(|count| count.as_u64().expect("a count")).sum()
     }
 

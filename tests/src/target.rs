@@ -128,7 +128,8 @@ impl Target {
             return command;
         }
         // Libraries come after what needs them.
-        let (libraries, flags): (Vec<_>, Vec<_>) = self.flags.iter().partition(|f| f.starts_with("-l") || f.ends_with(".so"));
+        let (libraries, flags): (Vec<_>, Vec<_>) =
+            self.flags.iter().partition(|f| f.starts_with("-l") || f.ends_with(".so"));
         command.args(flags).arg("-I").arg(sources()).arg(source).arg("-o").arg(output).args(libraries);
         command
     }

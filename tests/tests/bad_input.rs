@@ -84,7 +84,12 @@ fn a_static_program_cannot_be_preloaded() {
 fn outputs_that_cannot_be_written() {
     let scratch = Scratch::new();
     let at = scratch.path();
-    refuse_in_one_line(at, &["record", "-o", "/nonexistent/x.data", "--", "true"], 125, "/nonexistent/x.data");
+    refuse_in_one_line(
+        at,
+        &["record", "-o", "/nonexistent/x.data", "--", "true"],
+        125,
+        "/nonexistent/x.data",
+    );
     refuse_in_one_line(at, &["record", "-o", "/", "--", "true"], 125, "/");
     refuse_in_one_line(at, &["record", "-o", "/proc/version", "--", "true"], 125, "/proc/version");
 }
@@ -125,7 +130,11 @@ fn a_setuid_program_runs_and_is_said_not_to_be_recorded() {
         assert_eq!(outcome.stdout, "at exit\n");
     } else {
         assert_eq!(outcome.status, 125, "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("setuid") || outcome.stderr.contains("set-user-ID"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("setuid") || outcome.stderr.contains("set-user-ID"),
+            "{}",
+            outcome.stderr
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use object::elf::{self, FileHeader64};
-use object::read::elf::{Dyn, ElfFile64, FileHeader};
+use object::read::elf::{ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSymbol, RelocationFlags, RelocationTarget};
 use selfwind_tests::binary::{agent, workspace};
 
@@ -22,7 +22,7 @@ fn dynamic(bytes: &[u8], tag: i64) -> Vec<u64> {
     let endian = header.endian().expect("endianness");
     let sections = header.sections(endian, bytes).expect("sections");
     let (entries, _) = sections.dynamic(endian, bytes).expect("dynamic").expect("a shared object");
-    let found = entries.iter().filter(|e| e.d_tag.get(endian) as i64 == tag);
+    let found = entries.iter().filter(|e| e.d_tag.get(endian) == tag);
     found.map(|e| e.d_val.get(endian)).collect()
 }
 
@@ -73,14 +73,11 @@ fn every_import_is_weak_and_known() {
 fn it_exports_only_what_it_stands_in_front_of() {
     let interposed: BTreeSet<&str> = INTERPOSED.split_whitespace().collect();
     with_agent(|file, _| {
-        let exported: BTreeSet<&str> = file
-            .dynamic_symbols()
-            .filter(|s| s.is_definition())
-            .map(|s| s.name().expect("a name"))
-            .collect();
+        let exported: BTreeSet<&str> =
+            file.dynamic_symbols().filter(|s| s.is_definition()).map(|s| s.name().expect("a name")).collect();
         let strange: Vec<_> = exported.difference(&interposed).collect();
         assert!(strange.is_empty(), "exports {strange:?}");
-        for needed in ["pthread_create", "sigaction", "signal", "dlopen", "dlclose", "execve", "vfork"] {
+        for needed in ["pthread_create", "sigaction", "signal", "dlopen", "dlclose", "execve"] {
             assert!(exported.contains(needed), "does not stand in front of {needed}");
         }
     });
@@ -104,7 +101,12 @@ fn thread_local_storage_is_never_lazy() {
         let relocations = file.dynamic_relocations().into_iter().flatten();
         for (address, relocation) in relocations {
             let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
-            let lazy = [elf::R_X86_64_DTPMOD64, elf::R_X86_64_DTPOFF64, elf::R_X86_64_TLSDESC, elf::R_X86_64_JUMP_SLOT];
+            let lazy = [
+                elf::R_X86_64_DTPMOD64,
+                elf::R_X86_64_DTPOFF64,
+                elf::R_X86_64_TLSDESC,
+                elf::R_X86_64_JUMP_SLOT,
+            ];
             assert!(!lazy.contains(&r_type), "relocation {r_type} at {address:#x}");
             let target = relocation.target();
             let fine = matches!(target, RelocationTarget::Symbol(_) | RelocationTarget::Absolute);
@@ -143,7 +145,8 @@ fn the_handler_calls_no_libc() {
         symbols_of_archive(&fs::read(archive).expect("readable"), &mut defined, &mut wanted);
     }
     // Code that the compiler emits calls for: the agent has its own, hidden, or compiler-builtins'.
-    let from_compiler = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "__udivti3", "_GLOBAL_OFFSET_TABLE_"];
+    let from_compiler =
+        ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "__udivti3", "_GLOBAL_OFFSET_TABLE_"];
     let foreign: Vec<_> = wanted
         .difference(&defined)
         .filter(|name| !name.contains("4core") && !from_compiler.contains(&name.as_str()))

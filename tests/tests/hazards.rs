@@ -43,7 +43,9 @@ fn cpu_shares() {
     for target in both("cpu_shares") {
         let recording = hazard(&target, &[], &["share_40", "share_30", "share_20", "share_10"]);
         let folded = recording.folded();
-        for (function, percent) in [("share_40", 40.0), ("share_30", 30.0), ("share_20", 20.0), ("share_10", 10.0)] {
+        for (function, percent) in
+            [("share_40", 40.0), ("share_30", 30.0), ("share_20", 20.0), ("share_10", 10.0)]
+        {
             let found = 100.0 * folded.inclusive(function) as f64 / folded.total() as f64;
             assert!((found - percent).abs() <= 3.0, "{function} {found:.1} %, {percent} % used");
         }
@@ -130,7 +132,9 @@ fn dlopen_churn() {
     ] {
         let kind = target.build().file_name().expect("a file").to_string_lossy().into_owned();
         let plugins: Vec<String> = (0..3)
-            .map(|n| plugin.clone().shared(&format!("{kind}-plugins/plugin{n}.so")).build().display().to_string())
+            .map(|n| {
+                plugin.clone().shared(&format!("{kind}-plugins/plugin{n}.so")).build().display().to_string()
+            })
             .collect();
         let plugins: Vec<&str> = plugins.iter().map(String::as_str).collect();
         let recording = hazard_by(&Recorder::at(1999), &target, &plugins, &["host_work", "plugin_work"]);
@@ -228,7 +232,8 @@ fn seccomp() {
 fn coroutine() {
     let recording = hazard(&Target::c("coroutine"), &[], &["coroutine_work", "scheduler_work"]);
     let folded = recording.folded();
-    let (below, all) = (folded.nested("coroutine_body", "coroutine_work"), folded.inclusive("coroutine_work"));
+    let (below, all) =
+        (folded.nested("coroutine_body", "coroutine_work"), folded.inclusive("coroutine_work"));
     assert_eq!(below, all, "{folded:?}");
     assert_complete_stats(&recording, 0.95);
 }
@@ -285,8 +290,19 @@ fn deep_recursion() {
 #[test]
 fn exit_status() {
     for target in both("exit_status") {
-        for how in ["return", "exit", "_exit", "raw", "thread", "main-exits", "abort", "term", "kill", "segv", "sigprof"]
-        {
+        for how in [
+            "return",
+            "exit",
+            "_exit",
+            "raw",
+            "thread",
+            "main-exits",
+            "abort",
+            "term",
+            "kill",
+            "segv",
+            "sigprof",
+        ] {
             let recording = hazard(&target, &[how], &["exit_work"]);
             assert_eq!(
                 recording.stats().0["detail"]["exit_status"].as_i64(),

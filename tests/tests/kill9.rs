@@ -150,6 +150,7 @@ fn a_new_recording_after_killed_ones_is_whole() {
 /// A command that runs `selfwind list`.
 #[test]
 fn list_survives_what_the_killed_left_behind() {
-    let output = Command::new(selfwind_tests::binary::selfwind()).arg("list").output().expect("selfwind runs");
+    let output =
+        Command::new(selfwind_tests::binary::selfwind()).arg("list").output().expect("selfwind runs");
     assert!(output.status.success(), "{output:?}");
 }

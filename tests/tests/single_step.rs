@@ -1,6 +1,6 @@
 //! After every instruction, the stack the unwinder finds equals the shadow stack.
 //!
-//! `SELFWIND_STEPS=long` runs every part of every workload several times, under each source of rules.
+//! `SELFWIND_LONG` runs every part of every workload several times, under each source of rules.
 
 use std::ffi::OsStr;
 
@@ -65,7 +65,7 @@ struct Case<'a> {
 }
 
 fn is_long() -> bool {
-    std::env::var_os("SELFWIND_STEPS").is_some_and(|value| value == "long")
+    std::env::var_os("SELFWIND_LONG").is_some()
 }
 
 fn step(case: &Case<'_>, rules: Rules) -> (Summary, Verdict) {
@@ -87,10 +87,16 @@ fn check(case: &Case<'_>) {
     let all = [Rules::OnDemand, Rules::Cached, Rules::Tables];
     for rules in if is_long() { all.to_vec() } else { vec![case.rules] } {
         let (summary, verdict) = step(case, rules);
-        println!("{rules:?}: {} instructions, {} stacks, {} frames", summary.instructions, verdict.compared, verdict.frames);
+        println!(
+            "{rules:?}: {} instructions, {} stacks, {} frames",
+            summary.instructions, verdict.compared, verdict.frames
+        );
         println!("{summary:?}");
         println!("holes {:?}", verdict.holes);
-        println!("landings {:?}, rewritten {} installing {}", verdict.landings, verdict.rewritten, verdict.installing);
+        println!(
+            "landings {:?}, rewritten {} installing {}",
+            verdict.landings, verdict.rewritten, verdict.installing
+        );
         println!("without CFI {:?}", verdict.undescribed);
         println!("wrong {}", verdict.wrong());
         assert!(summary.unexplained.is_empty(), "the shadow stack itself: {:?}", summary.unexplained);

@@ -24,8 +24,10 @@ fn verify(files: &[PathBuf]) -> (u64, u64) {
 fn files(directory: &str, part: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{directory}: {e}"));
     let paths = entries.filter_map(|e| Some(e.ok()?.path()));
-    let mut files: Vec<PathBuf> =
-        paths.filter(|p| p.is_file() && p.to_string_lossy().contains(part)).filter_map(|p| p.canonicalize().ok()).collect();
+    let mut files: Vec<PathBuf> = paths
+        .filter(|p| p.is_file() && p.to_string_lossy().contains(part))
+        .filter_map(|p| p.canonicalize().ok())
+        .collect();
     files.sort();
     files.dedup();
     files

@@ -187,12 +187,11 @@ fn parse_elf(bytes: &[u8]) -> Option<File> {
     let base = file.segments().map(|s| s.address()).min()? & !0xfff;
     let mut functions = functions(&file);
     // Debian keeps the names of local functions (`__longjmp`, `_dl_runtime_resolve_xsavec`) in a separate file.
-    if let Some(debug) = debug_file(&file) {
-        if let Ok(bytes) = fs::read(debug) {
-            if let Ok(file) = object::File::parse(&*bytes) {
-                functions.extend(self::functions(&file));
-            }
-        }
+    if let Some(debug) = debug_file(&file)
+        && let Ok(bytes) = fs::read(debug)
+        && let Ok(file) = object::File::parse(&*bytes)
+    {
+        functions.extend(self::functions(&file));
     }
     functions.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
     let mut described = described(&file).unwrap_or_default();
@@ -220,14 +219,16 @@ fn described(file: &object::File) -> Option<Vec<(u64, u64)>> {
 
 fn functions(file: &object::File) -> Vec<Function> {
     let named = file.symbols().chain(file.dynamic_symbols());
-    let code = named.filter(|s| s.is_definition() && matches!(s.kind(), SymbolKind::Text | SymbolKind::Label));
+    let code =
+        named.filter(|s| s.is_definition() && matches!(s.kind(), SymbolKind::Text | SymbolKind::Label));
     let sized = code.map(|s| (s.address(), s.size().max(1), s.name().unwrap_or("").to_string()));
     sized.map(|(start, size, name)| Function { start, end: start + size, name }).collect()
 }
 
 fn debug_file(file: &object::File) -> Option<PathBuf> {
     let id: String = file.build_id().ok()??.iter().map(|b| format!("{b:02x}")).collect();
-    let path = Path::new("/usr/lib/debug/.build-id").join(id.get(..2)?).join(format!("{}.debug", id.get(2..)?));
+    let path =
+        Path::new("/usr/lib/debug/.build-id").join(id.get(..2)?).join(format!("{}.debug", id.get(2..)?));
     path.exists().then_some(path)
 }
 

@@ -119,13 +119,7 @@ pub struct Oracle<'h> {
 impl<'h> Oracle<'h> {
     /// An oracle for `walker` that knows these holes.
     pub fn new(walker: Walker, holes: &'h [Hole]) -> Self {
-        Self {
-            walker,
-            holes,
-            found: Vec::new(),
-            undecided: HashMap::new(),
-            verdict: Verdict::default(),
-        }
+        Self { walker, holes, found: Vec::new(), undecided: HashMap::new(), verdict: Verdict::default() }
     }
 
     /// The verdict; jumps that never landed count as mismatches.
@@ -156,7 +150,7 @@ impl<'h> Oracle<'h> {
             let Some(entry) = expected.next() else { return (depth, false) };
             let same = frame.address() == entry.address;
             let in_memory = || moment.tracee.word(entry.slot) == Some(frame.address());
-            if frame.is_exact() != entry.exact || !same && !(is_in(moment, &REWRITERS) && in_memory()) {
+            if frame.is_exact() != entry.exact || !(same || is_in(moment, &REWRITERS) && in_memory()) {
                 return (depth, false);
             }
             rewritten |= !same;
@@ -170,13 +164,14 @@ impl<'h> Oracle<'h> {
         self.found[..depth].iter().find_map(|frame| {
             let pc = frame.address();
             let image = moment.images.at(pc)?;
-            let (function, _) = image.function(if frame.is_exact() { pc } else { pc - 1 })
-                .or_else(|| image.function(pc))?;
+            let (function, _) =
+                image.function(if frame.is_exact() { pc } else { pc - 1 }).or_else(|| image.function(pc))?;
             let mut bytes = [0; 8];
             let got = moment.tracee.read(pc, &mut bytes);
             let here = |code: &&[u8]| frame.is_exact() && bytes[..got].starts_with(code);
             let fits = |h: &&Hole| {
-                h.function == function && image.name().starts_with(h.file)
+                h.function == function
+                    && image.name().starts_with(h.file)
                     && (h.code.is_empty() || h.code.iter().any(here))
             };
             self.holes.iter().find(fits)
@@ -231,14 +226,30 @@ impl<'h> Oracle<'h> {
         let _ = writeln!(text, "  found, ending with {}:", end.name());
         for frame in self.found.iter().skip(1).take(24) {
             let mark = if frame.is_exact() { " (interrupted)" } else { "" };
-            let _ = writeln!(text, "    {}{mark} by {:?}", images.describe(frame.address()), frame.found_by());
+            let _ =
+                writeln!(text, "    {}{mark} by {:?}", images.describe(frame.address()), frame.found_by());
         }
         let r = moment.registers;
         let _ = write!(
             text,
             "  rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x} rsi {:#x} rdi {:#x} rbp {:#x} rsp {:#x} r8 {:#x} r9 {:#x} r10 {:#x} \
              r11 {:#x} r12 {:#x} r13 {:#x} r14 {:#x} r15 {:#x}",
-            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15
+            r.rax,
+            r.rbx,
+            r.rcx,
+            r.rdx,
+            r.rsi,
+            r.rdi,
+            r.rbp,
+            r.rsp,
+            r.r8,
+            r.r9,
+            r.r10,
+            r.r11,
+            r.r12,
+            r.r13,
+            r.r14,
+            r.r15
         );
         text
     }

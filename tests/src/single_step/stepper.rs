@@ -182,7 +182,8 @@ impl<'a> Stepper<'a> {
     fn adopt(&mut self, thread: Pid, observer: &mut dyn Observer) -> io::Result<()> {
         let before = self.tracee.registers(thread)?;
         self.summary.threads += 1;
-        self.threads.insert(thread, Thread { shadow: Shadow::default(), before, pending: None, fresh: false });
+        self.threads
+            .insert(thread, Thread { shadow: Shadow::default(), before, pending: None, fresh: false });
         self.show(thread, observer);
         Ok(())
     }
@@ -347,7 +348,8 @@ impl<'a> Stepper<'a> {
         let flow = classify(&bytes[..got]);
         let name = self.function(address).unwrap_or("");
         // `mov disp(%reg), %rsp`: REX.W 8b /4 with a memory operand.
-        let loads_rsp = matches!(bytes, [0x48 | 0x49, 0x8b, modrm, ..] if modrm >> 3 & 7 == 4 && modrm >> 6 != 3);
+        let loads_rsp =
+            matches!(bytes, [0x48 | 0x49, 0x8b, modrm, ..] if modrm >> 3 & 7 == 4 && modrm >> 6 != 3);
         let code = Code {
             flow,
             switches: loads_rsp && STACK_SWITCHES.contains(&name),

@@ -47,11 +47,7 @@ impl Tracee {
     ///
     /// Address space randomisation is off, so that a finding can be reproduced. Its standard output is
     /// piped; see [`Tracee::output`].
-    pub fn start(
-        program: &Path,
-        arguments: &[&OsStr],
-        environment: &[(&str, &str)],
-    ) -> io::Result<Self> {
+    pub fn start(program: &Path, arguments: &[&OsStr], environment: &[(&str, &str)]) -> io::Result<Self> {
         pin()?;
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(environment.iter().copied());
@@ -85,18 +81,34 @@ impl Tracee {
         Ok(ptrace::step(thread, signal)?)
     }
 
+    /// Lets `thread` run, delivering `signal` first if there is one.
+    pub fn resume(&self, thread: Pid, signal: Option<Signal>) -> io::Result<()> {
+        Ok(ptrace::cont(thread, signal)?)
+    }
+
     /// Waits until any thread of the tracee reports.
     pub fn wait(&self) -> io::Result<Event> {
+        self.wait_of(None)
+    }
+
+    /// Waits until this thread reports.
+    pub fn wait_for(&self, thread: Pid) -> io::Result<Event> {
+        self.wait_of(Some(thread))
+    }
+
+    fn wait_of(&self, thread: Option<Pid>) -> io::Result<Event> {
         loop {
             // Only children of this thread: another test may own processes of its own.
             let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-            return Ok(match waitpid(None, Some(flags))? {
+            return Ok(match waitpid(thread, Some(flags))? {
                 WaitStatus::Stopped(thread, Signal::SIGTRAP) => Event::Step(thread),
                 WaitStatus::Stopped(thread, signal) => Event::Signal(thread, signal),
                 WaitStatus::PtraceEvent(thread, _, _) => Event::Cloned(thread),
                 WaitStatus::Exited(pid, status) if pid == self.pid => Event::Exited(status),
                 WaitStatus::Signaled(pid, signal, _) if pid == self.pid => Event::Killed(signal),
-                WaitStatus::Exited(thread, _) | WaitStatus::Signaled(thread, _, _) => Event::ThreadEnded(thread),
+                WaitStatus::Exited(thread, _) | WaitStatus::Signaled(thread, _, _) => {
+                    Event::ThreadEnded(thread)
+                }
                 _ => continue,
             });
         }
@@ -152,8 +164,13 @@ fn pin() -> io::Result<()> {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        // An ended process is not there any more; both calls then fail, which is what we want.
+        // An ended process is not there any more; the calls then fail, which is what we want.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The process is not gone before each of its traced threads was waited for.
+        while let Ok(event) = self.wait() {
+            if matches!(event, Event::Exited(_) | Event::Killed(_)) {
+                break;
+            }
+        }
     }
 }

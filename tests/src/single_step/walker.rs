@@ -82,8 +82,8 @@ impl Walker {
         let r = registers;
         let leaf = unwind::Registers {
             r: [
-                r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
-                r.r14, r.r15,
+                r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
+                r.r13, r.r14, r.r15,
             ],
             pc: r.rip,
         };

@@ -1,0 +1,129 @@
+//! The sampling handler under ptrace: every instruction from the kernel's signal frame to `rt_sigreturn`.
+//!
+//! Nothing can hide from this: the code it runs, the system calls it makes, the stack it uses.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::single_step::image::Images;
+use crate::single_step::instruction::{Flow, classify};
+use crate::single_step::tracee::{Event, Registers, Tracee};
+
+/// What so many runs of the handler did.
+#[derive(Clone, Debug, Default)]
+pub struct HandlerTrace {
+    /// Runs seen whole.
+    pub runs: u64,
+    /// Instructions of all runs.
+    pub instructions: u64,
+    /// Most instructions of one run.
+    pub longest: u64,
+    /// Most bytes of stack of one run below the kernel's frame.
+    pub stack: u64,
+    /// System calls by number, the return from the signal left out.
+    pub calls: BTreeMap<i64, u64>,
+    /// Instructions outside the agent and the vdso, by place.
+    pub outside: BTreeMap<String, u64>,
+}
+
+/// Runs `tracee` freely and steps through its SIGPROF handler, until it ends or the handler ran `limit` times.
+/// `agent` is the file name of the agent.
+pub fn trace(tracee: &Tracee, agent: &str, limit: u64) -> io::Result<HandlerTrace> {
+    let mut tracer = Tracer { tracee, agent, images: Images::default(), found: HandlerTrace::default() };
+    tracee.resume(tracee.pid(), None)?;
+    let mut new = Vec::new();
+    while tracer.found.runs < limit {
+        match tracee.wait()? {
+            Event::Exited(_) | Event::Killed(_) => break,
+            Event::ThreadEnded(_) => {}
+            Event::Step(thread) | Event::Cloned(thread) => tracee.resume(thread, None)?,
+            Event::Signal(thread, Signal::SIGSTOP) if !new.contains(&thread) => {
+                // A new thread begins with a stop that is no signal of the program.
+                new.push(thread);
+                tracee.resume(thread, None)?;
+            }
+            Event::Signal(thread, Signal::SIGPROF) => tracer.run(thread)?,
+            Event::Signal(thread, signal) => tracee.resume(thread, Some(signal))?,
+        }
+    }
+    Ok(tracer.found)
+}
+
+struct Tracer<'a> {
+    tracee: &'a Tracee,
+    agent: &'a str,
+    images: Images,
+    found: HandlerTrace,
+}
+
+impl Tracer<'_> {
+    /// Steps `thread`, about to receive the signal, through its handler, and lets it go.
+    fn run(&mut self, thread: Pid) -> io::Result<()> {
+        self.images.refresh(self.tracee)?;
+        let before = self.tracee.registers(thread)?;
+        self.tracee.step(thread, Some(Signal::SIGPROF))?;
+        if !self.stopped(thread)? {
+            return Ok(());
+        }
+        let entry = self.tracee.registers(thread)?;
+        if entry.rip == before.rip || entry.rsp == before.rsp {
+            // Ignored or blocked by now: no handler ran.
+            return self.tracee.resume(thread, None);
+        }
+        let (mut steps, mut lowest, mut now) = (0, entry.rsp, entry);
+        loop {
+            if self.returns(&now) {
+                break;
+            }
+            self.look(&now);
+            steps += 1;
+            lowest = lowest.min(now.rsp);
+            self.tracee.step(thread, None)?;
+            if !self.stopped(thread)? {
+                return Ok(());
+            }
+            now = self.tracee.registers(thread)?;
+        }
+        self.found.runs += 1;
+        self.found.instructions += steps;
+        self.found.longest = self.found.longest.max(steps);
+        self.found.stack = self.found.stack.max(entry.rsp - lowest);
+        self.tracee.resume(thread, None)
+    }
+
+    /// Waits for the stop of `thread` after a step; others go on meanwhile. False when it ended.
+    fn stopped(&self, thread: Pid) -> io::Result<bool> {
+        match self.tracee.wait_for(thread)? {
+            Event::Step(_) => Ok(true),
+            Event::Signal(_, signal) => {
+                // All signals are blocked in the handler; only a fault comes through, and it ends the program.
+                self.tracee.resume(thread, Some(signal))?;
+                Ok(false)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn flow(&self, now: &Registers) -> Flow {
+        let mut code = [0; 15];
+        let got = self.tracee.read(now.rip, &mut code);
+        classify(&code[..got])
+    }
+
+    fn returns(&self, now: &Registers) -> bool {
+        now.rax as i64 == libc::SYS_rt_sigreturn && self.flow(now) == Flow::Syscall
+    }
+
+    fn look(&mut self, now: &Registers) {
+        if self.flow(now) == Flow::Syscall {
+            *self.found.calls.entry(now.rax as i64).or_default() += 1;
+        }
+        let image = self.images.at(now.rip).map(|image| image.name());
+        if !image.is_some_and(|name| name == self.agent || name == "[vdso]") {
+            *self.found.outside.entry(self.images.describe(now.rip)).or_default() += 1;
+        }
+    }
+}

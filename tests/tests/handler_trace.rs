@@ -1,0 +1,64 @@
+//! Every instruction of the sampling handler is code of the agent (or the kernel's vdso), its system calls are the
+//! probe that cannot fault, and its stack is small.
+
+use std::ffi::OsStr;
+
+use selfwind_tests::binary::agent;
+use selfwind_tests::handler_trace::{HandlerTrace, trace};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::single_step::tracee::Tracee;
+use selfwind_tests::target::Target;
+
+/// DESIGN: it runs on stacks of Go routines and coroutines.
+const STACK: u64 = 2048;
+
+fn watch(target: &Target, arguments: &[&str], event: &str, runs: u64) -> HandlerTrace {
+    let scratch = Scratch::new();
+    let agent = agent();
+    let runtime = scratch.path().to_str().expect("UTF-8");
+    let environment = [
+        ("LD_PRELOAD", agent.to_str().expect("UTF-8")),
+        ("XDG_RUNTIME_DIR", runtime),
+        ("SELFWIND_FREQ", "499"),
+        ("SELFWIND_EVENT", event),
+    ];
+    let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+    let tracee = Tracee::start(&target.build(), &arguments, &environment).expect("ptrace");
+    let name = agent.file_name().expect("a file").to_str().expect("UTF-8");
+    let found = trace(&tracee, name, runs).expect("ptrace");
+    println!(
+        "{event}: {} runs, {} instructions each, longest {}, {} bytes of stack, calls {:?}",
+        found.runs,
+        found.instructions / found.runs.max(1),
+        found.longest,
+        found.stack,
+        found.calls
+    );
+    found
+}
+
+fn assert_clean(found: &HandlerTrace, runs: u64) {
+    assert!(found.runs >= runs, "{} runs", found.runs);
+    assert!(found.outside.is_empty(), "runs code that is not the agent's: {:#?}", found.outside);
+    let strange: Vec<_> = found.calls.iter().filter(|(call, _)| **call != libc::SYS_rt_sigprocmask).collect();
+    assert!(strange.is_empty(), "system calls in the handler: {strange:?}");
+    assert!(found.stack <= STACK, "{} bytes of stack", found.stack);
+}
+
+#[test]
+fn under_malloc_and_locks() {
+    assert_clean(&watch(&Target::c("malloc_storm"), &[], "cpu", 200), 150);
+}
+
+#[test]
+fn under_the_process_timer() {
+    assert_clean(&watch(&Target::c("malloc_storm"), &[], "itimer", 200), 100);
+}
+
+#[test]
+fn on_deep_and_odd_stacks() {
+    assert_clean(&watch(&Target::c("odd_frames"), &[], "cpu", 100), 20);
+    assert_clean(&watch(&Target::c("deep_recursion"), &[], "cpu", 40), 20);
+    assert_clean(&watch(&Target::cpp("throw"), &[], "cpu", 100), 30);
+    assert_clean(&watch(&Target::c("coroutine"), &[], "cpu", 100), 20);
+}

@@ -1,0 +1,164 @@
+//! Programs behave as without the profiler at a high rate: those that other preloaded profilers break, wrappers that
+//! exec, and a slice of everything in /usr/bin.
+//!
+//! A program that is not installed is left out with a word: `scripts/test` installs those that matter.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::recording::{Recorder, record_unharmed};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::Target;
+
+/// The path of a program, or a word that it is missing.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.exists());
+    if found.is_none() {
+        println!("{program} is not installed");
+    }
+    found
+}
+
+#[test]
+fn python_with_threads_and_processes() {
+    let Some(python) = find("python3") else { return };
+    // The interpreter itself: version managers put shell scripts of the same name in front.
+    let outcome = run(Command::new(python).args(["-c", "import sys; print(sys.executable)"]));
+    let work = "
+import threading, subprocess, multiprocessing, sys, zlib
+def burn(n):
+    return sum(len(zlib.compress(bytes(range(256)) * 200)) for _ in range(n))
+if __name__ == '__main__':
+    threads = [threading.Thread(target=burn, args=(60,)) for _ in range(4)]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    with multiprocessing.get_context('fork').Pool(2) as pool:
+        total = sum(pool.map(burn, [60] * 4))
+    print(total, subprocess.run(['sh', '-c', 'exit 3']).returncode)
+";
+    let recording = record_unharmed(&Recorder::at(999), &PathBuf::from(outcome.stdout.trim()), &["-c", work]);
+    assert!(recording.stats().number("processes") >= 4);
+    assert!(recording.stats().complete() >= 0.95, "{:#}", recording.stats().0);
+}
+
+/// Alone and recorded, a program says the same and ends the same.
+fn unharmed(program: &str, arguments: &[&str]) -> Option<Outcome> {
+    let path = find(program)?;
+    let alone = run(Command::new(&path).args(arguments));
+    // At a high rate: what survives this survives.
+    let recording = Recorder::at(4999).record(&path, arguments);
+    assert_eq!(recording.outcome.status, alone.status, "{program} {arguments:?}: {}", recording.outcome.stderr);
+    assert_eq!(without_addresses(&recording.outcome.stderr), without_addresses(&alone.stderr), "{program}");
+    recording.assert_adds_up();
+    Some(recording.outcome)
+}
+
+/// Process ids and addresses differ from run to run.
+fn without_addresses(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_hexdigit() { '#' } else { c }).collect()
+}
+
+fn unharmed_to_the_letter(program: &str, arguments: &[&str]) {
+    let Some(recorded) = unharmed(program, arguments) else { return };
+    let alone = run(Command::new(find(program).expect("just run")).args(arguments));
+    assert_eq!(recorded.stdout, alone.stdout, "{program} {arguments:?}");
+}
+
+#[test]
+fn lsof_closes_every_descriptor() {
+    unharmed("lsof", &["-p", "1"]);
+    unharmed_to_the_letter("lsof", &["-v"]);
+}
+
+#[test]
+fn man_runs_under_seccomp() {
+    for page in [&["-P", "cat", "ls"][..], &["-P", "cat", "printf"], &["--version"]] {
+        unharmed_to_the_letter("man", page);
+    }
+}
+
+#[test]
+fn gdb_sees_no_foreign_handler() {
+    unharmed_to_the_letter("gdb", &["--version"]);
+    let program = Target::c("exit_status").build().display().to_string();
+    unharmed_to_the_letter("gdb", &["-nx", "-batch", "-ex", "print 6*7", &program]);
+    unharmed_to_the_letter("gdbtui", &["--version"]);
+}
+
+#[test]
+fn valgrind_execs_its_tool() {
+    unharmed_to_the_letter("valgrind", &["--version"]);
+    let program = Target::c("static_image").build();
+    let Some(valgrind) = find("valgrind") else { return };
+    let arguments = ["-q", "--error-exitcode=3", program.to_str().expect("UTF-8")];
+    let recording = Recorder::at(999).record(&valgrind, &arguments);
+    assert_eq!(recording.outcome.status, 15, "{}", recording.outcome.stderr);
+    assert_eq!(recording.outcome.stdout, "static done\n");
+}
+
+#[test]
+fn wrappers_that_exec() {
+    for (program, arguments) in [
+        ("c99", &["--version"][..]),
+        ("c89", &["--version"]),
+        ("zfgrep", &["x", "/dev/null"]),
+        ("zgrep", &["--version"]),
+        ("xzgrep", &["--version"]),
+        ("ldd", &["/bin/ls"]),
+        ("env", &["true"]),
+        ("nice", &["sh", "-c", "exit 9"]),
+        ("timeout", &["10", "sh", "-c", "exit 8"]),
+        ("nohup", &["true"]),
+        ("setsid", &["-w", "sh", "-c", "exit 6"]),
+        ("xargs", &["--version"]),
+        ("find", &["/etc/hostname", "-exec", "echo", "{}", ";"]),
+        ("ps2ascii", &["--version"]),
+        ("which", &["sh"]),
+        ("bash", &["-c", "for i in 1 2 3; do (exit $i); echo $?; done; exec sh -c 'exit 11'"]),
+        ("dash", &["-c", "echo one | cat | tr a-z A-Z; exit 12"]),
+    ] {
+        unharmed(program, arguments);
+    }
+}
+
+#[test]
+fn every_program_answers_as_without() {
+    // A slice of /usr/bin by default; all of it with SELFWIND_LONG.
+    let mut programs: Vec<PathBuf> =
+        fs::read_dir("/usr/bin").expect("readable").filter_map(|e| Some(e.ok()?.path())).collect();
+    programs.sort();
+    let step = if std::env::var_os("SELFWIND_LONG").is_some() { 1 } else { 13 };
+    let mut different = Vec::new();
+    for program in programs.iter().step_by(step).filter(|p| p.is_file()) {
+        let name = program.file_name().expect("a file").to_string_lossy().into_owned();
+        if INTERACTIVE.contains(&name.as_str()) {
+            continue;
+        }
+        let scratch = Scratch::new();
+        let once = || run(Command::new("timeout").arg("20").arg(program).arg("--version").current_dir(scratch.path()));
+        let (first, second) = (once(), once());
+        if first != second || first.status == 124 {
+            continue; // says something else each time: proves nothing
+        }
+        let recorded = run(Command::new("timeout")
+            .arg("40")
+            .arg(selfwind_tests::binary::selfwind())
+            .args(["record", "-q", "-F", "4999", "-o"])
+            .arg(scratch.join("x.data"))
+            .arg("--")
+            .arg(program)
+            .arg("--version")
+            .current_dir(scratch.path()));
+        let refused = recorded.status == 125 && recorded.stderr.starts_with("selfwind: ");
+        if recorded != first && !refused {
+            different.push((name, first, recorded));
+        }
+    }
+    assert!(different.is_empty(), "{different:#?}");
+}
+
+/// Programs that change the machine, wait for a terminal or answer by the time of day.
+const INTERACTIVE: [&str; 12] =
+    ["reset", "tset", "login", "su", "sg", "newgrp", "top", "uptime", "w", "who", "script", "ischroot"];
