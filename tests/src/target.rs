@@ -111,7 +111,9 @@ impl Target {
         let temporary = append(&output, ".new");
         let command = self.command(&temporary);
         let line = format!("{command:?}");
-        if fs::read_to_string(&stamp).is_ok_and(|old| old == line) && is_newer(&output, &sources().join(&self.source)) {
+        if fs::read_to_string(&stamp).is_ok_and(|old| old == line)
+            && is_newer(&output, &sources().join(&self.source))
+        {
             return output;
         }
         run(command);
@@ -147,7 +149,8 @@ fn append(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn is_newer(output: &Path, source: &Path) -> bool {
-    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let modified =
+        |path: &Path| fs::metadata(path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     let newest = modified(source).max(modified(&sources().join("burn.h")));
     modified(output) >= newest && output.exists()
 }

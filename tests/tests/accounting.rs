@@ -50,10 +50,10 @@ fn three_busy_threads_get_what_they_used() {
 
 #[test]
 fn one_timer_for_the_process_finds_all_its_threads() {
-    // One period of this timer is longer than the kernel's tick: it cannot count those that it merges.
-    let recording = spin(&Recorder::at(99).event("itimer"), "800");
-    let (weight, due) = (recording.stats().number("weight") as f64, 3.0 * 0.8 * 99.0);
-    assert!((weight - due).abs() < 0.25 * due, "weight {weight}, due {due}");
+    // Twice the kernel's tick on Debian, and three threads share one timer: most expiries are merged.
+    let recording = spin(&Recorder::at(499).event("itimer"), "400");
+    let (weight, due) = (recording.stats().number("weight") as f64, 3.0 * 0.4 * 499.0);
+    assert!((weight - due).abs() < 0.05 * due, "weight {weight}, due {due}");
     for function in SPINNERS {
         // It hits whoever runs when it is due: by chance, not by the clock of each thread.
         assert!(recording.folded().inclusive(function) > 0, "{function}: {:?}", recording.folded());

@@ -37,12 +37,12 @@ fn refuse_in_one_line(directory: &Path, arguments: &[&str], status: i32, naming:
 #[test]
 fn usage() {
     let scratch = Scratch::new();
-    refuse(scratch.path(), &["record", "--bogus", "--", "true"], 2, "--bogus");
+    refuse(scratch.path(), &["record", "--bogus", "--", "true"], 125, "--bogus");
     refuse(scratch.path(), &["nonsense"], 2, "nonsense");
-    refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 2, "1..=");
-    refuse(scratch.path(), &["record", "-F", "many", "--", "true"], 2, "many");
-    refuse(scratch.path(), &["record", "-e", "nonsense", "--", "true"], 2, "cpu");
-    refuse(scratch.path(), &["record", "-e", "perf", "--", "true"], 2, "perf");
+    refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 125, "1..=");
+    refuse(scratch.path(), &["record", "-F", "many", "--", "true"], 125, "many");
+    refuse(scratch.path(), &["record", "-e", "nonsense", "--", "true"], 125, "cpu");
+    refuse(scratch.path(), &["record", "-e", "perf", "--", "true"], 125, "perf");
     refuse(scratch.path(), &["export", "-f", "nonsense", "x"], 2, "folded");
     assert_eq!(fs::read_dir(scratch.path()).expect("ours").count(), 0, "nothing was written");
 }

@@ -91,7 +91,13 @@ fn nor_under_exceptions() {
 #[test]
 fn nor_while_libraries_come_and_go() {
     let plugins: Vec<String> = (0..3)
-        .map(|n| Target::c("plugin").shared(&format!("detector-plugins/plugin{n}.so")).build().display().to_string())
+        .map(|n| {
+            Target::c("plugin")
+                .shared(&format!("detector-plugins/plugin{n}.so"))
+                .build()
+                .display()
+                .to_string()
+        })
         .collect();
     let scratch = Scratch::new();
     let recorder = Recorder::at(20_000)

@@ -49,7 +49,11 @@ fn unharmed(program: &str, arguments: &[&str]) -> Option<Outcome> {
     let alone = run(Command::new(&path).args(arguments));
     // At a high rate: what survives this survives.
     let recording = Recorder::at(4999).record(&path, arguments);
-    assert_eq!(recording.outcome.status, alone.status, "{program} {arguments:?}: {}", recording.outcome.stderr);
+    assert_eq!(
+        recording.outcome.status, alone.status,
+        "{program} {arguments:?}: {}",
+        recording.outcome.stderr
+    );
     assert_eq!(without_addresses(&recording.outcome.stderr), without_addresses(&alone.stderr), "{program}");
     recording.assert_adds_up();
     Some(recording.outcome)
@@ -137,7 +141,9 @@ fn every_program_answers_as_without() {
             continue;
         }
         let scratch = Scratch::new();
-        let once = || run(Command::new("timeout").arg("20").arg(program).arg("--version").current_dir(scratch.path()));
+        let once = || {
+            run(Command::new("timeout").arg("20").arg(program).arg("--version").current_dir(scratch.path()))
+        };
         let (first, second) = (once(), once());
         if first != second || first.status == 124 {
             continue; // says something else each time: proves nothing
