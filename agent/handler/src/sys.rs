@@ -70,6 +70,10 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
 /// `rt_sigprocmask` copies the set in from there: an unreadable address gives EFAULT (kernel/signal.c). The set, whatever
 /// it is, is added to the blocked signals. An invalid `how` would need no such care, but valgrind complains of it.
 pub fn is_readable(address: u64) -> bool {
+    if address == 0 {
+        // No set at all, to the kernel.
+        return false;
+    }
     // SAFETY: the kernel checks the address; blocking more changes nothing while all signals are blocked.
     let result = unsafe {
         call(libc::SYS_rt_sigprocmask, [libc::SIG_BLOCK as usize, address as usize, 0, SIGSET_BYTES, 0, 0])
