@@ -48,24 +48,37 @@ impl Symbols {
     /// # Safety
     /// The object is loaded and stays so while the result is used.
     pub(crate) unsafe fn of_object(object: &ObjectInfo) -> Option<Symbols> {
+        // SAFETY: the caller's promise.
+        let headers = unsafe { object.program_headers() };
+        let dynamic = headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
+        // SAFETY: the loader has mapped the dynamic section where the header says.
+        unsafe { Self::of_dynamic(object.bias, (object.bias + dynamic.address) as *const [u64; 2], headers) }
+    }
+
+    /// The tables that the dynamic section at `entry` names. Without program headers, [`Symbols::holds`] is false.
+    ///
+    /// # Safety
+    /// `entry` is the mapped dynamic section of an object loaded at `bias`, which stays while the result is used.
+    pub(crate) unsafe fn of_dynamic(
+        bias: u64,
+        mut entry: *const [u64; 2],
+        headers: &'static [ProgramHeader],
+    ) -> Option<Symbols> {
         let mut found = Symbols {
-            bias: object.bias,
-            // SAFETY: the caller's promise.
-            headers: unsafe { object.program_headers() },
+            bias,
+            headers,
             symbols: core::ptr::null(),
             strings: core::ptr::null(),
             versions: core::ptr::null(),
             gnu_hash: core::ptr::null(),
             hash: core::ptr::null(),
         };
-        let dynamic = found.headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
-        let mut entry = (object.bias + dynamic.address) as *const [u64; 2];
-        // SAFETY: the loader has mapped the dynamic section, an array that ends with DT_NULL.
+        // SAFETY: the dynamic section is an array that ends with DT_NULL.
         while let [tag, value] = unsafe { *entry }
             && tag != DT_NULL
         {
             // Some loaders relocate these addresses in place, some do not.
-            let address = if value < object.bias { value + object.bias } else { value };
+            let address = if value < bias { value + bias } else { value };
             match tag {
                 DT_HASH => found.hash = address as *const u32,
                 DT_GNU_HASH => found.gnu_hash = address as *const u32,

@@ -51,6 +51,9 @@ ctor::declarative::ctor! {
     #[ctor(unsafe)]
     fn start() {
         let mut masked = Masked::new();
+        // Also where nothing is recorded: our names stand in front of the real ones all the same.
+        interpose::find_real_functions();
+        symbols::started();
         let config = Config::read(symbols::environment());
         if config.enabled {
             let verbose = config.verbose;
@@ -77,7 +80,6 @@ static END: extern "C" fn() = {
 fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     auxiliary::read();
     choose_clock();
-    interpose::find_real_functions();
     let directory = Directory::find(&config)?;
     let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?));
     let names = names(&config);

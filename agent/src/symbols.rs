@@ -1,12 +1,12 @@
 //! The program's own functions behind the names this library interposes.
 //!
 //! Like `dlsym(RTLD_NEXT)`, but without importing `dlsym`: the loaded objects are visited in the loader's order
-//! and looked up through their own hash tables. The only symbols this library imports are the two weak ones
-//! below, so it loads under any C library, and without any.
+//! and looked up through their own hash tables. The only symbols this library imports are the weak ones below, so it
+//! loads under any C library, and without any.
 
 use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use unwind::elf_image::ProgramHeader;
 
@@ -155,28 +155,113 @@ pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
 }
 
 /// Looks `functions` up in all objects after this library, then (hidden versions only) once more.
+///
+/// Until the agent has started, the loader's own list of objects is read: `dl_iterate_phdr` may be another preloaded
+/// library's (the address sanitizer has one), which asks `dlsym`, which is ours and would come here again. Nothing is
+/// unloaded so early.
 pub(crate) fn resolve(functions: &[&Real]) {
-    let own = resolve as fn(&[&Real]) as usize as u64;
+    let started = STARTED.load(Ordering::Relaxed);
     for allow_hidden in [false, true] {
-        let mut after_own = false;
-        visit_objects(&mut |object| {
-            // SAFETY: the loader vouches for the object while it visits it.
-            let Some(symbols) = (unsafe { Symbols::of_object(object) }) else { return true };
-            if symbols.holds(own) {
-                after_own = true;
-                return true;
-            }
-            if after_own {
-                for function in functions.iter().filter(|function| function.known().is_none()) {
-                    if let Some(address) = symbols.find(function.name, allow_hidden) {
-                        function.address.store(address as usize, Ordering::Relaxed);
-                    }
-                }
-            }
-            functions.iter().any(|function| function.known().is_none())
-        });
+        let mut search = Search { functions, allow_hidden, after_own: false };
+        if started {
+            visit_objects(&mut |object| {
+                // SAFETY: the loader vouches for the object while it visits it.
+                let symbols = unsafe { Symbols::of_object(object) };
+                symbols.is_none_or(|symbols| search.look_into(&symbols, symbols.holds(own_address())))
+            });
+        } else {
+            search.visit_link_maps();
+        }
         if functions.iter().all(|function| function.known().is_some()) {
             return;
+        }
+    }
+}
+
+/// The start is over: what is looked up from now on may have been loaded since, and may be unloaded by others.
+pub(crate) fn started() {
+    STARTED.store(true, Ordering::Relaxed);
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// An address in this library.
+fn own_address() -> u64 {
+    resolve as fn(&[&Real]) as usize as u64
+}
+
+/// The public head of the loader's record of one object (`link.h`), the same in glibc and musl.
+#[repr(C)]
+struct LinkMap {
+    bias: u64,
+    name: *const c_char,
+    dynamic: *const [u64; 2],
+    next: *const LinkMap,
+}
+
+/// The head of `struct r_debug` (`link.h`): what debuggers read.
+#[repr(C)]
+struct DebuggerInterface {
+    version: c_int,
+    map: *const LinkMap,
+}
+
+/// The loader's first object, or null if it shows none. glibc has the structure itself, musl a pointer to it.
+fn first_link_map() -> *const LinkMap {
+    let glibc = weak_import!("_r_debug") as *const DebuggerInterface;
+    let musl = weak_import!("_dl_debug_addr") as *const *const DebuggerInterface;
+    // SAFETY: if an import is there it is the loader's structure of this shape, filled before any constructor runs.
+    unsafe {
+        let interface =
+            if glibc.is_null() { musl.as_ref().copied().unwrap_or(core::ptr::null()) } else { glibc };
+        interface.as_ref().map_or(core::ptr::null(), |interface| interface.map)
+    }
+}
+
+/// One pass over the objects in the loader's order.
+struct Search<'a> {
+    functions: &'a [&'a Real],
+    allow_hidden: bool,
+    after_own: bool,
+}
+
+impl Search<'_> {
+    /// Takes what `symbols` has, if it comes after this library; says whether to go on.
+    fn look_into(&mut self, symbols: &Symbols, is_own: bool) -> bool {
+        if is_own {
+            self.after_own = true;
+            return true;
+        }
+        if self.after_own {
+            for function in self.functions.iter().filter(|function| function.known().is_none()) {
+                if let Some(address) = symbols.find(function.name, self.allow_hidden) {
+                    function.address.store(address as usize, Ordering::Relaxed);
+                }
+            }
+        }
+        self.functions.iter().any(|function| function.known().is_none())
+    }
+
+    fn visit_link_maps(&mut self) {
+        let own: *const [u64; 2];
+        // SAFETY: computes the address of this library's own dynamic section.
+        unsafe {
+            asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, nomem, preserves_flags));
+        }
+        let mut map = first_link_map();
+        // SAFETY: before the start is over no object goes away; the list ends with null.
+        while let Some(object) = unsafe { map.as_ref() } {
+            map = object.next;
+            if object.dynamic.is_null() {
+                continue;
+            }
+            // SAFETY: as above; the loader gives the mapped dynamic section.
+            let symbols = unsafe { Symbols::of_dynamic(object.bias, object.dynamic, &[]) };
+            if let Some(symbols) = symbols
+                && !self.look_into(&symbols, core::ptr::eq(object.dynamic, own))
+            {
+                return;
+            }
         }
     }
 }
