@@ -58,11 +58,18 @@ struct Case<'a> {
     target: Target,
     arguments: &'a [&'a str],
     rules: Rules,
+    /// Every call through the linkage table looks its function up again.
+    lookups: bool,
     /// Its exit status.
     status: i32,
     /// Fewer instructions than this would mean that the program did not do its work.
     least: u64,
+    /// Of a thousand stacks, how many may go wrong in code without call frame information.
+    undescribed: u64,
 }
+
+/// Instructions of one short run, which is cut off there.
+const SHORT: u64 = 1_000_000;
 
 fn is_long() -> bool {
     std::env::var_os("SELFWIND_LONG").is_some()
@@ -71,15 +78,17 @@ fn is_long() -> bool {
 fn step(case: &Case<'_>, rules: Rules) -> (Summary, Verdict) {
     let program = case.target.build();
     let mut arguments: Vec<&OsStr> = case.arguments.iter().map(OsStr::new).collect();
-    if is_long() && arguments.len() == 2 {
+    if is_long() {
         arguments = vec![OsStr::new("fljsatc"), OsStr::new("4")];
     }
-    // Every call goes through the lazy resolver again.
-    let mut tracee = Tracee::start(&program, &arguments, &[("LD_BIND_NOT", "1")]).expect("ptrace");
-    let plan = Plan { limit: u64::MAX, inject: Some((Signal::SIGUSR1, 997)) };
+    let environment: &[(&str, &str)] = if case.lookups || is_long() { &[("LD_BIND_NOT", "1")] } else { &[] };
+    let mut tracee = Tracee::start(&program, &arguments, environment).expect("ptrace");
+    let plan = Plan { limit: if is_long() { u64::MAX } else { SHORT }, inject: Some((Signal::SIGUSR1, 997)) };
     let mut oracle = Oracle::new(Walker::new(rules), HOLES);
     let summary = Stepper::new(&tracee, plan).run(&mut oracle).expect("ptrace");
-    println!("{}", tracee.output().expect("piped output"));
+    if summary.status.is_some() {
+        println!("{}", tracee.output().expect("piped output"));
+    }
     (summary, oracle.finish())
 }
 
@@ -100,11 +109,15 @@ fn check(case: &Case<'_>) {
         println!("without CFI {:?}", verdict.undescribed);
         println!("wrong {}", verdict.wrong());
         assert!(summary.unexplained.is_empty(), "the shadow stack itself: {:?}", summary.unexplained);
-        assert_eq!(summary.status, Some(case.status));
+        let cut = summary.instructions >= SHORT && !is_long();
+        assert!(cut || summary.status == Some(case.status), "status {:?}", summary.status);
         assert!(summary.instructions >= case.least, "{} instructions", summary.instructions);
         assert_eq!(verdict.wrong(), 0, "{}", verdict.report(40));
         let excused: u64 = verdict.undescribed.values().sum();
-        assert!(excused * 1000 < verdict.compared, "{excused} stacks through code without CFI");
+        assert!(
+            excused * 1000 <= verdict.compared * case.undescribed,
+            "{excused} stacks through code without CFI"
+        );
     }
 }
 
@@ -115,19 +128,43 @@ fn steps(variant: &str, flags: &[&str]) -> Target {
 #[test]
 fn gcc_optimised_with_tables() {
     let target = steps("O2", &[]);
-    check(&Case { target, arguments: &["fljsatc", "1"], rules: Rules::Tables, status: 61, least: 500_000 });
+    check(&Case {
+        target,
+        arguments: &["fljsatc", "1"],
+        rules: Rules::Tables,
+        lookups: true,
+        status: 61,
+        least: 500_000,
+        undescribed: 1,
+    });
 }
 
 #[test]
 fn gcc_unoptimised_on_demand() {
     let target = steps("O0", &["-O0"]);
-    check(&Case { target, arguments: &["fjs", "1"], rules: Rules::OnDemand, status: 61, least: 200_000 });
+    check(&Case {
+        target,
+        arguments: &["fjs", "1"],
+        rules: Rules::OnDemand,
+        lookups: true,
+        status: 61,
+        least: 200_000,
+        undescribed: 1,
+    });
 }
 
 #[test]
 fn gcc_with_frame_pointers() {
     let target = steps("fp", &["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
-    check(&Case { target, arguments: &["fja", "1"], rules: Rules::Cached, status: 61, least: 200_000 });
+    check(&Case {
+        target,
+        arguments: &["fja", "1"],
+        rules: Rules::Cached,
+        lookups: true,
+        status: 61,
+        least: 200_000,
+        undescribed: 1,
+    });
 }
 
 #[test]
@@ -137,23 +174,60 @@ fn clang() {
         return;
     }
     let target = steps("lazy", &[]).by("clang");
-    check(&Case { target, arguments: &["fjst", "1"], rules: Rules::Cached, status: 61, least: 200_000 });
+    check(&Case {
+        target,
+        arguments: &["fjst", "1"],
+        rules: Rules::Cached,
+        lookups: true,
+        status: 61,
+        least: 200_000,
+        undescribed: 1,
+    });
 }
 
 #[test]
 fn exceptions() {
     let target = Target::cpp("steps_throw");
-    check(&Case { target, arguments: &[], rules: Rules::Cached, status: 62, least: 200_000 });
+    // The library's relocations are a million instructions of their own.
+    let target =
+        if is_long() { target } else { target.with("static", &["-static-libstdc++", "-static-libgcc"]) };
+    check(&Case {
+        target,
+        arguments: &[],
+        rules: Rules::Cached,
+        lookups: false,
+        status: 62,
+        least: 200_000,
+        undescribed: 1,
+    });
 }
 
 #[test]
 fn hand_written_assembly() {
     let target = Target::c("steps_crypto");
-    check(&Case { target, arguments: &[], rules: Rules::Cached, status: 64, least: 200_000 });
+    check(&Case {
+        target,
+        arguments: &[],
+        rules: Rules::Cached,
+        lookups: false,
+        status: 64,
+        least: 200_000,
+        undescribed: 1,
+    });
 }
 
+/// Debian's musl has no call frame information: where its code is on the stack, the unwinder must say that it
+/// guesses. Four stacks in five of this workload go through it, most of them wrong, all of them marked.
 #[test]
 fn musl() {
     let target = steps("lazy", &[]).musl();
-    check(&Case { target, arguments: &["fljsat", "1"], rules: Rules::Tables, status: 61, least: 30_000 });
+    check(&Case {
+        target,
+        arguments: &["fljsat", "1"],
+        rules: Rules::Tables,
+        lookups: true,
+        status: 61,
+        least: 30_000,
+        undescribed: 900,
+    });
 }

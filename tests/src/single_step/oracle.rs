@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use unwind::{End, FoundBy, Frame};
 
 use super::image::Images;
-use super::shadow::Entry;
+use super::shadow::{Entry, Kind};
 use super::stepper::{Landing, Moment, Observer, describes_its_landing};
 use super::tracee::Tracee;
 use super::walker::Walker;
@@ -16,6 +16,9 @@ use super::walker::Walker;
 /// Functions of the exception unwinder that replace a return address below the frame they return through.
 const REWRITERS: [&str; 4] =
     ["_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_ForcedUnwind", "_Unwind_Resume_or_Rethrow"];
+
+/// What these call while they do so; the shared library does not give their names away.
+const INSTALLERS: [&str; 2] = ["uw_install_context_1", "_Unwind_DebugHook"];
 
 /// A place whose call frame information is wrong in the file itself: no unwinder can know better.
 #[derive(Clone, Copy, Debug)]
@@ -144,13 +147,13 @@ impl<'h> Oracle<'h> {
     /// the end. Rewritten return addresses are allowed where the exception unwinder runs.
     fn agreement(&mut self, moment: &Moment<'_>, end: End) -> (usize, bool) {
         let mut rewritten = false;
-        let leaf = Entry { slot: 0, address: moment.registers.rip, exact: true };
+        let leaf = Entry { slot: 0, address: moment.registers.rip, kind: Kind::Interrupted };
         let mut expected = std::iter::once(leaf).chain(moment.shadow.entries());
         for (depth, frame) in self.found.iter().enumerate() {
             let Some(entry) = expected.next() else { return (depth, false) };
             let same = frame.address() == entry.address;
             let in_memory = || moment.tracee.word(entry.slot) == Some(frame.address());
-            if frame.is_exact() != entry.exact || !(same || is_in(moment, &REWRITERS) && in_memory()) {
+            if frame.is_exact() != entry.is_exact() || !(same || is_in(moment, &REWRITERS) && in_memory()) {
                 return (depth, false);
             }
             rewritten |= !same;
@@ -194,23 +197,24 @@ impl<'h> Oracle<'h> {
 
     /// Whether the exception unwinder runs: in one of its functions, or in a callee that has no name.
     fn is_installing(&self, moment: &Moment<'_>) -> bool {
-        let mut entries = moment.shadow.entries().map(|e| (e.address, e.exact));
-        let interrupted = entries.by_ref().find(|e| e.1).map(|e| e.0);
         // Seen from a handler, too, the interrupted code counts.
-        let here = interrupted.unwrap_or(moment.registers.rip);
-        let caller = match interrupted {
-            Some(_) => entries.next(),
-            None => moment.shadow.entries().next().map(|e| (e.address, e.exact)),
+        let interrupted = moment.shadow.entries().position(|e| e.kind == Kind::Interrupted);
+        let mut behind = moment.shadow.entries().skip(interrupted.unwrap_or(0));
+        let here = match interrupted {
+            Some(_) => behind.next().map_or(0, |e| e.address),
+            None => moment.registers.rip,
         };
-        let nameless = moment.images.at(here).is_some_and(|i| i.function(here).is_none());
-        is_at(moment, here, &REWRITERS) || nameless && caller.is_some_and(|c| is_at(moment, c.0, &REWRITERS))
+        let caller = behind.next().map(|e| e.address);
+        let image = moment.images.at(here);
+        let nameless = image.is_some_and(|i| i.function(here).is_none()) || is_at(moment, here, &INSTALLERS);
+        is_at(moment, here, &REWRITERS) || nameless && caller.is_some_and(|c| is_at(moment, c, &REWRITERS))
     }
 
     /// Whether an undecided stack describes this landing: the place, and everything behind it.
     fn describes(&mut self, one: &Undecided, landing: &Moment<'_>) -> bool {
         let mut rest = one.found.iter().skip(1);
         let there = rest.next().is_some_and(|f| f.address() == landing.registers.rip);
-        let entries = landing.shadow.entries().map(|e| (e.address, e.exact));
+        let entries = landing.shadow.entries().map(|e| (e.address, e.is_exact()));
         let same = there && entries.eq(rest.map(|f| (f.address(), f.is_exact())));
         self.found.clone_from(&one.found);
         same && (one.end.is_complete() || self.hole(landing, self.found.len()).is_some())
@@ -220,12 +224,12 @@ impl<'h> Oracle<'h> {
         let images = moment.images;
         let mut text = format!("{}\n  expected:\n", images.describe(moment.registers.rip));
         for entry in moment.shadow.entries().take(24) {
-            let mark = if entry.exact { " (interrupted)" } else { "" };
+            let mark = if entry.is_exact() { " (exact)" } else { "" };
             let _ = writeln!(text, "    {}{mark} in slot {:#x}", images.describe(entry.address), entry.slot);
         }
         let _ = writeln!(text, "  found, ending with {}:", end.name());
         for frame in self.found.iter().skip(1).take(24) {
-            let mark = if frame.is_exact() { " (interrupted)" } else { "" };
+            let mark = if frame.is_exact() { " (exact)" } else { "" };
             let _ =
                 writeln!(text, "    {}{mark} by {:?}", images.describe(frame.address()), frame.found_by());
         }

@@ -18,8 +18,26 @@ pub struct Entry {
     pub slot: u64,
     /// Return address, or the interrupted instruction.
     pub address: u64,
-    /// True for an interrupted instruction: it is no return address.
-    pub exact: bool,
+    /// What the address is.
+    pub kind: Kind,
+}
+
+/// What an entry's address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The instruction behind a call.
+    Return,
+    /// The instruction that a signal interrupted.
+    Interrupted,
+    /// The first instruction of a function that is only ever returned to.
+    Trampoline,
+}
+
+impl Entry {
+    /// Whether the address is the next instruction to run there, rather than the one behind a call.
+    pub fn is_exact(&self) -> bool {
+        self.kind != Kind::Return
+    }
 }
 
 /// The entries on one contiguous stack; an alternate signal stack starts a segment of its own.
@@ -65,7 +83,12 @@ impl Shadow {
     /// A call stored `address` at `slot`, the new stack pointer.
     pub fn call(&mut self, slot: u64, address: u64) {
         self.prune(slot);
-        self.last().entries.push(Entry { slot, address, exact: false });
+        self.last().entries.push(Entry { slot, address, kind: Kind::Return });
+    }
+
+    /// A context that begins at `slot` will return to `address`, the first instruction of a trampoline.
+    pub fn begin(&mut self, slot: u64, address: u64) {
+        self.last().entries.push(Entry { slot, address, kind: Kind::Trampoline });
     }
 
     /// The kernel built a signal frame at `frame` (the handler's return address) over the instruction `pc`;
@@ -75,8 +98,8 @@ impl Shadow {
             self.running.segments.push(Segment { alternate, entries: Vec::new() });
         }
         let entries = &mut self.last().entries;
-        entries.push(Entry { slot: frame + 8, address: pc, exact: true });
-        entries.push(Entry { slot: frame, address: restorer, exact: false });
+        entries.push(Entry { slot: frame + 8, address: pc, kind: Kind::Interrupted });
+        entries.push(Entry { slot: frame, address: restorer, kind: Kind::Return });
     }
 
     /// A return set the stack pointer to `sp`: what it used up is gone for good.
@@ -128,9 +151,9 @@ impl Shadow {
         self.running.segments.iter().rev().flat_map(|s| s.entries.iter().rev().copied())
     }
 
-    /// How many signal frames are live.
-    pub fn interruptions(&self) -> usize {
-        self.entries().filter(|e| e.exact).count()
+    /// Whether a signal handler runs.
+    pub fn is_interrupted(&self) -> bool {
+        self.entries().any(|e| e.kind == Kind::Interrupted)
     }
 
     /// True when nothing was ever pushed and survives: the outermost function.

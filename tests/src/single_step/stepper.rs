@@ -222,7 +222,7 @@ impl<'a> Stepper<'a> {
             return None;
         }
         let state = self.threads.get(&thread)?;
-        let calm = state.shadow.interruptions() == 0 && !state.fresh;
+        let calm = !state.shadow.is_interrupted() && !state.fresh;
         let jumping = self.function(state.before.rip).is_some_and(describes_its_landing);
         (calm && !jumping && self.tracee.catches(thread, signal)).then_some(signal)
     }
@@ -271,7 +271,7 @@ impl<'a> Stepper<'a> {
                 if state.fresh && state.shadow.is_empty() {
                     // makecontext stored the address of its trampoline under the function it starts.
                     let address = self.tracee.word(now.rsp).unwrap_or(0);
-                    state.shadow.call(now.rsp, address);
+                    state.shadow.begin(now.rsp, address);
                     state.fresh = false;
                 }
                 if matching {
