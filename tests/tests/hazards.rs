@@ -331,6 +331,14 @@ fn throw() {
 }
 
 #[test]
+fn wild() {
+    for target in both("wild") {
+        hazard_by(&Recorder::at(4999), &target, &[], &["tame_work"]);
+        hazard_by(&Recorder::at(4999).event("itimer"), &target, &[], &["tame_work"]);
+    }
+}
+
+#[test]
 fn beside_another_preload() {
     let other = Target::c("other_preload").shared("other_preload.so").build();
     for target in [Target::c("malloc_storm"), Target::c("thread_churn"), Target::c("fork")] {
