@@ -25,6 +25,8 @@ fn main() {
         "-Wl,--hash-style=both",
         "-Wl,-Bsymbolic",
         "-Wl,-soname,libselfwind_agent.so",
+        // Where a recorder enters that has put the library into a running process.
+        "-Wl,-e,selfwind_attached",
     ] {
         println!("cargo:rustc-link-arg-cdylib={argument}");
     }

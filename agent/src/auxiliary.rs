@@ -4,11 +4,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kernel;
 
+const AT_PHDR: u64 = 3;
+const AT_PHNUM: u64 = 5;
 const AT_SYSINFO_EHDR: u64 = 33;
 /// Address of the path given to exec, which the kernel puts at the very end of the stack.
 const AT_EXECFN: u64 = 31;
 const PAGE: u64 = 4096;
 
+static HEADERS: AtomicU64 = AtomicU64::new(0);
+static HEADER_COUNT: AtomicU64 = AtomicU64::new(0);
 static VDSO: AtomicU64 = AtomicU64::new(0);
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 
@@ -20,12 +24,19 @@ pub(crate) fn read() {
     let (pairs, _) = words.as_chunks::<2>();
     for [tag, value] in pairs.iter().map(|pair| pair.map(u64::from_le_bytes)) {
         match tag {
+            AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
+            AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
             AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
             // The page it begins in is mapped; only the path itself and eight bytes lie above it.
             AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
             _ => {}
         }
     }
+}
+
+/// Address and number of the program's own headers.
+pub(crate) fn program_headers() -> (u64, u64) {
+    (HEADERS.load(Ordering::Relaxed), HEADER_COUNT.load(Ordering::Relaxed))
 }
 
 /// Where the kernel mapped the vDSO, or 0.

@@ -10,6 +10,8 @@ use handler::process::Source;
 use handler::slot::MAX_FRAMES;
 use shm_format::Mode;
 
+use crate::sources::Events;
+
 /// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
 const DEFAULT_FREQUENCY: u64 = 99;
 const MAX_FREQUENCY: u64 = 100_000;
@@ -30,13 +32,15 @@ pub(crate) struct Config {
     pub(crate) frequency: u64,
     /// SELFWIND_EVENT.
     pub(crate) source: Source,
+    /// SELFWIND_PERF: the events of the source `perf`, or its clock.
+    pub(crate) events: Events,
     /// SELFWIND_MODE.
     pub(crate) mode: Mode,
     /// SELFWIND_MAX_STACK.
     pub(crate) max_frames: usize,
     /// SELFWIND_POOL: bytes of chunks backed at the start.
     pub(crate) pool: usize,
-    /// SELFWIND_TABLES: a directory of table files.
+    /// SELFWIND_TABLES: the directory of table files, by default the one in the user's cache; none for no tables.
     pub(crate) tables: Option<Vec<u8>>,
     /// SELFWIND_SESSION: the nonce of the session.
     pub(crate) session: u64,
@@ -56,6 +60,7 @@ impl Config {
             directory: None,
             frequency: DEFAULT_FREQUENCY,
             source: Source::ThreadTimer,
+            events: Events::default(),
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
             pool: 0,
@@ -65,21 +70,41 @@ impl Config {
             runtime_directory: None,
             note: Vec::new(),
         };
-        let mut mode = None;
+        let (mut mode, mut cache, mut home) = (None, None, None);
+        let (mut tables, mut events) = (None, None);
         for entry in environment {
             let entry = entry.to_bytes();
             let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
             let (name, value) = (&entry[..equals], &entry[equals + 1..]);
             if name == b"XDG_RUNTIME_DIR" {
                 config.runtime_directory = directory(value);
+            } else if name == b"XDG_CACHE_HOME" {
+                cache = directory(value);
+            } else if name == b"HOME" {
+                home = directory(value);
+            } else if name == b"SELFWIND_TABLES" && !value.is_empty() {
+                tables = Some(value);
             } else if let Some(name) = name.strip_prefix(b"SELFWIND_")
-                && config.set(name, value, &mut mode).is_none()
+                && config.set(name, value, &mut mode, &mut events).is_none()
             {
                 config.complain(entry);
             }
         }
+        config.tables = match tables {
+            None => cache.or_else(|| Some([&home?, &b"/.cache"[..]].concat())),
+            Some(value) => {
+                if flag(value) != Some(false) && directory(value).is_none() {
+                    config.complain(&[b"SELFWIND_TABLES=", value].concat());
+                }
+                directory(value)
+            }
+        };
+        if let (None, Some(cache)) = (tables, &mut config.tables) {
+            cache.extend_from_slice(b"/selfwind/tables");
+        }
         let by_hand = if config.directory.is_some() { Mode::Discard } else { Mode::Overwrite };
         config.mode = mode.unwrap_or(by_hand);
+        config.events = events.unwrap_or_else(|| Events::task_clock(config.period_ns()));
         if config.pool == 0 {
             config.pool = if config.mode == Mode::Discard { DRAINED_POOL } else { HISTORY_POOL };
         }
@@ -87,14 +112,20 @@ impl Config {
     }
 
     /// Applies one setting; none if its value is bad.
-    fn set(&mut self, name: &[u8], value: &[u8], mode: &mut Option<Mode>) -> Option<()> {
+    fn set(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        mode: &mut Option<Mode>,
+        events: &mut Option<Events>,
+    ) -> Option<()> {
         match name {
             b"ENABLE" => self.enabled = flag(value)?,
             b"VERBOSE" => self.verbose = flag(value)?,
             b"DIR" => self.directory = Some(directory(value)?),
-            b"TABLES" => self.tables = Some(directory(value)?),
             b"FREQ" => self.frequency = number(value).filter(|hz| (1..=MAX_FREQUENCY).contains(hz))?,
             b"EVENT" => self.source = source(value)?,
+            b"PERF" => *events = Some(Events::parse(value)?),
             b"MODE" => *mode = Some(mode_of(value)?),
             b"MAX_STACK" => {
                 self.max_frames = frames(value)?;
@@ -115,6 +146,11 @@ impl Config {
         }
         self.note.extend_from_slice(b"ignored ");
         self.note.extend_from_slice(&entry[..entry.len().min(LONGEST)]);
+    }
+
+    /// Nanoseconds that one unit of weight stands for: of CPU time or time off the processor; 0 for events.
+    pub(crate) fn unit_ns(&self, source: Source) -> u64 {
+        if source == Source::Perf { self.events.unit_ns() } else { self.period_ns() }
     }
 
     /// Nanoseconds of CPU time between samples.
@@ -141,6 +177,8 @@ fn source(value: &[u8]) -> Option<Source> {
     match value {
         b"auto" | b"cpu" => Some(Source::ThreadTimer),
         b"itimer" => Some(Source::ProcessTimer),
+        b"perf" | b"offcpu" => Some(Source::Perf),
+        value if value.starts_with(b"perf:") => Some(Source::Perf),
         _ => None,
     }
 }

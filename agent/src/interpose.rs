@@ -5,6 +5,7 @@
 
 mod exec;
 mod loader;
+mod lookups;
 mod masks;
 mod seccomp;
 mod signals;
@@ -22,12 +23,13 @@ static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
 
 /// Looks up every function behind this library, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
-    let groups: [&[&Real]; 9] = [
+    let groups: [&[&Real]; 10] = [
         &[&ERRNO_LOCATION],
         &crate::threads::REAL,
         &crate::process::REAL,
         &exec::REAL,
         &loader::REAL,
+        &lookups::REAL,
         &masks::REAL,
         &seccomp::REAL,
         &signals::REAL,

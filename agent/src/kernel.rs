@@ -40,6 +40,22 @@ impl File {
         Self::open_at(path, flags, mode)
     }
 
+    /// Opens `path`, which must not be a link, for reading, without waiting for whoever is at the other end of it.
+    pub(crate) fn strict(path: &CStr) -> Result<File, Errno> {
+        Self::open(path, libc::O_RDONLY | libc::O_NONBLOCK, 0)
+    }
+
+    /// Takes over a descriptor that was opened just now.
+    pub(crate) fn own(descriptor: usize) -> File {
+        File(descriptor as i32)
+    }
+
+    /// `ioctl`: for requests whose argument is a number or memory that the kernel only reads.
+    pub(crate) fn control(&self, request: usize, argument: usize) -> Result<(), Errno> {
+        // SAFETY: the callers' requests write no memory, and what they read is live.
+        unsafe { call(libc::SYS_ioctl, [self.0 as usize, request, argument, 0, 0, 0]) }.map(drop)
+    }
+
     /// Opens `path` for reading, following links: for /proc.
     pub(crate) fn read_only(path: &CStr) -> Result<File, Errno> {
         Self::open_at(path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOCTTY, 0)
@@ -110,14 +126,15 @@ impl File {
         NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
     }
 
-    /// Size, owner and mode.
+    /// Size, owner, mode, time.
     pub(crate) fn status(&self) -> Result<Status, Errno> {
         let mut raw = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel writes one `stat` of its own layout, which is libc's on x86-64.
         unsafe {
             call(libc::SYS_fstat, [self.0 as usize, raw.as_mut_ptr() as usize, 0, 0, 0, 0])?;
             let raw = raw.assume_init();
-            Ok(Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode })
+            let modified = raw.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(raw.st_mtime_nsec);
+            Ok(Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode, modified })
         }
     }
 }
@@ -127,6 +144,8 @@ pub(crate) struct Status {
     pub(crate) size: u64,
     pub(crate) owner: u32,
     pub(crate) mode: u32,
+    /// Of the last change of the contents, in ns since 1970.
+    pub(crate) modified: i64,
 }
 
 /// A new private mapping of `bytes`, zeroed.
@@ -221,6 +240,15 @@ pub(crate) fn user_id() -> u32 {
 pub(crate) fn parent_id() -> u32 {
     // SAFETY: getppid has no arguments and cannot fail.
     unsafe { sys::call(libc::SYS_getppid, [0; 6]) as u32 }
+}
+
+/// The addresses of this library, as the linker bounds them.
+pub(crate) fn own_code() -> (u64, u64) {
+    unsafe extern "C" {
+        static __ehdr_start: u8;
+        static etext: u8;
+    }
+    (&raw const __ehdr_start as u64, &raw const etext as u64)
 }
 
 /// Fills `bytes` with random ones; false if the kernel has none yet.

@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod activity;
 mod agent;
+mod attached;
 mod auxiliary;
 mod config;
 mod dynamic;
@@ -20,6 +21,7 @@ mod heap;
 mod interpose;
 mod journal;
 mod kernel;
+mod link_map;
 mod lock;
 mod modules;
 mod process;
@@ -76,8 +78,32 @@ static END: extern "C" fn() = {
     end
 };
 
-/// Starts recording this process.
+/// Starts recording this process, which the loader is about to start.
 fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
+    let (agent, myself, recording) = prepare(config, Stage::Start)?;
+    process::watch_forks();
+    process::begin(agent, recording, |recording| {
+        // A mask inherited from before the exec.
+        let hidden = !chain::has_handler() && masked.unmask(sources::signal());
+        threads::register(recording, threads::main_stack(), hidden);
+        if myself.threads > 1 {
+            threads::register_existing(recording, Some(handler::sys::thread_id()));
+        }
+    });
+    Ok(())
+}
+
+/// Starts recording this process, which runs already. All of its threads are alike: none announces itself.
+fn record_attached(config: Config) -> Result<(), Failure> {
+    let (agent, _, recording) = prepare(config, Stage::Attached)?;
+    process::begin(agent, recording, |recording| threads::register_existing(recording, None));
+    Ok(())
+}
+
+type Prepared = (&'static Agent, &'static Myself, &'static Recording);
+
+/// Makes and publishes the agent; sampling does not begin yet.
+fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     auxiliary::read();
     choose_clock();
     let directory = Directory::find(&config)?;
@@ -85,25 +111,16 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     let names = names(&config);
     let agent: &'static Agent = Box::leak(Box::new(Agent { config, names, directory }));
     let recording =
-        begin(agent, myself).inspect_err(|failure| agent.directory.note_failure(myself, failure))?;
+        begin(agent, myself, stage).inspect_err(|failure| agent.directory.note_failure(myself, failure))?;
     agent::set_myself(myself);
     agent::set(agent);
-    process::watch_forks();
-    process::begin(agent, recording, |recording| {
-        // A mask inherited from before the exec.
-        let hidden = !chain::has_handler() && masked.unmask(sources::SIGNAL);
-        threads::register(recording, threads::main_stack(), hidden);
-        if myself.threads > 1 {
-            threads::register_existing(recording);
-        }
-    });
-    Ok(())
+    Ok((agent, myself, recording))
 }
 
 /// Makes the region, describes the modules and takes the signal over.
-fn begin(agent: &Agent, myself: &Myself) -> Result<&'static Recording, Failure> {
+fn begin(agent: &Agent, myself: &Myself, stage: Stage) -> Result<&'static Recording, Failure> {
     let recording = process::open(agent, myself, None)?;
-    modules::rescan(Stage::Start, &agent.names, &mut ModuleNews(recording));
+    modules::rescan(stage, &agent.names, &mut ModuleNews(recording));
     signals::take_over().map_err(Failure::Signal)?;
     Ok(recording)
 }
@@ -121,5 +138,6 @@ fn names(config: &Config) -> Names {
     let mut buffer = [0u8; 4096];
     let program = kernel::read_link(c"/proc/self/exe", &mut buffer).map(<[u8]>::to_vec).unwrap_or_default();
     let directory: Vec<u8> = kernel::current_directory(&mut buffer).to_vec();
-    Names { program, directory, tables: config.tables.clone() }
+    let tables = config.tables.clone().and_then(sections::trusted_directory);
+    Names { program, directory, tables }
 }

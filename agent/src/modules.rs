@@ -47,6 +47,8 @@ pub(crate) struct Object {
     module: Module<'static>,
     /// What `module` refers to, if it is not in place.
     _sections: sections::Kept,
+    /// The object before it had a table, if `module` refers to what that one keeps.
+    _before: Option<Arc<Object>>,
 }
 
 impl Object {
@@ -131,6 +133,8 @@ pub(crate) enum Stage {
     Start,
     /// Anything: may be unloaded.
     Later,
+    /// The same, read without the loader's lock while every other thread stands still.
+    Attached,
 }
 
 /// Who is told of loads and unloads.
@@ -146,7 +150,7 @@ pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
     let seen = visit(stage, names, known);
     with_registry(|registry| {
         // Another thread may have seen the same list, or a later one, and published it first.
-        if stage == Stage::Start || seen.changes > registry.changes {
+        if stage != Stage::Later || seen.changes > registry.changes {
             registry.merge(seen, listener);
         }
     });
@@ -167,6 +171,7 @@ pub(crate) fn tell_all(listener: &mut dyn Listener) {
 }
 
 /// What the loader does not say of an object's name.
+#[derive(Clone)]
 pub(crate) struct Names {
     /// The program's own file.
     pub(crate) program: Vec<u8>,
@@ -197,6 +202,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
     let vdso = crate::auxiliary::vdso();
     let mut seen = Seen { changes: 0, known: Vec::new(), new: Vec::new() };
     let mut first = true;
+    let late = names.tables.as_deref().filter(|_| !known.is_empty()).and_then(sections::if_changed);
     symbols::visit_objects(&mut |info: &ObjectInfo| {
         seen.changes = info.changes();
         // SAFETY: the loader's lock is held during the visit, so the object stays loaded.
@@ -209,7 +215,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         let is_vdso = vdso != 0 && image.start == vdso;
         let path = names.path_of(name, is_program, is_vdso);
         if let Some(object) = known.iter().find(|object| object.is(&image, &path)) {
-            seen.known.push(object.clone());
+            seen.known.push(with_table(object, late).unwrap_or_else(|| object.clone()));
             return true;
         }
         let in_place = stage == Stage::Start;
@@ -249,7 +255,26 @@ fn describe(
         segments,
         module,
         _sections: sections,
+        _before: None,
     }
+}
+
+/// `object` with its table, if it has none and there is one by now.
+fn with_table(object: &Arc<Object>, tables: Option<&[u8]>) -> Option<Arc<Object>> {
+    if object.module.table.is_some() || object.build_id.is_empty() {
+        return None;
+    }
+    let mut module = object.module;
+    let sections = sections::late_table(&mut module, tables?, &object.build_id)?;
+    Some(Arc::new(Object {
+        path: object.path.clone(),
+        build_id: object.build_id.clone(),
+        segments: object.segments.clone(),
+        module,
+        _sections: sections,
+        _before: Some(object.clone()),
+        ..**object
+    }))
 }
 
 impl Registry {
@@ -258,11 +283,13 @@ impl Registry {
         let gone: Vec<_> = self
             .objects
             .iter()
-            .filter(|object| !seen.known.iter().any(|known| Arc::ptr_eq(known, object)))
+            .filter(|object| !seen.known.iter().any(|known| known.id == object.id))
             .cloned()
             .collect();
+        let is_old = |known: &Arc<Object>| self.objects.iter().any(|object| Arc::ptr_eq(known, object));
+        let same = seen.known.iter().all(is_old);
         self.changes = seen.changes;
-        if gone.is_empty() && seen.new.is_empty() {
+        if gone.is_empty() && seen.new.is_empty() && same {
             return self.sweep();
         }
         self.objects = seen.known;
@@ -330,11 +357,11 @@ pub(crate) unsafe fn extend(bytes: &[u8], address: u64) -> Section<'static> {
     Section { bytes: unsafe { &*core::ptr::from_ref(bytes) }, address }
 }
 
-/// A table whose bytes live as long as every module that refers to it.
+/// A table of this user's or root's making, whose bytes live as long as every module that refers to it.
 ///
 /// # Safety
 /// As for [`extend`].
 pub(crate) unsafe fn extend_table(bytes: &[u8]) -> Option<Table<'static>> {
     // SAFETY: the caller's promise.
-    Table::from_bytes(unsafe { &*core::ptr::from_ref(bytes) }).ok()
+    Table::from_trusted_bytes(unsafe { &*core::ptr::from_ref(bytes) }).ok()
 }

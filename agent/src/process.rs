@@ -9,6 +9,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use handler::answer;
 use handler::clock;
 use handler::process::{self, Page, ProcessTime, Recording, Source};
 use handler::slot::{self, Slot};
@@ -24,7 +25,7 @@ use crate::lock::{Held, Lock, Masked};
 use crate::modules;
 use crate::session::{self, Failure, Myself};
 use crate::signals;
-use crate::sources;
+use crate::sources::{self, process_timer};
 use crate::symbols::Real;
 use crate::threads;
 
@@ -53,28 +54,21 @@ pub(crate) fn open(
         return Err(Failure::Over);
     }
     let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
+    let choice = sources::choose(&agent.config);
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
         bell,
-        source: available_source(agent),
+        source: choice.source,
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
-    if recording.source != agent.config.source {
-        journal::tell_setting(recording, b"source", b"itimer: no timer left for this user (ulimit -i)");
+    if let Some(note) = choice.note {
+        journal::tell_setting(recording, b"source", &note);
     }
     Ok(recording)
-}
-
-/// The source asked for, or the one that needs no timer from the kernel's quota.
-fn available_source(agent: &Agent) -> Source {
-    match agent.config.source {
-        Source::ThreadTimer if !sources::may_have_timers() => Source::ProcessTimer,
-        source => source,
-    }
 }
 
 /// Lets handlers find the recording.
@@ -95,7 +89,7 @@ pub(crate) fn publish(recording: &'static Recording) -> bool {
 /// Starts the process-wide timer, if that is the source.
 pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     if recording.source == Source::ProcessTimer
-        && let Err(error) = sources::start_process_timer(agent.config.period_ns())
+        && let Err(error) = process_timer::start(agent.config.period_ns())
     {
         journal::tell_setting(
             recording,
@@ -210,8 +204,8 @@ pub(crate) fn watch_forks() {
 pub(crate) fn silence_thread(recording: &Recording) {
     let _masked = Masked::new();
     match recording.source {
-        Source::ProcessTimer => sources::stop_process_timer(),
-        Source::ThreadTimer => slot::noted().into_iter().for_each(sources::disarm_thread),
+        Source::ProcessTimer => process_timer::stop(),
+        Source::ThreadTimer | Source::Perf => slot::noted().into_iter().for_each(sources::stop_thread),
     }
     journal::tell_setting(recording, b"stopped", b"the program forbids the time-stamp counter");
 }
@@ -224,37 +218,60 @@ pub(crate) fn before_exec(
     program_timer: impl FnOnce() -> libc::itimerval,
 ) -> bool {
     let mut masked = Masked::new();
+    // Before this mask goes: what was sent by then is delivered.
+    refuse_requests(recording);
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
-    if let Some(slot) = slot::noted()
-        && slot.cursor.close(&recording.region).wake
-    {
-        recording.ring();
+    if let Some(slot) = slot::noted() {
+        answer::leave(recording, slot);
+        // An event inside the exec would send its signal to the new image, removed at exec or not.
+        slot.kernel_rings.close();
+        if slot.cursor.close(&recording.region).wake {
+            recording.ring();
+        }
     }
     signals::uncover();
     let hidden = slot::noted().is_some_and(Slot::is_hidden);
     if hidden {
-        masked.mask(sources::SIGNAL);
+        masked.mask(sources::signal());
     }
     if recording.source == Source::ProcessTimer {
-        sources::stop_process_timer();
+        process_timer::stop();
         signals::drain_process_timer();
         let left = program_timer();
         if left.it_value.tv_sec != 0 || left.it_value.tv_usec != 0 {
-            let _ = sources::set_process_timer(&left);
+            let _ = process_timer::set(&left);
         }
     }
     hidden
 }
 
+/// Has nobody ask for stacks any more, and waits for those who are about to: their signal would kill the next image.
+fn refuse_requests(recording: &Recording) {
+    /// A requester that was killed in between is not waited for any longer.
+    const PATIENCE_NS: u64 = 20_000_000;
+    let region = &recording.region;
+    region.close_requests(true);
+    let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    while region.is_being_asked() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
+        kernel::yield_now();
+    }
+}
+
 /// Goes on as before an exec that did not happen; `hidden` is what [`before_exec`] said.
 pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
     let mut masked = Masked::new();
+    recording.region.close_requests(false);
     signals::cover();
     if hidden {
-        masked.unmask(sources::SIGNAL);
+        masked.unmask(sources::signal());
     }
     if let Some(agent) = agent::get() {
         start_source(recording, agent);
+    }
+    if recording.source == Source::Perf
+        && let Some(slot) = slot::noted().filter(|slot| slot.timer() == Slot::NO_TIMER)
+    {
+        threads::start(recording, slot);
     }
 }
 
@@ -263,11 +280,13 @@ pub(crate) fn end() {
     let Some(_active) = Active::enter() else { return };
     let Some(recording) = process::recording().filter(|_| agent::is_own_process()) else { return };
     let _masked = Masked::new();
+    recording.region.close_requests(true);
     if recording.source == Source::ProcessTimer {
-        sources::stop_process_timer();
+        process_timer::stop();
     }
     if let Some(slot) = slot::noted() {
-        sources::disarm_thread(slot);
+        answer::leave(recording, slot);
+        sources::stop_thread(slot);
         let _ = slot.cursor.close(&recording.region);
     }
     journal::append(recording, &DurableRecord::Exit(record::Exit { ticks: clock::now(), status: None }));

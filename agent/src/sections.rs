@@ -5,10 +5,11 @@ use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI64, Ordering};
 
-use unwind::Module;
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
+use unwind::{Module, Section, debug_frame, table_file};
 
 use crate::activity::Active;
 use crate::kernel::{self, File};
@@ -43,16 +44,30 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
-    /// Maps the file at `path`, if `accept` likes its status.
-    fn of(path: &[u8], accept: impl Fn(&kernel::Status) -> bool) -> Option<Mapping> {
-        let path = CString::new(path).ok()?;
-        let file = File::read_only(&path).ok()?;
+    /// Maps the file of a loaded object.
+    fn of_object(path: &[u8]) -> Option<Mapping> {
+        let file = File::read_only(&CString::new(path).ok()?).ok()?;
         let status = file.status().ok()?;
-        if status.size == 0 || status.size > LARGEST_FILE || !accept(&status) {
+        Self::of(&file, &status, 0)
+    }
+
+    /// Maps a table file that only this user or root can have written.
+    fn of_table(path: &[u8]) -> Option<Mapping> {
+        let file = File::strict(&CString::new(path).ok()?).ok()?;
+        let status = file.status().ok()?;
+        if !table_file::is_trusted(status.owner, status.mode, kernel::user_id()) {
+            return None;
+        }
+        // All of it is read at once, for the checksum.
+        Self::of(&file, &status, libc::MAP_POPULATE)
+    }
+
+    fn of(file: &File, status: &kernel::Status, flags: i32) -> Option<Mapping> {
+        if status.size == 0 || status.size > LARGEST_FILE {
             return None;
         }
         let bytes = status.size as usize;
-        let base = file.map(bytes, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
+        let base = file.map(bytes, libc::PROT_READ, libc::MAP_PRIVATE | flags).ok()?;
         Some(Mapping { base, bytes })
     }
 
@@ -61,6 +76,32 @@ impl Mapping {
         // user's own, and objects that are loaded are mapped by the loader in the same way.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
     }
+}
+
+/// `directory` if only this user or root decides what is in it.
+pub(crate) fn trusted_directory(directory: Vec<u8>) -> Option<Vec<u8>> {
+    let path = CString::new(directory.as_slice()).ok()?;
+    let status = File::strict(&path).ok()?.status().ok()?;
+    let trusted = table_file::is_trusted_directory(status.owner, status.mode, kernel::user_id());
+    trusted.then_some(directory)
+}
+
+/// When the directory of tables was last seen to have changed.
+static TABLES_CHANGED: AtomicI64 = AtomicI64::new(0);
+
+/// `directory` if tables may have come since the last question.
+pub(crate) fn if_changed(directory: &[u8]) -> Option<&[u8]> {
+    let _active = Active::enter()?;
+    let status = File::strict(&CString::new(directory).ok()?).ok()?.status().ok()?;
+    (TABLES_CHANGED.swap(status.modified, Ordering::Relaxed) != status.modified).then_some(directory)
+}
+
+/// Gives `module` a table that was not there when it was loaded.
+pub(crate) fn late_table(module: &mut Module<'static>, directory: &[u8], build_id: &[u8]) -> Option<Kept> {
+    let _active = Active::enter()?;
+    let mut kept = Kept::default();
+    kept.use_table_file(module, directory, build_id);
+    module.table.is_some().then_some(kept)
 }
 
 /// Completes `module`'s unwind information and keeps the memory it needs.
@@ -105,20 +146,12 @@ impl Kept {
         }
     }
 
-    /// Uses the table file of `build_id`, if there is one, made by this user or root, for this build-id.
+    /// Uses the table file of `build_id`, if there is one that can be trusted and is about this build-id.
     fn use_table_file(&mut self, module: &mut Module<'static>, directory: &[u8], build_id: &[u8]) {
-        const WRITABLE_BY_OTHERS: u32 = 0o022;
-        let mut path = directory.to_vec();
-        path.push(b'/');
-        for byte in build_id {
-            path.extend([byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
-        }
-        path.extend_from_slice(b".table");
-        let user = kernel::user_id();
-        let trusted = |status: &kernel::Status| {
-            (status.owner == user || status.owner == 0) && status.mode & WRITABLE_BY_OTHERS == 0
-        };
-        let Some(mapping) = Mapping::of(&path, trusted) else { return };
+        let mut buffer = [0; table_file::FILE_NAME_MAX];
+        let Some(name) = table_file::name(build_id, &mut buffer) else { return };
+        let path = [directory, b"/", name.as_bytes()].concat();
+        let Some(mapping) = Mapping::of_table(&path) else { return };
         // SAFETY: the mapping is kept beside the module.
         let table = unsafe { extend_table(mapping.bytes()) };
         if let Some(table) = table.filter(|table| table.build_id() == build_id) {
@@ -127,20 +160,31 @@ impl Kept {
         }
     }
 
-    /// Compiles a table from the file's `.eh_frame`, for an object without the sorted search table.
+    /// Compiles a table from the file's sections, for an object without the sorted search table.
     fn compile(&mut self, module: &mut Module<'static>, image: &ElfImage<'static>, path: &[u8]) {
-        let Some(mapping) = Mapping::of(path, |_| true) else { return };
+        let Some(mapping) = Mapping::of_object(path) else { return };
         let Ok(file) = ElfFile::parse(mapping.bytes()) else { return };
         // The file may have been replaced since it was loaded.
         if file.build_id != image.build_id {
             return;
         }
-        let Some(section) = file.eh_frame else { return };
-        let address = section.address.wrapping_add(image.bias);
+        let eh_frame = file.eh_frame.map(|section| {
+            let address = section.address.wrapping_add(image.bias);
+            Section { bytes: section.bytes, address }
+        });
+        let (merged, section);
+        match (file.debug_frame, eh_frame) {
+            (Some(debug_frame), _) => {
+                merged = debug_frame::merge(debug_frame.bytes, image.bias, eh_frame);
+                section = Section { bytes: &merged.0, address: merged.1 };
+            }
+            (None, Some(eh_frame)) => section = eh_frame,
+            (None, None) => return,
+        }
         // SAFETY: the copy lives in the object, as long as the module.
-        module.eh_frame = Some(unsafe { extend(self.copy(section.bytes), address) });
+        module.eh_frame = Some(unsafe { extend(self.copy(section.bytes), section.address) });
         if module.table.is_none()
-            && let Ok(table) = unwind::compile::compile(section, 0, image.build_id.unwrap_or(&[]))
+            && let Ok(table) = unwind::compile::compile(section, image.bias, image.build_id.unwrap_or(&[]))
         {
             // SAFETY: as above.
             module.table = unsafe { extend_table(self.copy(&table)) };

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 use handler::clock;
-use shm_format::{Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
+use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
 use crate::activity::Active;
 use crate::config::Config;
@@ -71,6 +71,8 @@ impl Failure {
 #[derive(Clone, Copy)]
 pub(crate) struct Myself {
     pub(crate) pid: u32,
+    /// As /proc numbers it, which in a new process namespace is most often as the reader does.
+    proc_pid: u32,
     /// Threads at the time of reading.
     pub(crate) threads: u64,
     start_time: u64,
@@ -85,9 +87,10 @@ impl Myself {
         if !kernel::random(&mut nonce) {
             nonce = (clock::now() ^ u64::from(handler::sys::process_id()) << 40).to_le_bytes();
         }
-        let (threads, start_time) = threads_and_start_time().ok_or(Failure::Proc)?;
+        let (proc_pid, threads, start_time) = stat().ok_or(Failure::Proc)?;
         Ok(Myself {
             pid: handler::sys::process_id(),
+            proc_pid,
             threads,
             start_time,
             boot_id: boot_id.or_else(read_boot_id).ok_or(Failure::Proc)?,
@@ -97,7 +100,7 @@ impl Myself {
 
     /// The name of a file of this process, without directory.
     fn file_name(&self, extension: &str) -> Vec<u8> {
-        format!("{}-{}-{:016x}.{extension}", self.pid, self.start_time, self.nonce).into_bytes()
+        format!("{}-{}-{:016x}.{extension}", self.proc_pid, self.start_time, self.nonce).into_bytes()
     }
 
     pub(crate) fn boot_id(&self) -> [u8; 16] {
@@ -105,16 +108,17 @@ impl Myself {
     }
 }
 
-/// From /proc/self/stat: number of threads (field 20), and when the process started, in clock ticks after boot
-/// (field 22).
-fn threads_and_start_time() -> Option<(u64, u64)> {
+/// From /proc/self/stat: process id, number of threads (field 20), and when the process started, in clock ticks after
+/// boot (field 22).
+fn stat() -> Option<(u32, u64, u64)> {
     let mut buffer = [0u8; 1024];
     let stat = kernel::read_file(c"/proc/self/stat", &mut buffer).ok()?;
+    let pid = crate::config::number(stat.split(|byte| *byte == b' ').next()?)?;
     // The second field is the name in parentheses, and may hold anything.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(name_end + 2..)?.split(|byte| *byte == b' ');
     let threads = crate::config::number(fields.nth(20 - 3)?)?;
-    Some((threads, crate::config::number(fields.nth(1)?)?))
+    Some((pid as u32, threads, crate::config::number(fields.nth(1)?)?))
 }
 
 fn read_boot_id() -> Option<[u8; 16]> {
@@ -234,7 +238,7 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, base) = loop {
         let geometry = geometry(space, pool);
-        let bytes = geometry.total_len();
+        let bytes = geometry.total_len() + ANSWERS_LEN;
         // A file larger than the limit would be answered by a signal.
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
@@ -248,7 +252,7 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
             Err(error) => return Err(Failure::Map(error)),
         }
     };
-    let bytes = geometry.total_len();
+    let bytes = geometry.total_len() + ANSWERS_LEN;
     let formatted = back(file, &geometry, base).map_err(Failure::Room).and_then(|()| {
         // SAFETY: a fork would share the mapping, but its child makes a region of its own; and a core dump is for
         // the program's memory.
@@ -285,7 +289,7 @@ fn geometry(space: usize, pool: usize) -> Geometry {
 
 fn identity(config: &Config, myself: &Myself) -> Identity {
     Identity {
-        pid: myself.pid,
+        pid: myself.proc_pid,
         uid: kernel::user_id(),
         start_time: myself.start_time,
         boot_id: myself.boot_id,
@@ -307,7 +311,9 @@ fn back(file: &File, geometry: &Geometry, base: NonNull<u8>) -> Result<(), Errno
         // SAFETY: inside the new mapping, which nobody else knows.
         unsafe { kernel::make_accessible(base.as_ptr().add(offset), bytes) }?;
     }
-    Ok(())
+    // Not backed: whoever asks for stacks backs the place for the answer first.
+    // SAFETY: the end of the new mapping.
+    unsafe { kernel::make_accessible(base.as_ptr().add(geometry.total_len()), ANSWERS_LEN) }
 }
 
 /// Backs `bytes` from `offset` on through the mapping, which works without a descriptor. None if the file system

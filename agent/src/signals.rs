@@ -15,7 +15,7 @@ use handler::sys::SIGSET_BYTES;
 
 use crate::kernel::{self, Errno};
 use crate::lock::Lock;
-use crate::sources::SIGNAL;
+use crate::sources;
 
 // The return from the handler. The bytes are those unwinders and debuggers recognise, and the CFI says the same:
 // rsp points to the kernel's `ucontext`, whose registers begin at offset 40.
@@ -88,7 +88,8 @@ impl KernelAction {
 fn exchange(action: Option<&KernelAction>) -> Result<KernelAction, Errno> {
     let mut before = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
     let new = action.map_or(core::ptr::null(), core::ptr::from_ref);
-    let arguments = [SIGNAL as usize, new as usize, (&raw mut before) as usize, SIGSET_BYTES, 0, 0];
+    let arguments =
+        [sources::signal() as usize, new as usize, (&raw mut before) as usize, SIGSET_BYTES, 0, 0];
     // SAFETY: both actions are live; the handlers installed here take SA_SIGINFO's arguments.
     unsafe { kernel::call(libc::SYS_rt_sigaction, arguments) }?;
     Ok(before)
@@ -178,7 +179,7 @@ pub(crate) fn uncover() {
 /// sent is queued again.
 pub(crate) fn drain_process_timer() {
     const SI_KERNEL: i32 = 0x80;
-    let set = 1u64 << (SIGNAL - 1);
+    let set = 1u64 << (sources::signal() - 1);
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut others: Vec<[u64; 16]> = Vec::new();
     loop {
@@ -200,8 +201,14 @@ pub(crate) fn drain_process_timer() {
         }
     }
     for info in others {
-        let arguments =
-            [handler::sys::process_id() as usize, SIGNAL as usize, (&raw const info) as usize, 0, 0, 0];
+        let arguments = [
+            handler::sys::process_id() as usize,
+            sources::signal() as usize,
+            (&raw const info) as usize,
+            0,
+            0,
+            0,
+        ];
         // SAFETY: the kernel reads one `siginfo`; a process may send itself any.
         let _ = unsafe { kernel::call(libc::SYS_rt_sigqueueinfo, arguments) };
     }

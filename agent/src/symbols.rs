@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use unwind::elf_image::ProgramHeader;
 
 use crate::dynamic::Symbols;
+use crate::link_map;
 
 /// What `dl_iterate_phdr` tells of one object, up to the counters (which musl and old C libraries may lack).
 #[repr(C)]
@@ -26,6 +27,18 @@ pub(crate) struct ObjectInfo {
 }
 
 impl ObjectInfo {
+    /// An object that `dl_iterate_phdr` does not tell of; how often it changed is not known.
+    pub(crate) fn new(bias: u64, name: &'static CStr, headers: &'static [ProgramHeader]) -> ObjectInfo {
+        ObjectInfo {
+            bias,
+            name: name.as_ptr(),
+            headers: headers.as_ptr(),
+            header_count: headers.len() as u16,
+            adds: 0,
+            subs: 0,
+        }
+    }
+
     /// The object's program headers.
     ///
     /// # Safety
@@ -59,7 +72,7 @@ macro_rules! weak_import {
         let address: usize;
         // SAFETY: loads the entry of the global offset table that the loader filled, or left 0.
         unsafe {
-            asm!(
+            core::arch::asm!(
                 concat!(".weak ", $name),
                 concat!("mov {}, [rip + ", $name, "@GOTPCREL]"),
                 out(reg) address,
@@ -69,6 +82,7 @@ macro_rules! weak_import {
         address
     }};
 }
+pub(crate) use weak_import;
 
 /// The environment the program started with, as name=value strings.
 pub(crate) fn environment() -> impl Iterator<Item = &'static CStr> {
@@ -94,6 +108,9 @@ pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
             let visit = &mut *data.cast::<&mut dyn FnMut(&ObjectInfo) -> bool>();
             c_int::from(!visit(&*info))
         }
+    }
+    if link_map::is_without_loader() {
+        return link_map::visit_objects(visit);
     }
     let address = weak_import!("dl_iterate_phdr");
     if address == 0 {
@@ -190,34 +207,6 @@ fn own_address() -> u64 {
     resolve as fn(&[&Real]) as usize as u64
 }
 
-/// The public head of the loader's record of one object (`link.h`), the same in glibc and musl.
-#[repr(C)]
-struct LinkMap {
-    bias: u64,
-    name: *const c_char,
-    dynamic: *const [u64; 2],
-    next: *const LinkMap,
-}
-
-/// The head of `struct r_debug` (`link.h`): what debuggers read.
-#[repr(C)]
-struct DebuggerInterface {
-    version: c_int,
-    map: *const LinkMap,
-}
-
-/// The loader's first object, or null if it shows none. glibc has the structure itself, musl a pointer to it.
-fn first_link_map() -> *const LinkMap {
-    let glibc = weak_import!("_r_debug") as *const DebuggerInterface;
-    let musl = weak_import!("_dl_debug_addr") as *const *const DebuggerInterface;
-    // SAFETY: if an import is there it is the loader's structure of this shape, filled before any constructor runs.
-    unsafe {
-        let interface =
-            if glibc.is_null() { musl.as_ref().copied().unwrap_or(core::ptr::null()) } else { glibc };
-        interface.as_ref().map_or(core::ptr::null(), |interface| interface.map)
-    }
-}
-
 /// One pass over the objects in the loader's order.
 struct Search<'a> {
     functions: &'a [&'a Real],
@@ -248,7 +237,7 @@ impl Search<'_> {
         unsafe {
             asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, nomem, preserves_flags));
         }
-        let mut map = first_link_map();
+        let mut map = link_map::first();
         // SAFETY: before the start is over no object goes away; the list ends with null.
         while let Some(object) = unsafe { map.as_ref() } {
             map = object.next;

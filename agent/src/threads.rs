@@ -9,6 +9,7 @@ use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use handler::answer;
 use handler::clock;
 use handler::process::{self, Recording};
 use handler::slot::{self, Slot};
@@ -186,16 +187,13 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
 }
 
 /// Arms the slot's timer; a thread that cannot have one is not sampled, and the reader is told.
-fn start(recording: &Recording, slot: &Slot) {
+pub(crate) fn start(recording: &Recording, slot: &Slot) {
     let Some(agent) = agent::get() else { return };
-    if let Err(error) = sources::start_thread(recording.source, slot, agent.config.period_ns())
+    if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config)
         && !TIMER_FAILED.swap(true, Ordering::Relaxed)
     {
-        journal::tell_setting(
-            recording,
-            b"thread timer failed",
-            alloc::format!("errno {}", error.0).as_bytes(),
-        );
+        let error = alloc::format!("errno {}", shortfall.error.0);
+        journal::tell_setting(recording, shortfall.what.as_bytes(), error.as_bytes());
     }
 }
 
@@ -251,7 +249,8 @@ unsafe extern "C" fn ended(_: *mut c_void) {
 fn retire(recording: &Recording, slot: &Slot) {
     let active = Active::enter();
     if active.is_some() {
-        sources::disarm_thread(slot);
+        answer::leave(recording, slot);
+        sources::stop_thread(slot);
     }
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
@@ -283,9 +282,8 @@ pub(crate) fn look_after_strangers(recording: &Recording) {
     }
 }
 
-/// Registers the threads that run already, except the calling one.
-pub(crate) fn register_existing(recording: &Recording) {
-    let own = sys::thread_id();
+/// Registers the threads that run already, except `own`. Those that are known are only armed, if they are not.
+pub(crate) fn register_existing(recording: &Recording, own: Option<u32>) {
     let Ok(directory) = File::read_only(c"/proc/self/task") else { return };
     let mut buffer = [0u8; 4096];
     while let Ok(count @ 1..) = directory.entries(&mut buffer) {
@@ -295,15 +293,30 @@ pub(crate) fn register_existing(recording: &Recording) {
             let (entry, after) = rest.split_at((length as usize).clamp(19, rest.len()));
             rest = after;
             let name = entry[19..].split(|byte| *byte == 0).next().unwrap_or(&[]);
-            if let Some(tid) = crate::config::number(name).map(|tid| tid as u32).filter(|tid| *tid != own)
-                && let Some(slot) = claim(tid)
+            if let Some(tid) =
+                crate::config::number(name).map(|tid| tid as u32).filter(|tid| Some(*tid) != own)
             {
-                slot.set_unannounced();
-                announce(recording, slot);
-                start(recording, slot);
+                register_other(recording, tid);
             }
         }
     }
+}
+
+/// Gives another thread a slot and a timer, unless it has them.
+fn register_other(recording: &Recording, tid: u32) {
+    if let Some(slot) = slot::taken().find(|slot| slot.tid() == tid) {
+        if slot.timer() == Slot::NO_TIMER {
+            start(recording, slot);
+        }
+        return;
+    }
+    let Some(slot) = claim(tid) else { return };
+    if tid == sys::process_id() {
+        slot.set_stack(main_stack());
+    }
+    slot.set_unannounced();
+    announce(recording, slot);
+    start(recording, slot);
 }
 
 /// In a forked child: the calling thread is the only one left.

@@ -34,6 +34,11 @@ pub enum AgentFileError {
     },
 }
 
+/// The agent's file, if one is embedded.
+pub fn content() -> Option<&'static [u8]> {
+    (!AGENT.is_empty()).then_some(AGENT)
+}
+
 /// Unpacks the agent when that has not been done yet, and says where it is.
 pub fn unpack() -> Result<PathBuf, AgentFileError> {
     if AGENT.is_empty() {
@@ -57,8 +62,8 @@ pub fn cache_directory() -> PathBuf {
     candidates().swap_remove(0)
 }
 
-/// Directories to try, best first; never empty.
-fn candidates() -> Vec<PathBuf> {
+/// Directories to try for that, best first; never empty.
+pub fn candidates() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
     [cache, variable("XDG_RUNTIME_DIR")]

@@ -3,6 +3,12 @@
 //! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
 //! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
 
+mod perf_event;
+pub mod ptrace;
+mod request;
+mod truncation;
+
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -17,11 +23,15 @@ use nix::unistd::geteuid;
 use rustix::event::Timespec;
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::futex;
+use shm_format::injection::Call;
 use shm_format::layout::PAGE;
 use shm_format::{
     Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats, Geometry,
     Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
 };
+
+pub use perf_event::{PerfScope, probe_perf_event};
+pub use request::{Asker, resource_limit, send_request};
 
 /// No region is longer; a longer file is not one.
 const REGION_LIMIT: u64 = 4 << 30;
@@ -50,9 +60,11 @@ pub enum AttachError {
 pub struct Attached {
     // Before the mapping: fields are dropped in order.
     reader: RegionReader,
-    _map: MmapRaw,
+    map: MmapRaw,
+    /// The file was made shorter: nothing more can come.
+    cut: Cell<bool>,
     /// Holds the lock.
-    _file: File,
+    file: File,
 }
 
 impl Attached {
@@ -69,25 +81,55 @@ impl Attached {
     /// Maps a region without the lock: look, but do not drain.
     pub fn peek(path: &Path) -> Result<Peek, AttachError> {
         let mut attached = Self::map(open_region(path)?)?;
-        let mut exe = String::new();
-        attached.durable(&mut |record| {
-            if let DurableRecord::Process(process) = record {
-                exe = String::from_utf8_lossy(process.exe).into_owned();
+        let mut peek = Peek {
+            samples: attached.counters().recorded.count,
+            exe: String::new(),
+            control: None,
+            sampling: true,
+        };
+        attached.durable(&mut |record| match record {
+            DurableRecord::Process(process) => peek.exe = String::from_utf8_lossy(process.exe).into_owned(),
+            DurableRecord::Setting(setting) if setting.key == Call::SETTING => {
+                let value = std::str::from_utf8(setting.value).ok();
+                let control = value.and_then(|value| u64::from_str_radix(value, 16).ok());
+                (peek.control, peek.sampling) = (control.or(peek.control), control.is_some());
             }
+            _ => {}
         });
-        Ok(Peek { samples: attached.counters().recorded.count, exe })
+        Ok(peek)
     }
 
     fn map(file: File) -> Result<Self, AttachError> {
         let map = MmapOptions::new().map_raw(&file)?;
         let base = NonNull::new(map.as_mut_ptr()).ok_or(AttachError::Refused("it maps to nothing"))?;
         // SAFETY: `base..base + len` is the mapping just made, readable, writable and as long as the file; it is
-        // stored beside the reader and unmapped after it. The file is this user's alone, so nobody else shortens it.
-        let reader = unsafe { RegionReader::open(base, map.len()) }.map_err(|error| match error {
+        // stored beside the reader and unmapped after it. Should the file get shorter, `truncation` keeps the range
+        // accessible; every access of the reader goes through it.
+        let (opened, cut) = truncation::guarded(&map, || unsafe { RegionReader::open(base, map.len()) });
+        let reader = opened.map_err(|error| match error {
             LayoutError::BadMagic(0) => AttachError::Unfinished,
             other => AttachError::Layout(other),
         })?;
-        Ok(Self { reader, _map: map, _file: file })
+        Ok(Self { reader, map, cut: Cell::new(cut), file })
+    }
+
+    /// True once the file was found shorter than the region: what is read from then on means nothing.
+    pub fn is_cut(&self) -> bool {
+        self.cut.get()
+    }
+
+    /// Reads the shared memory.
+    fn read<T>(&self, access: impl FnOnce(&RegionReader) -> T) -> T {
+        let (result, cut) = truncation::guarded(&self.map, || access(&self.reader));
+        self.cut.set(self.cut.get() || cut);
+        result
+    }
+
+    /// Reads the shared memory and moves on in it.
+    fn take<T>(&mut self, access: impl FnOnce(&mut RegionReader) -> T) -> T {
+        let (result, cut) = truncation::guarded(&self.map, || access(&mut self.reader));
+        self.cut.set(self.cut.get() || cut);
+        result
     }
 
     /// Who wrote it.
@@ -117,12 +159,12 @@ impl Attached {
 
     /// Its counters now.
     pub fn counters(&self) -> CountersSnapshot {
-        self.reader.counters()
+        self.read(RegionReader::counters)
     }
 
     /// Delivers new durable records.
     pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
-        self.reader.durable(sink)
+        self.take(|reader| reader.durable(sink))
     }
 
     /// Delivers new records of the pool.
@@ -132,12 +174,12 @@ impl Attached {
         scratch: &mut [u8],
         sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
     ) -> DrainStats {
-        self.reader.drain(pass, scratch, sink)
+        self.take(|reader| reader.drain(pass, scratch, sink))
     }
 
     /// Closes the chunks of a thread that is gone.
     pub fn retire(&mut self, tid: u32, thread_seq: u32) {
-        self.reader.retire(tid, thread_seq);
+        self.take(|reader| reader.retire(tid, thread_seq));
     }
 }
 
@@ -148,6 +190,10 @@ pub struct Peek {
     pub samples: u64,
     /// The program.
     pub exe: String,
+    /// What a recorder that has put the agent there needs to call it again.
+    pub control: Option<u64>,
+    /// False after such a recorder has ended the sampling.
+    pub sampling: bool,
 }
 
 fn open_region(path: &Path) -> Result<File, AttachError> {
@@ -169,28 +215,31 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
 /// Where the reader sleeps, and how others wake it.
 pub struct Bell {
     page: shm_format::Bell,
-    _map: MmapMut,
+    map: MmapRaw,
 }
 
 impl Bell {
     /// A bell that the processes of a session share; `file` is new and empty.
     pub fn in_file(file: &File) -> io::Result<Self> {
         file.set_len(PAGE as u64)?;
-        // SAFETY: the file is new, in a directory of this user alone, and nobody shortens it; all access to the
-        // page goes through the atomics of `shm_format::Bell`.
-        Self::format(unsafe { MmapMut::map_mut(file) }?)
+        Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
     }
 
     /// A bell of this process alone, for regions whose processes know of none.
     pub fn private() -> io::Result<Self> {
-        Self::format(MmapMut::map_anon(PAGE)?)
+        Self::format(MmapMut::map_anon(PAGE)?.into())
     }
 
-    fn format(map: MmapMut) -> io::Result<Self> {
-        let base = NonNull::new(map.as_ptr().cast_mut()).ok_or(io::ErrorKind::OutOfMemory)?;
+    fn format(map: MmapRaw) -> io::Result<Self> {
+        let base = NonNull::new(map.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the page is mapped readable and writable for the life of `map`, which is stored beside it.
         let page = unsafe { shm_format::Bell::format(base, map.len()) }.map_err(io::Error::other)?;
-        Ok(Self { page, _map: map })
+        Ok(Self { page, map })
+    }
+
+    /// Touches the page. Should its file be gone, nobody rings any more, and every sleep takes its time.
+    fn touch<T>(&self, access: impl FnOnce(&shm_format::BellPage) -> T) -> T {
+        truncation::guarded(&self.map, || access(&self.page)).0
     }
 
     fn futex(&self) -> &AtomicU32 {
@@ -200,20 +249,20 @@ impl Bell {
 
     /// Announces sleep. Look for work once more, then sleep on what this returns.
     pub fn prepare_sleep(&self) -> Sleep<'_> {
-        self.page.prepare_sleep();
+        self.touch(shm_format::BellPage::prepare_sleep);
         Sleep(self)
     }
 
     /// Wakes the reader, if it sleeps.
     pub fn ring(&self) {
-        if self.page.ring() {
+        if self.touch(shm_format::BellPage::ring) {
             let _ = futex::wake(self.futex(), futex::Flags::empty(), 1);
         }
     }
 
     /// Tells all processes of the session that the recording is over.
     pub fn stop(&self) {
-        self.page.stop();
+        self.touch(shm_format::BellPage::stop);
     }
 }
 
@@ -231,7 +280,7 @@ impl Sleep<'_> {
 
 impl Drop for Sleep<'_> {
     fn drop(&mut self) {
-        self.0.page.awake();
+        self.0.touch(shm_format::BellPage::awake);
     }
 }
 

@@ -8,14 +8,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use anyhow::Context;
+use clap::builder::FalseyValueParser;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::inject::command::{self, AttachArgs};
 use crate::notices::{Notices, warn};
 use crate::output::{self, Format, Grouping};
-use crate::record::{OWN_FAILURE, RecordOptions, Source};
-use crate::report::{self, ReportOptions, Screen, View};
-use crate::symbolize::DebugDirectories;
-use crate::{agent_file, list, record, stats, tables, tail};
+use crate::record::{OWN_FAILURE, RecordOptions};
+use crate::report;
+use crate::screen::Screen;
+use crate::source::Source;
+use crate::symbolize::{SymbolArgs, SymbolSources};
+use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
+use crate::{agent_file, diff, doctor, dump, list, manual, record, request, stats, tables, tail, top};
 
 const EXAMPLES: &str = "Examples:
   selfwind record -- python3 job.py      profile a command and all it starts
@@ -32,18 +38,16 @@ const RECORD_EXAMPLES: &str = "Examples:
   selfwind record -- make -j8
   selfwind record -F 999 -o job.data -- ./job --input x
   selfwind record -o job.svg -- ./job    straight to a flame graph
-  selfwind record -d 10 -p 4711          a process that was started with the agent
+  selfwind record --delay 2 --open -- ./job    without its first two seconds, shown as a flame graph
+  selfwind record -o job-%p.data -- ./job      named for the process
+  selfwind record -d 10 -p 4711          a running process
+  selfwind record --snapshot -p 4711     what its flight recorder holds now
 
 Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot be \
-executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process given by -p keeps running.";
+executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process given by -p keeps running.
 
-const REPORT_HELP: &str = "Examples:
-  selfwind report                        the profile selfwind.data
-  selfwind report --limit 0 job.data     everything, however long
-  selfwind report --json job.data | jq '.functions[:5]'
-
-SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
-of calls that does not branch; TOTAL is that of its first function, SELF that of its last.";
+Ctrl-C reaches CMD as it would without selfwind. Pressed twice within a second it ends the recording, and CMD
+gets SIGTERM; once more, SIGKILL. The variables named with the flags give their defaults.";
 
 /// Profiles native programs that unwind themselves: no root, no frame pointers, no kernel stack copies.
 #[derive(Debug, Parser)]
@@ -58,20 +62,35 @@ enum Command {
     /// Run a command, or follow a running one, and write a profile
     #[command(after_help = RECORD_EXAMPLES, override_usage = RECORD_USAGE)]
     Record(RecordArgs),
+    /// Have a running process sampled that was started without the agent
+    Attach(AttachArgs),
     /// Show where the time went
-    #[command(after_help = REPORT_HELP)]
-    Report(ReportArgs),
+    Report(report::ReportArgs),
+    /// Compare two profiles
+    Diff(diff::DiffArgs),
     /// Write a profile in another format
     Export(ExportArgs),
     /// Print the numbers of a profile: samples, losses by cause, costs
     Stats(StatsArgs),
     /// Print the samples of running programs as they come
     Tail(TailArgs),
+    /// Print the stack of every thread of a running process, without stopping it
+    Dump(dump::DumpArgs),
+    /// Ask a thread for its stack and show each step of the protocol
+    Request(request::show::RequestArgs),
+    /// Show what this machine allows, and what to do where it allows too little
+    Doctor(doctor::DoctorArgs),
+    /// Show where the time goes right now, on a live screen
+    Top(top::TopArgs),
     /// Show sessions and preloaded processes
     List(ListArgs),
     /// Print the path of the library for LD_PRELOAD
     AgentPath,
-    /// Build, verify and list unwind tables
+    /// Print completions for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages into a directory
+    Man(manual::ManArgs),
+    /// Build, verify, list and prune unwind tables
     #[command(subcommand)]
     Tables(TablesCommand),
 }
@@ -82,27 +101,39 @@ struct RecordArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     freq: u32,
-    /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process)
+    /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked)
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto")]
     event: Source,
     /// Stop after this many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(short, long, value_name = "SECONDS", env = "SELFWIND_DURATION", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl, .pb.gz, .speedscope.json) that format; %p is the process id [default: selfwind.data]
-    #[arg(short, long, value_name = "FILE")]
+    /// Leave out what happens in the first seconds
+    #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
+    delay: Option<Duration>,
+    /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl, .pb.gz, .speedscope.json, .perf.data, .parquet) that format; %p is the process id [default: selfwind.data]
+    #[arg(short, long, value_name = "FILE", env = "SELFWIND_OUTPUT")]
     output: Option<PathBuf>,
-    /// Record a process that already runs with the agent
+    /// In another format than a profile, begin each stack with its thread, NAME-PID/TID
+    #[arg(long, env = "SELFWIND_PER_THREAD", value_parser = FalseyValueParser::new())]
+    per_thread: bool,
+    /// Show the result when it is done: a flame graph, FILE.svg, or what -o names
+    #[arg(long)]
+    open: bool,
+    /// Record a running process; the agent is put into it if it is not there
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
+    /// Flight recorder: with -p, write what the process's ring holds and leave it there; with CMD, keep the last samples in memory and write them at SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
+    #[arg(long)]
+    snapshot: bool,
     /// Deepest stack that is kept whole, in frames
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
     /// Say nothing but errors
-    #[arg(short, long)]
+    #[arg(short, long, env = "SELFWIND_QUIET", value_parser = FalseyValueParser::new())]
     quiet: bool,
     /// Say every step
-    #[arg(short, long, conflicts_with = "quiet")]
+    #[arg(short, long, env = "SELFWIND_VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
     /// The command and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "pid")]
@@ -110,38 +141,8 @@ struct RecordArgs {
 }
 
 #[derive(Debug, Args)]
-struct ReportArgs {
-    /// Sort functions by what they used with all they called
-    #[arg(long, overrides_with = "no_children")]
-    children: bool,
-    /// Show only what functions used themselves, and who called the hottest
-    #[arg(long, overrides_with = "children")]
-    no_children: bool,
-    /// One JSON object
-    #[arg(long)]
-    json: bool,
-    /// Rows of the table, and again of the tree; 0 for all [default: what fits the terminal]
-    #[arg(long, value_name = "ROWS")]
-    limit: Option<usize>,
-    /// The profile
-    #[arg(value_name = "FILE", default_value = "selfwind.data")]
-    file: PathBuf,
-}
-
-impl From<&ReportArgs> for ReportOptions {
-    fn from(args: &ReportArgs) -> Self {
-        let view = match (args.children, args.no_children) {
-            (true, _) => View::Children,
-            (_, true) => View::NoChildren,
-            _ => View::Both,
-        };
-        Self { view, json: args.json, limit: args.limit, directories: DebugDirectories::default() }
-    }
-}
-
-#[derive(Debug, Args)]
 struct ExportArgs {
-    /// The format: folded, flamegraph, jsonl, pprof, firefox, speedscope [default: what OUT's extension says]
+    /// The format: folded, flamegraph, jsonl, pprof, firefox, speedscope, perf, parquet [default: what OUT's extension says]
     #[arg(short, long, value_name = "FORMAT", required_unless_present = "output")]
     format: Option<Format>,
     /// Where to write [default: stdout]
@@ -153,6 +154,8 @@ struct ExportArgs {
     /// Begin each stack with its thread, NAME-PID/TID
     #[arg(long)]
     per_thread: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
     file: PathBuf,
@@ -175,6 +178,18 @@ enum TablesCommand {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Remove tables that are damaged or that nobody has used for long
+    Prune {
+        /// Largest sum of what stays, in MiB
+        #[arg(long, value_name = "MIB", default_value_t = DEFAULT_BYTES >> 20)]
+        max_size: u64,
+        /// Longest time since a recording asked for a table, in days
+        #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_AGE.as_secs() / (24 * 60 * 60))]
+        max_age: u64,
+        /// The directory [default: the user's cache]
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
     /// Describe table files, and what ELF files would give
     List {
         /// Table files, directories of them, ELF files [default: the user's cache]
@@ -188,6 +203,9 @@ struct StatsArgs {
     /// One JSON object
     #[arg(long)]
     json: bool,
+    /// Process images in the text, those with the most samples; 0 for all
+    #[arg(long, value_name = "ROWS", default_value_t = 6)]
+    limit: usize,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
     file: PathBuf,
@@ -213,7 +231,8 @@ struct ListArgs {
     reap: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A length of time above zero.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no number of seconds above 0");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero()).ok_or_else(wrong)
@@ -246,11 +265,19 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     let stdout = &mut io::stdout();
     match command {
         Command::Record(args) => return Ok(ExitCode::from(record::run(&args.into()))),
+        Command::Attach(args) => command::run(&args, stdout)?,
         Command::Report(args) => report::run(&args.file, &(&args).into(), Screen::of_stdout(), stdout)?,
+        Command::Diff(args) => diff::run(&args.a, &args.b, &(&args).into(), Screen::of_stdout(), stdout)?,
         Command::Export(args) => export(&args, stdout)?,
-        Command::Stats(args) => stats::run(&args.file, args.json, stdout)?,
+        Command::Stats(args) => stats::run(&args.file, args.json, args.limit, Screen::of_stdout(), stdout)?,
         Command::Tail(args) => tail::run(args.pid, args.json, stdout)?,
+        Command::Dump(args) => dump::run(&args, stdout)?,
+        Command::Request(args) => request::show::run(&args, stdout)?,
+        Command::Doctor(args) => return doctor::run(&args, stdout),
+        Command::Top(args) => return Ok(ExitCode::from(top::run(&args)?)),
         Command::List(args) => list::run(args.json, args.reap, stdout)?,
+        Command::Completions(args) => manual::completions(args.shell, Cli::command(), stdout)?,
+        Command::Man(args) => manual::man(Cli::command(), &args.directory)?,
         Command::Tables(command) => return run_tables(command),
         Command::AgentPath => {
             writeln!(stdout, "{}", agent_file::unpack()?.display())?;
@@ -269,21 +296,37 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
         let names = Format::ALL.map(Format::name).join(", ");
         anyhow::bail!("the name of the output tells no format; give one with -f: {names}");
     };
-    let directories = DebugDirectories::default();
+    let sources = SymbolSources::from(&args.symbols);
     match &args.output {
-        None => output::export_grouped(format, grouping, &args.file, &directories, stdout)?,
-        Some(path) => output::export_file(format, grouping, &args.file, &directories, path)?,
+        None => output::export_grouped(format, grouping, &args.file, &sources, stdout)?,
+        Some(path) => output::export_file(format, grouping, &args.file, &sources, path)?,
     };
     Ok(())
 }
 
 fn run_tables(command: TablesCommand) -> anyhow::Result<ExitCode> {
-    let cache = || agent_file::cache_directory().join("tables");
     match command {
-        TablesCommand::Build { output, files } => tables::build(&files, &output.unwrap_or_else(cache)),
+        TablesCommand::Build { output, files } => tables::build(&files, &table_cache(output)?),
         TablesCommand::Verify { files } => tables::verify(&files),
-        TablesCommand::List { files } if files.is_empty() => tables::list(&[cache()]),
+        TablesCommand::List { files } if files.is_empty() => {
+            tables::list(&[table_cache(None)?.directory().to_owned()])
+        }
         TablesCommand::List { files } => tables::list(&files),
+        TablesCommand::Prune { directory, max_size, max_age } => {
+            let age = Duration::from_secs(max_age.saturating_mul(24 * 60 * 60));
+            tables::prune(
+                &table_cache(directory)?,
+                Limits { bytes: max_size.saturating_mul(1 << 20), age, examine: true },
+            )
+        }
+    }
+}
+
+/// The cache in `directory`, which may be relative, or the user's.
+fn table_cache(directory: Option<PathBuf>) -> anyhow::Result<Cache> {
+    match directory {
+        Some(directory) => Ok(Cache::at(&std::path::absolute(directory)?)?),
+        None => Cache::find()?.context("SELFWIND_TABLES says that there are none; name a directory"),
     }
 }
 
@@ -293,8 +336,12 @@ impl From<RecordArgs> for RecordOptions {
             frequency: args.freq,
             source: args.event,
             duration: args.duration,
+            delay: args.delay,
+            per_thread: args.per_thread,
+            open: args.open,
             output: args.output,
             pid: args.pid,
+            snapshot: args.snapshot,
             max_stack: args.max_stack,
             notices: Notices::new(args.quiet, args.verbose),
             command: args.command,
@@ -304,16 +351,38 @@ impl From<RecordArgs> for RecordOptions {
 
 /// Whoever reads our stdout has had enough: that is no failure.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    let mut kinds = error.chain().filter_map(|cause| {
+        let json = || cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        cause.downcast_ref::<io::Error>().map(io::Error::kind).or_else(json)
+    });
+    kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+
+    /// A pipe that nobody reads.
+    struct Unread;
+
+    impl Write for Unread {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_stops_is_no_failure() {
+        let text = Unread.write_all(b"x").unwrap_err();
+        let json = || serde_json::to_writer(Unread, "x").unwrap_err();
+        assert!(is_broken_pipe(&text.into()) && is_broken_pipe(&json().into()));
+        assert!(is_broken_pipe(&anyhow::Error::from(json()).context("stats")));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("Broken pipe")));
+    }
 
     #[test]
     fn the_definition_is_sound() {
@@ -346,7 +415,7 @@ mod tests {
     fn wrong_values_are_named() {
         for (arguments, part) in [
             (&["-F", "0", "ls"][..], "0"),
-            (&["-e", "perf", "ls"], "auto, cpu, itimer"),
+            (&["-e", "perf:nonsense", "ls"], "no event `nonsense`"),
             (&["-e", "nonsense", "ls"], "auto, cpu, itimer"),
             (&["-d", "-1", "ls"], "-1"),
             (&["-d", "nan", "ls"], "nan"),

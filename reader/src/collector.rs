@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::attach::{AttachError, Attached};
 use crate::clock::TraceClock;
@@ -19,6 +20,11 @@ use crate::profile_file::{Event, ProcessEnd};
 
 /// How often the counters of living processes go into the profile.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a flight recorder looks for regions that it can forget.
+const FORGET_EVERY: Duration = Duration::from_secs(1);
+/// Bytes that the regions of dead processes may hold in a flight recorder.
+const DEAD_LIMIT: u64 = 256 << 20;
 
 /// Bytes shown of a note that an agent left.
 const NOTE_LIMIT: usize = 200;
@@ -74,6 +80,12 @@ pub struct Collector {
     counted: Instant,
     scratch: Vec<u8>,
     keep: bool,
+    /// A region was made shorter under us.
+    cut: bool,
+    /// Copy what is there, take nothing.
+    look: bool,
+    /// Leave everything in the rings until the end.
+    rest: bool,
 }
 
 impl Collector {
@@ -95,6 +107,9 @@ impl Collector {
             counted: Instant::now(),
             scratch: Vec::new(),
             keep: false,
+            cut: false,
+            look: false,
+            rest: false,
         }
     }
 
@@ -104,12 +119,25 @@ impl Collector {
         self
     }
 
-    /// Checks that there is a region of `pid`, or says why not.
-    pub fn find_process(&mut self, pid: u32) -> Result<(), FindError> {
+    /// Copies records instead of taking them: only [`finish`](Self::finish) makes sense then.
+    pub fn looking(mut self) -> Self {
+        (self.keep, self.look) = (true, true);
+        self
+    }
+
+    /// Leaves all records in their rings until the end, and removes the oldest regions of dead processes when they get
+    /// too large together.
+    pub fn at_rest(mut self) -> Self {
+        self.rest = true;
+        self
+    }
+
+    /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC.
+    pub fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         let mut refused = None;
         for path in self.region_files() {
             match Attached::open(&path) {
-                Ok(_) => return Ok(()),
+                Ok(region) => return Ok(region.anchor().monotonic_ns),
                 Err(error) => refused = Some(FindError::Attach(pid, error)),
             }
         }
@@ -123,7 +151,9 @@ impl Collector {
     pub fn nobody_left(&self) -> bool {
         match self.scope {
             Scope::Everything | Scope::Living => false,
-            Scope::Process(pid) => self.processes.is_empty() && liveness::start_time(pid).is_none(),
+            Scope::Process(pid) => {
+                self.processes.is_empty() && (self.cut || liveness::start_time(pid).is_none())
+            }
         }
     }
 
@@ -135,6 +165,10 @@ impl Collector {
     /// Drains everything that is there now.
     pub fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         let began = self.clock.refresh();
+        if self.rest {
+            self.forget_oldest();
+            return Ok(());
+        }
         self.attach_new();
         self.drain(false, listener)?;
         self.release(self.watermark, listener)?;
@@ -175,6 +209,36 @@ impl Collector {
             .collect();
         found.sort();
         found.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
+    fn forget_oldest(&mut self) {
+        if self.counted.elapsed() < FORGET_EVERY {
+            return;
+        }
+        self.counted = Instant::now();
+        let mut dead: Vec<(SystemTime, u64, PathBuf)> = self
+            .region_files()
+            .into_iter()
+            .filter(|path| {
+                let name = path.file_name().and_then(RegionName::parse);
+                name.is_some_and(|name| !Liveness::follow(name.pid, name.start_time).is_running())
+            })
+            .filter_map(|path| {
+                let metadata = std::fs::metadata(&path).ok()?;
+                // Blocks are counted in units of 512 bytes, whatever the file system's (stat(2)).
+                Some((metadata.modified().ok()?, metadata.blocks() * 512, path))
+            })
+            .collect();
+        dead.sort();
+        let mut total: u64 = dead.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, path) in dead {
+            if total <= DEAD_LIMIT {
+                break;
+            }
+            total -= bytes;
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     /// Tells what agents could not do: they leave a note where their region would have been.
@@ -268,6 +332,7 @@ impl Collector {
                 scratch: &mut self.scratch,
                 samples: &mut samples,
                 last,
+                look: self.look,
             };
             if let Some(end) = process.drain(&mut around, &mut events) {
                 ended.push(id);
@@ -283,9 +348,15 @@ impl Collector {
             }
         }
         for id in ended {
-            if let Some(process) = self.processes.remove(&id)
-                && let Some(removed) = process.let_go(self.keep)
-            {
+            let Some(process) = self.processes.remove(&id) else { continue };
+            if process.is_cut() {
+                self.cut = true;
+                let pid = process.pid();
+                self.notices.say(format_args!(
+                    "process {pid}: its region file was made shorter while it was recorded; its profile ends there"
+                ));
+            }
+            if let Some(removed) = process.let_go(self.keep) {
                 self.seen.remove(&removed);
             }
         }

@@ -27,6 +27,21 @@ impl Names {
         id
     }
 
+    /// How many texts there are.
+    pub fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// All texts in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(|text| &**text)
+    }
+
     /// The text of a number given out by this set.
     pub fn get(&self, id: NameId) -> &str {
         &self.texts[id.0 as usize]

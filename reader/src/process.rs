@@ -4,14 +4,20 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use shm_format::{DurableRecord, Identity, Pass, RecordKind, Scale, Stack};
+use shm_format::{
+    CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, Scale, Undecodable,
+};
 
 use crate::attach::Attached;
+use crate::chains::Chains;
 use crate::clock::TraceClock;
 use crate::liveness::Liveness;
 use crate::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
+use crate::stitch::{Stitcher, Writer, Written};
 use crate::translate::{self, Translator};
 
+/// Number of the source whose stacks answer the kernel.
+const PERF: u8 = 3;
 /// Bytes of a record in the ring beside its payload.
 const RECORD_HEADER: u64 = 8;
 
@@ -50,6 +56,8 @@ pub struct Surroundings<'a> {
     pub samples: &'a mut Vec<Sample>,
     /// This pass is the last one, whether the process lives or not.
     pub last: bool,
+    /// Copies records and leaves them where they are.
+    pub look: bool,
 }
 
 /// A process image and its region.
@@ -63,7 +71,10 @@ pub struct Process {
     /// It recorded before this recording began.
     late: bool,
     translator: Translator,
+    chains: Chains,
+    stitcher: Stitcher,
     found: Found,
+    known: CountersSnapshot,
     /// By thread number.
     threads: BTreeMap<u32, Sequences>,
     /// `fired` when the counters were last told.
@@ -80,6 +91,7 @@ struct Found {
     void: u64,
     torn: u64,
     violations: u64,
+    undecodable: u64,
 }
 
 impl Process {
@@ -95,7 +107,10 @@ impl Process {
             superseded: false,
             late,
             translator: Translator::new(id, identity, previous),
+            chains: Chains::default(),
+            stitcher: Stitcher::default(),
             found: Found::default(),
+            known: attached.counters(),
             threads: BTreeMap::new(),
             told: None,
             attached,
@@ -122,6 +137,16 @@ impl Process {
         !self.superseded && matches!(self.liveness, Liveness::Running(_))
     }
 
+    /// True if its region's file was made shorter: its recording is over, whether it lives or not.
+    pub fn is_cut(&self) -> bool {
+        self.attached.is_cut()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.identity.pid
+    }
+
     /// Detaches. The region of a process that is gone is removed, as it is drained, unless it is to be kept.
     /// Gives the path of a removed region.
     pub fn let_go(self, keep: bool) -> Option<PathBuf> {
@@ -134,7 +159,7 @@ impl Process {
     pub fn drain(&mut self, around: &mut Surroundings<'_>, events: &mut Vec<Event>) -> Option<ProcessEnd> {
         // First look whether it lives, then drain: what it commits in between is not missed.
         let live = !self.superseded && self.liveness.is_running();
-        let over = around.last || !live;
+        let over = around.last || !live || self.attached.is_cut();
         let scale = self.scale(around.clock);
         self.drain_durable(&scale, around, events);
         if over && !self.translator.is_introduced() {
@@ -144,11 +169,16 @@ impl Process {
             // Without its modules and threads a sample means nothing yet; the ring can wait.
             return None;
         }
-        let pass = if live { Pass::Live } else { Pass::Final };
+        let pass = match live {
+            _ if around.look => Pass::Look,
+            true => Pass::Live,
+            false => Pass::Final,
+        };
         // Most short processes have no sample: their pool need not be looked at.
-        if self.attached.counters().fired.count > 0 {
+        if self.known_counters().fired.count > 0 {
             self.drain_pool(pass, &scale, around);
         }
+        self.stitcher.end_pass(over, around.samples);
         if live {
             let pid = self.identity.pid;
             self.translator.refresh_names(around.clock.now_ns(), |tid| thread_name(pid, tid), events);
@@ -167,12 +197,13 @@ impl Process {
 
     /// The counters, if anything fired since they were last told.
     pub fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
-        let fired = self.attached.counters().fired.count;
+        let fired = self.known_counters().fired.count;
         if !self.translator.is_introduced() || self.told == Some(fired) {
             return None;
         }
         self.told = Some(fired);
-        let counters = self.counters(&self.scale(clock));
+        let scale = self.scale(clock);
+        let counters = self.counters(&scale);
         Some(CountersAt { process: self.id, ns: clock.now_ns(), counters })
     }
 
@@ -183,41 +214,70 @@ impl Process {
         clock.scale(self.attached.clock(), anchors).unwrap_or(Scale::nanoseconds(anchor))
     }
 
-    fn drain_durable(&mut self, scale: &Scale, around: &Surroundings<'_>, events: &mut Vec<Event>) {
+    fn drain_durable(&mut self, scale: &Scale, around: &mut Surroundings<'_>, events: &mut Vec<Event>) {
         let mut gone = Vec::new();
-        let translator = &mut self.translator;
+        let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
+        stitcher.forget_ended(around.samples);
         let stats = self.attached.durable(&mut |record| {
-            if let DurableRecord::ThreadEnd(thread) = &record {
-                gone.push((thread.tid, thread.seq));
+            match &record {
+                DurableRecord::ThreadEnd(thread) => {
+                    gone.push((thread.tid, thread.seq));
+                    stitcher.thread_ended(thread.seq);
+                }
+                DurableRecord::KernelRing(ring) => stitcher.ring(ring),
+                _ => {}
             }
             translator.durable(&record, scale, around.numbers, events);
         });
         self.found.violations += stats.violations;
-        for (tid, seq) in gone {
+        for (tid, seq) in gone.into_iter().filter(|_| !around.look) {
             self.attached.retire(tid, seq);
         }
     }
 
     fn drain_pool(&mut self, pass: Pass, scale: &Scale, around: &mut Surroundings<'_>) {
-        let (translator, threads, samples) = (&mut self.translator, &mut self.threads, &mut *around.samples);
-        let (mut malformed, mut delivered, mut weight) = (0, 0, 0);
+        let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
+        let (threads, samples) = (&mut self.threads, &mut *around.samples);
+        let chains = &mut self.chains;
+        let (mut malformed, mut undecodable, mut delivered, mut weight) = (0, 0, 0, 0);
         let chunk_size = self.attached.geometry().chunk_size as usize;
         if around.scratch.len() < chunk_size {
             around.scratch.resize(chunk_size, 0);
         }
         let stats = self.attached.drain(pass, around.scratch, &mut |chunk, record| {
-            threads.entry(chunk.thread_seq).or_default().saw(record.sequence);
-            if record.kind != RecordKind::Stack {
-                return;
+            let new = !record.again;
+            if new {
+                threads.entry(chunk.thread_seq).or_default().saw(record.sequence);
             }
-            match Stack::parse(record.payload) {
-                Some(stack) => {
-                    delivered += 1;
-                    weight += u64::from(stack.head.weight);
-                    let ns = scale.monotonic_ns(record.ticks);
-                    samples.push(translator.stack(chunk.tid, chunk.thread_seq, ns, &stack));
-                }
-                None => malformed += 1,
+            let ns = scale.monotonic_ns(record.ticks);
+            let mut written = Written::Other;
+            match record.kind {
+                RecordKind::Stack => match chains.decode(&chunk, &record) {
+                    Ok((head, frames)) if new => {
+                        delivered += 1;
+                        weight += u64::from(head.weight);
+                        let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
+                        if sample.source == PERF && sample.nonce != 0 {
+                            written = Written::Stack(sample);
+                        } else {
+                            samples.push(sample);
+                        }
+                    }
+                    Err(Undecodable::Malformed) if new => malformed += 1,
+                    Err(Undecodable::Unlinked) if new => undecodable += 1,
+                    _ => {}
+                },
+                RecordKind::Answer if new => match KernelAnswer::parse(record.payload) {
+                    Some(answer) => {
+                        let writer = Writer { thread_seq: chunk.thread_seq, ns };
+                        written = Written::Answer(answer.head, answer.bytes.to_vec(), writer);
+                    }
+                    None => malformed += 1,
+                },
+                _ => {}
+            }
+            if new && (stitcher.expects() || !matches!(written, Written::Other)) {
+                stitcher.written(chunk.thread_seq, record.sequence, written);
             }
         });
         let found = &mut self.found;
@@ -228,9 +288,20 @@ impl Process {
         found.void += stats.void;
         found.torn += stats.torn;
         found.violations += stats.violations + malformed;
+        found.undecodable += undecodable;
     }
 
-    fn counters(&self, scale: &Scale) -> Counters {
+    /// The region's counters, or the last ones of a region that was cut.
+    fn known_counters(&mut self) -> &CountersSnapshot {
+        let now = self.attached.counters();
+        if !self.attached.is_cut() {
+            self.known = now;
+        }
+        &self.known
+    }
+
+    fn counters(&mut self, scale: &Scale) -> Counters {
+        let known = translate::counters(self.known_counters(), scale);
         let found = &self.found;
         let holes: u64 = self.threads.values().map(Sequences::holes).sum();
         let mut counters = Counters {
@@ -239,12 +310,14 @@ impl Process {
             gaps: holes.saturating_sub(found.void),
             torn: found.torn,
             violations: found.violations,
-            ..translate::counters(&self.attached.counters(), scale)
+            undecodable: found.undecodable,
+            kernel: self.stitcher.counts.named(),
+            ..known
         };
         if self.late {
             // What is missing since we began shows as a gap; what else is missing was gone before.
             let missing = counters.recorded.saturating_sub(found.samples);
-            counters.earlier = missing.saturating_sub(counters.gaps);
+            counters.earlier = missing.saturating_sub(counters.gaps + counters.undecodable);
             let weight = counters.recorded_weight.saturating_sub(found.weight);
             counters.earlier_weight = if counters.gaps == 0 { weight } else { weight.min(counters.earlier) };
         }

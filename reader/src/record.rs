@@ -10,7 +10,6 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -21,64 +20,44 @@ use nix::unistd::Pid;
 
 use crate::attach::Bell;
 use crate::collector::{Collector, Scope};
+use crate::delay::Delay;
 use crate::destination::{Destination, with_suffix};
 use crate::follow::{Flow, Listener, Reason, follow};
+use crate::generated_code::GeneratedCodeKeeper;
+use crate::kernel_symbols::KernelSymbols;
 use crate::notices::{Notices, warn};
+use crate::output::{Format, Grouping};
 use crate::profile_file::{End, Event, ProfileWriter, SessionInfo};
 use crate::program::ProgramError;
 use crate::session::Session;
+use crate::snapshot::{self, Snapshots};
+use crate::source::Source;
 use crate::stats::Tally;
+use crate::symbolize::SymbolSources;
+use crate::tables::builder::Builder;
+use crate::tables::cache::{self, Cache};
 use crate::watch::{self, Happening};
-use crate::{agent_file, clock, list, program, spawn};
+use crate::{agent_file, clock, inject, list, liveness, open, program, spawn};
 
 /// Our own failure, as `env`, `timeout` and others tell it.
 pub const OWN_FAILURE: u8 = 125;
 /// How long a command may take to end after the SIGTERM of `-d`.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Two Ctrl-C within this time are meant for the recording.
+const TWICE: Duration = Duration::from_secs(1);
 /// How long processes that outlive the command may take to notice the stop flag.
 const GRACE: Duration = Duration::from_millis(30);
 /// A killed recorder loses no more than this.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
+/// How long a recording that is over waits for the unwind tables of the next one.
+const TABLES_PATIENCE: Duration = Duration::from_millis(200);
 /// Different notes of agents that are shown.
 const NOTES_LIMIT: usize = 20;
 /// Bytes of the command line kept in the profile.
 const COMMAND_LIMIT: usize = 4096;
 
-/// What triggers samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The best that works: `cpu`.
-    Auto,
-    /// A timer on each thread's CPU clock.
-    Cpu,
-    /// ITIMER_PROF and SIGPROF, one for the process.
-    Itimer,
-}
-
-impl Source {
-    /// The name in flags, environment and profile.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Itimer => "itimer",
-        }
-    }
-}
-
-impl FromStr for Source {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Auto, Self::Cpu, Self::Itimer]
-            .into_iter()
-            .find(|source| source.name() == text)
-            .ok_or_else(|| format!("`{text}` is not among the sources of this version: auto, cpu, itimer"))
-    }
-}
-
 /// What to record and how.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RecordOptions {
     /// Samples per second of CPU time.
     pub frequency: u32,
@@ -86,16 +65,31 @@ pub struct RecordOptions {
     pub source: Source,
     /// When to stop.
     pub duration: Option<Duration>,
+    /// What is left out at the beginning.
+    pub delay: Option<Duration>,
     /// Where to write.
     pub output: Option<PathBuf>,
+    /// Begin the stacks of another format with their threads.
+    pub per_thread: bool,
+    /// Show the result to the user.
+    pub open: bool,
     /// The running process; otherwise `command` is run.
     pub pid: Option<u32>,
+    /// Write what rings hold, at a signal or at once, instead of draining them all the time.
+    pub snapshot: bool,
     /// Frames kept of a stack.
     pub max_stack: u32,
     /// How much to say.
     pub notices: Notices,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+}
+
+impl RecordOptions {
+    /// When to stop, if the recording begins now.
+    fn deadline(&self) -> Option<Instant> {
+        Some(Instant::now() + self.delay.unwrap_or_default() + self.duration?)
+    }
 }
 
 /// Records, and gives the exit status.
@@ -111,6 +105,7 @@ pub fn run(options: &RecordOptions) -> u8 {
 }
 
 fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
+    options.source.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
     let agent = agent_file::unpack()?;
@@ -124,7 +119,10 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         }
     };
     options.notices.detail(format_args!("session {}", session.directory().display()));
-    let mut child = match spawn::start(&program, &options.command, session.environment(options, &agent)) {
+    let mut environment = session.environment(options, &agent);
+    let tables = table_cache(options.notices);
+    environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
+    let mut child = match spawn::start(&program, &options.command, environment) {
         Ok(child) => child,
         Err(error) => {
             output.abandon();
@@ -132,12 +130,14 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
-    let recorded = record_child(options, &session, output, &mut child);
+    let recorded = record_child(options, &session, tables, output, &mut child);
     session.bell().stop();
     session.remove();
     let ended = match recorded {
         Ok((recording, ended)) => {
             let status = if ended { Some(shell_status(child.wait()?)) } else { None };
+            // Whoever is tired of waiting for names ends us; the profile is complete.
+            watch::release_signals();
             recording.end(status.map(i32::from)).map(|()| status)
         }
         Err(error) => Err(error.context("the recording ends here, the command goes on")),
@@ -163,32 +163,41 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
 fn record_child(
     options: &RecordOptions,
     session: &Session,
+    tables: Option<Cache>,
     output: Output,
     child: &mut Child,
 ) -> anyhow::Result<(Recording, bool)> {
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    let deadline = options.deadline();
     // After the start: the command has the signal mask that we were given.
-    let signals = watch::hold_signals().context("cannot hold signals")?;
+    let signals = watch::hold_signals(options.snapshot).context("cannot hold signals")?;
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let happenings = watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")?;
-    let mut recording = Recording::begin(output.commit(child.id())?, options)?;
+    let mut recording = Recording::begin(output.commit(child.id())?, tables, options, None)?;
     let directory = session.directory().to_owned();
     let mut collector = Collector::new(vec![directory], Scope::Everything, options.notices);
-    let ended = follow_command(&mut recording, &mut collector, session, child, &happenings, deadline)
-        .and_then(|ended| {
-            session.bell().stop();
-            if collector.somebody_left() {
-                std::thread::sleep(GRACE);
-            }
-            collector.finish(&mut recording)?;
-            Ok(ended)
-        })
-        .with_context(|| format!("{}: cannot write the profile", recording.path.display()))?;
+    if options.snapshot {
+        collector = collector.at_rest();
+        options
+            .notices
+            .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
+    }
+    let ended =
+        follow_command(options, &mut recording, &mut collector, session, child, &happenings, deadline)
+            .and_then(|ended| {
+                session.bell().stop();
+                if options.snapshot || collector.somebody_left() {
+                    std::thread::sleep(GRACE);
+                }
+                collector.finish(&mut recording)?;
+                Ok(ended)
+            })
+            .with_context(|| format!("{}: cannot write the profile", recording.path.display()))?;
     Ok((recording, ended))
 }
 
 /// Drains until the command has ended (true), or outlives its deadline and our patience (false).
 fn follow_command(
+    options: &RecordOptions,
     recording: &mut Recording,
     collector: &mut Collector,
     session: &Session,
@@ -197,50 +206,110 @@ fn follow_command(
     deadline: Option<Instant>,
 ) -> io::Result<bool> {
     let pid = Pid::from_raw(child.id() as i32);
+    let mut snapshots = Snapshots::new(options, session, &recording.path);
+    let (mut impatience, mut hurried) = (Impatience::default(), false);
     let mut answer = |happening| match happening {
         Happening::ProgramEnded => Flow::Finish,
-        // What the terminal sends has reached the command too; what was sent to us is meant for it.
-        Happening::Signal { signal, sent } => {
-            if sent {
-                let _ = kill(pid, signal);
-            }
+        Happening::Signal { signal: watch::SNAPSHOT, .. } => {
+            snapshots.take();
             Flow::Continue
+        }
+        // What the terminal sends has reached the command too; what was sent to us is meant for it.
+        Happening::Signal { signal, sent: true } => {
+            let _ = kill(pid, signal);
+            Flow::Continue
+        }
+        Happening::Signal { signal, sent: false } => {
+            hurried = signal == Signal::SIGINT && impatience.is_again();
+            if hurried { Flow::Finish } else { Flow::Continue }
         }
     };
     let bell = session.bell();
-    let mut reason = follow(collector, &bell, happenings, deadline, recording, &mut answer)?;
-    if reason == Reason::Deadline {
-        bell.stop();
-        let _ = kill(pid, Signal::SIGTERM);
-        let deadline = Some(Instant::now() + PATIENCE);
-        reason = follow(collector, &bell, happenings, deadline, recording, &mut answer)?;
+    let reason = follow(collector, &bell, happenings, deadline, recording, &mut answer)?;
+    if reason == Reason::Told && !hurried {
+        return Ok(true);
     }
-    Ok(reason == Reason::Told)
+    bell.stop();
+    let _ = kill(pid, Signal::SIGTERM);
+    let mut answer = |happening| match happening {
+        Happening::ProgramEnded => Flow::Finish,
+        Happening::Signal { signal, sent } => {
+            let harder = signal == Signal::SIGINT && !sent;
+            let _ = kill(pid, if harder { Signal::SIGKILL } else { signal });
+            Flow::Continue
+        }
+    };
+    let deadline = Some(Instant::now() + PATIENCE);
+    Ok(follow(collector, &bell, happenings, deadline, recording, &mut answer)? == Reason::Told)
+}
+
+/// Tells one Ctrl-C, which is the command's own affair, from two in a row.
+#[derive(Default)]
+struct Impatience {
+    last: Option<Instant>,
+}
+
+impl Impatience {
+    /// Whether the one before was just now.
+    fn is_again(&mut self) -> bool {
+        self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < TWICE)
+    }
 }
 
 fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
+    if options.snapshot {
+        return snapshot::of_process(options, pid);
+    }
+    // First, because it may make the directory that is looked through next.
+    let attached = liveness::start_time(pid).is_some() && attach(options, pid)?;
     let directories = crate::session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices);
     collector.find_process(pid)?;
     let output = Output::prepare(options.output.as_deref())?;
-    let signals = watch::hold_signals().context("cannot hold signals")?;
+    let signals = watch::hold_signals(false).context("cannot hold signals")?;
     let bell = Arc::new(Bell::private().context("cannot map a page")?);
     let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
-    let mut recording = output.commit(pid).and_then(|output| Recording::begin(output, options))?;
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    let mut recording = output
+        .commit(pid)
+        .and_then(|output| Recording::begin(output, table_cache(options.notices), options, None))?;
+    let deadline = options.deadline();
     if deadline.is_none() {
         options
             .notices
             .say(format_args!("recording process {pid}; Ctrl-C ends the recording, not the process"));
     }
     follow(&mut collector, &bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
-        .and_then(|_| collector.finish(&mut recording))
+        .and_then(|_| {
+            if attached && let Err(error) = inject::detach(pid) {
+                options.notices.detail(format_args!("not detached: {error}"));
+            }
+            collector.finish(&mut recording)
+        })
         .with_context(|| "the profile could not be written any further")?;
     recording.end(None)?;
     Ok(0)
 }
 
-fn shell_status(status: ExitStatus) -> u8 {
+/// The cache of unwind tables. Without one everything works, more slowly.
+pub(crate) fn table_cache(notices: Notices) -> Option<Cache> {
+    Cache::find().unwrap_or_else(|error| {
+        notices.say(format_args!("no cache of unwind tables: {error}"));
+        None
+    })
+}
+
+/// Has the process sampled if it is not; says whether that was needed.
+pub(crate) fn attach(options: &RecordOptions, pid: u32) -> anyhow::Result<bool> {
+    let settings = inject::Settings { frequency: options.frequency, max_stack: options.max_stack };
+    let attached = inject::ensure(pid, settings)?;
+    if attached {
+        options.notices.detail(format_args!("process {pid}: the agent has been put into it"));
+    }
+    Ok(attached)
+}
+
+/// The exit status as a shell tells it.
+pub(crate) fn shell_status(status: ExitStatus) -> u8 {
     status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal))
@@ -248,14 +317,14 @@ fn shell_status(status: ExitStatus) -> u8 {
 }
 
 /// The profile to be, and the file made of it when another format is asked for.
-struct Output {
+pub(crate) struct Output {
     profile: Destination,
-    export: Option<(crate::output::Format, Destination)>,
+    export: Option<(Format, Destination)>,
 }
 
 impl Output {
-    fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
-        let format = path.and_then(crate::output::Format::from_path);
+    pub(crate) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
+        let format = path.and_then(Format::from_path);
         let Some((path, format)) = path.zip(format) else {
             return Ok(Self { profile: Destination::prepare(path)?, export: None });
         };
@@ -276,7 +345,7 @@ impl Output {
         }
     }
 
-    fn commit(self, pid: u32) -> anyhow::Result<Committed> {
+    pub(crate) fn commit(self, pid: u32) -> anyhow::Result<Committed> {
         let (profile, path) = self.profile.commit(pid)?;
         let export =
             self.export.map(|(format, export)| anyhow::Ok((format, export.commit(pid)?))).transpose()?;
@@ -284,33 +353,58 @@ impl Output {
     }
 }
 
-struct Committed {
+pub(crate) struct Committed {
     profile: File,
     path: PathBuf,
-    export: Option<(crate::output::Format, (File, PathBuf))>,
+    export: Option<(Format, (File, PathBuf))>,
 }
 
 /// A profile being written.
-struct Recording {
+pub(crate) struct Recording {
     writer: ProfileWriter<File>,
     path: PathBuf,
-    export: Option<(crate::output::Format, (File, PathBuf))>,
+    export: Option<(Format, (File, PathBuf))>,
+    /// Makes the tables that programs lack.
+    tables: Option<Builder>,
     tally: Tally,
     notices: Notices,
     /// What agents had to say, each text once.
     notes: BTreeSet<String>,
+    generated: GeneratedCodeKeeper,
+    kernel_symbols: KernelSymbols,
     started_ns: u64,
+    delay: Delay,
+    per_thread: bool,
+    open: bool,
     flushed: Instant,
 }
 
 impl Listener for Recording {
     fn event(&mut self, event: Event) -> io::Result<()> {
+        let Some(event) = self.delay.filter(event) else { return Ok(()) };
         if let Event::Process(info) = &event
             && !info.note.is_empty()
             && self.notes.len() < NOTES_LIMIT
             && self.notes.insert(info.note.clone())
         {
             self.notices.say(format_args!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
+        }
+        if let Event::Setting(setting) = &event
+            && self.notes.len() < NOTES_LIMIT
+            && self.notes.insert(format!("{}: {}", setting.key, setting.value))
+        {
+            self.notices.say(format_args!("{}: {}", setting.key, setting.value));
+        }
+        if let Event::Sample(sample) = &event {
+            for symbol in self.kernel_symbols.news(sample) {
+                self.writer.push(&Event::KernelSymbol(symbol))?;
+            }
+        }
+        if let Some(tables) = &mut self.tables {
+            tables.observe(&event);
+        }
+        for code in self.generated.observe(&event) {
+            self.writer.push(&Event::Generated(code))?;
         }
         self.tally.add(&event);
         self.writer.push(&event)
@@ -326,8 +420,16 @@ impl Listener for Recording {
 }
 
 impl Recording {
-    fn begin(output: Committed, options: &RecordOptions) -> anyhow::Result<Self> {
-        let started_ns = clock::monotonic_ns();
+    /// Begins a profile of what happens since `since` (CLOCK_MONOTONIC), or from now on.
+    pub(crate) fn begin(
+        output: Committed,
+        tables: Option<Cache>,
+        options: &RecordOptions,
+        since: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let now = clock::monotonic_ns();
+        let started_ns = since.unwrap_or(now);
+        let begins_ns = started_ns + options.delay.map_or(0, |delay| delay.as_nanos() as u64);
         let system = nix::sys::utsname::uname().context("uname failed")?;
         let mut room = COMMAND_LIMIT;
         let command = options.command.iter().map(|argument| argument.to_string_lossy().into_owned());
@@ -335,7 +437,7 @@ impl Recording {
             version: env!("CARGO_PKG_VERSION").into(),
             host: system.nodename().to_string_lossy().into_owned(),
             kernel: system.release().to_string_lossy().into_owned(),
-            started_realtime_ns: clock::realtime_ns(),
+            started_realtime_ns: clock::realtime_ns().saturating_sub(now.saturating_sub(started_ns)),
             started_ns,
             command: command
                 .take_while(|argument| {
@@ -344,18 +446,27 @@ impl Recording {
                     fits
                 })
                 .collect(),
-            frequency: options.frequency,
-            source: options.source.name().into(),
+            frequency: options.source.frequency(options.frequency),
+            source: options.source.name(),
         };
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile)
                 .with_context(|| format!("{}: cannot write the profile", output.path.display()))?,
             path: output.path,
             export: output.export,
+            tables: tables.and_then(|cache| Builder::start(cache, options.notices)),
             tally: Tally::default(),
             notices: options.notices,
             notes: BTreeSet::new(),
-            started_ns,
+            kernel_symbols: KernelSymbols::default(),
+            // The duration is that of what is in the profile.
+            started_ns: begins_ns,
+            // A flight recorder holds samples of before, which are welcome.
+            delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 }),
+            per_thread: options.per_thread,
+            // Not each snapshot.
+            open: options.open && since.is_none(),
+            generated: GeneratedCodeKeeper::default(),
             flushed: Instant::now(),
         };
         recording.event(Event::Session(session))?;
@@ -364,30 +475,63 @@ impl Recording {
     }
 
     /// Ends the profile, makes the other format of it, and says what there is.
-    fn end(mut self, status: Option<i32>) -> anyhow::Result<()> {
+    pub(crate) fn end(mut self, status: Option<i32>) -> anyhow::Result<()> {
         let notices = self.notices;
         let ns = clock::monotonic_ns();
+        if let Some(tables) = self.tables.take() {
+            tables.finish(TABLES_PATIENCE);
+        }
         self.event(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status }))?;
         let path = self.path.display();
         self.writer.flush().with_context(|| format!("{path}: cannot write the profile"))?;
         let stats = self.tally.finish(self.writer.bytes_written());
-        let next = if let Some((format, (mut file, exported))) = self.export {
-            crate::output::export(format, &self.path, &mut file).with_context(|| {
+        let mut shown = None;
+        let next = if let Some((format, (mut file, exported))) = self.export.take() {
+            self.export_to(format, &mut file).with_context(|| {
                 format!("{}: cannot write it; the profile is kept in {path}", exported.display())
             })?;
             let _ = std::fs::remove_file(&self.path);
+            shown = Some(exported.clone());
             exported.display().to_string()
         } else {
             format!("{path}; next: selfwind report {path}")
         };
+        if self.kernel_symbols.are_hidden() {
+            notices.say(
+                "functions of the kernel have no names: /proc/kallsyms hides them (run as root, or sysctl kernel.kptr_restrict=0)",
+            );
+        }
         notices.say(format_args!("{} -> {next}", stats.summary()));
         if stats.samples == 0 && stats.detail.images == 0 {
             notices.say("no process came up with the agent (is SELFWIND_ENABLE=0 set?); `selfwind record -v` tells more");
+        } else if stats.samples == 0 && stats.detail.frequency == 0 {
+            notices.say("the events did not happen in the processes, or could not be had");
         } else if stats.samples == 0 {
             notices.say(
                 "the processes used less CPU time than one period of a sample; a higher -F catches more",
             );
         }
+        if self.open && stats.samples > 0 {
+            let shown = shown.map_or_else(|| self.draw(), Ok)?;
+            // What was recorded is there: that it cannot be shown is no failure of the recording.
+            open::open(&shown).unwrap_or_else(warn);
+        }
         Ok(())
+    }
+
+    fn export_to(&self, format: Format, file: &mut File) -> anyhow::Result<()> {
+        let grouping = if self.per_thread { Grouping::Thread } else { Grouping::None };
+        let sources = SymbolSources { silent: self.notices == Notices::Quiet, ..SymbolSources::default() };
+        crate::output::export_grouped(format, grouping, &self.path, &sources, file).map(|_| ())
+    }
+
+    /// Draws the flame graph of the profile beside it.
+    fn draw(&self) -> anyhow::Result<PathBuf> {
+        let drawn = self.path.with_extension("svg");
+        let cannot = || format!("{}: cannot draw the flame graph", drawn.display());
+        let mut file = File::create(&drawn).with_context(cannot)?;
+        self.export_to(Format::Flamegraph, &mut file).with_context(cannot)?;
+        self.notices.say(format_args!("flame graph in {}", drawn.display()));
+        Ok(drawn)
     }
 }

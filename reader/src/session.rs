@@ -93,12 +93,18 @@ impl Session {
         let mut variables: Vec<(OsString, OsString)> = vec![
             ("SELFWIND_DIR".into(), self.directory.clone().into()),
             ("SELFWIND_SESSION".into(), format!("{:016x}", self.nonce).into()),
-            ("SELFWIND_MODE".into(), "discard".into()),
+            ("SELFWIND_MODE".into(), if options.snapshot { "overwrite" } else { "discard" }.into()),
             ("SELFWIND_FREQ".into(), options.frequency.to_string().into()),
             ("SELFWIND_EVENT".into(), options.source.name().into()),
             ("SELFWIND_MAX_STACK".into(), options.max_stack.to_string().into()),
             ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
         ];
+        if let Some(events) = options.source.events(options.frequency) {
+            variables.push(("SELFWIND_PERF".into(), events.into()));
+        }
+        // Its runtime refuses to start behind any other library. The agent can bear to be first.
+        let sanitizer = std::env::var("ASAN_OPTIONS").map(|set| set + ":").unwrap_or_default();
+        variables.push(("ASAN_OPTIONS".into(), (sanitizer + "verify_asan_link_order=0").into()));
         if options.notices == crate::notices::Notices::Verbose {
             variables.push(("SELFWIND_VERBOSE".into(), "1".into()));
         }
@@ -143,6 +149,16 @@ pub fn directories() -> Vec<PathBuf> {
     let named = std::env::var_os("SELFWIND_DIR").map(PathBuf::from);
     let mut found: Vec<PathBuf> = bases().iter().flat_map(|base| subdirectories(base)).chain(named).collect();
     found.retain(|path| is_ours(path));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Where processes that nobody records have their regions, also when none has one yet.
+pub fn flight_directories() -> Vec<PathBuf> {
+    let mut found = directories();
+    found.retain(|directory| !is_recorded(directory));
+    found.extend(bases().into_iter().map(|base| base.join(FLIGHT)));
     found.sort();
     found.dedup();
     found

@@ -1,10 +1,11 @@
 //! Starts the command.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -17,6 +18,23 @@ pub fn start(
     command: &[OsString],
     environment: Vec<(OsString, OsString)>,
 ) -> Result<Child, ProgramError> {
+    spawn(program, prepared(program, command, environment))
+}
+
+/// The same away from the terminal: without input, with its output in `log`.
+pub fn start_aside(
+    program: &Program,
+    command: &[OsString],
+    environment: Vec<(OsString, OsString)>,
+    log: File,
+) -> Result<Child, ProgramError> {
+    let mut process = prepared(program, command, environment);
+    let errors = log.try_clone().map(Stdio::from).unwrap_or_else(|_| Stdio::null());
+    process.stdin(Stdio::null()).stdout(log).stderr(errors);
+    spawn(program, process)
+}
+
+fn prepared(program: &Program, command: &[OsString], environment: Vec<(OsString, OsString)>) -> Command {
     let mut process = if program.by_shell {
         let mut shell = Command::new("/bin/sh");
         shell.arg(&program.path);
@@ -27,6 +45,10 @@ pub fn start(
         process
     };
     process.args(&command[1..]).envs(environment);
+    process
+}
+
+fn spawn(program: &Program, mut process: Command) -> Result<Child, ProgramError> {
     process.spawn().map_err(|error| {
         let path = program.path.display().to_string();
         match error.kind() {

@@ -1,21 +1,25 @@
-//! `selfwind tables`: builds, verifies and lists unwind tables. What a table is stands in the crate `unwind`; this is
-//! files, threads and messages.
+//! `selfwind tables`: builds, verifies, lists and prunes unwind tables; and what `record` does about them in the
+//! background. What a table is stands in the crate `unwind`; this is files, threads and messages.
 
-use std::fs::{self, File};
+pub mod builder;
+pub mod cache;
+mod source;
+
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use memmap2::Mmap;
-use unwind::elf_file::ElfFile;
 use unwind::verify::{self, Report};
-use unwind::{FILE_NAME_MAX, Table, compile};
+use unwind::{Table, compile};
 
 use crate::attach::map_file;
+use cache::{Cache, Limits};
+use source::SourceFile;
 
 /// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
 /// success means no mismatch. Files without unwind information are named with the reason and skipped.
@@ -48,7 +52,7 @@ pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
 }
 
 fn verify_file(path: &Path) -> Result<Report> {
-    with_elf(path, |elf| Ok(verify::verify(elf)?))
+    Ok(verify::verify(&SourceFile::read(path)?.elf())?)
 }
 
 fn print_report(path: &Path, report: &Report) -> Result<()> {
@@ -70,14 +74,13 @@ fn print_report(path: &Path, report: &Report) -> Result<()> {
     print(&text)
 }
 
-/// Compiles a table for each of `files` into `directory` as `<build-id>.table`, written atomically. Files that have no
-/// unwind information or no build-id are named with the reason and make the exit status 1.
-pub fn build(files: &[PathBuf], directory: &Path) -> Result<ExitCode> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+/// Compiles a table for each of `files` into `cache`. Files that have no unwind information or no build-id are named
+/// with the reason and make the exit status 1.
+pub fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for_each_file(
         files,
-        |path| build_file(path, directory),
+        |path| builder::build(cache, &SourceFile::read(path)?),
         |path, outcome| match outcome {
             Ok(table) => print(&format!("{} -> {}\n", path.display(), table.display())),
             Err(reason) => {
@@ -89,31 +92,19 @@ pub fn build(files: &[PathBuf], directory: &Path) -> Result<ExitCode> {
     Ok(status)
 }
 
-fn build_file(path: &Path, directory: &Path) -> Result<PathBuf> {
-    let (table, bytes) = with_elf(path, |elf| {
-        let build_id = elf.build_id.context("no build-id to name the table by")?;
-        let eh_frame = elf.eh_frame.context("no .eh_frame")?;
-        let bytes = compile::compile(eh_frame, 0, build_id)?;
-        let mut buffer = [0; FILE_NAME_MAX];
-        let name = Table::file_name(build_id, &mut buffer).context("build-id of no usable length")?;
-        Ok((directory.join(name), bytes))
-    })?;
-    // A reader sees the whole table or none, whoever else writes the same one.
-    let temporary =
-        table.with_extension(format!("{}.{:?}.tmp", std::process::id(), std::thread::current().id()));
-    let written = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(0o400)))
-        .and_then(|()| fs::rename(&temporary, &table));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written.with_context(|| format!("cannot write {}", table.display()))?;
-    Ok(table)
+/// Removes tables that nobody uses any more from `cache`, down to `limits`.
+pub fn prune(cache: &Cache, limits: Limits) -> Result<ExitCode> {
+    let pruned =
+        cache.prune(limits).with_context(|| format!("cannot read {}", cache.directory().display()))?;
+    print(&format!(
+        "{}: removed {} bytes {}, kept {} bytes {}\n",
+        cache.directory().display(),
+        pruned.removed,
+        pruned.removed_bytes,
+        pruned.kept,
+        pruned.kept_bytes
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Describes table files, and what a table of each ELF file would be like; directories stand for the `.table` files in
@@ -148,11 +139,10 @@ fn describe_file(path: &Path) -> Result<String> {
         let file = map(path)?;
         return Ok(describe(&Table::from_bytes(&file)?));
     }
-    with_elf(path, |elf| {
-        let eh_frame = elf.eh_frame.context("no .eh_frame")?;
-        let bytes = compile::compile(eh_frame, 0, elf.build_id.unwrap_or(&[]))?;
-        Ok(describe(&Table::from_bytes(&bytes)?))
-    })
+    let source = SourceFile::read(path)?;
+    let eh_frame = source.elf().eh_frame.context("no .eh_frame")?;
+    let bytes = compile::compile(eh_frame, 0, &source.build_id)?;
+    Ok(describe(&Table::from_bytes(&bytes)?))
 }
 
 fn describe(table: &Table<'_>) -> String {
@@ -166,15 +156,6 @@ fn describe(table: &Table<'_>) -> String {
         table.rule_count(),
         table.eh_frame_length()
     )
-}
-
-fn with_elf<T>(path: &Path, use_it: impl FnOnce(&ElfFile<'_>) -> Result<T>) -> Result<T> {
-    let file = map(path)?;
-    let elf = ElfFile::parse(&file)?;
-    if elf.eh_frame.is_none() {
-        bail!("no .eh_frame");
-    }
-    use_it(&elf)
 }
 
 fn map(path: &Path) -> Result<Mmap> {

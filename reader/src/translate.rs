@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use shm_format::{
-    Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, Stack, bucket_range, record,
+    Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, StackHead, bucket_range, record,
 };
 
 use crate::profile_file::{
     Cause, Counters, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessFate, ProcessInfo, Sample, Segment,
-    ThreadEnd, ThreadInfo, ThreadName,
+    Setting, ThreadEnd, ThreadInfo, ThreadName,
 };
 
 /// Anchors kept of a region: the outermost decide about the scale, these are the last.
@@ -125,6 +125,9 @@ impl Translator {
                 self.anchors.push(*anchor);
                 return;
             }
+            DurableRecord::Setting(setting) => {
+                Event::Setting(Setting { process, key: text(setting.key), value: text(setting.value) })
+            }
             _ => return,
         };
         if self.introduced { out.push(event) } else { self.held.push(event) }
@@ -174,12 +177,11 @@ impl Translator {
         }
     }
 
-    /// A sample, with the thread it was taken on.
-    pub fn stack(&mut self, tid: u32, thread_seq: u32, ns: u64, stack: &Stack<'_>) -> Sample {
+    /// A sample, with the thread it was taken on and its frames from the root.
+    pub fn stack(&mut self, tid: u32, thread_seq: u32, ns: u64, head: StackHead, frames: &[u64]) -> Sample {
         if let Some(thread) = self.threads.get_mut(&thread_seq) {
             thread.active = true;
         }
-        let head = stack.head;
         Sample {
             process: self.id,
             tid,
@@ -189,7 +191,8 @@ impl Translator {
             end: head.end,
             source: head.source,
             nonce: head.nonce,
-            frames: stack.frames().collect(),
+            frames: frames.iter().rev().copied().collect(),
+            ..Sample::default()
         }
     }
 }
@@ -207,6 +210,7 @@ fn source_name(source: u32) -> String {
     match source {
         1 => "itimer".into(),
         2 => "cpu".into(),
+        3 => "perf".into(),
         other => format!("source_{other}"),
     }
 }

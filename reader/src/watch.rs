@@ -30,11 +30,20 @@ pub enum Happening {
 /// Signals that end or steer a recording instead of killing it.
 const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Signals are noted from here on. Call it before there is a second thread.
-pub fn hold_signals() -> io::Result<SignalFd> {
-    let set: SigSet = SIGNALS.into_iter().collect();
+/// What asks a flight recorder for a snapshot; `perf record --switch-output` has the same.
+pub const SNAPSHOT: Signal = Signal::SIGUSR2;
+
+/// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread.
+pub fn hold_signals(snapshots: bool) -> io::Result<SignalFd> {
+    let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
     set.thread_block()?;
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Signals end us again, as they would without [`hold_signals`].
+pub fn release_signals() {
+    let set: SigSet = SIGNALS.into_iter().collect();
+    let _ = set.thread_unblock();
 }
 
 /// Starts the watch; `program` is the pidfd of the program, when there is one.

@@ -3,7 +3,7 @@
 
 mod export;
 
-use export::{Folded, element, make, make_empty};
+use export::{FIRST_SAMPLE, Folded, element, make, make_empty};
 use selfwind::output::{Format, export};
 use serde_json::Value;
 
@@ -134,7 +134,7 @@ impl<'a> Shared<'a> {
 fn fold(document: &Value, shared: &Shared<'_>) -> Folded {
     let mut folded = Folded::new();
     for thread in document["threads"].as_array().unwrap() {
-        let samples = Table::new(&thread["samples"], &["stack", "time", "weight"]);
+        let samples = Table::new(&thread["samples"], &["stack", "time", "weight", "threadCPUDelta"]);
         assert_eq!(thread["samples"]["weightType"], "samples");
         let pid = thread["pid"].as_str().unwrap().split('.').next().unwrap();
         let name = element(thread["name"].as_str().unwrap());
@@ -147,7 +147,7 @@ fn fold(document: &Value, shared: &Shared<'_>) -> Folded {
             }
             *folded.entry(stack).or_default() += samples.get("weight", row).as_u64().unwrap();
             let time = samples.get("time", row).as_f64().unwrap();
-            assert!(time > last, "{time} after {last}");
+            assert!(time >= last, "{time} after {last}");
             last = time;
         }
     }
@@ -174,6 +174,7 @@ fn nothing_is_lost() {
     pids.dedup();
     assert_eq!(pids, ["100", "100.1", "102"], "a process after exec is another");
     check_lost(&document, &shared);
+    check_times(&document);
 }
 
 /// Frames of one address: depths from 0 on, one symbol, that of the outermost function.
@@ -205,7 +206,27 @@ fn check_inlines(shared: &Shared<'_>) {
     assert!(deepest >= 3, "{deepest}");
 }
 
-/// One marker for each cause, on the thread that is shown first, the heaviest.
+/// Every sample at its own time, with the CPU time that it stands for.
+fn check_times(document: &Value) {
+    let mut times = Vec::new();
+    for thread in document["threads"].as_array().unwrap() {
+        let samples = &thread["samples"];
+        let column = |name: &str| samples[name].as_array().unwrap().iter();
+        times.extend(column("time").map(|time| (time.as_f64().unwrap() * 1e6).round() as u64));
+        let period = if thread["pid"] == "102" { 5_000_000 } else { 10_000_000 };
+        for (cpu, weight) in column("threadCPUDelta").zip(column("weight")) {
+            assert_eq!(cpu.as_u64().unwrap(), weight.as_u64().unwrap() * period);
+        }
+        assert_eq!(thread["registerTime"], samples["time"][0]);
+    }
+    times.sort_unstable();
+    let expected: Vec<u64> = (0..times.len() as u64).map(|step| FIRST_SAMPLE + (step ^ 1)).collect();
+    assert!(times.iter().all(|time| expected.contains(time)), "{times:?}");
+    times.dedup();
+    assert_eq!(times.len(), expected.len());
+}
+
+/// Losses are marked on their process, over the span in which they were counted.
 fn check_lost(document: &Value, shared: &Shared<'_>) {
     let threads = document["threads"].as_array().unwrap();
     let selected = document["meta"]["initialSelectedThreads"][0].as_u64().unwrap() as usize;
@@ -213,11 +234,11 @@ fn check_lost(document: &Value, shared: &Shared<'_>) {
         thread["samples"]["weight"].as_array().unwrap().iter().map(|weight| weight.as_u64().unwrap()).sum()
     };
     assert_eq!(weight(&threads[selected]), threads.iter().map(weight).max().unwrap());
-    for (place, thread) in threads.iter().enumerate() {
+    for thread in threads {
         let markers =
             Table::new(&thread["markers"], &["data", "name", "startTime", "endTime", "phase", "category"]);
-        assert_eq!(markers.len(), usize::from(place == selected));
-        if place == selected {
+        assert_eq!(markers.len(), usize::from(thread["pid"] == "102"));
+        if markers.len() > 0 {
             let data = markers.get("data", 0);
             assert_eq!(
                 (&data["cause"], &data["samples"], &data["weight"]),
@@ -226,8 +247,8 @@ fn check_lost(document: &Value, shared: &Shared<'_>) {
             assert_eq!(data["type"], document["meta"]["markerSchema"][0]["name"]);
             let name = markers.reference("name", 0, shared.strings.len()).unwrap();
             assert_eq!(shared.text(name), "Lost samples");
-            let period = document["meta"]["interval"].as_f64().unwrap();
-            assert_eq!(markers.get("endTime", 0).as_f64().unwrap(), weight(thread) as f64 * period);
+            assert_eq!(markers.get("startTime", 0).as_f64(), Some(0.0));
+            assert_eq!(markers.get("endTime", 0).as_f64(), Some(90.0 / 1e6));
         }
     }
 }

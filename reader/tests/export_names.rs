@@ -13,6 +13,10 @@ fn endings() {
         ("a.json", Some(Format::Firefox)),
         ("speedscope.json", Some(Format::Firefox)),
         ("a.jsonl", Some(Format::Jsonl)),
+        ("perf.data", Some(Format::Perf)),
+        ("a.perf.data", Some(Format::Perf)),
+        ("a.parquet", Some(Format::Parquet)),
+        ("a.data", None),
         ("a.gz", None),
         ("pprof", None),
         ("selfwind.data", None),
@@ -28,5 +32,7 @@ fn names() {
     {
         assert_eq!((name.parse(), format.name()), (Ok(format), name));
     }
-    assert!("perl".parse::<Format>().unwrap_err().contains("jsonl, pprof, firefox, speedscope"));
+    assert!(
+        "perl".parse::<Format>().unwrap_err().contains("jsonl, pprof, firefox, speedscope, perf, parquet")
+    );
 }

@@ -139,7 +139,7 @@ fn the_exit_status_is_that_of_the_command() {
         (&["./plain"], 126, "permission denied"),
         (&["./static"], 125, "statically linked"),
         (&["-o", "/nonexistent/x", "true"], 125, "/nonexistent/x"),
-        (&["-e", "perf", "true"], 125, "auto, cpu, itimer"),
+        (&["-e", "moonlight", "true"], 125, "auto, cpu, itimer"),
         (&["--no-such-flag", "true"], 125, "--no-such-flag"),
     ] {
         let output = place.run(&[&["record"], command].concat());
@@ -408,9 +408,12 @@ fn a_process_preloaded_by_hand_is_found_followed_and_taken_exactly_once() {
 fn a_process_without_the_agent_is_named() {
     let place = Place::new("no-agent");
     let target = Target(Command::new("sleep").arg("1000").spawn().unwrap());
-    let output = place.run(&["record", "-p", &target.pid().to_string()]);
-    assert_eq!(output.status.code(), Some(125));
+    let output = place.run(&["tail", "-p", &target.pid().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("LD_PRELOAD=$(selfwind agent-path)"));
+    let output = place.run(&["record", "-p", "999999999"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("does not exist"));
     assert!(!place.path("selfwind.data").exists());
     let output = place.run(&["tail", "-p", "999999999"]);
     assert_eq!(output.status.code(), Some(1));

@@ -1,70 +1,15 @@
 //! Names, lines and inlined functions against binutils' `addr2line`, on binaries built here.
 
+mod programs;
+
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use object::{Object, ObjectSymbol, SymbolKind};
-use selfwind::symbolize::{DebugDirectories, Origin, Request, Symbols, symbolize};
-
-/// An empty directory for one test.
-fn directory(test: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("symbolize-{test}"));
-    let _ = fs::remove_dir_all(&directory);
-    fs::create_dir_all(&directory).unwrap();
-    directory
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Compiles the C program of these tests with the given flags.
-fn c_program(directory: &Path, flags: &[&str]) -> PathBuf {
-    let source = directory.join("mixer.c");
-    fs::write(&source, include_str!("symbolize/mixer.c")).unwrap();
-    let program = directory.join("mixer");
-    run(Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source));
-    program
-}
-
-/// `step`th bytes of all functions with a size, at most `limit`.
-fn addresses(program: &Path, step: usize, limit: usize, wanted: impl Fn(&str) -> bool) -> Vec<u64> {
-    let bytes = fs::read(program).unwrap();
-    let file = object::File::parse(&*bytes).unwrap();
-    let mut addresses: Vec<u64> = file
-        .symbols()
-        .filter(|s| s.kind() == SymbolKind::Text && s.size() > 0 && s.name().is_ok_and(&wanted))
-        .flat_map(|s| (s.address()..s.address() + s.size()).step_by(step))
-        .collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    let keep = addresses.len().div_ceil(limit).max(1);
-    addresses.into_iter().step_by(keep).collect()
-}
-
-/// A function, its file and its line.
-type Call = (String, String, u32);
-
-fn ours(program: &Path, addresses: &[u64]) -> (Vec<Vec<Call>>, Symbols) {
-    let bytes = fs::read(program).unwrap();
-    let id = object::File::parse(&*bytes).unwrap().build_id().unwrap().unwrap_or_default().to_vec();
-    let request = Request { path: program.to_owned(), build_id: id, addresses: addresses.to_vec() };
-    let symbols = symbolize(&[request], &DebugDirectories(Vec::new())).pop().unwrap();
-    let calls = symbols.ranges.iter().map(|range| {
-        let lines = &symbols.lines[range.start as usize..range.end as usize];
-        lines
-            .iter()
-            .map(|line| {
-                let file = line.file.map_or("??", |file| symbols.names.get(file));
-                (symbols.names.get(line.function).to_owned(), normal(file), line.line)
-            })
-            .collect()
-    });
-    (calls.collect(), symbols)
-}
+use object::{Object, ObjectSection};
+use programs::{Call, addresses, build_id, c_program, directory, function, name, normal, ours, run, split};
+use selfwind::symbolize::{Origin, Request, SymbolSources, symbolize};
 
 /// `addr2line -a -i -f -C`: an address line, then two lines for each call.
 fn theirs(program: &Path, addresses: &[u64]) -> Vec<Vec<Call>> {
@@ -97,21 +42,8 @@ fn theirs(program: &Path, addresses: &[u64]) -> Vec<Vec<Call>> {
     answers
 }
 
-/// A path without `.` and `..`, which the two tools keep or drop as they like.
-fn normal(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "." => {}
-            ".." if parts.last().is_some_and(|last| !last.is_empty()) => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
-}
-
 fn compare(program: &Path, addresses: &[u64]) -> Vec<String> {
-    let (ours, symbols) = ours(program, addresses);
+    let (ours, symbols) = ours(program, addresses, &SymbolSources::none());
     assert_eq!(symbols.origin, Origin::Dwarf(program.to_owned()));
     let theirs = theirs(program, addresses);
     assert_eq!(ours.len(), theirs.len());
@@ -127,7 +59,7 @@ fn c_inlining_equals_addr2line() {
         let own = ["main", "compare", "checksum", "scramble", "walk", "fill"];
         let addresses = addresses(&program, 1, 100_000, |name| own.iter().any(|own| name.starts_with(own)));
         assert!(addresses.len() > 300, "{}", addresses.len());
-        let (calls, _) = ours(&program, &addresses);
+        let (calls, _) = ours(&program, &addresses, &SymbolSources::none());
         let deepest = calls.iter().map(Vec::len).max().unwrap();
         assert!(deepest >= 3, "the program has no nested inlining: {deepest}");
         let differences = compare(&program, &addresses);
@@ -140,7 +72,7 @@ fn compressed_sections_say_the_same() {
     let directory = directory("compressed");
     let program = c_program(&directory, &["-g", "-O2"]);
     let addresses = addresses(&program, 3, 100_000, |name| name == "checksum" || name == "scramble");
-    let (expected, _) = ours(&program, &addresses);
+    let (expected, _) = ours(&program, &addresses, &SymbolSources::none());
     for compression in ["zlib", "zlib-gnu", "zstd"] {
         let packed = directory.join(compression);
         let output = Command::new("objcopy")
@@ -152,7 +84,7 @@ fn compressed_sections_say_the_same() {
             eprintln!("this objcopy cannot write zstd: {}", String::from_utf8_lossy(&output.stderr));
             continue;
         }
-        let (calls, symbols) = ours(&packed, &addresses);
+        let (calls, symbols) = ours(&packed, &addresses, &SymbolSources::none());
         assert_eq!(symbols.origin, Origin::Dwarf(packed));
         assert_eq!(calls, expected, "{compression}");
     }
@@ -172,35 +104,81 @@ fn rust_inlining_equals_addr2line() {
     assert!(differences.is_empty(), "{} differ:\n{}", differences.len(), differences.join("\n"));
 }
 
-/// The build-id of a file.
-fn build_id(program: &Path) -> Vec<u8> {
-    let bytes = fs::read(program).unwrap();
-    object::File::parse(&*bytes).unwrap().build_id().unwrap().unwrap_or_default().to_vec()
+/// `llvm-symbolizer`: two lines for each call, an empty one behind each address; names are the linker's.
+fn llvm(program: &Path, addresses: &[u64]) -> Option<Vec<Vec<Call>>> {
+    let mut symbolizer = Command::new("llvm-symbolizer");
+    symbolizer.args(["--no-demangle", "--functions=linkage", "--inlines", "-e"]).arg(program);
+    let mut child = symbolizer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+    let mut stdin = child.stdin.take().unwrap();
+    let questions: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
+    let writer = std::thread::spawn(move || stdin.write_all(questions.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let call = |pair: &[&str]| {
+        let mut place = pair[1].rsplitn(3, ':').skip(1);
+        let line = place.next().unwrap().parse().unwrap_or(0);
+        (pair[0].to_owned(), normal(place.next().unwrap()), line)
+    };
+    let answers = text.split("\n\n").filter(|answer| !answer.trim().is_empty());
+    Some(
+        answers
+            .map(|answer| answer.lines().collect::<Vec<_>>().chunks_exact(2).map(call).collect())
+            .collect(),
+    )
 }
 
-/// Where `function` is in an unstripped program.
-fn function(program: &Path, function: &str) -> u64 {
+/// Random places of a large program: this one, with all it is made of. The long form has ten thousand.
+#[test]
+fn random_places_of_a_large_program_equal_llvm_symbolizer() {
+    let program = Path::new(env!("CARGO_BIN_EXE_selfwind"));
+    let count = if std::env::var_os("SELFWIND_LONG").is_some() { 10_000 } else { 300 };
     let bytes = fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
-    file.symbols().find(|symbol| symbol.name() == Ok(function)).unwrap().address()
-}
-
-/// The name at an address of the file at `path`, recorded with `build_id`.
-fn name(path: &Path, build_id: &[u8], address: u64, directories: &DebugDirectories) -> (String, Origin) {
-    let request = Request { path: path.to_owned(), build_id: build_id.to_vec(), addresses: vec![address] };
-    let symbols = symbolize(&[request], directories).pop().unwrap();
-    let line = symbols.lines[symbols.ranges[0].end as usize - 1];
-    (symbols.names.get(line.function).to_owned(), symbols.origin)
-}
-
-/// Splits the debug information off into `debug`; what stays has no names.
-fn split(program: &Path, debug: &Path, link: bool) {
-    run(Command::new("objcopy").arg("--only-keep-debug").args([program, debug]));
-    run(Command::new("strip").arg("--strip-all").arg(program));
-    if link {
-        let link = format!("--add-gnu-debuglink={}", debug.display());
-        run(Command::new("objcopy").arg(link).arg(program));
+    let text = file.section_by_name(".text").unwrap();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut addresses = std::collections::BTreeSet::new();
+    while addresses.len() < count {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        addresses.insert(text.address() + (random >> 11) % text.size());
     }
+    let addresses: Vec<u64> = addresses.into_iter().collect();
+    let Some(theirs) = llvm(program, &addresses) else {
+        eprintln!("SKIPPED: no llvm-symbolizer (Debian: llvm)");
+        return;
+    };
+    let (_, symbols) = ours(program, &addresses, &SymbolSources::none());
+    let mut compared = 0;
+    for (address, (range, theirs)) in addresses.iter().zip(symbols.ranges.iter().zip(&theirs)) {
+        let lines = &symbols.lines[range.start as usize..range.end as usize];
+        let ours: Vec<Call> = lines
+            .iter()
+            .map(|line| {
+                let file = line.file.map_or("??", |file| symbols.names.get(file));
+                (symbols.names.get(line.linkage).to_owned(), normal(file), line.line)
+            })
+            .collect();
+        // Without DWARF there are symbols, stubs and padding, which the two name as they like.
+        if ours.iter().chain(theirs).all(|(_, file, _)| file == "??") {
+            continue;
+        }
+        compared += 1;
+        // A linker name that DWARF leaves out (`line-tables-only`, copies made by the optimiser) is in the symbol table
+        // alone, and the other tool takes it from there.
+        let is_linker_name = |name: &str| name.starts_with("_R") || name.starts_with("_Z");
+        let unnamed = theirs.last().is_some_and(|(name, ..)| is_linker_name(name))
+            && !ours.last().is_some_and(|(name, ..)| is_linker_name(name));
+        // No line is no place; the other tool names the compilation unit there.
+        let comparable = |calls: &[Call]| -> Vec<Call> {
+            let file = |(_, file, line): &Call| if *line == 0 { "??".to_owned() } else { file.clone() };
+            let name = |(name, ..): &Call| if unnamed { String::new() } else { name.clone() };
+            calls.iter().map(|call| (name(call), file(call), call.2)).collect()
+        };
+        assert_eq!(comparable(&ours), comparable(theirs), "{address:#x}");
+    }
+    assert!(compared * 10 > count * 8, "{compared} of {count}");
 }
 
 #[test]
@@ -214,21 +192,21 @@ fn debug_files_are_found_by_build_id() {
     let debug = filed.join(format!("{}.debug", &hex[2..]));
     split(&program, &debug, false);
 
-    let nowhere = DebugDirectories(Vec::new());
+    let nowhere = SymbolSources::none();
     let offset = format!("mixer+{checksum:#x}");
     assert_eq!(name(&program, &id, checksum + 9, &nowhere), (offset.clone(), Origin::Stripped));
-    let directories = DebugDirectories(vec![directory.join("debug")]);
+    let sources = SymbolSources::in_directories(vec![directory.join("debug")]);
     let found = ("checksum".to_owned(), Origin::Dwarf(debug.clone()));
-    assert_eq!(name(&program, &id, checksum + 9, &directories), found);
+    assert_eq!(name(&program, &id, checksum + 9, &sources), found);
 
     // The program may be gone: its debug file still has the names.
     fs::remove_file(&program).unwrap();
-    assert_eq!(name(&program, &id, checksum + 9, &directories), found);
+    assert_eq!(name(&program, &id, checksum + 9, &sources), found);
 
     // A debug file of another build under this name is not used.
     let other = c_program(&directory, &["-g", "-O1", "-Wl,--build-id"]);
     fs::copy(&other, &debug).unwrap();
-    let (name, origin) = name(&program, &id, checksum + 9, &directories);
+    let (name, origin) = name(&program, &id, checksum + 9, &sources);
     assert_eq!(name, format!("mixer+{:#x}", checksum + 9));
     assert_eq!(origin, Origin::Changed(build_id(&other)));
 }
@@ -236,7 +214,7 @@ fn debug_files_are_found_by_build_id() {
 #[test]
 fn debuglinks_are_followed_and_checked() {
     let directory = directory("debuglink");
-    let nowhere = DebugDirectories(Vec::new());
+    let nowhere = SymbolSources::none();
     let program = c_program(&directory, &["-g", "-O2", "-Wl,--build-id=none"]);
     let checksum = function(&program, "checksum");
     let debug = directory.join("mixer.debug");
@@ -254,20 +232,23 @@ fn debuglinks_are_followed_and_checked() {
     let mirrored = root.join(inside).join("mixer.debug");
     fs::create_dir_all(mirrored.parent().unwrap()).unwrap();
     fs::rename(&hidden, &mirrored).unwrap();
-    assert_eq!(name(&program, &[], checksum, &DebugDirectories(vec![root.clone()])), expected(&mirrored));
+    assert_eq!(
+        name(&program, &[], checksum, &SymbolSources::in_directories(vec![root.clone()])),
+        expected(&mirrored)
+    );
 
     // A file with another checksum is not the one.
     let mut bytes = fs::read(&mirrored).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&mirrored, bytes).unwrap();
-    let (name, origin) = name(&program, &[], checksum, &DebugDirectories(vec![root]));
+    let (name, origin) = name(&program, &[], checksum, &SymbolSources::in_directories(vec![root]));
     assert_eq!((name, origin), (format!("mixer+{checksum:#x}"), Origin::Stripped));
 }
 
 #[test]
 fn a_changed_file_gives_no_names() {
     let directory = directory("changed");
-    let nowhere = DebugDirectories(Vec::new());
+    let nowhere = SymbolSources::none();
     let program = c_program(&directory, &["-g", "-O2", "-Wl,--build-id"]);
     let (id, checksum) = (build_id(&program), function(&program, "checksum"));
     assert_eq!(name(&program, &id, checksum, &nowhere).0, "checksum");
@@ -283,7 +264,7 @@ fn a_changed_file_gives_no_names() {
 #[test]
 fn stubs_have_the_names_of_what_they_call() {
     let directory = directory("plt");
-    let nowhere = DebugDirectories(Vec::new());
+    let nowhere = SymbolSources::none();
     for flags in
         [&["-O2", "-fcf-protection=none", "-Wl,-z,lazy"][..], &["-O2", "-fcf-protection", "-Wl,-z,now"]]
     {
@@ -316,7 +297,7 @@ fn glibc_functions_have_their_public_names() {
     let program = directory.join("alias");
     run(Command::new("cc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source));
     let address = function(&program, "__GI___libc_thing");
-    let (name, origin) = name(&program, &build_id(&program), address, &DebugDirectories(Vec::new()));
+    let (name, origin) = name(&program, &build_id(&program), address, &SymbolSources::none());
     assert_eq!((name.as_str(), origin), ("thing", Origin::Dwarf(program)));
 }
 
@@ -333,7 +314,7 @@ fn mini_debug_info_is_read() {
     run(Command::new("strip").arg("--strip-all").arg(&program));
     let section = format!(".gnu_debugdata={}", directory.join("mini.xz").display());
     run(Command::new("objcopy").args(["--add-section", &section]).arg(&program));
-    let found = name(&program, &id, checksum + 3, &DebugDirectories(Vec::new()));
+    let found = name(&program, &id, checksum + 3, &SymbolSources::none());
     assert_eq!(found, ("checksum".to_owned(), Origin::Symbols));
 }
 
@@ -377,7 +358,7 @@ fn damaged_files_do_no_harm() {
             fs::write(&damaged, &bytes).unwrap();
             let request =
                 Request { path: damaged.clone(), build_id: Vec::new(), addresses: addresses.clone() };
-            let symbols = symbolize(&[request], &DebugDirectories(Vec::new())).pop().unwrap();
+            let symbols = symbolize(&[request], &SymbolSources::none()).pop().unwrap();
             assert_eq!(symbols.ranges.len(), addresses.len());
             assert!(symbols.ranges.iter().all(|range| !range.is_empty()));
         }

@@ -74,7 +74,7 @@ impl<'a> Chunk<'a> {
     pub(crate) fn still(&self, generation: u64) -> bool {
         fence(Ordering::Acquire);
         let now = State(self.header.state.load(Ordering::Relaxed));
-        now.generation() == generation && matches!(now.phase(), Phase::Writing | Phase::Complete)
+        now.generation() == generation && now.phase() != Phase::Free
     }
 
     /// Writer: prepares a taken chunk for its first record. `committed` goes last and carries the generation.

@@ -53,11 +53,14 @@ pub enum Skip {
     Stopped = 2,
     /// Sampling is off for this thread.
     DisabledThread = 3,
+    /// What asked for it has been answered already: the thread has not run since.
+    Answered = 4,
 }
 
 impl Skip {
     /// Every cause, in the order of its number.
-    pub const ALL: [Self; 4] = [Self::Nested, Self::ForeignProcess, Self::Stopped, Self::DisabledThread];
+    pub const ALL: [Self; 5] =
+        [Self::Nested, Self::ForeignProcess, Self::Stopped, Self::DisabledThread, Self::Answered];
 
     /// Name in reports.
     #[must_use]
@@ -67,6 +70,7 @@ impl Skip {
             Self::ForeignProcess => "foreign_process",
             Self::Stopped => "stopped",
             Self::DisabledThread => "disabled_thread",
+            Self::Answered => "answered",
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::layout::{
     HeaderPage, Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
 };
 use crate::record::{DurableKind, DurableRecord, RecordKind};
-use crate::word::{Consumed, Phase, RecordState, State, tag};
+use crate::request::{ANSWERS_LEN, Requests};
+use crate::word::{Consumed, Phase, RecordHeader, RecordState, State, tag};
 
 /// How a drain treats chunks that are still being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub enum Pass {
     Live,
     /// The process is gone: takes everything that was committed.
     Final,
+    /// Writers may be at work: copies what is complete and was not overwritten meanwhile, and leaves all of it where
+    /// it is, for the next look or for a reader that takes it.
+    Look,
 }
 
 /// The chunk a record was in.
@@ -51,6 +55,8 @@ pub struct RecordRef<'a> {
     pub kind: RecordKind,
     /// Its number among its thread's records, from 0 without holes: a hole was overwritten, torn or void.
     pub sequence: u64,
+    /// An earlier reader has taken it already. It comes once more because later records may refer to it.
+    pub again: bool,
     /// Little-endian words.
     pub payload: &'a [u8],
 }
@@ -98,6 +104,9 @@ pub struct RegionReader {
     mode: Mode,
     clock: ClockKind,
     log: LogPlace,
+    /// Chunks have been visited: what this reader has taken it need not see again.
+    begun: bool,
+    has_answers: bool,
 }
 
 // SAFETY: the memory is only accessed through atomics and stays mapped by the promise of `open`.
@@ -130,7 +139,17 @@ impl RegionReader {
         }
         let constants = HeaderConstants::from_words(words);
         let (geometry, mode, clock) = constants.validate(len)?;
-        Ok(Self { base, geometry, constants, mode, clock, log: LogPlace::default() })
+        let has_answers = len - geometry.total_len() >= ANSWERS_LEN;
+        Ok(Self {
+            base,
+            geometry,
+            constants,
+            mode,
+            clock,
+            log: LogPlace::default(),
+            begun: false,
+            has_answers,
+        })
     }
 
     /// Who wrote the region.
@@ -161,6 +180,23 @@ impl RegionReader {
     #[must_use]
     pub fn anchor(&self) -> Anchor {
         self.constants.anchor()
+    }
+
+    /// Where to ask threads for their stacks, if the region has room for answers. The caller backs that memory first.
+    #[must_use]
+    pub fn requests(&self) -> Option<Requests<'_>> {
+        if !self.has_answers {
+            return None;
+        }
+        let control = self.control();
+        // SAFETY: the answers follow the last chunk and are inside the mapping (checked in `open`); the offset is a
+        // multiple of a page; the memory is only accessed through atomics.
+        let answers = unsafe {
+            let first = self.base.add(self.geometry.total_len()).cast::<AtomicU64>();
+            core::slice::from_raw_parts(first.as_ptr(), ANSWERS_LEN / 8)
+        };
+        let region_nonce = self.constants.region_nonce;
+        Some(Requests { line: &control.request, slots: &control.requests, answers, region_nonce })
     }
 
     /// The counters now.
@@ -211,6 +247,8 @@ impl RegionReader {
     /// complete chunks back to the writers. Order across chunks is by `sequence` within a thread and by `ticks`
     /// between threads. `scratch` takes one payload at a time and should be as long as a chunk.
     ///
+    /// The first call also delivers, as `again`, what an earlier reader took from chunks that are not finished.
+    ///
     /// Bounded by the size of the pool. If this process dies inside, at most the records of one chunk are delivered
     /// again by its successor; (generation, sequence) tells.
     pub fn drain(
@@ -220,10 +258,11 @@ impl RegionReader {
         sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
     ) -> DrainStats {
         let mut stats = DrainStats::default();
+        let replay = !core::mem::replace(&mut self.begun, true);
         for index in 0..self.backed() {
             let Some(chunk) = self.chunk(index) else { break };
-            let walk =
-                Walk { chunk, index: index as u32, generation: 0, pass, owned: true, stats: &mut stats };
+            let index = index as u32;
+            let walk = Walk { chunk, index, generation: 0, pass, owned: true, replay, stats: &mut stats };
             walk.visit(&self.control().fill, self.bitmap(), scratch, sink);
         }
         stats
@@ -298,6 +337,8 @@ pub(crate) struct Walk<'a, 's> {
     pub(crate) pass: Pass,
     /// Nobody else touches the chunk: the reader has claimed it.
     pub(crate) owned: bool,
+    /// Deliver what was taken before, too.
+    pub(crate) replay: bool,
     pub(crate) stats: &'s mut DrainStats,
 }
 
@@ -313,8 +354,9 @@ impl Walk<'_, '_> {
         let state = self.chunk.state();
         self.generation = state.generation();
         match state.phase() {
+            Phase::Free if self.pass == Pass::Look => return,
             Phase::Free => return self.mend_hint(bitmap),
-            Phase::Writing => {
+            _ if self.pass == Pass::Look || state.phase() == Phase::Writing => {
                 self.owned = false;
                 return self.run(scratch, sink);
             }
@@ -323,7 +365,7 @@ impl Walk<'_, '_> {
                 fill.complete.fetch_sub(1, Ordering::Relaxed);
             }
             // A predecessor died holding it.
-            Phase::Reading => {}
+            _ => {}
         }
         self.run(scratch, sink);
         if self.chunk.release(self.generation) {
@@ -352,7 +394,10 @@ impl Walk<'_, '_> {
     pub(crate) fn run(&mut self, scratch: &mut [u8], sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>)) {
         let (chunk, generation) = (self.chunk, self.generation);
         let before = chunk.header.consumed.load(Ordering::Relaxed);
-        let mut at = Consumed::unpack(before, generation);
+        let mut at = match self.pass {
+            Pass::Look => Consumed::START,
+            _ => Consumed::unpack(before, generation),
+        };
         if at.finished {
             return;
         }
@@ -371,7 +416,10 @@ impl Walk<'_, '_> {
             lost: chunk.header.lost.load(Ordering::Relaxed),
         };
         let first = chunk.header.first.load(Ordering::Relaxed);
-        let ts_base = chunk.header.ts_base.load(Ordering::Relaxed);
+        let taken = at.offset;
+        if self.replay {
+            at = Consumed { offset: 0, index: 0, ..at };
+        }
         let mut complete = at.offset;
         // Each turn moves by at least one word, so this ends within the chunk.
         while sealed.map_or(complete < committed, |end| at.offset < end) {
@@ -384,52 +432,72 @@ impl Walk<'_, '_> {
                 }
                 return;
             };
-            let words = header.words();
+            let again = at.offset < taken;
             if header.state() == RecordState::Busy {
-                if !self.passes_over(sealed.is_some(), at.waits) {
+                // One passed over by an earlier reader has been counted.
+                if !again && !self.passes_over(sealed.is_some(), at.waits) {
                     at.waits = if sealed.is_some() { at.waits + 1 } else { 0 };
                     break;
                 }
-                self.stats.torn += 1;
+                self.stats.torn += u64::from(!again);
             } else {
-                let payload = at.offset + 1 + usize::from(header.is_wide());
-                let bytes = (at.offset + words).saturating_sub(payload) * 8;
-                let copy = scratch.get_mut(..bytes);
-                let fits = copy.is_some();
-                let copy: &mut [u8] = copy.unwrap_or(&mut []);
-                copy_words(chunk.words.get(payload..).unwrap_or(&[]), copy);
-                let ticks = if header.is_wide() {
-                    chunk.load(at.offset + 1)
-                } else {
-                    ts_base.wrapping_add(u64::from(header.delta()))
-                };
-                if !self.owned && !chunk.still(generation) {
+                let sequence = first.wrapping_add(at.index as u64);
+                if !self.deliver(info, header, at.offset, (sequence, again), scratch, sink) {
                     self.stats.overtaken += 1;
                     return;
                 }
-                let sequence = first.wrapping_add(at.index as u64);
-                match RecordKind::from_number(header.kind()) {
-                    Some(RecordKind::Void) => self.stats.void += 1,
-                    Some(kind) if fits => {
-                        self.stats.records += 1;
-                        self.stats.bytes += bytes as u64;
-                        sink(info, RecordRef { ticks, kind, sequence, payload: copy });
-                    }
-                    _ => self.stats.unknown += 1,
-                }
-                complete += words;
-                at.waits = 0;
+                complete += header.words();
+                at.waits = if again { at.waits } else { 0 };
             }
-            at.offset += words;
+            at.offset += header.words();
             at.index += 1;
         }
         self.leave(at, sealed, before);
     }
 
+    /// Copies a complete record and hands it on; false if a writer took the chunk meanwhile.
+    fn deliver(
+        &mut self,
+        info: ChunkInfo,
+        header: RecordHeader,
+        at: usize,
+        (sequence, again): (u64, bool),
+        scratch: &mut [u8],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> bool {
+        let chunk = self.chunk;
+        let payload = at + 1 + usize::from(header.is_wide());
+        let bytes = (at + header.words()).saturating_sub(payload) * 8;
+        let copy = scratch.get_mut(..bytes);
+        let fits = copy.is_some();
+        let copy: &mut [u8] = copy.unwrap_or(&mut []);
+        copy_words(chunk.words.get(payload..).unwrap_or(&[]), copy);
+        let ticks = if header.is_wide() {
+            chunk.load(at + 1)
+        } else {
+            chunk.header.ts_base.load(Ordering::Relaxed).wrapping_add(u64::from(header.delta()))
+        };
+        if !self.owned && !chunk.still(self.generation) {
+            return false;
+        }
+        let new = u64::from(!again);
+        match RecordKind::from_number(header.kind()) {
+            Some(RecordKind::Void) => self.stats.void += new,
+            Some(kind) if fits => {
+                self.stats.records += new;
+                self.stats.bytes += new * bytes as u64;
+                sink(info, RecordRef { ticks, kind, sequence, again, payload: copy });
+            }
+            _ => self.stats.unknown += new,
+        }
+        true
+    }
+
     /// Whether an unfinished record is passed over (and lost, should it be finished after all): when nobody can
     /// finish it, or when its chunk was left by its writer many passes ago.
     fn passes_over(&self, sealed: bool, waits: u8) -> bool {
-        self.owned || self.pass == Pass::Final || (sealed && waits >= Consumed::MAX_WAITS)
+        let most = if self.pass == Pass::Look { 0 } else { Consumed::MAX_WAITS };
+        self.owned || self.pass == Pass::Final || (sealed && waits >= most)
     }
 
     fn leave(&mut self, mut at: Consumed, sealed: Option<usize>, before: u64) {
@@ -441,16 +509,22 @@ impl Walk<'_, '_> {
             self.stats.torn += u64::from(next.is_some_and(|next| ours(next.tag())));
         }
         at.finished = over || sealed.is_some_and(|end| at.offset >= end);
-        let after = at.pack(self.generation);
-        if after != before {
-            self.chunk.header.consumed.store(after, Ordering::Relaxed);
+        if at.pack(self.generation) != before {
+            self.note(at);
         }
     }
 
     fn violation(&mut self, mut at: Consumed) {
         self.stats.violations += 1;
         at.finished = true;
-        self.chunk.header.consumed.store(at.pack(self.generation), Ordering::Relaxed);
+        self.note(at);
+    }
+
+    /// Stores the reader's place.
+    fn note(&self, at: Consumed) {
+        if self.pass != Pass::Look {
+            self.chunk.header.consumed.store(at.pack(self.generation), Ordering::Relaxed);
+        }
     }
 }
 

@@ -65,8 +65,15 @@ impl SmallPool {
         let mut stats = DrainStats::default();
         let mut scratch = [0; WORDS * 8];
         for (index, chunk) in (0..self.chunks.len()).filter_map(|index| Some((index, self.chunk(index)?))) {
-            let walk =
-                Walk { chunk, index: index as u32, generation: 0, pass, owned: true, stats: &mut stats };
+            let walk = Walk {
+                chunk,
+                index: index as u32,
+                generation: 0,
+                pass,
+                owned: true,
+                replay: false,
+                stats: &mut stats,
+            };
             walk.visit(&self.fill, &self.bitmap, &mut scratch, &mut |chunk, record| {
                 assert_eq!(record.payload, record.ticks.to_le_bytes(), "torn");
                 seen.push((chunk.tid, record.sequence));

@@ -5,13 +5,14 @@
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::clock::{Anchor, ClockKind};
+use crate::request::{REQUEST_SLOTS, RequestLine, RequestSlot};
 
 /// First eight bytes of a region, written last: `"SWREGION"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
 /// First eight bytes of a bell page: `"SWBELL\0\0"`.
 pub const BELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 /// Version of the whole format. A reader accepts its own version only.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Unit in which the parts of a region are laid out. Fixed by the format, not by the machine.
 pub const PAGE: usize = 4096;
 /// Chunk header, in bytes.
@@ -373,6 +374,8 @@ pub struct ControlPage {
     pub(crate) skipped: CauseLine,
     pub(crate) thread: ThreadLine,
     pub(crate) handler_time: [AtomicU64; HISTOGRAM],
+    pub(crate) request: RequestLine,
+    pub(crate) requests: [RequestSlot; REQUEST_SLOTS],
 }
 
 /// The first 64 bytes of a chunk.
@@ -438,7 +441,7 @@ mod pinned {
         assert!(offset_of!(HeaderConstants, chunk_capacity) + 8 == 132);
     };
     const _: () = {
-        assert!(size_of::<ControlPage>() == 2304 && size_of::<ControlPage>() <= PAGE);
+        assert!(size_of::<ControlPage>() == 2688 && size_of::<ControlPage>() <= PAGE);
         assert!(offset_of!(ControlPage, search) == 0);
         assert!(offset_of!(ControlPage, fill) == 128);
         assert!(offset_of!(ControlPage, durable) == 256);
@@ -448,6 +451,8 @@ mod pinned {
         assert!(offset_of!(ControlPage, skipped) == 768);
         assert!(offset_of!(ControlPage, thread) == 896);
         assert!(offset_of!(ControlPage, handler_time) == 1024);
+        assert!(offset_of!(ControlPage, request) == 2304 && offset_of!(ControlPage, requests) == 2432);
+        assert!(size_of::<RequestLine>() == 128 && size_of::<RequestSlot>() == 16);
         assert!(offset_of!(SampleLine, recorded) == 16 && offset_of!(SampleLine, truncated) == 32);
         assert!(size_of::<Tally>() == 16 && size_of::<CauseLine>() == 128);
     };

@@ -18,10 +18,16 @@ mod clock;
 mod control;
 mod drain;
 mod durable;
+pub mod injection;
+mod kernel_answer;
 pub mod layout;
 mod pool;
 pub mod record;
 mod region;
+mod request;
+mod stack;
+mod stack_chain;
+mod stack_decoder;
 pub mod word;
 mod writer;
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -32,10 +38,17 @@ pub use chunk::Chunk;
 pub use clock::{Anchor, ClockKind, Scale};
 pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_of, bucket_range};
 pub use drain::{ChunkInfo, DrainStats, DurableStats, Pass, RecordRef, RegionReader};
+pub use kernel_answer::{KernelAnswer, KernelAnswerHead};
 pub use layout::{BellPage, Geometry, Identity, LayoutError, Mode};
 pub use pool::{Pool, Step};
-pub use record::{DurableKind, DurableRecord, RecordKind, Stack, StackHead};
+pub use record::{DurableKind, DurableRecord, RecordKind};
 pub use region::Region;
+pub use request::{
+    ANSWER_BYTES, ANSWERS_LEN, AnswerHead, Nonce, Occasion, Progress, REQUEST_SLOTS, Requests,
+};
+pub use stack::{MAX_DEPTH, StackHead};
+pub use stack_chain::StackChain;
+pub use stack_decoder::{EncodedStack, StackDecoder, Undecodable};
 pub use writer::{Committed, Reservation, ThreadCursor};
 
 #[cfg(all(test, loom))]

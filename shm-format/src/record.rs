@@ -9,8 +9,10 @@
 pub enum RecordKind {
     /// A reservation that was given up; readers skip it.
     Void,
-    /// A stack sample: [`Stack`].
+    /// A stack sample: [`EncodedStack`](crate::EncodedStack).
     Stack,
+    /// What the kernel had recorded before a stack: [`KernelAnswer`](crate::KernelAnswer).
+    Answer,
 }
 
 impl RecordKind {
@@ -20,6 +22,7 @@ impl RecordKind {
         match self {
             Self::Void => 0,
             Self::Stack => 1,
+            Self::Answer => 3,
         }
     }
 
@@ -29,73 +32,9 @@ impl RecordKind {
         match number {
             0 => Some(Self::Void),
             1 => Some(Self::Stack),
+            3 => Some(Self::Answer),
             _ => None,
         }
-    }
-}
-
-/// Fixed part of a stack record: everything but the frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackHead {
-    /// Events the sample stands for (timer periods, at least 1).
-    pub weight: u32,
-    /// Number of frames.
-    pub depth: u16,
-    /// Why the walk ended: `unwind::End as u8`; 0 = reached the root.
-    pub end: u8,
-    /// What asked for the sample: a `Source` number of the session.
-    pub source: u8,
-    /// The request it answers; 0 = none.
-    pub nonce: u64,
-}
-
-impl StackHead {
-    /// Payload words before the frames.
-    pub const WORDS: usize = 2;
-
-    /// The two payload words before the frames.
-    #[must_use]
-    pub const fn words(self) -> [u64; Self::WORDS] {
-        let word = self.weight as u64
-            | (self.depth as u64) << 32
-            | (self.end as u64) << 48
-            | (self.source as u64) << 56;
-        [word, self.nonce]
-    }
-}
-
-/// A stack sample, parsed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stack<'a> {
-    /// Everything but the frames.
-    pub head: StackHead,
-    frames: &'a [u8],
-}
-
-impl<'a> Stack<'a> {
-    /// Parses a payload. `None` unless it is exactly a head and `depth` frames.
-    #[must_use]
-    pub fn parse(payload: &'a [u8]) -> Option<Self> {
-        let (first, rest) = payload.split_first_chunk::<8>()?;
-        let (nonce, frames) = rest.split_first_chunk::<8>()?;
-        let word = u64::from_le_bytes(*first);
-        let head = StackHead {
-            weight: word as u32,
-            depth: (word >> 32) as u16,
-            end: (word >> 48) as u8,
-            source: (word >> 56) as u8,
-            nonce: u64::from_le_bytes(*nonce),
-        };
-        (frames.len() == usize::from(head.depth) * 8).then_some(Self { head, frames })
-    }
-
-    /// The frame words (`unwind::Frame`), leaf first.
-    pub fn frames(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
-        self.frames.chunks_exact(8).map(|frame| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(frame);
-            u64::from_le_bytes(bytes)
-        })
     }
 }
 
@@ -124,6 +63,8 @@ pub enum DurableKind {
     Anchor = 9,
     /// [`Setting`].
     Setting = 10,
+    /// [`KernelRing`].
+    KernelRing = 11,
 }
 
 impl DurableKind {
@@ -141,6 +82,7 @@ impl DurableKind {
             8 => Self::Exit,
             9 => Self::Anchor,
             10 => Self::Setting,
+            11 => Self::KernelRing,
             _ => return None,
         })
     }
@@ -303,6 +245,29 @@ pub struct Setting<'a> {
     pub value: &'a [u8],
 }
 
+/// A ring of the kernel that asks for stacks of one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelRing {
+    /// When it was opened.
+    pub ticks: u64,
+    /// The thread.
+    pub tid: u32,
+    /// Number of the thread in this region.
+    pub seq: u32,
+    /// Number of the ring in this region, as answers name it.
+    pub ring: u32,
+    /// Which of the session's events writes into it, from 0.
+    pub event: u32,
+    /// Bytes of the ring.
+    pub bytes: u32,
+    /// 1: events in user mode only, the rest is not permitted.
+    pub user_only: u32,
+    /// First address of the agent's code: what the kernel saw there is the agent's own doing.
+    pub code_start: u64,
+    /// Address after the last.
+    pub code_end: u64,
+}
+
 /// A durable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -318,6 +283,7 @@ pub enum DurableRecord<'a> {
     Exit(Exit),
     Anchor(Anchor),
     Setting(Setting<'a>),
+    KernelRing(KernelRing),
 }
 
 impl<'a> DurableRecord<'a> {
@@ -359,6 +325,11 @@ impl<'a> DurableRecord<'a> {
                 fixed.u64(s.ticks).len(s.key).len(s.value);
                 sink(DurableKind::Setting, &[fixed.bytes(), s.key, s.value])
             }
+            Self::KernelRing(r) => {
+                fixed.u64(r.ticks).u32(r.tid).u32(r.seq).u32(r.ring).u32(r.event).u32(r.bytes);
+                fixed.u32(r.user_only).u64(r.code_start).u64(r.code_end);
+                sink(DurableKind::KernelRing, &[fixed.bytes()])
+            }
         }
     }
 
@@ -394,6 +365,17 @@ impl<'a> DurableRecord<'a> {
                 let (ticks, key, value) = (f.u64()?, f.u32()?, f.u32()?);
                 Self::Setting(Setting { ticks, key: f.take(key)?, value: f.take(value)? })
             }
+            DurableKind::KernelRing => Self::KernelRing(KernelRing {
+                ticks: f.u64()?,
+                tid: f.u32()?,
+                seq: f.u32()?,
+                ring: f.u32()?,
+                event: f.u32()?,
+                bytes: f.u32()?,
+                user_only: f.u32()?,
+                code_start: f.u64()?,
+                code_end: f.u64()?,
+            }),
         };
         fields.0.is_empty().then_some(record)
     }

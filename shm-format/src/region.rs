@@ -16,6 +16,7 @@ use crate::layout::{
 };
 use crate::pool::Pool;
 use crate::record::{DurableKind, DurableRecord};
+use crate::request::ANSWERS_LEN;
 
 /// A region being written by this process.
 pub struct Region {
@@ -25,6 +26,7 @@ pub struct Region {
     nonce: u64,
     chunks_backed: AtomicU64,
     durable_backed: AtomicU64,
+    has_answers: bool,
 }
 
 // SAFETY: the pointer leads to memory that is only accessed through atomics, and that the maker of the region
@@ -39,7 +41,8 @@ impl Region {
     /// Memory must exist for everything below [`Geometry::durable_offset`], for the first `durable_backed` bytes
     /// after it and for the first `chunks_backed` chunks; the rest may be a hole until
     /// [`set_durable_backed`](Self::set_durable_backed) and [`set_chunks_backed`](Self::set_chunks_backed) say
-    /// otherwise.
+    /// otherwise. If `len` is [`ANSWERS_LEN`] more than the geometry needs, requests from outside can be answered there;
+    /// the requester backs that memory.
     ///
     /// # Safety
     /// `base..base + len` must be mapped readable and writable, shared, zeroed, used by no other writer, and must
@@ -73,6 +76,7 @@ impl Region {
             nonce: identity.region_nonce,
             chunks_backed: AtomicU64::new(0),
             durable_backed: AtomicU64::new(0),
+            has_answers: len - geometry.total_len() >= ANSWERS_LEN,
         };
         region.set_chunks_backed(geometry.chunks_backed);
         region.set_durable_backed(geometry.durable_backed);
@@ -166,6 +170,11 @@ impl Region {
     /// Appends a typed durable record; errors as for [`append_durable`](Self::append_durable).
     pub fn append(&self, record: &DurableRecord<'_>) -> Result<(), Loss> {
         record.encode(|kind, parts| self.append_durable(kind, parts))
+    }
+
+    /// The memory for answers to requests, if the mapping goes on after the last chunk.
+    pub(crate) fn answers(&self) -> Option<&[AtomicU64]> {
+        self.has_answers.then(|| self.words(self.geometry.total_len(), ANSWERS_LEN / 8))
     }
 
     fn log(&self) -> Log<'_> {

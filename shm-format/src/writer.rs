@@ -31,6 +31,26 @@ use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
 
 /// Nested records that may get in between before a record is given up.
 const RETRIES: usize = 64;
+/// Words of a record beside its payload: the header, and the full time should it be far from the chunk's.
+const OVERHEAD: usize = 2;
+
+/// Where a thread's next record will lie. All zero is nowhere that matters: no record names it as its predecessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    chunk: u16,
+    /// As the chunk says: the writer decides nothing by it but how a record is written.
+    generation: u64,
+    /// Of the record within its thread.
+    pub(crate) sequence: u64,
+}
+
+impl Place {
+    pub(crate) const NOWHERE: Self = Self { chunk: 0, generation: 0, sequence: 0 };
+
+    pub(crate) fn is_in_chunk_of(self, other: Self) -> bool {
+        (self.chunk, self.generation) == (other.chunk, other.generation)
+    }
+}
 
 /// One thread's place in the pool. It lives in the target's private memory; only its thread, and signal handlers
 /// on that thread, may use it. Used by two threads at once it mixes up records, but touches nothing outside the pool.
@@ -107,16 +127,33 @@ impl ThreadCursor {
         payload_words: usize,
         now: impl Fn() -> u64,
     ) -> Result<Reservation<'a, P>, Loss> {
-        // Header, and one more word should the time be far from the chunk's.
-        if payload_words.saturating_add(2) > pool.chunk_words() {
+        // Before a chunk is taken for nothing.
+        if payload_words.saturating_add(OVERHEAD) > pool.chunk_words() {
             return self.lose(Loss::TooLarge);
         }
+        self.reserve_sized(pool, kind, now, |_| payload_words)
+    }
+
+    /// As [`reserve`](Self::reserve), with a length that depends on the place: `size` is asked at each try.
+    #[inline]
+    pub(crate) fn reserve_sized<'a, P: Pool>(
+        &'a self,
+        pool: &'a P,
+        kind: RecordKind,
+        now: impl Fn() -> u64,
+        mut size: impl FnMut(Place) -> usize,
+    ) -> Result<Reservation<'a, P>, Loss> {
         for _ in 0..RETRIES {
             let word = Reserve(self.inner.word.load(Ordering::Relaxed));
             pool.step(Step::Loaded);
             if let Some(chunk) = pool.chunk(usize::from(word.chunk())) {
                 let generation = help(chunk, word);
                 pool.step(Step::Helped);
+                let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
+                let payload_words = size(Place { chunk: word.chunk(), generation, sequence });
+                if payload_words.saturating_add(OVERHEAD) > pool.chunk_words() {
+                    return self.lose(Loss::TooLarge);
+                }
                 let ticks = now();
                 pool.step(Step::Timed);
                 let delta = ticks.wrapping_sub(chunk.header.ts_base.load(Ordering::Relaxed));
@@ -189,7 +226,7 @@ impl ThreadCursor {
     }
 
     #[cold]
-    fn lose<T>(&self, cause: Loss) -> Result<T, Loss> {
+    pub(crate) fn lose<T>(&self, cause: Loss) -> Result<T, Loss> {
         local_add(&self.inner.lost, 1);
         Err(cause)
     }
@@ -286,7 +323,7 @@ pub struct Reservation<'a, P: Pool = Region> {
 }
 
 impl<P: Pool> Reservation<'_, P> {
-    fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         let before = 1 + usize::from(self.header.is_wide());
         self.chunk.payload(self.at + before, self.header.words() - before)
     }

@@ -7,17 +7,18 @@
 
 mod rig;
 
-use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rig::stacks::Decoders;
 use rig::{Mapping, identity};
 use shm_format::layout::VERSION;
 use shm_format::record::{
     Anchor, Exec, Exit, Module, ModuleGone, Process, Segment, Segments, Setting, Thread,
 };
 use shm_format::{
-    ClockKind, DurableRecord, Geometry, Loss, Mode, Pass, RecordKind, Region, Skip, Stack, StackHead,
-    ThreadCursor,
+    ClockKind, DurableRecord, Geometry, LayoutError, Loss, Mode, Pass, RecordKind, Region, RegionReader,
+    Skip, StackChain, StackHead, ThreadCursor,
 };
 
 const GEOMETRY: Geometry = Geometry {
@@ -27,6 +28,12 @@ const GEOMETRY: Geometry = Geometry {
     durable_capacity: 4096,
     durable_backed: 4096,
 };
+
+/// More than a chunk of them.
+const STACKS: u64 = 150;
+
+/// Causes that version 1 had at first; the file counts each once.
+const GOLDEN_SKIPS: usize = 4;
 
 const FRAMES: [u64; 3] = [1 << 61 | 0x5555_0000_1234, 0x5555_0000_2000, 1 << 62 | 0x7fff_f7a0_0042];
 
@@ -83,14 +90,34 @@ fn durable() -> Vec<DurableRecord<'static>> {
 }
 
 fn stack(number: u64) -> StackHead {
-    StackHead { weight: 1 + number as u32, depth: 3, end: 0, source: 1, nonce: number }
+    StackHead { weight: 1 + number as u32, end: (number % 3) as u8, source: 1, nonce: number % 2 * number }
 }
 
-fn write_stack(cursor: &ThreadCursor, region: &Region, number: u64, time: u64) {
-    let mut record = cursor.reserve(region, RecordKind::Stack, 5, || time).unwrap();
-    record.copy_from(0, &stack(number).words());
-    record.copy_from(2, &FRAMES);
-    let _ = record.commit();
+/// Stacks of one to five frames that differ in the outer and the inner ones.
+fn frames(number: u64) -> Vec<u64> {
+    let mut frames = vec![FRAMES[2] + number / 30];
+    frames.extend((0..number % 4).map(|at| FRAMES[1] + at * (number % 7) * 0x1_0001));
+    frames.push(FRAMES[0]);
+    frames.reverse();
+    frames
+}
+
+/// A thread's place in the pool.
+struct Writer {
+    cursor: ThreadCursor,
+    chain: StackChain,
+}
+
+impl Writer {
+    fn new(tid: u32, thread_seq: u32) -> Self {
+        let cursor = ThreadCursor::new();
+        cursor.begin(tid, thread_seq);
+        Self { cursor, chain: StackChain::new() }
+    }
+
+    fn write(&mut self, region: &Region, number: u64, time: u64) {
+        let _ = self.chain.write(&self.cursor, region, stack(number), &frames(number), || time).unwrap();
+    }
 }
 
 /// The region of the file, made by the writer: two chunks complete or writing, one of each kind of record, an
@@ -100,21 +127,19 @@ fn write(mapping: &Mapping) {
     for record in durable() {
         region.append(&record).unwrap();
     }
-    let first = ThreadCursor::new();
-    first.begin(4242, 1);
-    let time = Cell::new(2_000);
-    for number in 0..90 {
-        time.set(time.get() + 10);
-        write_stack(&first, &region, number, time.get());
+    let mut first = Writer::new(4242, 1);
+    for number in 0..STACKS {
+        first.write(&region, number, 2_010 + 10 * number);
     }
-    let second = ThreadCursor::new();
-    second.begin(4243, 2);
-    write_stack(&second, &region, 100, 3_000);
-    drop(second.reserve(&region, RecordKind::Stack, 1, || 3_001).unwrap());
-    write_stack(&second, &region, 101, 3_002 + (1 << 33));
-    std::mem::forget(second.reserve(&region, RecordKind::Stack, 2, || 4_000 + (1 << 33)).unwrap());
+    let mut second = Writer::new(4243, 2);
+    second.write(&region, 1000, 3_000);
+    drop(second.cursor.reserve(&region, RecordKind::Stack, 1, || 3_001).unwrap());
+    let mut nested = StackChain::new();
+    let _ = nested.write_aside(&second.cursor, &region, stack(1001), &frames(1001), || 3_002).unwrap();
+    second.write(&region, 1002, 3_003 + (1 << 33));
+    std::mem::forget(second.cursor.reserve(&region, RecordKind::Stack, 2, || 4_000 + (1 << 33)).unwrap());
     let control = region.control();
-    for number in 0..92 {
+    for number in 0..STACKS + 3 {
         control.fire(1 + number);
         control.record(1 + number);
         control.handler_time(100 * (number + 1));
@@ -123,7 +148,7 @@ fn write(mapping: &Mapping) {
         control.fire(number as u64);
         control.lose(cause, number as u64);
     }
-    for (number, cause) in Skip::ALL.into_iter().enumerate() {
+    for (number, cause) in Skip::ALL.into_iter().take(GOLDEN_SKIPS).enumerate() {
         control.fire(number as u64);
         control.skip(cause, number as u64);
     }
@@ -168,31 +193,42 @@ fn the_reader_reads_the_golden_file() {
     let stats = reader.durable(&mut |record| assert_eq!(Some(record), expected.next()));
     assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (11, 0, 0, 0));
 
-    let mut seen = Vec::new();
-    let mut scratch = [0; 4096];
-    let stats = reader.drain(Pass::Final, &mut scratch, &mut |chunk, record| {
-        let parsed = Stack::parse(record.payload).unwrap();
-        assert_eq!(parsed.frames().collect::<Vec<_>>(), FRAMES);
-        assert_eq!(parsed.head, stack(parsed.head.nonce));
-        seen.push((chunk.tid, chunk.thread_seq, record.sequence, record.ticks, parsed.head.nonce));
-    });
-    assert_eq!((stats.records, stats.void, stats.torn), (92, 1, 1));
-    assert_eq!((stats.unknown, stats.violations), (0, 0));
-    let first = (0..90).map(|number| (4242, 1, number, 2_010 + 10 * number, number));
-    let second = [(4243, 2, 0, 3_000, 100), (4243, 2, 2, 3_002 + (1 << 33), 101)];
-    assert_eq!(seen, first.chain(second).collect::<Vec<_>>());
+    let (mut seen, mut decoders) = (BTreeMap::new(), Decoders::default());
+    decoders.drain(&mut reader, Pass::Final, &mut seen);
+    let stats = decoders.stats;
+    assert_eq!((stats.void, stats.torn, stats.violations), (1, 1, 0));
+    assert_eq!((decoders.malformed, decoders.unlinked), (0, 0));
+    let first = (0..STACKS).map(|number| ((4242, number), number));
+    let second = [((4243, 0), 1000), ((4243, 2), 1001), ((4243, 3), 1002)];
+    let expected = first.chain(second).map(|(key, number)| (key, (stack(number), frames(number))));
+    assert_eq!(seen, expected.collect());
     counters(&reader.counters());
 }
 
 fn counters(counters: &shm_format::CountersSnapshot) {
-    assert_eq!((counters.fired.count, counters.recorded.count), (101, 92));
+    assert_eq!((counters.fired.count, counters.recorded.count), (STACKS + 12, STACKS + 3));
     assert_eq!(counters.cut_short(), shm_format::TallySnapshot::default());
     for (number, cause) in Loss::ALL.into_iter().enumerate() {
         assert_eq!((counters.lost(cause).count, counters.lost(cause).weight), (1, number as u64));
     }
-    for (number, cause) in Skip::ALL.into_iter().enumerate() {
+    for (number, cause) in Skip::ALL.into_iter().take(GOLDEN_SKIPS).enumerate() {
         assert_eq!((counters.skipped(cause).count, counters.skipped(cause).weight), (1, number as u64));
     }
     assert_eq!((counters.truncated, counters.threads_started, counters.threads_ended), (1, 2, 1));
-    assert_eq!(counters.handler_time.iter().sum::<u64>(), 92);
+    assert_eq!(counters.handler_time.iter().sum::<u64>(), STACKS + 3);
+}
+
+#[test]
+fn older_versions_are_refused_by_name() {
+    for version in 1..VERSION {
+        let golden = std::fs::read(file().with_file_name(format!("region-v{version}.bin"))).unwrap();
+        let mapping = Mapping::new(golden.len());
+        for (word, bytes) in mapping.words().iter().zip(golden.chunks_exact(8)) {
+            word.store(u64::from_le_bytes(bytes.try_into().unwrap()), std::sync::atomic::Ordering::Relaxed);
+        }
+        // SAFETY: the mapping has the claimed length; nothing outlives it.
+        let refused = unsafe { RegionReader::open(mapping.base, mapping.len) }.err().unwrap();
+        assert_eq!(refused, LayoutError::BadVersion(version));
+        assert_eq!(refused.to_string(), format!("region format version {version}, expected {VERSION}"));
+    }
 }

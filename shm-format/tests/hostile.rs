@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rig::{Mapping, Random, setting, tick};
 use shm_format::record::{Module, Process, Segment, Segments, Thread};
 use shm_format::{
-    DurableRecord, Geometry, LayoutError, Mode, Pass, RecordKind, Region, RegionReader, Stack, ThreadCursor,
+    DurableRecord, EncodedStack, Geometry, LayoutError, MAX_DEPTH, Mode, Pass, RecordKind, Region,
+    RegionReader, StackChain, StackDecoder, StackHead, ThreadCursor,
 };
 
 const SMALL: Geometry = Geometry {
@@ -26,11 +27,11 @@ const SMALL: Geometry = Geometry {
 fn populate(region: &Region) {
     let cursor = ThreadCursor::new();
     cursor.begin(1, 1);
+    let mut chain = StackChain::new();
     for number in 0..70u64 {
-        if let Ok(mut record) = cursor.reserve(region, RecordKind::Stack, 12, tick) {
-            record.copy_from(0, &[1 | 10 << 32, number]);
-            let _ = record.commit();
-        }
+        let head = StackHead { weight: 1, end: 0, source: 1, nonce: number };
+        let frames: [u64; 10] = std::array::from_fn(|at| number.wrapping_mul(0x9e37_79b9 << at) >> 8);
+        let _ = chain.write(&cursor, region, head, &frames, tick);
     }
     std::mem::forget(cursor.reserve(region, RecordKind::Stack, 7, tick));
     let segments = [Segment { address: 1, len: 2, page_offset: 3, flags: 5, reserved: 0 }];
@@ -52,12 +53,15 @@ fn populate(region: &Region) {
 fn read_all(reader: &mut RegionReader) {
     let geometry = *reader.geometry();
     let mut scratch = vec![0; geometry.chunk_size as usize];
+    let (mut decoder, mut frames) = (StackDecoder::new(), vec![0; MAX_DEPTH]);
     for pass in [Pass::Live, Pass::Live, Pass::Final] {
         let most = u64::from(geometry.chunk_capacity) * geometry.chunk_words() as u64;
         let stats = reader.drain(pass, &mut scratch, &mut |_, record| {
             assert!(record.payload.len() < geometry.chunk_size as usize);
-            if let Some(stack) = Stack::parse(record.payload) {
-                assert_eq!(stack.frames().count(), usize::from(stack.head.depth));
+            if let Some(stack) = EncodedStack::parse(record.payload) {
+                assert!(stack.depth() <= MAX_DEPTH);
+                let _ = decoder.decode(&stack, record.sequence, &mut frames);
+                let _ = stack.decode_aside(&mut frames);
             }
         });
         assert!(stats.records + stats.torn + stats.void + stats.unknown <= most + 3, "{stats:?}");

@@ -5,85 +5,11 @@
 mod rig;
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::AtomicU64;
 
+use rig::interrupted::{Interrupted, STEPS};
 use rig::ledger::Ledger;
 use rig::{Mapping, Random, geometry, setting, tick, write};
-use shm_format::layout::{FillLine, SearchLine};
-use shm_format::{Chunk, Mode, Pass, Pool, RecordKind, Region, RegionReader, Step, ThreadCursor};
-
-const STEPS: [Step; 12] = [
-    Step::Loaded,
-    Step::Helped,
-    Step::Timed,
-    Step::Reserved,
-    Step::Busy,
-    Step::Clothed,
-    Step::Taken,
-    Step::Prepared,
-    Step::Switched,
-    Step::Sealed,
-    Step::Done,
-    Step::Committed,
-];
-
-/// A region whose steps run whatever the test plans for them, as a signal handler would.
-struct Interrupted<'a> {
-    region: &'a Region,
-    hook: RefCell<Option<(Step, u32)>>,
-    handler: &'a dyn Fn(&Interrupted<'a>),
-    ran: Cell<u32>,
-}
-
-impl<'a> Interrupted<'a> {
-    fn new(region: &'a Region, handler: &'a dyn Fn(&Interrupted<'a>)) -> Self {
-        Self { region, hook: RefCell::new(None), handler, ran: Cell::new(0) }
-    }
-
-    /// The handler will run once, when `step` comes for the `skip + 1`st time.
-    fn plan(&self, step: Step, skip: u32) {
-        *self.hook.borrow_mut() = Some((step, skip));
-    }
-}
-
-impl Pool for Interrupted<'_> {
-    fn backed(&self) -> usize {
-        self.region.backed()
-    }
-    fn chunk_words(&self) -> usize {
-        Pool::chunk_words(self.region)
-    }
-    fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
-        self.region.chunk(index)
-    }
-    fn bitmap(&self) -> &[AtomicU64] {
-        self.region.bitmap()
-    }
-    fn search(&self) -> &SearchLine {
-        self.region.search()
-    }
-    fn fill(&self) -> &FillLine {
-        self.region.fill()
-    }
-    fn mode(&self) -> Mode {
-        Pool::mode(self.region)
-    }
-    fn step(&self, step: Step) {
-        let due = match &mut *self.hook.borrow_mut() {
-            Some((planned, 0)) if *planned == step => true,
-            Some((planned, skip)) if *planned == step => {
-                *skip -= 1;
-                false
-            }
-            _ => false,
-        };
-        if due {
-            *self.hook.borrow_mut() = None;
-            self.ran.set(self.ran.get() + 1);
-            (self.handler)(self);
-        }
-    }
-}
+use shm_format::{Mode, Pass, Pool, RecordKind, Region, RegionReader, Step, ThreadCursor};
 
 /// One thread's cursor, a reader and a second thread's cursor that wants every chunk that becomes free.
 struct Scene<'a> {
@@ -185,7 +111,7 @@ fn records_nest_two_levels_deep_at_every_pair_of_steps() {
                     pool.plan(second, 0);
                     scene.record(pool, 120);
                     scene.record(pool, 120);
-                    pool.hook.borrow_mut().take();
+                    pool.forget();
                     scene.storm(2, 120);
                 } else {
                     scene.storm(3, 200);

@@ -346,3 +346,27 @@ fn a_geometry_out_of_range_makes_no_region() {
     assert_eq!(format(&good, good.total_len(), 8), Some(LayoutError::Unaligned));
     assert_eq!(format(&good, good.total_len(), 0), None);
 }
+
+/// A snapshot copies what is there, and leaves it for the next one and for a reader that takes it.
+#[test]
+fn a_look_takes_nothing() {
+    let mapping = Mapping::new(geometry(4).total_len());
+    let region = mapping.format(&geometry(4), Mode::Overwrite);
+    let cursor = ThreadCursor::new();
+    cursor.begin(1, 1);
+    for number in 0..60 {
+        let _ = write(&cursor, &region, 1, number, 20).unwrap();
+    }
+    for _ in 0..2 {
+        let mut ledger = Ledger::default();
+        ledger.drain(&mut mapping.open(), Pass::Look);
+        assert_eq!((ledger.len(), ledger.stats.chunks), (60, 0));
+    }
+    let mut ledger = Ledger::default();
+    ledger.drain(&mut mapping.open(), Pass::Live);
+    assert_eq!(ledger.len(), 60);
+    // What a reader has taken is gone but for the chunk that is still being written.
+    let mut rest = Ledger::default();
+    rest.drain(&mut mapping.open(), Pass::Look);
+    assert!(rest.len() < 24, "{}", rest.len());
+}

@@ -6,7 +6,9 @@
 //! look inside.
 
 pub mod binary;
+pub mod doc_page;
 pub mod folded;
+pub mod fuzz;
 pub mod handler_trace;
 pub mod outcome;
 pub mod recording;
@@ -14,3 +16,4 @@ pub mod scratch;
 pub mod single_step;
 pub mod stats;
 pub mod target;
+pub mod terminal;

@@ -29,33 +29,39 @@ pub struct Outcome {
 ///
 /// The program runs in a process group of its own, so that a hung one is killed with its children.
 pub fn run(command: &mut Command) -> Outcome {
+    run_within(command, PATIENCE).unwrap_or_else(|said| panic!("{command:?} hung; {said:?}"))
+}
+
+/// Like [`run`], for programs that may take for ever: one that outlives `limit` is killed, and the error is what it
+/// had said by then.
+pub fn run_within(command: &mut Command, limit: Duration) -> Result<Outcome, Outcome> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let group = Pid::from_raw(child.id() as i32);
     let stdout = drain(child.stdout.take().expect("piped"));
     let stderr = drain(child.stderr.take().expect("piped"));
     let begin = Instant::now();
-    let status = loop {
+    let ended = loop {
         if let Some(status) = child.try_wait().expect("our own child") {
-            break status;
+            break Some(status);
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > limit {
             // The group may just have gone; then there is nothing to kill.
             let _ = killpg(group, Signal::SIGKILL);
             let _ = child.wait();
-            let said = stderr.join().unwrap_or_default();
-            panic!("{command:?} hung; stdout {:?} stderr {said:?}", stdout.join().unwrap_or_default());
+            break None;
         }
         std::thread::sleep(Duration::from_millis(5));
     };
     if begin.elapsed() > SLOW {
         eprintln!("{command:?} took {:?}", begin.elapsed());
     }
-    Outcome {
-        status: shell_status(status),
+    let outcome = Outcome {
+        status: ended.map_or(-1, shell_status),
         stdout: stdout.join().expect("reader of standard output"),
         stderr: stderr.join().expect("reader of standard error"),
-    }
+    };
+    if ended.is_some() { Ok(outcome) } else { Err(outcome) }
 }
 
 /// The status a shell gives: 128 + N for death by signal N.

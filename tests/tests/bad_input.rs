@@ -42,7 +42,7 @@ fn usage() {
     refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 125, "1..=");
     refuse(scratch.path(), &["record", "-F", "many", "--", "true"], 125, "many");
     refuse(scratch.path(), &["record", "-e", "nonsense", "--", "true"], 125, "cpu");
-    refuse(scratch.path(), &["record", "-e", "perf", "--", "true"], 125, "perf");
+    refuse(scratch.path(), &["record", "-e", "perf:nonsense", "--", "true"], 125, "nonsense");
     refuse(scratch.path(), &["export", "-f", "nonsense", "x"], 2, "folded");
     assert_eq!(fs::read_dir(scratch.path()).expect("ours").count(), 0, "nothing was written");
 }

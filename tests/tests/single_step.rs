@@ -1,5 +1,8 @@
 //! After every instruction, the stack the unwinder finds equals the shadow stack.
 //!
+//! The walker remembers each walk for the next one, across `longjmp`, coroutine switches and threads: what it takes
+//! over must be as right as what it looks up.
+//!
 //! `SELFWIND_LONG` runs every part of every workload several times, under each source of rules.
 
 use std::ffi::OsStr;
@@ -76,14 +79,24 @@ fn is_long() -> bool {
 }
 
 fn step(case: &Case<'_>, rules: Rules) -> (Summary, Verdict) {
-    let program = case.target.build();
     let mut arguments: Vec<&OsStr> = case.arguments.iter().map(OsStr::new).collect();
     if is_long() {
         arguments = vec![OsStr::new("fljsatc"), OsStr::new("4")];
     }
     let environment: &[(&str, &str)] = if case.lookups || is_long() { &[("LD_BIND_NOT", "1")] } else { &[] };
-    let mut tracee = Tracee::start(&program, &arguments, environment).expect("ptrace");
-    let plan = Plan { limit: if is_long() { u64::MAX } else { SHORT }, inject: Some((Signal::SIGUSR1, 997)) };
+    run(&case.target, &arguments, environment, rules, if is_long() { u64::MAX } else { SHORT })
+}
+
+/// Steps through a program; no more than `limit` instructions.
+fn run(
+    target: &Target,
+    arguments: &[&OsStr],
+    environment: &[(&str, &str)],
+    rules: Rules,
+    limit: u64,
+) -> (Summary, Verdict) {
+    let mut tracee = Tracee::start(&target.build(), arguments, environment).expect("ptrace");
+    let plan = Plan { limit, inject: Some((Signal::SIGUSR1, 997)) };
     let mut oracle = Oracle::new(Walker::new(rules), HOLES);
     let summary = Stepper::new(&tracee, plan).run(&mut oracle).expect("ptrace");
     if summary.status.is_some() {
@@ -183,6 +196,34 @@ fn clang() {
         least: 200_000,
         undescribed: 1,
     });
+}
+
+/// Every part of the workload, built in every way, with every call through the linkage table looked up again.
+#[test]
+fn every_compiler_and_level() {
+    if !is_long() {
+        return println!("in the long form only; the other tests are the short one");
+    }
+    let (mut instructions, mut frames) = (0, 0);
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_installed(compiler)) {
+        for level in ["-O0", "-O1", "-O2", "-O3"] {
+            for pointers in ["-fomit-frame-pointer", "-fno-omit-frame-pointer"] {
+                let target = steps(&format!("{level}{pointers}"), &[level, pointers]).by(compiler);
+                let arguments = ["fljsatc", "1"].map(OsStr::new);
+                let (summary, verdict) =
+                    run(&target, &arguments, &[("LD_BIND_NOT", "1")], Rules::Tables, u64::MAX);
+                let place = format!("{compiler} {level} {pointers}");
+                println!("{place}: {} instructions, {} frames", summary.instructions, verdict.frames);
+                assert!(summary.unexplained.is_empty(), "{place}: {:?}", summary.unexplained);
+                assert_eq!(summary.status, Some(61), "{place}");
+                assert_eq!(verdict.wrong(), 0, "{place}: {}", verdict.report(40));
+                instructions += summary.instructions;
+                frames += verdict.frames;
+            }
+        }
+    }
+    println!("{instructions} instructions, {frames} frames, 0 wrong");
+    assert!(instructions >= 5_000_000, "{instructions} instructions");
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Every row of every table equals an independent evaluation of the same DWARF, on this machine's own files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use object::{Object, ObjectSymbol};
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::Target;
+use unwind::{Rule, Table};
 
 fn verify(files: &[PathBuf]) -> (u64, u64) {
     let outcome = run(Command::new(selfwind()).args(["tables", "verify"]).args(files));
@@ -71,4 +75,72 @@ fn hand_written_assembly() {
         return;
     }
     assert!(verify(&chosen).0 > 50_000);
+}
+
+/// Address of a function in the file's own numbering.
+fn address_of(file: &[u8], function: &str) -> u64 {
+    let object = object::File::parse(file).expect("an ELF file");
+    let symbol = object.symbols().find(|symbol| symbol.name() == Ok(function));
+    symbol.unwrap_or_else(|| panic!("no {function}")).address()
+}
+
+#[test]
+fn programs_with_debug_frame_alone() {
+    let without = "-fno-asynchronous-unwind-tables";
+    let variants: [&[&str]; 2] = [&[], &["-gz=zlib"]];
+    let usual = Target::c("spin").build();
+    let usual = (std::fs::read(&usual).unwrap(), table_of(&usual));
+    let rule = |(file, table): &(Vec<u8>, Vec<u8>), function| {
+        Table::from_bytes(table).unwrap().lookup(address_of(file, function) + 1)
+    };
+    for variant in variants {
+        let name = format!("debug-frame{}", variant.concat());
+        let program = Target::c("spin").with(&name, &[&[without], variant].concat()).build();
+        let file = std::fs::read(&program).unwrap();
+        assert!(file.windows(13).any(|name| name == b"\0.debug_frame"), "{variant:?}: no .debug_frame");
+        let table = (file, table_of(&program));
+        for function in ["main", "spin_first", "spin_second"] {
+            assert_eq!(rule(&table, function), rule(&usual, function), "{variant:?}: {function}");
+            assert_ne!(rule(&table, function), Rule::GAP, "{variant:?}: {function}");
+        }
+        verify(&[program]);
+    }
+}
+
+fn table_of(program: &Path) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([scratch.path(), program]));
+    assert_eq!(built.status, 0, "{built:?}");
+    let (_, path) = built.stdout.trim().split_once(" -> ").expect("`FILE -> TABLE`");
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn what_cannot_be_used_has_its_reason() {
+    let scratch = Scratch::new();
+    let program = std::fs::read(Target::c("spin").build()).unwrap();
+    let headers = u64::from_le_bytes(program[40..48].try_into().unwrap()) as usize;
+    let damaged = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = program.clone();
+        change(&mut bytes);
+        let path = scratch.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let cases = [
+        (damaged("script", &|file| *file = b"#!/bin/sh\n".to_vec()), "not an ELF file"),
+        (damaged("empty", &Vec::clear), "not an ELF file"),
+        (damaged("other", &|file| file[18] = 183), "another machine"),
+        (damaged("narrow", &|file| file[4] = 1), "another machine"),
+        (damaged("short", &|file| file.truncate(headers + 100)), "damaged ELF file"),
+        (damaged("sections", &|file| file[headers + 64 + 24..].fill(0xff)), ""),
+        (PathBuf::from("/dev/null"), "not a regular file"),
+    ];
+    for (path, reason) in cases {
+        let outcome = run(Command::new(selfwind()).args(["tables", "verify"]).arg(&path));
+        let said = outcome.stdout.lines().next().unwrap_or_default().to_owned();
+        let skipped = said.strip_prefix(&format!("{}: skipped: ", path.display()));
+        assert!(skipped.is_some_and(|said| said.contains(reason)), "{}: {outcome:?}", path.display());
+        assert!(outcome.status <= 1 && !outcome.stderr.contains("panicked"), "{outcome:?}");
+    }
 }

@@ -35,6 +35,11 @@ impl Cie {
         self.signal
     }
 
+    #[cfg(feature = "compile")]
+    pub(crate) fn has_augmentation_data(&self) -> bool {
+        self.has_augmentation_data
+    }
+
     #[inline]
     pub(crate) fn advance(&self, delta: u64) -> Option<u64> {
         delta.checked_mul(u64::from(self.code_alignment))
@@ -80,6 +85,11 @@ pub struct Extent {
 }
 
 impl Extent {
+    #[cfg(feature = "compile")]
+    pub(crate) fn body(&self) -> usize {
+        self.body
+    }
+
     /// The entry at `offset`; `None` at a terminator, at the end of the bytes or when malformed.
     pub fn at(section: &Section<'_>, offset: usize) -> Option<Extent> {
         let mut cursor = Cursor::at(section.bytes, offset);

@@ -40,6 +40,8 @@ impl core::error::Error for ElfError {}
 pub struct ElfFile<'a> {
     /// `.eh_frame`, exactly.
     pub eh_frame: Option<Section<'a>>,
+    /// `.debug_frame`, whose addresses are virtual addresses whatever the section's own is.
+    pub debug_frame: Option<Section<'a>>,
     /// `.eh_frame_hdr`.
     pub eh_frame_hdr: Option<Section<'a>>,
     /// The GNU build-id.
@@ -106,6 +108,7 @@ impl<'a> ElfFile<'a> {
         let section = Section { bytes, address: header.address };
         match header.name {
             b".eh_frame" => self.eh_frame = Some(section),
+            b".debug_frame" => self.debug_frame = Some(section),
             b".eh_frame_hdr" => self.eh_frame_hdr = Some(section),
             _ if header.kind == SHT_NOTE => {
                 self.build_id = self.build_id.or_else(|| elf_image::build_id(bytes, header.alignment));

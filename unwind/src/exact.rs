@@ -24,6 +24,8 @@ impl From<&Registers> for Tracked {
 }
 
 impl Tracked {
+    pub(crate) const NOTHING: Tracked = Tracked { registers: Registers { r: [0; 16], pc: 0 }, known: 0 };
+
     /// The value of a column, if it is known.
     pub(crate) fn get(&self, number: usize) -> Option<u64> {
         if self.knows(number) { self.registers.column(number) } else { None }
@@ -82,22 +84,29 @@ impl<'a> Rules<'a> {
 }
 
 /// Turns `at` into its caller by the full rules at `lookup`. Says whether the frame is a signal frame, whose caller
-/// was interrupted. `Ok(None)`: no FDE covers the address.
+/// was interrupted. `Ok(None)`: no FDE covers the address. `scratch` is overwritten.
 #[inline(never)]
 pub(crate) fn step<M: Memory>(
     module: &Module<'_>,
     lookup: u64,
     at: &mut Tracked,
+    scratch: &mut Tracked,
     memory: &mut M,
 ) -> Result<Option<bool>, End> {
     let mut rules = Rules { row: FrameRow::EMPTY, section: &[], signal: false };
     let Some(()) = rules.fill(module, lookup)? else { return Ok(None) };
-    apply(&rules, at, memory)?;
+    apply(&rules, at, scratch, memory)?;
+    *at = *scratch;
     Ok(Some(rules.signal))
 }
 
 #[inline(never)]
-fn apply<M: Memory>(rules: &Rules<'_>, at: &mut Tracked, memory: &mut M) -> Result<(), End> {
+fn apply<M: Memory>(
+    rules: &Rules<'_>,
+    at: &Tracked,
+    caller: &mut Tracked,
+    memory: &mut M,
+) -> Result<(), End> {
     if matches!(rules.row.recovery(RETURN_ADDRESS), Recovery::Undefined | Recovery::Same) {
         return Err(End::Root);
     }
@@ -108,7 +117,7 @@ fn apply<M: Memory>(rules: &Rules<'_>, at: &mut Tracked, memory: &mut M) -> Resu
         Cfa::Expression(position) => expression::evaluate(rules.expression(position)?, None, at, memory)?,
         Cfa::Unset => return Err(End::BadCfi),
     };
-    let mut caller = *at;
+    *caller = *at;
     caller.set(SP, cfa);
     for number in 0..COLUMNS {
         match recover(rules, rules.row.recovery(number), cfa, at, memory) {
@@ -118,7 +127,6 @@ fn apply<M: Memory>(rules: &Rules<'_>, at: &mut Tracked, memory: &mut M) -> Resu
             Ok(Recovered::Lost) | Err(_) => caller.forget(number),
         }
     }
-    *at = caller;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Hand-made `.eh_frame` sections for tests.
+//! Hand-made `.eh_frame` sections and random numbers for tests.
 
 use std::vec;
 use std::vec::Vec;
@@ -88,4 +88,36 @@ pub(crate) fn one(code: &[u8]) -> EhFrame {
     made.fde(cie, START, LENGTH, code);
     made.terminate();
     made
+}
+
+/// xorshift64*.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub(crate) fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+
+    /// A number that is interesting to arithmetic.
+    #[cfg(feature = "compile")]
+    pub(crate) fn edge(&mut self) -> u64 {
+        match self.below(6) {
+            0 => self.below(16),
+            1 => u64::MAX - self.below(16),
+            2 => (1 << 63) ^ self.below(16),
+            3 => 1 << self.below(64),
+            _ => self.next(),
+        }
+    }
 }

@@ -7,37 +7,10 @@ use std::vec::Vec;
 
 use crate::compile::compile;
 use crate::elf_file::ElfFile;
-use crate::fixture::{ADDRESS, EhFrame};
+use crate::fixture::{ADDRESS, EhFrame, Random};
 use crate::table::checksum;
 use crate::x86_64::{FP, SP};
-use crate::{End, Frame, Memory, Module, Modules, Registers, RuleCache, Section, Table, cfi, walk};
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// A number that is interesting to arithmetic.
-    fn edge(&mut self) -> u64 {
-        match self.below(6) {
-            0 => self.below(16),
-            1 => u64::MAX - self.below(16),
-            2 => (1 << 63) ^ self.below(16),
-            3 => 1 << self.below(64),
-            _ => self.next(),
-        }
-    }
-}
+use crate::{End, Memo, Memory, Module, Modules, Registers, RuleCache, Section, Table, cfi, walk};
 
 const TEXT: u64 = 0x20_0000;
 const TEXT_LENGTH: u64 = 0x1_0000;
@@ -66,7 +39,7 @@ impl Memory for Hostile {
 /// Reads that one frame may take: a scan of 128 words with a look at the code for each, the registers, expressions.
 const READS_PER_FRAME: u64 = 4 * 1024;
 
-fn walk_hostile(module: Module<'_>, random: &mut Random, cache: &RuleCache) -> End {
+fn walk_hostile(module: Module<'_>, random: &mut Random, cache: &RuleCache, memo: &mut Memo) -> End {
     let modules = [module];
     let modules = Modules::new(&modules, random.next() as u32).unwrap();
     let mut registers = Registers { pc: TEXT + random.below(TEXT_LENGTH), ..Registers::default() };
@@ -78,8 +51,7 @@ fn walk_hostile(module: Module<'_>, random: &mut Random, cache: &RuleCache) -> E
         registers.pc = random.edge();
     }
     let mut memory = Hostile { random: Random(random.next() | 1), reads: 0 };
-    let mut frames = [Frame::default(); 64];
-    let walked = walk(&modules, cache, &registers, &mut memory, &mut frames);
+    let walked = walk(&modules, cache, &registers, &mut memory, memo, 64);
     assert!((1..=64).contains(&walked.depth));
     assert!(memory.reads <= 2 * 64 * READS_PER_FRAME, "{} reads", memory.reads);
     walked.end
@@ -152,16 +124,16 @@ fn module(section: Section<'_>) -> Module<'_> {
 #[test]
 fn random_programs() {
     let mut random = Random(0x5eed_0001);
-    let cache = Box::new(RuleCache::new());
+    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
     let mut ends = [0; End::ALL.len()];
     for _ in 0..400 {
         let made = made_up(&mut random);
         let bytes = compile(made.section(), 0, &[]).unwrap();
         let table = Table::from_bytes(&bytes).unwrap();
         for _ in 0..10 {
-            let plain = walk_hostile(module(made.section()), &mut random, &cache);
+            let plain = walk_hostile(module(made.section()), &mut random, &cache, &mut memo);
             let compiled = Module { table: Some(table), ..module(made.section()) };
-            let compiled = walk_hostile(compiled, &mut random, &cache);
+            let compiled = walk_hostile(compiled, &mut random, &cache, &mut memo);
             ends[plain as usize] += 1;
             ends[compiled as usize] += 1;
         }
@@ -182,7 +154,7 @@ fn random_programs() {
 #[test]
 fn damaged_sections() {
     let mut random = Random(0x5eed_0002);
-    let cache = Box::new(RuleCache::new());
+    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
     for _ in 0..400 {
         let mut made = made_up(&mut random);
         for _ in 0..1 + random.below(20) {
@@ -197,9 +169,9 @@ fn damaged_sections() {
         header.extend((0..random.below(400)).map(|_| random.edge() as u8));
         let header = Section { bytes: &header, address: ADDRESS + random.below(0x1_0000) };
         for _ in 0..10 {
-            walk_hostile(module(made.section()), &mut random, &cache);
+            walk_hostile(module(made.section()), &mut random, &cache, &mut memo);
             let with_header = Module { eh_frame_hdr: Some(header), ..module(made.section()) };
-            walk_hostile(with_header, &mut random, &cache);
+            walk_hostile(with_header, &mut random, &cache, &mut memo);
         }
         if let Ok(bytes) = compile(made.section(), 0, &[]) {
             assert!(Table::from_bytes(&bytes).is_ok());
@@ -244,7 +216,7 @@ fn damaged_real_files() {
 #[test]
 fn damaged_tables() {
     let mut random = Random(0x5eed_0004);
-    let cache = Box::new(RuleCache::new());
+    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
     let mut accepted = 0;
     for _ in 0..2000 {
         let made = made_up(&mut random);
@@ -262,7 +234,7 @@ fn damaged_tables() {
             table.lookup(TEXT + random.below(TEXT_LENGTH));
         }
         assert_eq!(table.rows().count(), table.row_count());
-        walk_hostile(Module { table: Some(table), ..module(made.section()) }, &mut random, &cache);
+        walk_hostile(Module { table: Some(table), ..module(made.section()) }, &mut random, &cache, &mut memo);
     }
     assert!(accepted > 100, "{accepted}");
 }

@@ -7,11 +7,12 @@
 //!
 //! From a program counter to its caller, in this order:
 //!
-//! 1. [`RuleCache`]: the packed [`Rule`] of a program counter that was met before;
-//! 2. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
-//! 3. the FDE found through `.eh_frame_hdr`, decoded on demand;
-//! 4. rules that need more than the stack and frame pointer: the exact evaluation of every register;
-//! 5. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
+//! 1. [`Memo`]: the thread's previous walk, for as long as the words that it read are what they were;
+//! 2. [`RuleCache`]: the packed [`Rule`] of a program counter that was met before;
+//! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
+//! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
+//! 5. rules that need more than the stack and frame pointer: the exact evaluation of every register;
+//! 6. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
 #![no_std]
 
 #[cfg(feature = "compile")]
@@ -25,6 +26,8 @@ mod cfi_tests;
 #[cfg(feature = "compile")]
 pub mod compile;
 mod cursor;
+#[cfg(feature = "compile")]
+pub mod debug_frame;
 pub mod elf_file;
 pub mod elf_image;
 mod end;
@@ -38,6 +41,9 @@ mod heuristic;
 #[cfg(all(test, feature = "compile"))]
 mod hostile_tests;
 mod instruction;
+mod memo;
+#[cfg(test)]
+mod memo_tests;
 mod memory;
 mod module;
 mod modules;
@@ -50,6 +56,7 @@ mod rule_cache;
 mod section;
 mod step;
 mod table;
+pub mod table_file;
 #[cfg(all(test, feature = "compile"))]
 mod table_tests;
 #[cfg(feature = "verify")]
@@ -62,12 +69,13 @@ pub mod x86_64;
 pub use end::End;
 pub use frame::{FoundBy, Frame};
 pub use frame_row::{Cfa, FrameRow, Recovery};
+pub use memo::Memo;
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;
 pub use rule::{Kind, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;
-pub use table::{BUILD_ID_MAX, FILE_NAME_MAX, Table, TableError};
+pub use table::{BUILD_ID_MAX, Source, Table, TableError};
 pub use walk::{Walk, walk};
 pub use x86_64::Registers;

@@ -65,7 +65,6 @@ impl Rule {
     const SIGNAL: u64 = 1 << 6;
     const OFFSET_MAX: i32 = (1 << 23) - 1;
     const USED: u64 = !0x88;
-
     /// A rule of a kind with an offset; `None` when the numbers do not fit.
     pub fn new(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Option<Rule> {
         if !(-Self::OFFSET_MAX..=Self::OFFSET_MAX).contains(&offset) {
@@ -89,22 +88,6 @@ impl Rule {
     /// The bits for a table.
     pub fn bits(self) -> u64 {
         self.0
-    }
-
-    /// A rule of `kind` (a number of [`Kind`]) whose offset is `words` words, less than 2^14, and whose saved frame
-    /// pointer is so many words, less than 64, below the CFA.
-    #[inline]
-    pub(crate) fn in_words(kind: u64, words: u64, fp_below: Option<u64>) -> Rule {
-        let (fp_kind, fp_offset) = match fp_below {
-            Some(below) => (1, (8 * below).wrapping_neg() & 0xffff),
-            None => (0, 0),
-        };
-        Rule(kind | fp_kind << 4 | words << 11 | fp_offset << 32)
-    }
-
-    /// The PLT rule with this threshold, its frame pointer as in [`Rule::in_words`].
-    pub(crate) fn plt(threshold: u64, fp_below: Option<u64>) -> Rule {
-        Rule(Self::in_words(Kind::Plt as u64, 1, fp_below).0 | threshold << 48)
     }
 
     /// What the rule says about the CFA.
@@ -152,6 +135,38 @@ impl Rule {
 
     fn with_signal(self, signal: bool) -> Rule {
         Rule(self.0 | if signal { Self::SIGNAL } else { 0 })
+    }
+}
+
+/// Changes of one part, for the builder of tables.
+#[cfg(feature = "compile")]
+impl Rule {
+    /// The bits about the frame pointer.
+    const FP: u64 = 0x30 | 0xffff << 32;
+
+    /// The rule with another kind, of those with an offset and no addend.
+    #[inline]
+    pub(crate) fn with_kind(self, kind: Kind) -> Rule {
+        Rule(self.0 & !7 | kind as u64)
+    }
+
+    /// The rule with another offset; `None` when it does not fit.
+    #[inline]
+    pub(crate) fn with_offset(self, offset: u32) -> Option<Rule> {
+        let fits = offset <= Self::OFFSET_MAX as u32;
+        fits.then_some(Rule(self.0 & !0xffff_ff00 | u64::from(offset << 8)))
+    }
+
+    /// The rule with the frame pointer saved at this offset from the CFA.
+    #[inline]
+    pub(crate) fn with_fp_at_cfa(self, offset: i16) -> Rule {
+        Rule(self.0 & !Self::FP | 1 << 4 | u64::from(offset as u16) << 32)
+    }
+
+    /// The rule with the frame pointer where `other` has it.
+    #[inline]
+    pub(crate) fn with_fp_of(self, other: Rule) -> Rule {
+        Rule(self.0 & !Self::FP | other.0 & Self::FP)
     }
 }
 

@@ -5,25 +5,54 @@
 //!
 //! | bits | |
 //! |---|---|
-//! | 0..=32 | the address above the index bits |
-//! | 33..=56 | the rule, shortened |
-//! | 57..=63 | the snapshot's generation, never 0 |
+//! | 0..=33 | the address but for the index bits |
+//! | 34..=39 | the snapshot's generation, never 0 |
+//! | 40..=41 | if not simple, the [`Other`] kind |
+//! | 42 | simple: the return address is at sp or fp plus words |
+//! | 43 | it is fp |
+//! | 44..=49 | words from the saved frame pointer to the return address; 0 if it is not saved |
+//! | 50..=63 | words to the return address; the threshold of a PLT rule |
+//!
+//! The rule is at the top and the return address' part of it at the very top: one shift lies between the load of an
+//! entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
+//! to each other, and the rules of neighbours share cache lines.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rule::{Kind, Rule, SavedFp};
 use crate::x86_64::ADDRESS_BITS;
 
-const INDEX_BITS: u32 = 14;
-const TAG_BITS: u32 = ADDRESS_BITS - INDEX_BITS;
-const RULE_BITS: u32 = 24;
-const GENERATIONS: u32 = 127;
+/// log2 of the number of sets.
+const SET_BITS: u32 = 13;
+/// log2 of the bytes of code that share a set.
+const NEAR_BITS: u32 = 4;
+const TAG_BITS: u32 = ADDRESS_BITS - SET_BITS;
+const GENERATIONS: u32 = 63;
+const RULE_AT: u32 = TAG_BITS + 6;
+const SIMPLE: u64 = 1 << (RULE_AT + 2);
+const ON_FP: u64 = 1 << (RULE_AT + 3);
+const BELOW_AT: u32 = RULE_AT + 4;
+const BELOW_BITS: u32 = 6;
+const WORDS_AT: u32 = BELOW_AT + BELOW_BITS;
+const WORDS_BITS: u32 = 64 - WORDS_AT;
 
-const _: () = assert!(TAG_BITS + RULE_BITS + 7 == 64);
+const _: () = assert!(WORDS_BITS == 14);
 
-/// A direct-mapped cache of rules: 128 KiB, all zero when empty.
+/// Kinds that are cached but not simple.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+enum Other {
+    Plt = 0,
+    Complex = 1,
+    Root = 2,
+}
+
+type Set = [AtomicU64; 2];
+
+/// A two-way cache of rules: 128 KiB, all zero when empty.
+#[repr(align(64))]
 pub struct RuleCache {
-    entries: [AtomicU64; 1 << INDEX_BITS],
+    sets: [Set; 1 << SET_BITS],
 }
 
 impl Default for RuleCache {
@@ -32,93 +61,166 @@ impl Default for RuleCache {
     }
 }
 
+/// What all entries of one generation with simple rules share.
+#[derive(Clone, Copy)]
+pub(crate) struct SimpleKey(u64);
+
+impl SimpleKey {
+    pub(crate) fn new(generation: u32) -> Self {
+        Self(generation_bits(generation) | SIMPLE)
+    }
+}
+
+/// An entry with a simple rule.
+#[derive(Clone, Copy)]
+pub(crate) struct SimpleRule(u64);
+
+impl SimpleRule {
+    /// More than [`below`](Self::below) ever is.
+    pub(crate) const MOST_BELOW: u64 = 8 << BELOW_BITS;
+
+    /// Bytes from the base to the return address.
+    #[inline]
+    pub(crate) fn offset(self) -> u64 {
+        (self.0 >> WORDS_AT) * 8
+    }
+
+    /// Whether the base is the frame pointer and not the stack pointer.
+    #[inline]
+    pub(crate) fn on_fp(self) -> bool {
+        self.0 & ON_FP != 0
+    }
+
+    /// Bytes from the saved frame pointer to the return address; 0 if it was not saved.
+    #[inline]
+    pub(crate) fn below(self) -> u64 {
+        (self.0 >> BELOW_AT) % (1 << BELOW_BITS) * 8
+    }
+}
+
 impl RuleCache {
     /// An empty cache, for a `static`.
     pub const fn new() -> Self {
-        Self { entries: [const { AtomicU64::new(0) }; 1 << INDEX_BITS] }
+        Self { sets: [const { [const { AtomicU64::new(0) }; 2] }; 1 << SET_BITS] }
     }
 
-    /// Empties the cache. Call it, outside the handler, whenever snapshots get a new generation: entries tell 127
+    /// Highest return address whose rule is cached.
+    pub(crate) const MOST: u64 = (1 << ADDRESS_BITS) - 1;
+
+    /// The return address of a call at `lookup`.
+    #[inline]
+    fn address(lookup: u64) -> Option<u64> {
+        (lookup < Self::MOST).then(|| lookup + 1)
+    }
+
+    /// Empties the cache. Call it, outside the handler, whenever snapshots get a new generation: entries tell 63
     /// generations apart, which covers every walk that still uses an older snapshot.
     pub fn clear(&self) {
-        for entry in &self.entries {
+        for entry in self.sets.as_flattened() {
             entry.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The rule cached for `address` under `generation`.
+    /// The rule cached for the call before the return address `address`, if it is simple. It must not be greater than
+    /// [`MOST`](Self::MOST): others are taken for one that is not.
     #[inline]
-    pub(crate) fn get(&self, address: u64, generation: u32) -> Option<Rule> {
-        let entry = self.entry(address)?.load(Ordering::Relaxed);
-        let expected = tag(address) | generation_bits(generation);
-        let rule_mask = ((1 << RULE_BITS) - 1) << TAG_BITS;
-        (entry & !rule_mask == expected).then(|| lengthen((entry & rule_mask) >> TAG_BITS))
+    pub(crate) fn simple(&self, address: u64, key: SimpleKey) -> Option<SimpleRule> {
+        const MASK: u64 = SIMPLE | ((1 << RULE_AT) - 1);
+        self.matching(address, MASK, tag(address) | key.0).map(SimpleRule)
+    }
+
+    /// The rule cached for `lookup` under `generation`.
+    #[inline]
+    pub(crate) fn get(&self, lookup: u64, generation: u32) -> Option<Rule> {
+        const MASK: u64 = (1 << RULE_AT) - 1;
+        let address = Self::address(lookup)?;
+        lengthen(self.matching(address, MASK, tag(address) | generation_bits(generation))?)
     }
 
     /// Caches `rule`, if it is short enough.
-    pub(crate) fn insert(&self, address: u64, generation: u32, rule: Rule) {
-        if let (Some(entry), Some(short)) = (self.entry(address), shorten(rule)) {
-            entry.store(tag(address) | short << TAG_BITS | generation_bits(generation), Ordering::Relaxed);
+    pub(crate) fn insert(&self, lookup: u64, generation: u32, rule: Rule) {
+        if let (Some(short), Some(address)) = (shorten(rule), Self::address(lookup)) {
+            let [first, second] = self.set(address);
+            // Of two threads that do so at once one's entry is lost.
+            second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+            first.store(tag(address) | generation_bits(generation) | short, Ordering::Relaxed);
         }
     }
 
-    /// The slot of an address. Neighbouring addresses get neighbouring slots.
     #[inline]
-    fn entry(&self, address: u64) -> Option<&AtomicU64> {
-        let mixed = address ^ address >> INDEX_BITS ^ address >> (2 * INDEX_BITS);
-        let entry = self.entries.get(mixed as usize & ((1 << INDEX_BITS) - 1));
-        entry.filter(|_| address >> ADDRESS_BITS == 0)
+    fn matching(&self, address: u64, mask: u64, wanted: u64) -> Option<u64> {
+        // Branches: the choice is nearly always the same, and the next frame need not wait for it.
+        let [first, second] = self.set(address);
+        let entry = first.load(Ordering::Relaxed);
+        if entry & mask == wanted {
+            return Some(entry);
+        }
+        let entry = second.load(Ordering::Relaxed);
+        (entry & mask == wanted).then_some(entry)
+    }
+
+    #[inline]
+    fn set(&self, address: u64) -> &Set {
+        let mixed = address ^ address >> SET_BITS;
+        &self.sets[(mixed >> NEAR_BITS) as usize % (1 << SET_BITS)]
     }
 }
 
+/// What of an address the set does not say.
+#[inline]
 fn tag(address: u64) -> u64 {
-    address >> INDEX_BITS
+    ((address >> (NEAR_BITS + SET_BITS)) << NEAR_BITS) | (address % (1 << NEAR_BITS))
 }
 
 fn generation_bits(generation: u32) -> u64 {
-    u64::from(generation % GENERATIONS + 1) << (TAG_BITS + RULE_BITS)
+    u64::from(generation % GENERATIONS + 1) << TAG_BITS
 }
 
-const OFFSET_BITS: u32 = 14;
-const FP_BITS: u32 = 6;
-
-/// Bits 0..=13 the offset in words (the threshold of a PLT rule), 14..=20 one plus the words from the saved frame
-/// pointer to the CFA or 0, 21..=23 the kind.
+/// The bits of an entry that say the rule.
 fn shorten(rule: Rule) -> Option<u64> {
-    let words = match rule.kind() {
-        Kind::Sp | Kind::Fp if rule.addend() == 0 => words(i64::from(rule.offset()), OFFSET_BITS)?,
-        Kind::Plt if rule.offset() == 8 => u64::try_from(rule.addend()).ok()?,
-        Kind::Complex | Kind::Root if !rule.is_signal_frame() => 0,
+    let offset = i64::from(rule.offset());
+    let (words, kind) = match rule.kind() {
+        Kind::Sp if rule.addend() == 0 => (in_words(offset - 8, WORDS_BITS)?, SIMPLE),
+        Kind::Fp if rule.addend() == 0 => (in_words(offset - 8, WORDS_BITS)?, SIMPLE | ON_FP),
+        Kind::Plt if offset == 8 => (in_words(8 * i64::from(rule.addend()), WORDS_BITS)?, other(Other::Plt)),
+        Kind::Complex if rule == Rule::COMPLEX => (0, other(Other::Complex)),
+        Kind::Root if rule == Rule::ROOT => (0, other(Other::Root)),
         _ => return None,
     };
-    let fp = match rule.fp() {
+    let below = match rule.fp() {
         SavedFp::Same => 0,
-        SavedFp::AtCfa(offset) => 1 + words_below(offset)?,
+        SavedFp::AtCfa(offset) => in_words(-8 - i64::from(offset), BELOW_BITS).filter(|&below| below > 0)?,
         SavedFp::AtFp(_) => return None,
     };
-    (words < 1 << OFFSET_BITS)
-        .then_some(words | fp << OFFSET_BITS | (rule.kind() as u64) << (OFFSET_BITS + FP_BITS + 1))
+    Some(words << WORDS_AT | below << BELOW_AT | kind)
 }
 
-fn words_below(offset: i16) -> Option<u64> {
-    words(-i64::from(offset), FP_BITS)
+fn other(kind: Other) -> u64 {
+    (kind as u64) << RULE_AT
 }
 
-fn words(bytes: i64, bits: u32) -> Option<u64> {
+/// `bytes` as words, if they are a number of `bits` bits.
+fn in_words(bytes: i64, bits: u32) -> Option<u64> {
     let bytes = u64::try_from(bytes).ok()?;
     (bytes % 8 == 0 && bytes / 8 < 1 << bits).then_some(bytes / 8)
 }
 
-/// The rule that [`shorten`] got, straight into its bits: this is on the path of every frame.
-#[inline]
-fn lengthen(short: u64) -> Rule {
-    let kind = short >> (OFFSET_BITS + FP_BITS + 1);
-    let words = short & ((1 << OFFSET_BITS) - 1);
-    let below = short >> OFFSET_BITS & ((1 << (FP_BITS + 1)) - 1);
-    if kind == Kind::Plt as u64 {
-        return Rule::plt(words, below.checked_sub(1));
+/// The rule that [`shorten`] got.
+fn lengthen(entry: u64) -> Option<Rule> {
+    let simple = SimpleRule(entry);
+    let fp = match simple.below() {
+        0 => SavedFp::Same,
+        below => SavedFp::AtCfa(-8 - below as i16),
+    };
+    let offset = simple.offset() as i32;
+    if entry & SIMPLE != 0 {
+        return Rule::new(if simple.on_fp() { Kind::Fp } else { Kind::Sp }, offset + 8, 0, fp);
     }
-    Rule::in_words(kind, words, below.checked_sub(1))
+    match entry >> RULE_AT & 3 {
+        kind if kind == Other::Plt as u64 => Rule::new(Kind::Plt, 8, offset / 8, fp),
+        kind if kind == Other::Complex as u64 => Some(Rule::COMPLEX),
+        _ => Some(Rule::ROOT),
+    }
 }
 
 #[cfg(test)]
@@ -181,7 +283,7 @@ mod tests {
         for bit in 0..64 {
             assert_eq!(cache.get(0x5555_1234_5678 ^ 1 << bit, 0), None, "{bit}");
         }
-        for generation in 1..127 {
+        for generation in 1..63 {
             assert_eq!(cache.get(0x5555_1234_5678, generation), None);
         }
         cache.clear();

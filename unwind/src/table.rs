@@ -1,43 +1,26 @@
-//! Compiled rows of one module: a flat, position-independent array of bytes, the same in memory and in a file.
+//! Compiled rows of one module: a flat, position-independent array of bytes, the same in memory and in a file. The
+//! format is written down in `docs/table-file.md`; a change of it is a change of [`VERSION`].
 //!
-//! All numbers little-endian. Addresses are ELF virtual addresses; blocks are 256 bytes of code from `base` on.
-//!
-//! | at | |
-//! |---|---|
-//! | 0 | magic `SWUNWIND` |
-//! | 8 | u32 version, u16 ELF machine, u16 header length |
-//! | 16 | u64 length of everything |
-//! | 24 | u64 checksum of everything behind it |
-//! | 32 | u64 `base`, a multiple of 256 |
-//! | 40 | u32 blocks, u32 rows, u32 rules, u32 FDEs compiled |
-//! | 56 | u64 length of the `.eh_frame` it was compiled from |
-//! | 64 | u32 length of the build-id, then up to 48 bytes of it, zero-filled |
-//! | 128 | rules: u64 each ([`Rule::bits`]) |
-//! | | first row of each 256 blocks: u32 each |
-//! | | first row of each block, relative to that: u16 each |
-//! | | rule of each row: u16 index |
-//! | | start of each row in its block: u8 |
-//! | | zero up to a multiple of 8 |
-//!
-//! A row reaches to the next one; an address before the first row of its block belongs to the last row of the blocks
-//! before. A gap is a row whose rule is [`Rule::GAP`].
+//! Lookups run in a handler over bytes that their owner may damage at any time: every index is checked, and nothing
+//! here may panic.
 
 use crate::rule::Rule;
 use crate::x86_64::ELF_MACHINE;
 
 pub(crate) const MAGIC: [u8; 8] = *b"SWUNWIND";
-pub(crate) const VERSION: u32 = 1;
-pub(crate) const HEADER: usize = 128;
+pub(crate) const VERSION: u32 = 2;
+pub(crate) const HEADER: usize = 152;
 pub(crate) const BUILD_ID_AT: usize = 68;
+pub(crate) const SOURCE_AT: usize = 120;
 /// Longest build-id that a table names.
 pub const BUILD_ID_MAX: usize = 48;
-/// Longest name of a table's file.
-pub const FILE_NAME_MAX: usize = 2 * BUILD_ID_MAX + 6;
 /// log2 of the bytes in a block.
 pub(crate) const BLOCK_SHIFT: u32 = 8;
 /// log2 of the blocks that share a u32 row number.
 pub(crate) const GROUP_SHIFT: u32 = 8;
-const CHECKED_FROM: usize = 32;
+pub(crate) const CHECKED_FROM: usize = 32;
+/// Lanes of the checksum.
+const LANES: usize = 8;
 
 /// Why bytes are not a usable table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +56,19 @@ impl core::fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
+/// The file that a table was compiled from, as `stat` knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Nanoseconds since 1970 of the last change of the contents.
+    pub modified_ns: u64,
+}
+
 /// A validated table. Lookups are bounds-checked even so, and cannot panic.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
@@ -88,12 +84,19 @@ pub struct Table<'a> {
 impl<'a> Table<'a> {
     /// Takes bytes for a table after checking all of them: lengths, checksum, and every index.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
+        let table = Self::from_trusted_bytes(bytes)?;
+        table.is_consistent().then_some(table).ok_or(TableError::Structure)
+    }
+
+    /// Takes bytes that this user or root wrote for a table: lengths and checksum show that nothing happened to them
+    /// since. Wrong indices, which only malice puts under a right checksum, make lookups find gaps.
+    pub fn from_trusted_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::parse(bytes)?;
         let checked = table.bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?;
         if u64_at(bytes, 24) != Some(checksum(checked)) {
             return Err(TableError::Checksum);
         }
-        table.is_consistent().then_some(table).ok_or(TableError::Structure)
+        Ok(table)
     }
 
     fn parse(bytes: &'a [u8]) -> Result<Self, TableError> {
@@ -118,6 +121,7 @@ impl<'a> Table<'a> {
         if machine >> 16 != HEADER as u32
             || id_length > BUILD_ID_MAX
             || !base.is_multiple_of(1 << BLOCK_SHIFT)
+            || base.checked_add((blocks as u64) << BLOCK_SHIFT).is_none()
         {
             return Err(TableError::Length);
         }
@@ -218,20 +222,10 @@ impl<'a> Table<'a> {
         self.bytes.get(BUILD_ID_AT..BUILD_ID_AT + length.min(BUILD_ID_MAX)).unwrap_or(&[])
     }
 
-    /// The name of the file that holds the table for `build_id`: its hexadecimal digits and `.table`. `None` for a
-    /// build-id that is empty or longer than [`BUILD_ID_MAX`].
-    pub fn file_name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<&'b str> {
-        if build_id.is_empty() || build_id.len() > BUILD_ID_MAX {
-            return None;
-        }
-        let digits = build_id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        let hexadecimal = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
-        let mut length = 0;
-        for (place, byte) in buffer.iter_mut().zip(hexadecimal.chain(*b".table")) {
-            *place = byte;
-            length += 1;
-        }
-        core::str::from_utf8(buffer.get(..length)?).ok()
+    /// The file it was compiled from; all zero for tables that never were in a file.
+    pub fn source(&self) -> Source {
+        let number = |index: usize| u64_at(self.bytes, SOURCE_AT + 8 * index).unwrap_or(0);
+        Source { device: number(0), inode: number(1), size: number(2), modified_ns: number(3) }
     }
 
     /// Number of rows.
@@ -264,9 +258,18 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Sum over the words of `bytes`, whose length is a multiple of 8. It finds damage, not malice.
+///
+/// Word `n` goes into lane `n % 8`: one lane alone would wait for its own multiplication.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let (words, _) = bytes.as_chunks();
-    words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| {
-        (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
-    })
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(STEP).rotate_left(31);
+    let (words, _) = bytes.as_chunks::<8>();
+    let (groups, rest) = words.as_chunks::<LANES>();
+    let mut lanes = [0xcbf2_9ce4_8422_2325; LANES];
+    for group in groups.iter().map(<[_; LANES]>::as_slice).chain([rest]) {
+        for (lane, word) in lanes.iter_mut().zip(group) {
+            *lane = mix(*lane, u64::from_le_bytes(*word));
+        }
+    }
+    lanes.into_iter().fold(words.len() as u64, mix)
 }

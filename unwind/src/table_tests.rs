@@ -3,11 +3,11 @@
 use std::vec;
 use std::vec::Vec;
 
-use crate::compile::{CompileError, compile};
+use crate::compile::{CompileError, compile, set_source};
 use crate::fixture::{ADDRESS, EhFrame, LENGTH, START, one};
 use crate::rule::{Kind, Rule, SavedFp};
 use crate::table::{HEADER, checksum};
-use crate::{FILE_NAME_MAX, Table, TableError};
+use crate::{Source, Table, TableError};
 
 fn sp(offset: i32) -> Rule {
     Rule::new(Kind::Sp, offset, 0, SavedFp::Same).unwrap()
@@ -100,10 +100,15 @@ fn nothing_to_compile() {
     made.fde(cie, START, 0x10, &[]);
     assert_eq!(compile(made.section(), 0, &[0; 49]), Err(CompileError::BuildIdTooLong));
     let far = made.cie(1, "", &[], &[]);
-    let mut body = Vec::from((START + (1 << 33)).to_le_bytes());
-    body.extend(16u64.to_le_bytes());
-    made.raw_fde(far, &body);
-    assert_eq!(compile(made.section(), 0, &[]), Err(CompileError::TooWide));
+    let alone = made.bytes.len();
+    // A table of a few functions that are gigabytes apart would be nothing but index.
+    for distance in [1 << 33, 1 << 31, 70 << 20] {
+        made.bytes.truncate(alone);
+        let mut body = Vec::from((START + distance).to_le_bytes());
+        body.extend(16u64.to_le_bytes());
+        made.raw_fde(far, &body);
+        assert_eq!(compile(made.section(), 0, &[]), Err(CompileError::TooWide), "{distance:#x}");
+    }
 }
 
 #[test]
@@ -129,15 +134,6 @@ fn many_rules_and_blocks() {
 }
 
 #[test]
-fn file_names() {
-    let mut buffer = [0; FILE_NAME_MAX];
-    assert_eq!(Table::file_name(&[0x01, 0xaf], &mut buffer), Some("01af.table"));
-    assert_eq!(Table::file_name(&[0xff; 48], &mut buffer).unwrap().len(), FILE_NAME_MAX);
-    assert_eq!(Table::file_name(&[], &mut buffer), None);
-    assert_eq!(Table::file_name(&[0; 49], &mut buffer), None);
-}
-
-#[test]
 fn damage_is_found() {
     let made = one(&[0x44, 0x0e, 16, 0x03, 0, 3, 0x0e, 24]);
     let good = compile(made.section(), 0, &[1, 2, 3]).unwrap();
@@ -156,11 +152,22 @@ fn damage_is_found() {
     }
     assert_eq!(Table::from_bytes(b"SWUNWIND").unwrap_err(), TableError::NotATable);
     let mut other = good.clone();
-    other[8] = 2;
-    assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Version(2));
+    other[8] = 3;
+    assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Version(3));
     let mut other = good;
     other[12] = 183;
     assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Machine(183));
+}
+
+#[test]
+fn the_source_is_kept() {
+    let made = one(&[]);
+    let mut bytes = compile(made.section(), 0, &[7; 20]).unwrap();
+    assert_eq!(Table::from_bytes(&bytes).unwrap().source(), Source::default());
+    let source = Source { device: 1, inode: 2, size: 3, modified_ns: u64::MAX };
+    set_source(&mut bytes, &source);
+    let table = Table::from_bytes(&bytes).unwrap();
+    assert_eq!((table.source(), table.build_id()), (source, &[7; 20][..]));
 }
 
 /// Makes a table whose checksum is right again.
@@ -193,6 +200,10 @@ fn a_right_checksum_does_not_hide_wrong_contents() {
     harmless[32..40].copy_from_slice(&(ADDRESS & !0xff).to_le_bytes());
     reseal(&mut harmless);
     assert!(Table::from_bytes(&harmless).is_ok());
+    let mut high = good.clone();
+    high[32..40].copy_from_slice(&(u64::MAX << 8).to_le_bytes());
+    reseal(&mut high);
+    assert_eq!(Table::from_trusted_bytes(&high).unwrap_err(), TableError::Length);
     for at in 40..52 {
         let mut damaged = good.clone();
         damaged[at] = 0xfe;

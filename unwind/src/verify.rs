@@ -187,7 +187,9 @@ impl<'a> Verifier<'a> {
         {
             return self.mismatch(|| format!("{start:#x}: FDE {:#x}..{:#x} differs", ours.start, ours.end));
         }
+        // Without its table the search takes its time and goes only so far: `cfi_tests` look at that.
         match cfi::find(&self.module, start) {
+            _ if self.module.eh_frame_hdr.is_none() => {}
             Ok(Some(found)) if (found.start, found.end) == (ours.start, ours.end) => {}
             found => self
                 .mismatch(|| format!("{start:#x}: the search finds {:?}", found.map(|f| f.map(|f| f.start)))),

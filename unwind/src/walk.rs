@@ -4,18 +4,21 @@
 //! walk goes back to the last point where all registers were known (at first: the leaf) and comes forward again with
 //! all of them tracked. Both paths obey the same rules, so they meet at the same frame.
 
+use core::hint::select_unpredictable;
+
 use crate::cfi;
 use crate::end::End;
 use crate::exact::{self, Tracked};
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
+use crate::memo::{Entry, Memo, Met};
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::rule::{Kind, Rule};
-use crate::rule_cache::RuleCache;
+use crate::rule_cache::{RuleCache, SimpleKey, SimpleRule};
 use crate::step::{self, Place};
-use crate::x86_64::{self, FP, RETURN_ADDRESS, Registers, SP};
+use crate::x86_64::{self, FP, RETURN_ADDRESS, Registers, SP, WORD};
 
 /// Steps per walk that may lead to a lower stack address (another stack).
 const SWITCHES: u8 = 16;
@@ -29,43 +32,73 @@ pub struct Walk {
     pub depth: usize,
     /// Why there are no more.
     pub end: End,
+    /// So many frames at the outer end are, word for word, the outermost frames of the thread's previous walk (recorded or
+    /// not). A lower bound: 0 is always right, and what a walk without memory of the previous one says.
+    pub unchanged: usize,
 }
 
-/// Walks the stack that `registers` are the leaf of and writes its frames, leaf first.
+impl Walk {
+    /// A walk without memory of a previous one.
+    pub const fn fresh(depth: usize, end: End) -> Self {
+        Self { depth, end, unchanged: 0 }
+    }
+}
+
+/// Walks the stack that `registers` are the leaf of. Its frames are [`Memo::frames`], no more than `most`.
 ///
 /// Signal-safe: no allocation, no lock, bounded time for any memory and any call frame information. All words of the
-/// stack and of code come through `memory`; the sections in `modules` are read directly.
+/// stack and of code come through `memory`; the sections in `modules` are read directly. The frames are the same
+/// whatever `memo` remembers.
 pub fn walk<M: Memory>(
     modules: &Modules<'_>,
     cache: &RuleCache,
     registers: &Registers,
     memory: &mut M,
-    frames: &mut [Frame],
+    memo: &mut Memo,
+    most: usize,
 ) -> Walk {
-    let mut walker = Walker {
+    memo.begin(modules.generation());
+    let walker = Walker {
         modules,
         cache,
         memory,
+        memo,
+        most: most.min(Memo::CAPACITY),
+        depth: 0,
+        shared: None,
         at: Place { pc: registers.pc, sp: registers.sp(), fp: Some(registers.fp()), exact: true },
-        mark: Tracked::from(registers),
+        leaf: registers,
+        has_mark: false,
         mark_exact: true,
         since_mark: 0,
         switches: SWITCHES,
         guesses: GUESSES,
     };
-    let mut found_by = FoundBy::Cfi;
-    let mut depth = 0;
-    loop {
-        let Some(frame) = frames.get_mut(depth) else { return Walk { depth, end: End::DepthLimit } };
-        *frame = Frame::new(walker.at.pc, found_by, walker.at.exact);
-        depth += 1;
-        match walker.step() {
-            Ok(how) => found_by = how,
-            Err(end) => {
-                *frame = Frame::new(walker.at.pc, found_by, walker.at.exact);
-                return Walk { depth, end };
-            }
-        }
+    walker.walk()
+}
+
+/// How a step was made.
+enum Stepped {
+    /// By a simple rule.
+    Simply(Entry),
+    Otherwise(FoundBy),
+}
+
+/// Frames of this walk that are the previous walk's, one by one.
+#[derive(Clone, Copy)]
+struct Shared {
+    /// Number of the first in this walk.
+    from: usize,
+    /// Number after the last.
+    until: usize,
+    /// Place of the first in the memo.
+    place: usize,
+}
+
+impl Shared {
+    /// The place in the memo of frame `number`, if it is shared too.
+    fn place_of(&self, number: usize) -> usize {
+        self.place + (number - self.from)
     }
 }
 
@@ -73,10 +106,18 @@ struct Walker<'w, M> {
     modules: &'w Modules<'w>,
     cache: &'w RuleCache,
     memory: &'w mut M,
-    /// The frame whose caller is wanted.
+    memo: &'w mut Memo,
+    /// Frames that may be noted.
+    most: usize,
+    /// Frames noted. Those that are shared are in the memo as the previous walk left them.
+    depth: usize,
+    shared: Option<Shared>,
+    /// The frame whose caller is wanted: the last that was noted.
     at: Place,
-    /// An earlier frame with all its registers, `since_mark` steps before `at`.
-    mark: Tracked,
+    leaf: &'w Registers,
+    /// The memo's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the leaf is
+    /// the mark.
+    has_mark: bool,
     mark_exact: bool,
     since_mark: u32,
     switches: u8,
@@ -84,23 +125,162 @@ struct Walker<'w, M> {
 }
 
 impl<M: Memory> Walker<'_, M> {
-    /// Goes on to the caller.
+    fn walk(mut self) -> Walk {
+        if self.most == 0 {
+            return self.end(End::DepthLimit);
+        }
+        self.note(FoundBy::Cfi);
+        let mut met = self.find();
+        loop {
+            if met.is_none() {
+                met = self.stride();
+            }
+            if let Some(place) = met {
+                self.share(place);
+            }
+            let was_exact = self.at.exact;
+            match self.step() {
+                Ok(_) if self.depth == self.most => return self.end(End::DepthLimit),
+                Ok(Stepped::Simply(entry)) => self.note_entry(entry),
+                Ok(Stepped::Otherwise(found_by)) => self.note(found_by),
+                Err(end) => {
+                    if self.at.exact != was_exact {
+                        self.part();
+                        self.memo.make_exact(self.depth - 1, self.at.fp);
+                    }
+                    return self.end(end);
+                }
+            }
+            met = self.find();
+            if let Some(shared) = self.shared
+                && met != Some(shared.place_of(self.depth - 1))
+            {
+                self.part();
+            }
+        }
+    }
+
+    /// Notes the frame that the walk is at.
+    fn note(&mut self, found_by: FoundBy) {
+        let frame = Frame::new(self.at.pc, found_by, self.at.exact);
+        self.note_entry(Entry::otherwise(frame, self.at.sp, self.at.fp));
+    }
+
+    fn note_entry(&mut self, entry: Entry) {
+        self.memo.note(self.depth, entry);
+        self.depth += 1;
+    }
+
+    /// Where the previous walk came to the frame noted last.
+    fn find(&self) -> Option<usize> {
+        self.memo.find_noted(self.depth - 1, self.at.fp?)
+    }
+
+    /// Goes on over frames with simple rules that are in the cache, in known memory. Stops at a frame that the previous
+    /// walk came to and says where; or where something else must be done.
+    ///
+    /// The chain from one return address to the next is the whole cost: load, index, load, shift, add. All else hangs
+    /// off it, and what differs from frame to frame is selected and not branched on.
     #[inline]
-    fn step(&mut self) -> Result<FoundBy, End> {
+    fn stride(&mut self) -> Option<usize> {
+        let (mut sp, mut fp) = (self.at.sp, self.at.fp?);
+        // As if it were a return address.
+        let mut address = self.at.lookup().wrapping_add(1);
+        let until = self.memory.known_until(sp).saturating_sub(WORD - 1).min(1 << 63);
+        if address.wrapping_sub(1) >= RuleCache::MOST || sp < SimpleRule::MOST_BELOW {
+            return None;
+        }
+        let key = SimpleKey::new(self.modules.generation());
+        let mut depth = self.depth;
+        let mut met = None;
+        while depth < self.most && met.is_none() {
+            let Some(rule) = self.cache.simple(address, key) else { break };
+            let base = select_unpredictable(rule.on_fp(), fp, sp);
+            let slot = base.wrapping_add(rule.offset());
+            let saved_slot = slot.wrapping_sub(rule.below());
+            if slot < sp || slot >= until || saved_slot < sp {
+                break;
+            }
+            // SAFETY: both words lie from `sp` on, which is known memory, and seven bytes before its end: `sp` is too high
+            // for `saved_slot` to wrap, so it is not above `slot`.
+            let (word, saved) = unsafe { (self.memory.load(slot), self.memory.load(saved_slot)) };
+            // Zero, the root, is not for here, nor is an address for which there are no cached rules.
+            if word.wrapping_sub(1) >= RuleCache::MOST {
+                break;
+            }
+            // SAFETY: as above; `slot` is less than `until`, which is at most 2^63.
+            let entry = unsafe { Entry::simple_unchecked(slot, word, saved_slot, saved) };
+            address = word;
+            fp = select_unpredictable(saved_slot == slot, fp, saved);
+            sp = slot.wrapping_add(WORD);
+            self.memo.note(depth, entry);
+            depth += 1;
+            met = self.memo.find(Frame::new(address, FoundBy::Cfi, false), sp, fp);
+        }
+        if depth > self.depth {
+            self.since_mark += (depth - self.depth) as u32;
+            self.depth = depth;
+            self.at = Place { pc: address, sp, fp: Some(fp), exact: false };
+        }
+        met
+    }
+
+    /// Goes on as the previous walk did from `place`, which is the frame noted last, for as long as that holds.
+    #[inline]
+    fn share(&mut self, place: usize) {
+        let last = self.memo.follow(place, self.most - self.depth, self.memory);
+        let Some(Met { frame, sp, fp }) = self.memo.at(last) else { return };
+        let steps = last - place;
+        let from = self.depth - 1;
+        self.depth += steps;
+        self.shared.get_or_insert(Shared { from, until: 0, place }).until = self.depth;
+        if steps > 0 {
+            self.since_mark += steps as u32;
+            self.at = Place { pc: frame.address(), sp, fp: Some(fp), exact: false };
+        }
+    }
+
+    /// Notes the shared frames as this walk's own: it came to another frame behind them.
+    fn part(&mut self) {
+        if let Some(Shared { from, until, place }) = self.shared.take() {
+            // But for the first: it was reached from another frame.
+            self.memo.copy(from + 1, place + 1, until - from - 1);
+        }
+    }
+
+    fn end(mut self, end: End) -> Walk {
+        let depth = self.depth;
+        if let Some(shared) = self.shared
+            && shared.place_of(depth) == Memo::CAPACITY
+            && shared.until == depth
+        {
+            // How the first was reached is as noted in this walk.
+            self.memo.end(shared.from + 1, shared.place + 1);
+            return Walk { depth, end, unchanged: depth - shared.from };
+        }
+        self.part();
+        self.memo.end(depth, Memo::CAPACITY);
+        Walk::fresh(depth, end)
+    }
+
+    /// Goes on to the caller and says how.
+    #[inline]
+    fn step(&mut self) -> Result<Stepped, End> {
         let lookup = self.at.lookup();
         let rule = match self.cache.get(lookup, self.modules.generation()) {
             Some(rule) => rule,
             None => self.resolve(lookup)?,
         };
-        let (caller, found_by) = match rule.kind() {
+        let (caller, saved_slot) = match rule.kind() {
             Kind::Root => return Err(End::Root),
-            Kind::Gap => return self.without_cfi(lookup),
-            Kind::Complex => return self.exactly(lookup),
-            _ => (step::by_rule(rule, &self.at, self.memory)?, FoundBy::Cfi),
+            Kind::Gap => return self.without_cfi(lookup).map(Stepped::Otherwise),
+            Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
+            _ => step::by_rule(rule, &self.at, self.memory)?,
         };
+        let entry = saved_slot.and_then(|saved_slot| caller.entry(self.at.sp, saved_slot));
         self.arrive(caller, rule.kind() == Kind::Sp)?;
         self.since_mark += 1;
-        Ok(found_by)
+        Ok(entry.map_or(Stepped::Otherwise(FoundBy::Cfi), Stepped::Simply))
     }
 
     /// The rule for an address that is not in the cache, and puts it there.
@@ -149,36 +329,45 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on with all registers tracked since the mark, and moves the mark here.
     #[inline(never)]
     fn exactly(&mut self, lookup: u64) -> Result<FoundBy, End> {
+        if !self.has_mark {
+            *self.mark() = Tracked::from(self.leaf);
+            self.has_mark = true;
+        }
         for _ in 0..self.since_mark {
             self.replay()?;
         }
         self.since_mark = 0;
-        if self.mark.registers.pc != self.at.pc || self.mark.registers.sp() != self.at.sp {
+        let [mark, scratch] = self.memo.registers();
+        if mark.registers.pc != self.at.pc || mark.registers.sp() != self.at.sp {
             return Err(End::NoProgress);
         }
         let module = self.modules.find(lookup).ok_or(End::NoModule)?;
-        let interrupted = exact::step(module, lookup, &mut self.mark, self.memory)?.ok_or(End::NoCfi)?;
+        let interrupted = exact::step(module, lookup, mark, scratch, self.memory)?.ok_or(End::NoCfi)?;
         self.mark_exact = interrupted;
-        self.arrive(self.marked(), false)?;
+        let place = self.marked();
+        self.arrive(place, false)?;
         Ok(FoundBy::Cfi)
     }
 
+    fn mark(&mut self) -> &mut Tracked {
+        let [mark, _] = self.memo.registers();
+        mark
+    }
+
     /// The mark as the fast path sees it.
-    fn marked(&self) -> Place {
-        Place {
-            pc: self.mark.registers.pc,
-            sp: self.mark.registers.sp(),
-            fp: self.mark.get(FP),
-            exact: self.mark_exact,
-        }
+    fn marked(&mut self) -> Place {
+        let exact = self.mark_exact;
+        let mark = self.mark();
+        Place { pc: mark.registers.pc, sp: mark.registers.sp(), fp: mark.get(FP), exact }
     }
 
     /// Moves the mark one frame on, over a frame that the fast path went over before.
     #[inline]
     fn replay(&mut self) -> Result<(), End> {
-        let lookup = self.mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
+        let [mark, scratch] = self.memo.registers();
+        let lookup = mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
         if let Some(module) = self.modules.find(lookup)
-            && let Some(interrupted) = exact::step(module, lookup, &mut self.mark, self.memory)?
+            && let Some(interrupted) = exact::step(module, lookup, mark, scratch, self.memory)?
         {
             self.mark_exact = interrupted;
             return Ok(());
@@ -196,17 +385,18 @@ impl<M: Memory> Walker<'_, M> {
         }
         let by_pointer = heuristic::frame_pointer(self.modules, &place, self.memory);
         let caller = by_pointer.or_else(|| heuristic::scan(self.modules, &place, self.memory));
-        self.mark.forget_all();
+        self.mark().forget_all();
         self.set_mark(caller.ok_or(End::NoCfi)?);
         Ok(())
     }
 
     /// Puts what a step found out into the mark.
     fn set_mark(&mut self, place: Place) {
-        self.mark.set(RETURN_ADDRESS, place.pc);
-        self.mark.set(SP, place.sp);
+        let mark = self.mark();
+        mark.set(RETURN_ADDRESS, place.pc);
+        mark.set(SP, place.sp);
         if let Some(fp) = place.fp {
-            self.mark.set(FP, fp);
+            mark.set(FP, fp);
         }
         self.mark_exact = place.exact;
     }
@@ -243,10 +433,12 @@ impl<M: Memory> Walker<'_, M> {
     fn over_signal_frame(&mut self) -> Result<FoundBy, End> {
         let mut registers = Registers::default();
         x86_64::read_sigcontext(self.at.sp, &mut registers, self.memory).ok_or(End::Unreadable)?;
-        self.mark = Tracked::from(&registers);
+        *self.mark() = Tracked::from(&registers);
+        self.has_mark = true;
         self.mark_exact = true;
         self.since_mark = 0;
-        self.arrive(self.marked(), false)?;
+        let place = self.marked();
+        self.arrive(place, false)?;
         Ok(FoundBy::Cfi)
     }
 }

@@ -66,14 +66,21 @@ const fn bit(signal: c_int) -> u64 {
 pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a live `siginfo`.
     unsafe { tick::disguise(info, stand_in()) };
+    // SAFETY: as above.
+    let forced = unsafe { tick::is_forced(signal, info) };
     if let Some(slot) = slot::noted()
         && slot.is_hidden()
     {
+        if forced {
+            return die(signal);
+        }
         // SAFETY: as above, and the kernel passes a live `ucontext`.
         return unsafe { keep_pending(slot, signal, info, context) };
     }
     let wanted = disposition();
     match wanted.handler {
+        // The kernel forces its own traps upon a program that ignores them.
+        libc::SIG_IGN if forced => die(signal),
         libc::SIG_IGN => {}
         libc::SIG_DFL => die(signal),
         handler => {

@@ -67,6 +67,11 @@ impl Context<'_> {
         self.register(libc::REG_RSP)
     }
 
+    /// The interrupted instruction.
+    pub fn instruction_pointer(self) -> u64 {
+        self.register(libc::REG_RIP)
+    }
+
     /// The thread's alternate signal stack; empty if it has none.
     pub fn alternate_stack(self) -> Bounds {
         let stack = &self.raw.uc_stack;

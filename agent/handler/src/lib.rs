@@ -12,11 +12,14 @@
 #![warn(clippy::indexing_slicing, clippy::panic)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
+pub mod answer;
 pub mod chain;
 pub mod clock;
 pub mod context;
+pub mod kernel_ring;
 pub mod nesting;
 pub mod process;
+pub mod request;
 pub mod slot;
 pub mod stack;
 pub mod sys;
@@ -24,17 +27,14 @@ pub mod tick;
 
 use core::ffi::{c_int, c_void};
 
-use shm_format::{Loss, RecordKind, Skip, StackHead};
-use unwind::{End, Frame, Walk};
+use shm_format::{Loss, Occasion, Skip, StackHead};
+use unwind::{End, Frame, Memo, Walk};
 
 use crate::context::Context;
 use crate::process::{Pinned, Recording};
 use crate::slot::Slot;
 use crate::stack::{Bounds, Stack};
 use crate::tick::Tick;
-
-/// The nonce of a sample that nobody requested.
-const NO_NONCE: u64 = 0;
 
 /// What became of a tick that gave no record.
 pub(crate) enum Missed {
@@ -52,13 +52,17 @@ pub unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, co
     let ours = unsafe { Tick::read(info, process::recording()) };
     let Some((recording, tick)) = ours else {
         // SAFETY: the arguments are those of this very handler.
-        return unsafe { chain::forward(signal, info, context) };
+        return unsafe {
+            if !request::serve(info, Context::new(context), entered) {
+                chain::forward(signal, info, context);
+            }
+        };
     };
     let control = recording.region.control();
     control.fire(tick.weight.into());
     // SAFETY: the kernel passes a live `ucontext`.
     let context = unsafe { Context::new(context) };
-    match sample(recording, &tick, context) {
+    match sample(recording, &tick, context, entered) {
         Ok(()) => control.record(tick.weight.into()),
         Err(Missed::Lost(cause)) => control.lose(cause, tick.weight.into()),
         Err(Missed::Skipped(cause)) => control.skip(cause, tick.weight.into()),
@@ -67,38 +71,51 @@ pub unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, co
 }
 
 /// Walks the interrupted stack and writes its record.
-fn sample(recording: &Recording, tick: &Tick, context: Context<'_>) -> Result<(), Missed> {
+fn sample(recording: &Recording, tick: &Tick, context: Context<'_>, entered: u64) -> Result<(), Missed> {
     if recording.is_over() {
         tick.silence();
         return Err(Missed::Skipped(Skip::Stopped));
     }
     let slot = tick.slot(context)?;
     let _entered = slot.nesting.enter().ok_or(Missed::Skipped(Skip::Nested))?;
-    // SAFETY: the guard makes this the only use of the buffer.
-    let frames = unsafe { &mut *slot.frames() };
-    let walk = walk(recording, slot, context, frames);
+    if let Some(request) = &tick.request {
+        answer::refuse_known(recording, slot, request, context)?;
+    }
+    // SAFETY: the guard makes this the only use of the memo.
+    let memo = unsafe { &mut *slot.memo() };
+    let walk = walk(recording, slot, context, memo);
     let head = StackHead {
         weight: tick.weight,
-        depth: walk.depth as u16,
         end: walk.end as u8,
-        source: recording.source.number(),
-        nonce: NO_NONCE,
+        source: tick.source().number(),
+        nonce: tick.nonce(),
     };
-    record(recording, slot, head, frames.get(..walk.depth).unwrap_or(&[]))?;
+    let frames = words(memo.frames());
+    if recording.region.has_requests() {
+        request::answer(recording, slot, &walk, frames, entered, Occasion::Tick);
+    }
+    let recorded = record(recording, slot, head, frames);
+    if let Some(request) = &tick.request {
+        answer::follow(recording, slot, request, context, recorded.is_ok());
+    }
+    recorded?;
     if !walk.end.is_complete() {
         recording.region.control().truncate();
     }
     Ok(())
 }
 
-/// Walks the interrupted stack into `frames`.
-fn walk(recording: &Recording, slot: &Slot, context: Context<'_>, frames: &mut [Frame]) -> Walk {
+/// Walks the interrupted stack; its frames are the memo's.
+fn walk(recording: &Recording, slot: &Slot, context: Context<'_>, memo: &mut Memo) -> Walk {
     let mut memory = Stack::new(known_bounds(slot, context), !process::is_filtered());
-    let Some(pinned) = Pinned::new(slot) else { return Walk { depth: 0, end: End::NoModule } };
-    let limit = recording.max_frames.min(frames.len());
-    let frames = frames.get_mut(..limit).unwrap_or(&mut []);
-    let walk = unwind::walk(pinned.modules(), recording.cache, &context.registers(), &mut memory, frames);
-    if walk.end == End::NoModule {
+    let Some(pinned) = Pinned::new(slot) else {
+        memo.forget();
+        return Walk::fresh(0, End::NoModule);
+    };
+    let (modules, registers) = (pinned.modules(), &context.registers());
+    let walk = unwind::walk(modules, recording.cache, registers, &mut memory, memo, recording.max_frames);
+    // Guesses may lead out of code that no module holds.
+    if walk.end == End::NoModule || modules.find(registers.pc).is_none() {
         process::set_stale();
     }
     walk
@@ -117,16 +134,18 @@ fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
     [above(slot.stack()), above(context.alternate_stack())]
 }
 
-/// Writes one stack record, and wakes the reader if it is time to.
-fn record(recording: &Recording, slot: &Slot, head: StackHead, frames: &[Frame]) -> Result<(), Missed> {
-    let words = frames.len().saturating_add(StackHead::WORDS);
-    let mut record =
-        slot.cursor.reserve(&recording.region, RecordKind::Stack, words, clock::now).map_err(Missed::Lost)?;
-    record.copy_from(0, &head.words());
+/// Frames as they stand in records.
+fn words(frames: &[Frame]) -> &[u64] {
     // SAFETY: a `Frame` is one transparent word.
-    let frames = unsafe { core::slice::from_raw_parts(frames.as_ptr().cast::<u64>(), frames.len()) };
-    record.copy_from(StackHead::WORDS, frames);
-    if record.commit().wake {
+    unsafe { core::slice::from_raw_parts(frames.as_ptr().cast::<u64>(), frames.len()) }
+}
+
+/// Writes one stack record, and wakes the reader if it is time to.
+fn record(recording: &Recording, slot: &Slot, head: StackHead, frames: &[u64]) -> Result<(), Missed> {
+    // SAFETY: the caller is inside the slot's nesting guard, which makes this the only use of the chain.
+    let chain = unsafe { &mut *slot.chain() };
+    let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
+    if committed.map_err(Missed::Lost)?.wake {
         recording.ring();
     }
     Ok(())

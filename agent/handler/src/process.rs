@@ -26,14 +26,19 @@ pub enum Source {
     ThreadTimer,
     /// One timer for the whole process, ITIMER_PROF; the kernel picks a thread.
     ProcessTimer,
+    /// Events of perf_event_open(2) on each thread, with a synchronous SIGTRAP that carries the slot. A thread that
+    /// cannot have them has a timer on its CPU clock instead, with the same signal.
+    Perf,
 }
 
 impl Source {
-    /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers.
+    /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers, 3 for the kernel's
+    /// events.
     pub const fn number(self) -> u8 {
         match self {
             Source::ProcessTimer => 1,
             Source::ThreadTimer => 2,
+            Source::Perf => 3,
         }
     }
 }
@@ -167,9 +172,15 @@ pub fn set_stale() {
     STALE.store(true, Ordering::Relaxed);
 }
 
+/// True if the modules must be looked at again.
+#[inline]
+pub fn is_stale() -> bool {
+    STALE.load(Ordering::Relaxed)
+}
+
 /// True if the modules must be looked at again; the caller does.
 pub fn take_stale() -> bool {
-    STALE.load(Ordering::Relaxed) && STALE.swap(false, Ordering::Relaxed)
+    is_stale() && STALE.swap(false, Ordering::Relaxed)
 }
 
 /// Notes whether a system call may kill.

@@ -9,15 +9,16 @@ use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use shm_format::ThreadCursor;
-use unwind::Frame;
+use shm_format::{StackChain, ThreadCursor};
+use unwind::Memo;
 
+use crate::kernel_ring::KernelRings;
 use crate::nesting::Nesting;
 use crate::process::Snapshot;
 use crate::stack::Bounds;
 
 /// Most frames a sample can have.
-pub const MAX_FRAMES: usize = 1000;
+pub const MAX_FRAMES: usize = shm_format::MAX_DEPTH;
 /// Slots in the first block; every further block has twice as many as the one before.
 const FIRST_BLOCK: usize = 16;
 /// Blocks: 16 * (2^15 - 1) slots are more threads than a process ever has.
@@ -38,18 +39,22 @@ pub struct Slot {
     sequence: AtomicU32,
     adopted: AtomicU32,
     hidden: AtomicU32,
+    owed: AtomicU32,
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
     pin: AtomicPtr<Snapshot>,
     stack_low: AtomicU64,
     stack_high: AtomicU64,
+    /// The rings by which the kernel asks for stacks.
+    pub kernel_rings: KernelRings,
     /// The thread's place in the pool.
     pub cursor: ThreadCursor,
-    frames: UnsafeCell<[Frame; MAX_FRAMES]>,
+    chain: UnsafeCell<StackChain>,
+    memo: UnsafeCell<Memo>,
 }
 
-// SAFETY: `cursor` and `frames` are used by the owning thread inside `nesting` alone (or by the agent while no
+// SAFETY: `cursor`, `chain` and `memo` are used by the owning thread inside `nesting` alone (or by the agent while no
 // such thread exists); all else is atomic.
 unsafe impl Sync for Slot {}
 
@@ -190,10 +195,16 @@ impl Slot {
         self.sequence.store(sequence, Ordering::Relaxed);
         self.adopted.store(0, Ordering::Relaxed);
         self.hidden.store(0, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
         self.pin.store(ptr::null_mut(), Ordering::Relaxed);
         self.nesting.reset();
+        self.kernel_rings.forget();
+        // SAFETY: the slot has no thread that could be in its handler.
+        unsafe { (*self.memo.get()).forget() };
         self.cursor.begin(tid, sequence);
+        // SAFETY: no thread has the slot yet, so nobody else uses its chain.
+        unsafe { &mut *self.chain.get() }.reset();
         self.tid.store(tid, Ordering::Release);
     }
 
@@ -251,6 +262,16 @@ impl Slot {
         self.hidden.store(hidden.into(), Ordering::Relaxed);
     }
 
+    /// Notes that a request was answered whose signal has not come, or was merged with another.
+    pub fn set_owed(&self) {
+        self.owed.store(1, Ordering::Relaxed);
+    }
+
+    /// True once after [`set_owed`](Self::set_owed).
+    pub fn take_owed(&self) -> bool {
+        self.owed.swap(0, Ordering::Relaxed) != 0
+    }
+
     /// The kernel's timer of the thread, or [`Slot::NO_TIMER`].
     pub fn timer(&self) -> i32 {
         self.timer.load(Ordering::Relaxed)
@@ -279,9 +300,14 @@ impl Slot {
         &self.pin
     }
 
-    /// The buffer for one walk.
-    pub fn frames(&self) -> *mut [Frame; MAX_FRAMES] {
-        self.frames.get()
+    /// The stack that the thread recorded last.
+    pub fn chain(&self) -> *mut StackChain {
+        self.chain.get()
+    }
+
+    /// What the thread's last walk found.
+    pub fn memo(&self) -> *mut Memo {
+        self.memo.get()
     }
 }
 
@@ -300,6 +326,9 @@ global_asm!(
 );
 
 /// The slot noted for the calling thread, or null.
+///
+/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
+/// thread's own control block begins (x86-64 TLS ABI), so no variable's.
 #[inline]
 fn current() -> *const Slot {
     let slot;
@@ -307,9 +336,12 @@ fn current() -> *const Slot {
     unsafe {
         asm!(
             "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
+            "test {0}, {0}",
+            "jz 2f",
             "mov {0}, fs:[{0}]",
+            "2:",
             out(reg) slot,
-            options(nostack, readonly, preserves_flags),
+            options(nostack, readonly),
         );
     }
     slot
@@ -328,10 +360,13 @@ pub fn set_current(slot: *const Slot) {
     unsafe {
         asm!(
             "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
+            "test {0}, {0}",
+            "jz 2f",
             "mov fs:[{0}], {1}",
+            "2:",
             out(reg) _,
             in(reg) slot,
-            options(nostack, preserves_flags),
+            options(nostack),
         );
     }
 }

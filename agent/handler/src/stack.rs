@@ -58,6 +58,13 @@ impl Stack {
         self.page_is_readable(first) && (first == last || self.page_is_readable(last))
     }
 
+    /// The end of the page, if it is readable.
+    #[cold]
+    fn readable_until(&mut self, address: u64) -> u64 {
+        let page = address & !(PAGE - 1);
+        if self.page_is_readable(page) { page.saturating_add(PAGE) } else { address }
+    }
+
     fn page_is_readable(&mut self, page: u64) -> bool {
         if self.readable.contains(&page) {
             return true;
@@ -81,6 +88,20 @@ impl Memory for Stack {
         let known = self.known[0].hold(address) || self.known[1].hold(address);
         // SAFETY: the eight bytes lie in a range known to be mapped, or in pages that were just seen mapped.
         (known || self.is_readable(address)).then(|| unsafe { load(address) })
+    }
+
+    #[inline]
+    fn known_until(&mut self, address: u64) -> u64 {
+        match self.known.iter().find(|bounds| bounds.hold(address)) {
+            Some(bounds) => bounds.high,
+            None => self.readable_until(address),
+        }
+    }
+
+    #[inline]
+    unsafe fn load(&mut self, address: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { load(address) }
     }
 }
 
@@ -124,6 +145,21 @@ mod tests {
         for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
             assert_eq!(stack.read(wild), None, "{wild:x}");
         }
+    }
+
+    #[test]
+    fn what_is_known_has_an_end() {
+        let words = [1u64, 2, 3];
+        let low = words.as_ptr() as u64;
+        let bounds = Bounds { low, high: low + 24 };
+        let mut stack = Stack::new([Bounds::NONE, bounds], false);
+        assert_eq!(stack.known_until(low), low + 24);
+        assert_eq!(stack.known_until(low + 16), low + 24);
+        assert_eq!(stack.known_until(low + 17), low + 17);
+        assert_eq!(stack.known_until(low - 1), low - 1);
+        let mut probing = Stack::new([Bounds::NONE; 2], true);
+        assert_eq!(probing.known_until(low), (low & !(PAGE - 1)) + PAGE);
+        assert_eq!(probing.known_until(8), 8);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One expiry of a timer of ours: how much it stands for, and whose it is.
+//! One expiry of a timer of ours, or one request of the kernel: how much it stands for, and whose it is.
 
 use core::ptr;
 
@@ -6,6 +6,7 @@ use shm_format::{Loss, Skip};
 
 use crate::Missed;
 use crate::context::Context;
+use crate::kernel_ring::Request;
 use crate::process::{self, Recording, Source};
 use crate::slot::{self, Slot};
 use crate::sys;
@@ -22,8 +23,27 @@ struct TimerInfo {
     value: usize,
 }
 
+/// The head of the kernel's `siginfo`, as events of perf_event_open(2) fill it.
+#[repr(C)]
+struct PerfInfo {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    address: u64,
+    data: u64,
+    kind: u32,
+    flags: u32,
+}
+
+/// The signal came from an event of perf_event_open(2).
+const TRAP_PERF: i32 = 6;
+/// It was blocked when the event happened.
+const TRAP_PERF_FLAG_ASYNC: u32 = 1;
 const SI_TIMER: i32 = -2;
 const SI_KERNEL: i32 = 0x80;
+/// The nonce of a sample that nobody requested.
+const NO_NONCE: u64 = 0;
 
 /// Makes the signal of a timer that carries `stand_in` look like that of ITIMER_PROF.
 ///
@@ -45,6 +65,17 @@ pub(crate) unsafe fn disguise(info: *mut libc::siginfo_t, stand_in: usize) {
     }
 }
 
+/// True for a trap of the processor: a breakpoint, a single step. Neither blocked nor ignored, it ends the process
+/// (kernel/signal.c, `force_sig_info_to_task`).
+///
+/// # Safety
+/// `info` is the second argument of a running SA_SIGINFO handler of `signal`.
+pub(crate) unsafe fn is_forced(signal: i32, info: *const libc::siginfo_t) -> bool {
+    // SAFETY: the kernel's `siginfo` has 128 bytes.
+    let code = unsafe { (*info.cast::<TimerInfo>()).code };
+    signal == libc::SIGTRAP && (code == SI_KERNEL || (1..TRAP_PERF).contains(&code))
+}
+
 /// Counts a signal as skipped if it came from a timer of ours but was not handled; says whether it did.
 ///
 /// # Safety
@@ -59,10 +90,12 @@ pub unsafe fn discard(info: *const libc::siginfo_t, recording: &'static Recordin
     tick.is_some()
 }
 
-/// An expiry.
+/// An expiry or a request.
 pub struct Tick {
-    /// Timer periods that this signal stands for.
+    /// Timer periods or events that this signal stands for.
     pub weight: u32,
+    /// What the kernel asks for, if it was the kernel.
+    pub request: Option<Request>,
     owner: Owner,
 }
 
@@ -71,6 +104,8 @@ enum Owner {
     Thread { slot: &'static Slot, timer: i32 },
     /// The process's timer; the kernel picked the thread.
     Process,
+    /// A thread's own events.
+    Kernel { slot: &'static Slot },
 }
 
 impl Tick {
@@ -85,16 +120,36 @@ impl Tick {
     ) -> Option<(&'static Recording, Tick)> {
         let recording = recording?;
         // SAFETY: the kernel's `siginfo` has 128 bytes; which of them mean something depends on the code.
-        let info = unsafe { &*info.cast::<TimerInfo>() };
+        let (perf, info) = unsafe { (&*info.cast::<PerfInfo>(), &*info.cast::<TimerInfo>()) };
+        let mut request = None;
         let (weight, owner) = match (recording.source, info.code) {
-            (Source::ThreadTimer, SI_TIMER) => {
+            (Source::Perf, TRAP_PERF) => {
+                let slot = slot::at(perf.data as usize)?;
+                let asked = Request::read(&slot.kernel_rings, perf.flags & TRAP_PERF_FLAG_ASYNC != 0);
+                (request.insert(asked).events, Owner::Kernel { slot })
+            }
+            (Source::ThreadTimer | Source::Perf, SI_TIMER) => {
                 let owner = Owner::Thread { slot: slot::at(info.value)?, timer: info.timer };
                 (info.overrun.max(0).unsigned_abs().saturating_add(1), owner)
             }
             (Source::ProcessTimer, SI_KERNEL) => (recording.process_time.periods(), Owner::Process),
             _ => return None,
         };
-        Some((recording, Tick { weight, owner }))
+        Some((recording, Tick { weight, request, owner }))
+    }
+
+    /// What asked for the sample.
+    pub(crate) fn source(&self) -> Source {
+        match self.owner {
+            Owner::Thread { .. } => Source::ThreadTimer,
+            Owner::Process => Source::ProcessTimer,
+            Owner::Kernel { .. } => Source::Perf,
+        }
+    }
+
+    /// The nonce of the stack that answers; 0 if nobody gave one.
+    pub(crate) fn nonce(&self) -> u64 {
+        self.request.map_or(NO_NONCE, |request| request.nonce)
     }
 
     /// The slot of the calling thread.
@@ -102,10 +157,11 @@ impl Tick {
     pub(crate) fn slot(&self, context: Context<'_>) -> Result<&'static Slot, Missed> {
         let noted = slot::noted();
         match (&self.owner, noted) {
-            (Owner::Thread { slot, .. }, Some(noted)) if ptr::eq(*slot, noted) => Ok(slot),
-            (Owner::Thread { slot, .. }, _) => verify(slot, noted),
-            (Owner::Process, Some(noted)) if noted.stack().hold(context.stack_pointer()) => Ok(noted),
-            (Owner::Process, _) => find(noted),
+            (Owner::Thread { slot, .. } | Owner::Kernel { slot }, Some(noted)) if ptr::eq(*slot, noted) => {
+                Ok(slot)
+            }
+            (Owner::Thread { slot, .. } | Owner::Kernel { slot }, _) => verify(slot, noted),
+            (Owner::Process, _) => own_slot(context),
         }
     }
 
@@ -115,20 +171,26 @@ impl Tick {
         if process::is_filtered() {
             return;
         }
+        if let Owner::Kernel { slot } = self.owner {
+            return slot.kernel_rings.close();
+        }
         // Both `itimerspec` and `itimerval` are four words; zero stops the timer.
         let never = [0usize; 4];
         let never = (&raw const never) as usize;
-        // SAFETY: the kernel reads four words; the timer is ours.
-        unsafe {
-            match self.owner {
-                Owner::Thread { timer, .. } => {
-                    sys::call(libc::SYS_timer_settime, [timer as usize, 0, never, 0, 0, 0])
-                }
-                Owner::Process => {
-                    sys::call(libc::SYS_setitimer, [libc::ITIMER_PROF as usize, never, 0, 0, 0, 0])
-                }
-            }
+        let (number, timer) = match self.owner {
+            Owner::Thread { timer, .. } => (libc::SYS_timer_settime, [timer as usize, 0, never, 0, 0, 0]),
+            _ => (libc::SYS_setitimer, [libc::ITIMER_PROF as usize, never, 0, 0, 0, 0]),
         };
+        // SAFETY: the kernel reads four words; the timer is ours.
+        unsafe { sys::call(number, timer) };
+    }
+}
+
+/// The slot of the calling thread, when the signal does not say which.
+pub(crate) fn own_slot(context: Context<'_>) -> Result<&'static Slot, Missed> {
+    match slot::noted() {
+        Some(noted) if noted.stack().hold(context.stack_pointer()) => Ok(noted),
+        noted => find(noted),
     }
 }
 

@@ -126,7 +126,7 @@ unsafe extern "C" fn nothing() -> usize {
 }
 
 /// Looks at the loaded objects again, if something may have changed.
-fn refresh() {
+pub(super) fn refresh() {
     if let Some(recording) = own_recording() {
         modules::refresh(recording);
     }

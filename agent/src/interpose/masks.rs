@@ -9,10 +9,10 @@ use core::ffi::c_int;
 
 use handler::process;
 use handler::slot::{self, Slot};
-use handler::{chain, sys, tick};
+use handler::{chain, request, sys, tick};
 
 use super::{call_real, fail, own_recording, real_functions};
-use crate::sources::SIGNAL;
+use crate::sources;
 
 real_functions! {
     SIGMASK = c"pthread_sigmask";
@@ -24,7 +24,9 @@ real_functions! {
 }
 
 /// The sampling signal's bit in the first word of a signal set.
-const BIT: u64 = 1 << (SIGNAL - 1);
+fn bit() -> u64 {
+    1 << (sources::signal() - 1)
+}
 
 /// `sigset_t` of glibc and musl; the kernel uses the first word.
 #[repr(C)]
@@ -48,7 +50,7 @@ unsafe fn change(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let (wanted, old_set) = unsafe { (new.as_ref().copied(), old.as_mut()) };
-    let concerns = wanted.is_some_and(|set| set.0[0] & BIT != 0) || how == libc::SIG_SETMASK;
+    let concerns = wanted.is_some_and(|set| set.0[0] & bit() != 0) || how == libc::SIG_SETMASK;
     let hidden_now = slot::noted().is_some_and(Slot::is_hidden);
     if !hidden_now && (!concerns || wanted.is_none()) {
         return real(how, new, old);
@@ -58,11 +60,11 @@ unsafe fn change(
     let Some(mut set) = wanted else {
         let result = real(how, new, old);
         if let (0, Some(old)) = (result, old_set) {
-            old.0[0] |= if before { BIT } else { 0 };
+            old.0[0] |= if before { bit() } else { 0 };
         }
         return result;
     };
-    let named = set.0[0] & BIT != 0;
+    let named = set.0[0] & bit() != 0;
     let after = match how {
         libc::SIG_BLOCK => before || named,
         libc::SIG_UNBLOCK => before && !named,
@@ -72,13 +74,13 @@ unsafe fn change(
     // A program with a handler of its own gets exactly what it asks for.
     let hide = after && !chain::has_handler();
     if hide && how != libc::SIG_UNBLOCK {
-        set.0[0] &= !BIT;
+        set.0[0] &= !bit();
     }
     let result = real(how, &raw const set, old);
     if result == 0 {
         slot.set_hidden(hide);
         if let Some(old) = old_set {
-            old.0[0] |= if before { BIT } else { 0 };
+            old.0[0] |= if before { bit() } else { 0 };
         }
     }
     result
@@ -127,12 +129,12 @@ pub(crate) unsafe extern "C" fn sigpending(set: *mut Set) -> c_int {
     let result = call_real!(SIGPENDING as fn(*mut Set) -> c_int, (set), else fail(libc::ENOSYS));
     // SAFETY: null or the program's own.
     if let (0, Some(set)) = (result, unsafe { set.as_mut() })
-        && set.0[0] & BIT != 0
+        && set.0[0] & bit() != 0
         && divided().is_some_and(Slot::is_hidden)
     {
         // Pending but not blocked: a tick on its way. A signal of the program's own would be blocked by now.
         let mask = sys::signal_mask();
-        set.0[0] &= !BIT | mask;
+        set.0[0] &= !bit() | mask;
     }
     result
 }
@@ -147,14 +149,16 @@ unsafe fn wait(
     real: impl Fn(*mut libc::siginfo_t) -> c_int,
 ) -> c_int {
     // SAFETY: the program's own.
-    let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & BIT != 0);
+    let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & bit() != 0);
     let Some(recording) = own_recording().filter(|_| concerns) else { return real(info) };
     // SAFETY: zero is a valid `siginfo`.
     let mut received: libc::siginfo_t = unsafe { core::mem::zeroed() };
     loop {
         let signal = real(&raw mut received);
         // SAFETY: the kernel has filled it.
-        if signal == SIGNAL && unsafe { tick::discard(&raw const received, recording) } {
+        let is_ours =
+            |info| unsafe { tick::discard(info, recording) || request::is_request(info, recording) };
+        if signal == sources::signal() && is_ours(&raw const received) {
             continue;
         }
         // SAFETY: null or the program's own.
@@ -210,7 +214,7 @@ pub(crate) unsafe extern "C" fn sigtimedwait(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sigwait(set: *const Set, signal: *mut c_int) -> c_int {
     // SAFETY: the program's own.
-    let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & BIT != 0);
+    let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & bit() != 0);
     if !concerns || own_recording().is_none() {
         return call_real!(
             SIGWAIT as fn(*const Set, *mut c_int) -> c_int,

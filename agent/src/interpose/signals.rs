@@ -7,7 +7,7 @@ use handler::sys;
 
 use super::{call_real, fail, real_functions};
 use crate::signals::{self, KernelAction};
-use crate::sources::SIGNAL;
+use crate::sources;
 
 real_functions! {
     SIGACTION = c"sigaction";
@@ -20,7 +20,9 @@ real_functions! {
 
 const SIG_HOLD: usize = 2;
 /// The sampling signal's bit in a kernel signal set.
-const BIT: u64 = 1 << (SIGNAL - 1);
+fn bit() -> u64 {
+    1 << (sources::signal() - 1)
+}
 
 /// `struct sigaction` of glibc and musl.
 #[repr(C)]
@@ -46,7 +48,7 @@ impl Action {
 
 /// True if a request about `signal` is to be served here.
 fn is_served(signal: c_int) -> bool {
-    signal == SIGNAL && signals::is_taken() && crate::agent::is_own_process()
+    signal == sources::signal() && signals::is_taken() && crate::agent::is_own_process()
 }
 
 /// POSIX `sigaction`.
@@ -96,7 +98,7 @@ pub(crate) unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     if !is_served(signal) {
         return call_real!(SIGNAL_BSD as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
     }
-    change_handler(handler, libc::SA_RESTART, BIT)
+    change_handler(handler, libc::SA_RESTART, bit())
 }
 
 /// BSD `signal` by another name.
@@ -153,8 +155,8 @@ pub(crate) unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
     let before =
         if handler == SIG_HOLD { signals::change(None).handler } else { change_handler(handler, 0, 0) };
     let mask = sys::set_signal_mask(!0);
-    sys::set_signal_mask(if handler == SIG_HOLD { mask | BIT } else { mask & !BIT });
-    if mask & BIT != 0 { SIG_HOLD } else { before }
+    sys::set_signal_mask(if handler == SIG_HOLD { mask | bit() } else { mask & !bit() });
+    if mask & bit() != 0 { SIG_HOLD } else { before }
 }
 
 /// POSIX `sigignore` (System V).

@@ -11,7 +11,7 @@ use handler::process::Source;
 
 use super::{call_real, fail, own_recording, real_functions};
 use crate::kernel::{self, Errno};
-use crate::sources::{self, SIGNAL};
+use crate::sources;
 use crate::symbols;
 
 real_functions! {
@@ -123,7 +123,7 @@ fn set(new: &libc::itimerval) -> Result<libc::itimerval, Errno> {
         if stopped {
             return Ok(before);
         }
-        let timer = sources::create_process_clock_timer(SIGNAL, chain::stand_in())?;
+        let timer = sources::create_process_clock_timer(libc::SIGPROF, chain::stand_in())?;
         STAND_IN.store(timer, Ordering::Relaxed);
     }
     sources::set_timer(STAND_IN.load(Ordering::Relaxed), &time)?;

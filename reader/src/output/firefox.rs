@@ -1,9 +1,10 @@
 //! The Firefox Profiler's "processed profile" format, version 60: the first one whose tables all threads
 //! share. Newer viewers bring it up to date themselves.
 //!
-//! The time axis is the CPU time of each thread, stack after stack: a profile in memory keeps no times of
-//! samples, so its size depends on the distinct stacks only. The document says so in its details.
+//! One row per sample, at its time since the recording began. What a sample stands for is its weight, in
+//! timer periods, and CPU time of its thread. Losses are markers over the span in which they were counted.
 
+mod lost;
 mod meta;
 mod tables;
 
@@ -12,10 +13,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use self::meta::{LostMarker, Meta};
+use self::lost::Markers;
+use self::meta::Meta;
 use self::tables::{Lib, Shared, Tables};
 use super::sampled_thread::{SampledThread, heaviest, sampled_threads};
-use crate::profile::Profile;
+use crate::profile::{Moment, Profile};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -51,47 +53,72 @@ struct Samples {
     stack: Vec<Option<u32>>,
     /// Milliseconds.
     time: Vec<f64>,
-    weight: Vec<u64>,
+    weight: Vec<u32>,
+    /// Nanoseconds.
+    #[serde(rename = "threadCPUDelta")]
+    thread_cpu_delta: Vec<u64>,
     weight_type: &'static str,
     length: usize,
 }
 
-#[derive(Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-struct Markers {
-    data: Vec<LostMarker>,
-    name: Vec<u32>,
-    start_time: Vec<f64>,
-    end_time: Vec<f64>,
-    phase: Vec<u32>,
-    category: Vec<u32>,
-    length: usize,
-}
-
-/// Writes a profile for the Firefox Profiler.
+/// Writes a profile with its timeline for the Firefox Profiler.
 pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let mut tables = Tables::new(profile);
     let sampled = sampled_threads(profile);
     let selected = heaviest(&sampled);
     let pids = pids(profile);
+    let axis = Axis::new(profile);
+    let mut moments = moments_by_thread(profile);
     let mut threads: Vec<Thread> = sampled
         .iter()
-        .map(|thread| convert(thread, pids[thread.thread().process as usize].clone(), &mut tables))
+        .map(|thread| {
+            let moments = moments.remove(&thread.number()).unwrap_or_default();
+            convert(thread, &moments, pids[thread.thread().process as usize].clone(), &axis, &mut tables)
+        })
         .collect();
     if threads.is_empty() {
         // The viewer needs one.
         threads.push(without_samples(profile));
     }
-    let end = end_of(&threads[selected].samples, sampled.get(selected));
-    threads[selected].markers = lost_markers(profile, end, &mut tables);
+    lost::mark(profile, &sampled, selected, &axis, &mut tables, &mut threads);
     let document = Document {
-        meta: Meta::new(profile, sampled.get(selected).map_or(0, SampledThread::period_ns), selected),
+        meta: Meta::new(profile, &axis, sampled.get(selected).map_or(0, SampledThread::period_ns), selected),
         libs: &tables.libs,
         shared: &tables.shared,
         threads,
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
+}
+
+/// The axis of time.
+struct Axis {
+    /// Where it begins: with the recording, or with a sample that is older (of a process that recorded before).
+    zero_ns: u64,
+    end_ns: u64,
+}
+
+impl Axis {
+    fn new(profile: &Profile) -> Self {
+        let (session, detail) = (&profile.session, &profile.stats.detail);
+        let first = profile.timeline.first().map_or(session.started_ns, |moment| moment.ns);
+        let last = profile.timeline.last().map_or(0, |moment| moment.ns);
+        let end_ns = last.max(session.started_ns.saturating_add(detail.duration_ns));
+        Axis { zero_ns: first.min(session.started_ns), end_ns }
+    }
+
+    /// Milliseconds since its beginning.
+    fn milliseconds(&self, ns: u64) -> f64 {
+        ns.saturating_sub(self.zero_ns) as f64 / 1e6
+    }
+}
+
+fn moments_by_thread(profile: &Profile) -> HashMap<u32, Vec<&Moment>> {
+    let mut threads: HashMap<u32, Vec<&Moment>> = HashMap::new();
+    for moment in profile.timeline.iter().filter(|moment| moment.weight > 0) {
+        threads.entry(moment.thread).or_default().push(moment);
+    }
+    threads
 }
 
 /// A text for each process, different ones for different images.
@@ -105,36 +132,34 @@ fn pids(profile: &Profile) -> Vec<String> {
     pids.collect()
 }
 
-fn convert(sampled: &SampledThread<'_>, pid: String, tables: &mut Tables<'_>) -> Thread {
+fn convert(
+    sampled: &SampledThread<'_>,
+    moments: &[&Moment],
+    pid: String,
+    axis: &Axis,
+    tables: &mut Tables<'_>,
+) -> Thread {
     let mut samples = Samples { weight_type: "samples", ..Samples::default() };
-    let mut before = 0;
-    for bucket in sampled.buckets() {
-        samples.stack.push(tables.stack(bucket.stack));
-        samples.time.push(milliseconds(sampled, before));
-        samples.weight.push(bucket.weight);
+    let period = sampled.period_ns();
+    for moment in moments {
+        samples.stack.push(tables.stack(moment.stack));
+        samples.time.push(axis.milliseconds(moment.ns));
+        samples.weight.push(moment.weight);
+        samples.thread_cpu_delta.push(u64::from(moment.weight).saturating_mul(period));
         samples.length += 1;
-        before += bucket.weight;
     }
     let (process, thread) = (sampled.process(), sampled.thread());
+    let first = moments.first().map_or(0.0, |moment| axis.milliseconds(moment.ns));
     Thread {
         name: sampled.name(),
         is_main_thread: thread.tid == process.info.pid,
         process_name: process.name(),
+        process_startup_time: axis.milliseconds(process.info.start_ns).min(first),
+        register_time: first,
         tid: thread.tid,
         samples,
         ..blank(pid)
     }
-}
-
-/// Milliseconds that a weight stands for.
-fn milliseconds(sampled: &SampledThread<'_>, weight: u64) -> f64 {
-    // Time must go on even if nobody knows how fast.
-    weight as f64 * sampled.period_ns().max(1) as f64 / 1e6
-}
-
-fn end_of(samples: &Samples, sampled: Option<&SampledThread<'_>>) -> f64 {
-    let total = samples.weight.iter().sum();
-    sampled.map_or(0.0, |sampled| milliseconds(sampled, total))
 }
 
 fn without_samples(profile: &Profile) -> Thread {
@@ -168,19 +193,4 @@ fn blank(pid: String) -> Thread {
         samples: Samples::default(),
         markers: Markers::default(),
     }
-}
-
-/// One marker for each cause of losses, over all the time: when they happened is not known.
-fn lost_markers(profile: &Profile, end: f64, tables: &mut Tables<'_>) -> Markers {
-    let mut markers = Markers::default();
-    for marker in meta::lost(profile) {
-        markers.data.push(marker);
-        markers.name.push(tables.text(meta::LOST));
-        markers.start_time.push(0.0);
-        markers.end_time.push(end);
-        markers.phase.push(meta::INTERVAL);
-        markers.category.push(tables::OTHER);
-        markers.length += 1;
-    }
-    markers
 }

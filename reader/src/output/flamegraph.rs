@@ -3,12 +3,15 @@
 use std::io::{self, Write};
 
 use inferno::flamegraph::color::{BasicPalette, Palette};
-use inferno::flamegraph::{self, Options};
+use inferno::flamegraph::{self, Direction, Options};
 
 use super::{Grouping, folded};
 use crate::profile::Profile;
 
-/// Writes the flame graph of a profile.
+/// Levels that a window shows. A browser opens a taller graph at its top, where only the deepest stacks reach.
+const WINDOW: usize = 50;
+
+/// Writes the flame graph of a profile: the roots below, or above if they would be out of sight below.
 pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let lines: Vec<String> = folded::fold(profile, grouping)
         .into_iter()
@@ -19,6 +22,9 @@ pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) 
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the profile has no samples to draw"));
     }
     let mut options = Options::default();
+    if lines.iter().any(|line| line.split(';').count() > WINDOW) {
+        options.direction = Direction::Inverted;
+    }
     options.title = title(profile);
     options.subtitle = Some(format!("{} samples, weight {}", profile.totals.samples, profile.totals.weight));
     options.count_name = "samples".into();

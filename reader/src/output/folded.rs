@@ -33,6 +33,9 @@ fn stack_text(profile: &Profile, stack: &crate::profile::Stack) -> String {
             text.push(';');
         }
         push_element(&mut text, profile.function_name(function));
+        if profile.is_kernel(function) {
+            text.push_str("_[k]");
+        }
     }
     text
 }

@@ -1,10 +1,11 @@
 //! JSON lines: one object per thread and distinct stack, with all that is known of each frame.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::profile::{Bucket, Profile, found_by_name};
+use crate::profile::{Bucket, Profile, Stack, found_by_name};
 use crate::symbolize::{base_name, hex};
 use unwind::End;
 
@@ -25,7 +26,7 @@ struct Line<'a> {
 
 /// A function in a stack. Inlined functions come before the one they are inlined into, with its address.
 #[derive(Serialize)]
-struct FrameObject<'a> {
+pub(crate) struct FrameObject<'a> {
     function: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
@@ -41,6 +42,22 @@ struct FrameObject<'a> {
     found_by: &'static str,
 }
 
+/// As a line of text: the function, then where it is.
+impl fmt::Display for FrameObject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.function)?;
+        match &self.module {
+            Some(module) => write!(f, "  {module}")?,
+            None => write!(f, "  {}", self.address)?,
+        }
+        if let Some(file) = self.file {
+            write!(f, "  {file}")?;
+            self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        }
+        if self.inlined { f.write_str("  (inlined)") } else { Ok(()) }
+    }
+}
+
 /// Writes a profile as JSON lines.
 pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for bucket in &profile.buckets {
@@ -50,10 +67,8 @@ pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
-    let stack = &profile.stacks[bucket.stack as usize];
-    let process = profile.process_of(bucket.thread);
-    let thread = &profile.threads[bucket.thread as usize];
+/// The functions of a stack, leaf first.
+pub(crate) fn frames<'a>(profile: &'a Profile, stack: &Stack) -> Vec<FrameObject<'a>> {
     let mut frames = Vec::new();
     for frame in profile.frames(stack) {
         let location = &profile.locations[frame.location as usize];
@@ -71,6 +86,13 @@ fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
             });
         }
     }
+    frames
+}
+
+fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
+    let stack = &profile.stacks[bucket.stack as usize];
+    let process = profile.process_of(bucket.thread);
+    let thread = &profile.threads[bucket.thread as usize];
     Line {
         process: process.name(),
         pid: process.info.pid,
@@ -79,6 +101,6 @@ fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
         samples: bucket.samples,
         weight: bucket.weight,
         end: End::from_number(stack.end).map_or("unknown", End::name),
-        frames,
+        frames: frames(profile, stack),
     }
 }

@@ -6,7 +6,9 @@
 mod firefox;
 mod flamegraph;
 mod folded;
-mod jsonl;
+pub(crate) mod jsonl;
+mod parquet;
+mod perf_data;
 mod pprof;
 mod sampled_thread;
 mod speedscope;
@@ -21,7 +23,8 @@ use std::str::FromStr;
 use anyhow::Context;
 
 use crate::profile::{self, Profile, Totals};
-use crate::symbolize::DebugDirectories;
+use crate::profile_file::ProfileError;
+use crate::symbolize::SymbolSources;
 
 /// Bytes written at once.
 const BUFFER: usize = 256 * 1024;
@@ -41,17 +44,23 @@ pub enum Format {
     Firefox,
     /// speedscope's JSON.
     Speedscope,
+    /// perf's own file.
+    Perf,
+    /// Apache Parquet, one row per function of a stack.
+    Parquet,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 6] = [
+    pub const ALL: [Format; 8] = [
         Format::Folded,
         Format::Flamegraph,
         Format::Jsonl,
         Format::Pprof,
         Format::Firefox,
         Format::Speedscope,
+        Format::Perf,
+        Format::Parquet,
     ];
 
     /// The name used on the command line.
@@ -63,6 +72,8 @@ impl Format {
             Format::Pprof => "pprof",
             Format::Firefox => "firefox",
             Format::Speedscope => "speedscope",
+            Format::Perf => "perf",
+            Format::Parquet => "parquet",
         }
     }
 
@@ -75,7 +86,11 @@ impl Format {
         if name.ends_with(".pb.gz") {
             return Some(Format::Pprof);
         }
+        if name == "perf.data" || name.ends_with(".perf.data") {
+            return Some(Format::Perf);
+        }
         match path.extension()?.to_str()? {
+            "parquet" => Some(Format::Parquet),
             "folded" | "collapsed" => Some(Format::Folded),
             "svg" => Some(Format::Flamegraph),
             "jsonl" | "ndjson" => Some(Format::Jsonl),
@@ -83,6 +98,40 @@ impl Format {
             "json" => Some(Format::Firefox),
             _ => None,
         }
+    }
+}
+
+/// A profile, read as far as a format needs it.
+enum Content {
+    Named(Box<Profile>),
+    /// perf looks up names itself.
+    Recorded(Box<perf_data::Recording>),
+}
+
+impl Content {
+    fn read(format: Format, profile: &Path, sources: &SymbolSources) -> Result<Content, ProfileError> {
+        let named = match format {
+            Format::Perf => return Ok(Content::Recorded(Box::new(perf_data::Recording::open(profile)?))),
+            Format::Firefox => profile::load_timed(profile, sources)?,
+            _ => profile::load(profile, sources)?,
+        };
+        Ok(Content::Named(Box::new(named)))
+    }
+
+    fn write(&self, format: Format, grouping: Grouping, out: &mut dyn Write) -> anyhow::Result<Totals> {
+        let mut out = BufWriter::with_capacity(BUFFER, out);
+        let totals = match self {
+            Content::Recorded(recording) => {
+                recording.write(&mut out)?;
+                recording.totals()
+            }
+            Content::Named(profile) => {
+                write(format, grouping, profile, &mut out)?;
+                profile.totals
+            }
+        };
+        out.flush()?;
+        Ok(totals)
     }
 }
 
@@ -114,7 +163,7 @@ pub enum Grouping {
 /// # Errors
 /// When the profile cannot be read or `out` cannot be written.
 pub fn export(format: Format, profile: &Path, out: &mut dyn Write) -> anyhow::Result<Totals> {
-    export_grouped(format, Grouping::None, profile, &DebugDirectories::default(), out)
+    export_grouped(format, Grouping::None, profile, &SymbolSources::default(), out)
 }
 
 /// Reads a profile file and writes it in another format.
@@ -125,14 +174,10 @@ pub fn export_grouped(
     format: Format,
     grouping: Grouping,
     profile: &Path,
-    directories: &DebugDirectories,
+    sources: &SymbolSources,
     out: &mut dyn Write,
 ) -> anyhow::Result<Totals> {
-    let profile = profile::load(profile, directories)?;
-    let mut out = BufWriter::with_capacity(BUFFER, out);
-    write(format, grouping, &profile, &mut out)?;
-    out.flush()?;
-    Ok(profile.totals)
+    Content::read(format, profile, sources)?.write(format, grouping, out)
 }
 
 /// Reads a profile file and writes it in another format to the file `out`, which is made only when the
@@ -144,26 +189,17 @@ pub fn export_file(
     format: Format,
     grouping: Grouping,
     profile: &Path,
-    directories: &DebugDirectories,
+    sources: &SymbolSources,
     out: &Path,
 ) -> anyhow::Result<Totals> {
-    let profile = profile::load(profile, directories)?;
+    let content = Content::read(format, profile, sources)?;
     let cannot = || format!("{}: cannot write it; choose another place with -o", out.display());
-    let mut file = BufWriter::with_capacity(BUFFER, File::create(out).with_context(cannot)?);
-    write(format, grouping, &profile, &mut file).with_context(cannot)?;
-    Ok(profile.totals)
+    let mut file = File::create(out).with_context(cannot)?;
+    content.write(format, grouping, &mut file).with_context(cannot)
 }
 
-/// Writes a profile in a format.
-///
-/// # Errors
-/// When `out` cannot be written.
-pub fn write(
-    format: Format,
-    grouping: Grouping,
-    profile: &Profile,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
+/// Writes a named profile in a format.
+fn write(format: Format, grouping: Grouping, profile: &Profile, out: &mut dyn Write) -> anyhow::Result<()> {
     match format {
         Format::Folded => folded::write(profile, grouping, out)?,
         Format::Flamegraph => flamegraph::write(profile, grouping, out)?,
@@ -171,8 +207,9 @@ pub fn write(
         Format::Pprof => pprof::write(profile, out)?,
         Format::Firefox => firefox::write(profile, out)?,
         Format::Speedscope => speedscope::write(profile, out)?,
+        Format::Parquet => parquet::write(profile, out)?,
+        Format::Perf => anyhow::bail!("perf's file is made from a recording, not from names"),
     }
-    out.flush()?;
     Ok(())
 }
 

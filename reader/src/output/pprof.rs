@@ -73,7 +73,7 @@ struct Writer<'a, W: Write> {
 /// Functions of pprof have a file; a mark has only a name.
 #[derive(PartialEq, Eq, Hash)]
 enum FunctionKey {
-    InFile(FunctionId, Option<NameId>),
+    InFile(FunctionId, NameId, Option<NameId>),
     Mark(u32),
 }
 
@@ -214,16 +214,17 @@ impl<W: Write> Writer<'_, W> {
                 .integer(2, location.binary.map_or(0, mapping_id))
                 .integer(3, location.address);
             for place in profile.places_of(number as u32) {
-                let key = FunctionKey::InFile(place.function, place.file);
+                let key = FunctionKey::InFile(place.function, place.linkage, place.file);
                 let file = place.file.map_or("", |file| profile.names.get(file));
-                let function = self.function(key, profile.function_name(place.function), file)?;
+                let names = [profile.function_name(place.function), profile.names.get(place.linkage)];
+                let function = self.function(key, names, file)?;
                 message.message(4, Message::default().integer(1, function).integer(2, u64::from(place.line)));
             }
             self.message.message(field::LOCATION, &message);
             self.flush()?;
         }
         for (place, mark) in std::mem::take(&mut self.marks).iter().enumerate() {
-            let function = self.function(FunctionKey::Mark(place as u32), mark, "")?;
+            let function = self.function(FunctionKey::Mark(place as u32), [mark, mark], "")?;
             let mut message = Message::default();
             message
                 .integer(1, location_id(profile.locations.len() + place))
@@ -234,17 +235,16 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// The number of a function, which is written if it is new.
-    fn function(&mut self, key: FunctionKey, name: &str, file: &str) -> io::Result<u64> {
+    /// The number of a function, which is written if it is new; its names are the readable one and the linker's.
+    fn function(&mut self, key: FunctionKey, [name, linkage]: [&str; 2], file: &str) -> io::Result<u64> {
         if let Some(&id) = self.functions.get(&key) {
             return Ok(id);
         }
         let id = self.functions.len() as u64 + 1;
         self.functions.insert(key, id);
-        let (name, file) = (self.text(name), self.text(file));
+        let (name, linkage, file) = (self.text(name), self.text(linkage), self.text(file));
         let mut function = Message::default();
-        // The profile keeps the readable name only, which thus is the system's as well.
-        function.integer(1, id).integer(2, name).integer(3, name).integer(4, file);
+        function.integer(1, id).integer(2, name).integer(3, linkage).integer(4, file);
         self.message.message(field::FUNCTION, &function);
         self.flush()?;
         Ok(id)

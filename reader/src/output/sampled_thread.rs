@@ -42,7 +42,8 @@ impl<'a> SampledThread<'a> {
         self.buckets.iter().map(|bucket| bucket.weight).sum()
     }
 
-    fn number(&self) -> u32 {
+    /// Place in the profile's threads.
+    pub(super) fn number(&self) -> u32 {
         self.buckets[0].thread
     }
 

@@ -7,7 +7,7 @@ fn loaded(test: &str) -> Profile {
     let directory = fixture::directory(test);
     let file = directory.join("p.data");
     fixture::write(&file, &fixture::events(&directory));
-    let profile = profile::load(&file, &DebugDirectories(Vec::new())).unwrap();
+    let profile = profile::load(&file, &SymbolSources::none()).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     profile
 }
@@ -74,6 +74,18 @@ fn flame_graph_shows_every_function() {
 }
 
 #[test]
+fn pprof_has_the_names_of_the_linker() {
+    let mut out = Vec::new();
+    write(Format::Pprof, Grouping::None, &loaded("pprof"), &mut out).unwrap();
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*out), &mut bytes).unwrap();
+    for name in ["app::parse", "_ZN3app5parse17h0123456789abcdefE", "space::foo(int)", "_ZN5space3fooEi"] {
+        let found = bytes.windows(name.len()).any(|window| window == name.as_bytes());
+        assert!(found, "{name} is missing");
+    }
+}
+
+#[test]
 fn formats_by_name_and_extension() {
     for format in Format::ALL {
         assert_eq!(format.name().parse(), Ok(format));
@@ -82,4 +94,59 @@ fn formats_by_name_and_extension() {
     assert_eq!(Format::from_path(Path::new("a.folded")), Some(Format::Folded));
     assert_eq!(Format::from_path(Path::new("selfwind.data")), None);
     assert!("svgg".parse::<Format>().unwrap_err().contains("folded, flamegraph, jsonl"));
+}
+
+/// Damage under a right checksum, as a broken or malicious recorder would write it: every event that can be read
+/// goes through everything that follows, and whatever comes out, nothing panics.
+#[test]
+fn no_profile_breaks_an_output() {
+    let directory = fixture::directory("broken");
+    let file = directory.join("p.data");
+    fixture::write(&file, &fixture::events(&directory));
+    let intact = std::fs::read(&file).unwrap();
+    let (head, payload) = intact.split_at(16 + 12);
+    let long = std::env::var_os("SELFWIND_LONG").is_some();
+    let rounds = if long { 20_000 } else { 300 };
+    let mut random = 0x5eed_0bad_cafe_f00d_u64;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) as usize % below
+    };
+    let sources = SymbolSources::none();
+    let (mut whole, mut partial) = (0, 0);
+    for round in 0..rounds {
+        let mut payload = payload.to_vec();
+        for _ in 0..1 + next(3) {
+            let at = next(payload.len());
+            match next(3) {
+                0 => payload[at] = next(256) as u8,
+                1 => payload[at] ^= 1 << next(8),
+                _ => payload[at] = [0, 1, 0x7f, 0x80, 0xff][next(5)],
+            }
+        }
+        let mut bytes = head[..16].to_vec();
+        bytes.extend_from_slice(&head[16..24]);
+        let checksum = crc32fast::hash(&[&head[16..24], &payload].concat());
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        std::fs::write(&file, bytes).unwrap();
+        for format in Format::ALL {
+            match export_grouped(format, Grouping::None, &file, &sources, &mut std::io::sink()) {
+                Ok(_) => whole += 1,
+                // One line that names the file or the cause.
+                Err(error) => {
+                    partial += 1;
+                    assert!(
+                        !format!("{error:#}").contains('\n'),
+                        "round {round}, {}: {error:#}",
+                        format.name()
+                    );
+                }
+            }
+        }
+    }
+    assert!(whole > rounds && partial > 0, "{whole} whole, {partial} not");
+    std::fs::remove_dir_all(&directory).unwrap();
 }

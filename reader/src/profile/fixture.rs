@@ -7,10 +7,13 @@ use object::write::{Object, Symbol, SymbolSection};
 use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
 use unwind::{End, FoundBy, Frame};
 
+use super::{Profile, load};
+
 use crate::profile_file::{
     Counters, Event, ModuleGone, ModuleInfo, ProcessEnd, ProcessFate, ProcessInfo, ProfileWriter, Sample,
     SessionInfo, ThreadInfo,
 };
+use crate::symbolize::SymbolSources;
 
 /// Functions of the program, 0x100 bytes each, from address 0x100.
 const APP: [&str; 5] =
@@ -165,4 +168,14 @@ pub(crate) fn write(path: &Path, events: &[Event]) {
         writer.push(event).unwrap();
     }
     writer.finish().unwrap();
+}
+
+/// The profile of [`events`], read from a file that is gone again.
+pub(crate) fn loaded(test: &str) -> Profile {
+    let directory = directory(test);
+    let file = directory.join("p.data");
+    write(&file, &events(&directory));
+    let profile = load(&file, &SymbolSources::none()).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    profile
 }

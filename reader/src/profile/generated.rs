@@ -1,51 +1,127 @@
 //! Generated code: addresses outside all modules, named by the process itself.
+//!
+//! The names are in the profile, each function a mapping in the history of its process. A profile whose
+//! recorder could not read them may still meet the map that the process left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use super::{Binary, Process, Profile};
-use crate::symbolize::{Origin, PerfMap};
+use crate::mappings::{History, Mapping};
+use crate::profile_file::{GeneratedCode, GeneratedFunction};
+use crate::symbolize::{NameFile, Origin, perf_map_path};
 
-/// The maps of generated code, read for processes that ran any.
+/// Numbers of generated functions among the mappings of a process go down from here, those of modules up from 0.
+const NUMBERS: u32 = u32::MAX;
+/// Addresses of programs are below this power of two. What is above tells the functions apart that took each
+/// other's place.
+const SPACE: u32 = 47;
+/// Most functions at a place that are told apart.
+const MOST_TURNS: u64 = 1 << (63 - SPACE);
+
+/// Generated functions by the address that stands for theirs.
 #[derive(Debug, Default)]
 pub(super) struct Generated {
-    /// By place of the process: the binary that stands for its map, if it has one.
-    binaries: HashMap<u32, Option<u32>>,
-    /// By that binary.
-    maps: HashMap<u32, PerfMap>,
+    /// By binary, and in it by first address: address behind and name.
+    functions: HashMap<u32, BTreeMap<u64, (u64, String)>>,
+    /// By place of the process.
+    told: HashMap<u32, Told>,
+    /// By place of the process: the binary that stands for the map it left, if there is one.
+    left: HashMap<u32, Option<u32>>,
+}
+
+/// What a process told of its code.
+#[derive(Debug, Default)]
+struct Told {
+    /// The binary that stands for each file.
+    binaries: HashMap<PathBuf, u32>,
+    /// First address and address behind of all functions, where each place has only its first one.
+    places: BTreeMap<u64, u64>,
+    functions: u32,
+    turns: u64,
+}
+
+impl Told {
+    /// 0 for the first function at a place.
+    fn turn(&mut self, start: u64, end: u64) -> u64 {
+        let before = self.places.range(..end).next_back();
+        if before.is_some_and(|(_, &behind)| behind > start) {
+            self.turns = (self.turns + 1).min(MOST_TURNS - 1);
+            return self.turns;
+        }
+        self.places.insert(start, end);
+        0
+    }
+}
+
+fn stand_in(profile: &mut Profile, path: PathBuf) -> u32 {
+    let origin = Some(Origin::PerfMap);
+    profile.binaries.push(Binary { path, build_id: Vec::new(), origin, read: true });
+    profile.binaries.len() as u32 - 1
 }
 
 impl Generated {
-    /// The binary that stands for the generated code of a process.
+    /// Takes in functions of a process that are told in the profile.
+    pub(super) fn learn(
+        &mut self,
+        profile: &mut Profile,
+        process: u32,
+        history: &mut History,
+        code: GeneratedCode,
+    ) {
+        let told = self.told.entry(process).or_default();
+        let GeneratedCode { source, functions, .. } = code;
+        let binary =
+            *told.binaries.entry(source).or_insert_with_key(|path| stand_in(profile, path.to_owned()));
+        for GeneratedFunction { since_ns, start, len, name } in functions {
+            let end = start.saturating_add(len);
+            if end >> SPACE != 0 || len == 0 {
+                continue;
+            }
+            let turn = told.turn(start, end) << SPACE;
+            let bias = 0u64.wrapping_sub(turn);
+            history.map(NUMBERS - told.functions, since_ns, Mapping { start, end, bias, binary });
+            told.functions = (told.functions + 1).min(NUMBERS / 2);
+            self.functions.entry(binary).or_default().insert(start + turn, (end + turn, name));
+        }
+    }
+
+    /// The binary that stands for the generated code of a process that told nothing of it.
     pub(super) fn binary(&mut self, profile: &mut Profile, process: u32) -> Option<u32> {
-        if let Some(&known) = self.binaries.get(&process) {
+        if self.told.contains_key(&process) {
+            return None;
+        }
+        if let Some(&known) = self.left.get(&process) {
             return known;
         }
-        let binary = read(profile, process).map(|(path, map)| {
-            let binary = profile.binaries.len() as u32;
-            profile.binaries.push(Binary { path, build_id: Vec::new(), origin: Some(Origin::PerfMap) });
-            self.maps.insert(binary, map);
+        let binary = read(profile, process).map(|(path, functions)| {
+            let binary = stand_in(profile, path);
+            let by_address = self.functions.entry(binary).or_default();
+            // Of functions at the same place the later one counts.
+            for GeneratedFunction { start, len, name, .. } in functions {
+                by_address.insert(start, (start.saturating_add(len), name));
+            }
             binary
         });
-        self.binaries.insert(process, binary);
+        self.left.insert(process, binary);
         binary
     }
 
     /// The generated function at an address.
     pub(super) fn find(&self, binary: u32, address: u64) -> Option<&str> {
-        self.maps.get(&binary)?.find(address)
+        let (_, (end, name)) = self.functions.get(&binary)?.range(..=address).next_back()?;
+        (address < *end).then_some(name)
     }
 }
 
-/// Reads the map of a process.
-fn read(profile: &Profile, process: u32) -> Option<(std::path::PathBuf, PerfMap)> {
+/// Reads the map that a process left.
+fn read(profile: &Profile, process: u32) -> Option<(PathBuf, Vec<GeneratedFunction>)> {
     let Profile { session, processes, .. } = profile;
     let Process { info } = &processes[process as usize];
     if session.started_realtime_ns == 0 || info.pid == 0 {
         return None; // without a time, a map cannot be told from that of an earlier process
     }
-    let after = (info.start_ns as i64).saturating_sub(session.started_ns as i64);
-    let since = (session.started_realtime_ns as i64).saturating_add(after) / 1_000_000_000;
-    let path = PerfMap::path(info.pid);
-    let map = PerfMap::read(&path, info.uid, since).ok()?;
-    Some((path, map))
+    let path = perf_map_path(info.pid);
+    let file = NameFile::open(&path, info.uid, session.realtime_seconds(info.start_ns)).ok()?;
+    Some((path, file.perf_map(|_, _| true).ok()?))
 }

@@ -4,51 +4,51 @@
 //! samples that need them, then for the samples.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 
 use super::generated::Generated;
+use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::Resolver;
 use super::stacks::{Interned, RawStack, WordMap};
+use super::timeline::{LossFinder, Moment};
 use super::{Binary, Bucket, Process, Profile, Thread, truncation_mark};
 use crate::mappings::{History, Mapping, Replay};
 use crate::profile_file::{
     Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
 };
 use crate::stats::Tally;
-use crate::symbolize::DebugDirectories;
+use crate::symbolize::SymbolSources;
 
 /// Reads and names a profile file.
 ///
 /// # Errors
 /// When the file cannot be read or is damaged; a file that ends early is read as far as it goes, with a note.
-pub fn load(path: &Path, directories: &DebugDirectories) -> Result<Profile, ProfileError> {
-    let mut loader = Loader::default();
-    let mut tally = Tally::default();
-    let mut events = ProfileReader::open(path)?;
-    for event in &mut events {
-        let event = event?;
-        tally.add(&event);
-        loader.learn(event);
-    }
-    loader.profile.stats = tally.finish(events.bytes());
-    if let Some(note) = events.tail().and_then(tail_note) {
-        loader.profile.notes.push(note);
-    }
-    loader.seal();
-    count(&mut loader, ProfileReader::open(path)?)?;
-    Ok(loader.finish(directories))
+pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
+    Loader::default().load(path, sources)
 }
 
-/// Takes in all samples.
-fn count(loader: &mut Loader, events: ProfileReader<File>) -> Result<(), ProfileError> {
-    for event in events {
-        if let Event::Sample(sample) = event? {
+/// The same, with every sample at its time: [`Profile::timeline`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
+    Loader { moments: Some(Vec::new()), ..Loader::default() }.load(path, sources)
+}
+
+/// Names what `events` tell, in whatever order.
+pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
+    let mut loader = Loader::default();
+    let (samples, others): (Vec<_>, Vec<_>) =
+        events.into_iter().partition(|event| matches!(event, Event::Sample(_)));
+    others.into_iter().for_each(|event| loader.learn(event));
+    loader.seal();
+    for event in samples {
+        if let Event::Sample(sample) = event {
             loader.count(&sample);
         }
     }
-    Ok(())
+    loader.finish(sources)
 }
 
 /// What to tell of a file that does not end in order.
@@ -71,15 +71,40 @@ pub(super) struct Loader {
     /// Mapping history by place of the process.
     histories: Vec<History>,
     binaries: HashMap<BinaryKey, u32>,
+    generated: Generated,
     /// Place of each thread by process place, thread id and sequence number.
     threads: WordMap<(u32, u32, u32), u32>,
     raw: Interned,
     /// Samples and weight by thread and raw stack.
     counted: WordMap<(u32, u32), (u64, u64)>,
+    /// Samples at their times, with the numbers of raw stacks.
+    moments: Option<Vec<Moment>>,
+    kernel: KernelNames,
     scratch: Vec<u64>,
 }
 
 impl Loader {
+    fn load(mut self, path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
+        let mut tally = Tally::default();
+        let mut losses = LossFinder::default();
+        let mut events = ProfileReader::open(path)?.without_frames();
+        for event in &mut events {
+            let event = event?;
+            tally.add(&event);
+            losses.learn(&event, &mut self.profile.losses);
+            self.learn(event);
+        }
+        self.profile.stats = tally.finish(events.bytes());
+        self.profile.notes.extend(events.tail().and_then(tail_note));
+        self.seal();
+        for event in ProfileReader::open(path)? {
+            if let Event::Sample(sample) = event? {
+                self.count(&sample);
+            }
+        }
+        Ok(self.finish(sources))
+    }
+
     /// First reading: everything but samples.
     pub(super) fn learn(&mut self, event: Event) {
         match event {
@@ -94,7 +119,13 @@ impl Loader {
                 self.thread_name(process, tid, seq, name)
             }
             Event::ThreadName(named) => self.thread_name(named.process, named.tid, named.seq, named.name),
-            Event::Sample(_) | Event::ThreadEnd(_) => {}
+            Event::Generated(code) => {
+                let process = self.process(code.process);
+                let history = &mut self.histories[process as usize];
+                self.generated.learn(&mut self.profile, process, history, code);
+            }
+            Event::KernelSymbol(symbol) => self.kernel.add(symbol),
+            Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) => {}
             Event::Counters(_) | Event::ProcessEnd(_) | Event::End(_) => {}
         }
     }
@@ -126,7 +157,7 @@ impl Loader {
         let binary = *self.binaries.entry((module.build_id.clone(), path)).or_insert(next);
         if binary == next {
             let ModuleInfo { path, build_id, .. } = module;
-            self.profile.binaries.push(Binary { path, build_id, origin: None });
+            self.profile.binaries.push(Binary { path, build_id, origin: None, read: false });
         }
         let mapping = Mapping { start: module.start, end: module.end, bias: module.bias, binary };
         self.histories[process as usize].map(module.module, module.loaded_ns, mapping);
@@ -159,22 +190,32 @@ impl Loader {
         let thread = self.thread(sample.process, sample.tid, sample.thread_seq);
         let process = self.profile.threads[thread as usize].process;
         let epoch = self.histories[process as usize].epoch(sample.ns);
-        RawStack { process, epoch, end: sample.end, frames: &sample.frames }.encode(&mut self.scratch);
-        let (stack, _) = self.raw.intern(&self.scratch);
-        let (samples, weight) = self.counted.entry((thread, stack)).or_default();
-        *samples += 1;
-        *weight += u64::from(sample.weight);
+        for (ns, part, kernel) in sample.parts() {
+            let stack = RawStack { process, epoch, end: sample.end, kernel, frames: &sample.frames };
+            stack.encode(&mut self.scratch);
+            let (stack, _) = self.raw.intern(&self.scratch);
+            let (samples, weight) = self.counted.entry((thread, stack)).or_default();
+            *samples += 1;
+            *weight += u64::from(part);
+            if let Some(moments) = &mut self.moments {
+                moments.push(Moment { ns, thread, stack, weight: part });
+            }
+        }
     }
 
     /// Resolves, names and sums up.
-    pub(super) fn finish(mut self, directories: &DebugDirectories) -> Profile {
+    pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
         let raw = std::mem::take(&mut self.raw).into_list();
-        let mut generated = Generated::default();
+        let mut generated = std::mem::take(&mut self.generated);
         let stacks = self.resolve(&raw, &mut generated);
         drop(raw);
-        naming::name(&mut self.profile, &generated, directories);
+        naming::name(&mut self.profile, &generated, &self.kernel, sources);
         self.merge(&stacks);
         sum(&mut self.profile);
+        // The first reading leaves frames out.
+        let Profile { stats, totals, .. } = &mut self.profile;
+        let mean = totals.frames as f64 / totals.samples.max(1) as f64;
+        stats.detail.frames_per_sample = (mean * 10.0).round() / 10.0;
         self.profile
     }
 
@@ -193,13 +234,18 @@ impl Loader {
             }
             let Some((_, replay)) = &mut replay else { continue };
             replay.advance(stack.epoch);
-            places[number as usize] = resolver.stack(&mut self.profile, &stack, replay, generated);
+            places[number as usize] =
+                resolver.stack(&mut self.profile, &stack, replay, generated, &mut self.kernel);
         }
         places
     }
 
     /// Moves the counts from raw stacks to stacks.
     fn merge(&mut self, stacks: &[u32]) {
+        let mut timeline = self.moments.take().unwrap_or_default();
+        timeline.iter_mut().for_each(|moment| moment.stack = stacks[moment.stack as usize]);
+        timeline.sort_by_key(|moment| moment.ns);
+        self.profile.timeline = timeline;
         let mut merged: WordMap<(u32, u32), (u64, u64)> = WordMap::default();
         for ((thread, raw), (samples, weight)) in self.counted.drain() {
             let bucket = merged.entry((thread, stacks[raw as usize])).or_default();

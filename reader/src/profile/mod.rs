@@ -5,11 +5,12 @@
 //! output has that total.
 
 mod generated;
+mod kernel;
 mod load;
 mod naming;
 mod resolve;
 mod stacks;
-pub mod tree;
+mod timeline;
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -21,10 +22,12 @@ use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
-pub use load::load;
+pub use load::{load, load_timed, of_events};
+pub(crate) use timeline::LossFinder;
+pub use timeline::{Loss, Moment};
 
 use crate::names::{NameId, Names};
-use crate::profile_file::{ProcessInfo, SessionInfo};
+use crate::profile_file::{NO_ANSWER, ProcessInfo, SessionInfo};
 use crate::stats::Stats;
 use crate::symbolize::{Origin, base_name};
 
@@ -46,6 +49,8 @@ pub struct Function {
 pub struct Place {
     /// The function.
     pub function: FunctionId,
+    /// Its name for the linker; the readable one where there is no other.
+    pub linkage: NameId,
     /// Source file.
     pub file: Option<NameId>,
     /// Source line, 0 if unknown.
@@ -74,6 +79,8 @@ pub struct Binary {
     pub build_id: Vec<u8>,
     /// Where its names come from; none if it was not hit.
     pub origin: Option<Origin>,
+    /// Its files were read for its names; otherwise all of them were known from an earlier time.
+    pub read: bool,
 }
 
 /// A process image.
@@ -171,6 +178,8 @@ pub struct Profile {
     pub threads: Vec<Thread>,
     /// Binaries in the order of their first record.
     pub binaries: Vec<Binary>,
+    /// Places in [`Profile::binaries`] of the kernel and its modules.
+    pub kernel_binaries: Vec<u32>,
     /// Functions.
     pub functions: Vec<Function>,
     /// Functions at places in the source.
@@ -182,6 +191,10 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// Samples by thread and stack.
     pub buckets: Vec<Bucket>,
+    /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
+    pub timeline: Vec<Moment>,
+    /// When samples were lost, as far as that is known.
+    pub losses: Vec<Loss>,
     /// What the buckets add up to.
     pub totals: Totals,
     /// The numbers of the file: losses, threads, processes.
@@ -205,10 +218,16 @@ impl Profile {
     /// The functions of a stack from the root to the leaf, inlined ones included. The first is a mark like
     /// `[truncated: no-cfi]` if the stack does not reach its root.
     pub fn functions_from_root(&self, stack: &Stack) -> impl Iterator<Item = FunctionId> + '_ {
-        let mark = self.truncated.iter().find(|&&(end, _)| end == stack.end).map(|&(_, function)| function);
+        let mark = self.truncation_function(stack.end);
         let frames = self.frames(stack).iter().rev();
         mark.into_iter()
             .chain(frames.flat_map(|frame| self.places_of(frame.location).iter().rev().map(|p| p.function)))
+    }
+
+    /// The mark shown at the root of the stacks that ended for this reason; none if they are complete or there
+    /// are none.
+    pub fn truncation_function(&self, end: u8) -> Option<FunctionId> {
+        self.truncated.iter().find(|&&(reason, _)| reason == end).map(|&(_, function)| function)
     }
 
     /// The name of a function.
@@ -222,6 +241,12 @@ impl Profile {
         binary.map(|binary| base_name(&self.binaries[binary as usize].path)).unwrap_or_default()
     }
 
+    /// True for a function of the kernel.
+    pub fn is_kernel(&self, function: FunctionId) -> bool {
+        let binary = self.functions[function.0 as usize].binary;
+        binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
+    }
+
     /// The process of a thread.
     pub fn process_of(&self, thread: u32) -> &Process {
         &self.processes[self.threads[thread as usize].process as usize]
@@ -231,6 +256,7 @@ impl Profile {
 /// The mark shown at the root of a stack that ended for this reason; none if it is complete.
 pub fn truncation_mark(end: u8) -> Option<String> {
     match End::from_number(end) {
+        None if end == NO_ANSWER => Some("[truncated: no-answer]".into()),
         Some(end) if end.is_complete() => None,
         Some(end) => Some(format!("[truncated: {}]", end.name())),
         None => Some(format!("[truncated: reason {end}]")),
@@ -239,6 +265,9 @@ pub fn truncation_mark(end: u8) -> Option<String> {
 
 /// How a frame was found, as named in outputs.
 pub fn found_by_name(found_by: u8) -> &'static str {
+    if found_by == kernel::KERNEL {
+        return "kernel";
+    }
     match Frame::from_bits(u64::from(found_by) << 62).found_by() {
         unwind::FoundBy::Cfi => "cfi",
         unwind::FoundBy::FramePointer => "frame-pointer",

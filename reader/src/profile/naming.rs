@@ -3,15 +3,21 @@
 use std::collections::HashMap;
 
 use super::generated::Generated;
+use super::kernel::KernelNames;
 use super::{Binary, Function, FunctionId, Location, Place, Profile, truncation_mark};
 use crate::names::{NameId, Names};
-use crate::symbolize::{self, DebugDirectories, Line, Origin, Request, Symbols, hex};
+use crate::symbolize::{self, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
 
 /// Code outside all modules, as perf names it.
 const UNKNOWN: &str = "[unknown]";
 
 /// Names all locations.
-pub(super) fn name(profile: &mut Profile, generated: &Generated, directories: &DebugDirectories) {
+pub(super) fn name(
+    profile: &mut Profile,
+    generated: &Generated,
+    kernel: &KernelNames,
+    sources: &SymbolSources,
+) {
     let mut by_binary: Vec<Vec<(u64, u32)>> = vec![Vec::new(); profile.binaries.len()];
     let mut functions = Functions::default();
     for place in 0..profile.locations.len() {
@@ -21,12 +27,16 @@ pub(super) fn name(profile: &mut Profile, generated: &Generated, directories: &D
                 by_binary[binary as usize].push((address, place as u32));
             }
             _ => {
-                let known = binary.and_then(|binary| generated.find(binary, address));
+                let in_kernel = binary.is_some_and(|binary| profile.kernel_binaries.contains(&binary));
+                let known = match binary {
+                    _ if in_kernel => kernel.find(address),
+                    binary => binary.and_then(|binary| generated.find(binary, address)),
+                };
                 let name = profile.names.intern(known.unwrap_or(UNKNOWN));
-                let binary = binary.filter(|_| known.is_some());
+                let binary = binary.filter(|_| in_kernel || known.is_some());
                 let function = functions.intern(profile, Function { name, binary });
                 let first = profile.places.len() as u32;
-                profile.places.push(Place { function, file: None, line: 0, inlined: false });
+                profile.places.push(Place { function, linkage: name, file: None, line: 0, inlined: false });
                 profile.locations[place].places = first..first + 1;
             }
         }
@@ -39,7 +49,12 @@ pub(super) fn name(profile: &mut Profile, generated: &Generated, directories: &D
         requests.push(Request { path, build_id, addresses: addresses.iter().map(|&(a, _)| a).collect() });
         hit.push((binary, addresses));
     }
-    let answers = symbolize::symbolize(&requests, directories);
+    if !requests.is_empty()
+        && let Some(problem) = sources.debuginfod.as_ref().and_then(Debuginfod::problem)
+    {
+        profile.notes.push(problem);
+    }
+    let answers = symbolize::symbolize(&requests, sources);
     for ((binary, addresses), symbols) in hit.into_iter().zip(answers) {
         adopt(profile, &mut functions, binary, &addresses, symbols);
     }
@@ -84,7 +99,8 @@ fn adopt(
         let name = rename(&mut profile.names, line.function);
         let file = line.file.map(|file| rename(&mut profile.names, file));
         let function = functions.intern(profile, Function { name, binary: Some(binary as u32) });
-        profile.places.push(place(line, function, file));
+        let linkage = rename(&mut profile.names, line.linkage);
+        profile.places.push(Place { function, linkage, file, line: line.line, inlined: line.inlined });
     }
     for (&(_, location), range) in addresses.iter().zip(&symbols.ranges) {
         profile.locations[location as usize].places = first + range.start..first + range.end;
@@ -99,10 +115,6 @@ fn adopt(
         Origin::Unreadable(why) => profile.notes.push(format!("{path}: {why}; shown as module+0xoffset")),
         Origin::Dwarf(_) | Origin::Symbols | Origin::Stripped | Origin::PerfMap => {}
     }
+    profile.binaries[binary].read = symbols.read;
     profile.binaries[binary].origin = Some(symbols.origin);
-}
-
-/// A line from symbolization with the names and functions of the profile.
-fn place(line: &Line, function: FunctionId, file: Option<NameId>) -> Place {
-    Place { function, file, line: line.line, inlined: line.inlined }
 }

@@ -3,6 +3,7 @@
 use unwind::Frame;
 
 use super::generated::Generated;
+use super::kernel::{KERNEL, KernelNames};
 use super::stacks::{Interned, RawStack, WordMap};
 use super::{Location, Profile, Stack, StackFrame};
 use crate::mappings::Replay;
@@ -23,10 +24,15 @@ impl Resolver {
         stack: &RawStack<'_>,
         replay: &Replay<'_>,
         generated: &mut Generated,
+        kernel: &mut KernelNames,
     ) -> u32 {
         self.words.clear();
         self.words.push(u64::from(stack.end));
         let first = profile.frames.len();
+        for &address in stack.kernel {
+            let binary = kernel.binary(profile, address);
+            self.push(profile, Some(binary), address, KERNEL);
+        }
         for &word in stack.frames {
             let frame = Frame::from_bits(word);
             let address = frame.lookup_address();
@@ -34,10 +40,7 @@ impl Resolver {
                 Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
                 None => (generated.binary(profile, stack.process), address),
             };
-            let location = self.location(profile, binary, address);
-            let found_by = frame.found_by() as u8;
-            self.words.push(u64::from(location) << 8 | u64::from(found_by));
-            profile.frames.push(StackFrame { location, found_by });
+            self.push(profile, binary, address, frame.found_by() as u8);
         }
         let (number, new) = self.stacks.intern(&self.words);
         if new {
@@ -47,6 +50,12 @@ impl Resolver {
             profile.frames.truncate(first);
         }
         number
+    }
+
+    fn push(&mut self, profile: &mut Profile, binary: Option<u32>, address: u64, found_by: u8) {
+        let location = self.location(profile, binary, address);
+        self.words.push(u64::from(location) << 8 | u64::from(found_by));
+        profile.frames.push(StackFrame { location, found_by });
     }
 
     fn location(&mut self, profile: &mut Profile, binary: Option<u32>, address: u64) -> u32 {

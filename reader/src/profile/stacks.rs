@@ -68,7 +68,7 @@ impl Interned {
     }
 }
 
-/// A raw stack: process, mapping epoch and end, then the frame words, leaf first.
+/// A raw stack: process, mapping epoch and end, then the addresses in the kernel and the frame words, leaf first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawStack<'a> {
     /// Place in the profile's processes.
@@ -77,6 +77,8 @@ pub(super) struct RawStack<'a> {
     pub(super) epoch: u32,
     /// Why the walk ended.
     pub(super) end: u8,
+    /// Addresses in the kernel.
+    pub(super) kernel: &'a [u64],
     /// Frame words.
     pub(super) frames: &'a [u64],
 }
@@ -85,13 +87,25 @@ impl<'a> RawStack<'a> {
     /// Writes the stack as words.
     pub(super) fn encode(&self, words: &mut Vec<u64>) {
         words.clear();
-        words.extend([u64::from(self.process) << 32 | u64::from(self.epoch), u64::from(self.end)]);
+        let kernel = self.kernel.len() as u64;
+        words.extend([
+            u64::from(self.process) << 32 | u64::from(self.epoch),
+            u64::from(self.end) | kernel << 8,
+        ]);
+        words.extend_from_slice(self.kernel);
         words.extend_from_slice(self.frames);
     }
 
     /// Reads what [`RawStack::encode`] wrote.
     pub(super) fn decode(words: &'a [u64]) -> Self {
-        let (head, frames) = words.split_at(2);
-        RawStack { process: (head[0] >> 32) as u32, epoch: head[0] as u32, end: head[1] as u8, frames }
+        let (head, rest) = words.split_at(2);
+        let (kernel, frames) = rest.split_at((head[1] >> 8) as usize);
+        RawStack {
+            process: (head[0] >> 32) as u32,
+            epoch: head[0] as u32,
+            end: head[1] as u8,
+            kernel,
+            frames,
+        }
     }
 }

@@ -1,19 +1,9 @@
 //! Aggregation: weights, trees, threads and processes, on a made-up profile.
 
 use super::fixture;
-use super::tree::{CallTree, Direction, function_weights};
 use super::*;
-use crate::profile_file::{Event, Sample};
-use crate::symbolize::DebugDirectories;
-
-fn loaded(test: &str) -> Profile {
-    let directory = fixture::directory(test);
-    let file = directory.join("p.data");
-    fixture::write(&file, &fixture::events(&directory));
-    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
-    std::fs::remove_dir_all(&directory).unwrap();
-    profile
-}
+use crate::profile_file::{Event, GeneratedCode, GeneratedFunction, Sample};
+use crate::symbolize::SymbolSources;
 
 /// Every stack as `root;...;leaf`, with its weight by thread id.
 fn stacks(profile: &Profile) -> Vec<(u32, String, u64)> {
@@ -33,7 +23,7 @@ fn stacks(profile: &Profile) -> Vec<(u32, String, u64)> {
 
 #[test]
 fn stacks_are_named_at_their_time_and_summed_by_thread() {
-    let profile = loaded("stacks");
+    let profile = fixture::loaded("stacks");
     let expected = [
         (100, "_start;main;[unknown]", 1),
         (100, "_start;main;app::parse", 5),
@@ -55,30 +45,6 @@ fn stacks_are_named_at_their_time_and_summed_by_thread() {
 }
 
 #[test]
-fn weights_of_functions_and_trees_add_up() {
-    let profile = loaded("weights");
-    let weights = function_weights(&profile);
-    let of = |name: &str| {
-        let found = weights.iter().filter(|w| profile.function_name(w.function) == name);
-        found.fold((0, 0), |sum, w| (sum.0 + w.own, sum.1 + w.total))
-    };
-    assert_eq!(of("app::parse"), (7, 12));
-    assert_eq!(of("main"), (0, 17));
-    assert_eq!(of("worker;loop"), (1, 4), "a recursive function counts once per stack");
-    assert_eq!(weights.iter().map(|w| w.own).sum::<u64>(), profile.totals.weight);
-    for (direction, grouped) in
-        [(Direction::Callees, false), (Direction::Callers, false), (Direction::Callees, true)]
-    {
-        let tree = CallTree::new(&profile, direction, grouped);
-        assert_eq!(tree.nodes[0].total, profile.totals.weight);
-        for node in &tree.nodes {
-            let below: u64 = node.children.iter().map(|&child| tree.nodes[child as usize].total).sum();
-            assert_eq!(node.total, node.own + below);
-        }
-    }
-}
-
-#[test]
 fn a_call_at_the_end_of_a_function_belongs_to_it() {
     let directory = fixture::directory("boundary");
     let app = directory.join("app");
@@ -90,7 +56,7 @@ fn a_call_at_the_end_of_a_function_belongs_to_it() {
     let file = directory.join("p.data");
     let sample = fixture::sample(0, 1, 5, 1, End::Root, frames);
     fixture::write(&file, &[fixture::module(0, 1, &app, fixture::BASE, 0), sample]);
-    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    let profile = load(&file, &SymbolSources::none()).unwrap();
     assert_eq!(stacks(&profile), [(1, "caller;next".to_owned(), 1)]);
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -103,7 +69,7 @@ fn samples_without_any_record_still_count() {
         Event::Sample(Sample { process: 7, tid: 3, weight: 2, end: 200, frames, ..Sample::default() })
     };
     fixture::write(&file, &[sample(vec![]), sample(vec![1]), sample(vec![u64::MAX])]);
-    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    let profile = load(&file, &SymbolSources::none()).unwrap();
     assert_eq!((profile.totals.samples, profile.totals.weight, profile.totals.truncated), (3, 6, 3));
     assert!(stacks(&profile).iter().all(|(_, stack, _)| stack.starts_with("[truncated: reason 200]")));
     std::fs::remove_dir_all(&directory).unwrap();
@@ -127,10 +93,42 @@ fn generated_code_has_the_names_its_process_gave() {
     let events =
         [session, process(0, pid), process(1, 0), sample(0, 0x20010), sample(0, 0x30000), sample(1, 0x20010)];
     fixture::write(&file, &events);
-    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    let profile = load(&file, &SymbolSources::none()).unwrap();
     let expected = [(1, "JS:~render app.js:7", 1), (1, "[unknown]", 1), (2, "[unknown]", 1)];
     assert_eq!(stacks(&profile), expected.map(|(tid, stack, weight)| (tid, stack.to_owned(), weight)));
     std::fs::remove_file(&map).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn generated_code_told_in_the_profile_has_its_names_at_its_times() {
+    let directory = fixture::directory("told");
+    let file = directory.join("p.data");
+    let function =
+        |since_ns, start, len, name: &str| GeneratedFunction { since_ns, start, len, name: name.into() };
+    let functions = vec![
+        function(0, 0x20000, 0x100, "old"),
+        function(40, 0x20080, 0x100, "new"),
+        function(0, 0x50000, 0, "empty"),
+        function(0, u64::MAX - 5, 100, "wild"),
+    ];
+    let code = GeneratedCode { process: 0, source: "/tmp/perf-1.map".into(), functions };
+    let sample = |ns, address| {
+        let frames = vec![Frame::new(address, unwind::FoundBy::Cfi, true).bits()];
+        Event::Sample(Sample { process: 0, tid: ns as u32, ns, weight: 1, frames, ..Sample::default() })
+    };
+    let events = [
+        sample(10, 0x20090),
+        sample(41, 0x20090),
+        sample(42, 0x20190),
+        sample(43, 0x50000),
+        sample(44, 0x2017f),
+        Event::Generated(code),
+    ];
+    fixture::write(&file, &events);
+    let profile = load(&file, &SymbolSources::none()).unwrap();
+    let names: Vec<String> = stacks(&profile).into_iter().map(|(_, stack, _)| stack).collect();
+    assert_eq!(names, ["old", "new", "[unknown]", "[unknown]", "new"]);
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

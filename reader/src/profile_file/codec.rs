@@ -5,9 +5,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::FRAMES_MAX;
 use super::event::*;
 use super::fields::{Fields, Malformed, Put};
+use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
 const SESSION: u8 = 1;
 const PROCESS: u8 = 2;
@@ -20,12 +20,17 @@ const SAMPLE: u8 = 8;
 const COUNTERS: u8 = 9;
 const PROCESS_END: u8 = 10;
 const END: u8 = 11;
+const GENERATED: u8 = 17;
+const KERNEL_SYMBOL: u8 = 12;
+const SETTING: u8 = 13;
 
 /// What a sample is told relative to: the sample before it in the same block.
 #[derive(Default)]
 pub(super) struct Previous {
     ns: u64,
     frames: Vec<u64>,
+    /// Nobody looks at frames: they are not read.
+    pub(super) without_frames: bool,
 }
 
 impl Previous {
@@ -64,6 +69,19 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
             THREAD_END
         }
         Event::Sample(v) => put_sample(v, previous, body),
+        Event::KernelSymbol(v) => {
+            body.put_u64(v.start);
+            body.put_u64(v.end);
+            body.put_bytes(v.name.as_bytes());
+            body.put_bytes(v.module.as_bytes());
+            KERNEL_SYMBOL
+        }
+        Event::Setting(v) => {
+            body.put_u32(v.process);
+            body.put_bytes(v.key.as_bytes());
+            body.put_bytes(v.value.as_bytes());
+            SETTING
+        }
         Event::Counters(v) => {
             body.put_u32(v.process);
             body.put_u64(v.ns);
@@ -77,6 +95,7 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
             put_counters(&v.counters, body);
             PROCESS_END
         }
+        Event::Generated(v) => put_generated(v, body),
         Event::End(v) => {
             body.put_u64(v.ns);
             body.put_u64(v.wall_ns);
@@ -112,6 +131,13 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
             Event::ThreadEnd(ThreadEnd { process, tid, seq, ns })
         }
         SAMPLE => Event::Sample(sample(f, previous)?),
+        KERNEL_SYMBOL => Event::KernelSymbol(KernelSymbol {
+            start: f.u64()?,
+            end: f.u64()?,
+            name: f.string()?,
+            module: f.string()?,
+        }),
+        SETTING => Event::Setting(Setting { process: f.u32()?, key: f.string()?, value: f.string()? }),
         COUNTERS => Event::Counters(CountersAt { process: f.u32()?, ns: f.u64()?, counters: counters(f)? }),
         PROCESS_END => Event::ProcessEnd(ProcessEnd {
             process: f.u32()?,
@@ -119,6 +145,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
             fate: fate(f.byte()?)?,
             counters: counters(f)?,
         }),
+        GENERATED => Event::Generated(generated(f)?),
         END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
         _ => return Ok(None),
     }))
@@ -217,6 +244,26 @@ fn module(f: &mut Fields<'_>) -> Result<ModuleInfo, Malformed> {
     })
 }
 
+fn put_generated(v: &GeneratedCode, body: &mut Vec<u8>) -> u8 {
+    body.put_u32(v.process);
+    put_path(&v.source, body);
+    body.put_u64(v.functions.len() as u64);
+    for function in &v.functions {
+        body.put_u64(function.since_ns);
+        body.put_u64(function.start);
+        body.put_u64(function.len);
+        body.put_bytes(function.name.as_bytes());
+    }
+    GENERATED
+}
+
+fn generated(f: &mut Fields<'_>) -> Result<GeneratedCode, Malformed> {
+    fn function(f: &mut Fields<'_>) -> Result<GeneratedFunction, Malformed> {
+        Ok(GeneratedFunction { since_ns: f.u64()?, start: f.u64()?, len: f.u64()?, name: f.string()? })
+    }
+    Ok(GeneratedCode { process: f.u32()?, source: path(f)?, functions: f.list(function)? })
+}
+
 fn put_thread(process: u32, tid: u32, seq: u32, ns: u64, body: &mut Vec<u8>) {
     body.put_u32(process);
     body.put_u32(tid);
@@ -251,10 +298,67 @@ fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) -> u8 {
         body.put_i64(word.wrapping_sub(last) as i64);
         last = word;
     }
+    put_kernel(v, body);
     previous.ns = v.ns;
     previous.frames.clear();
     previous.frames.extend_from_slice(frames);
     SAMPLE
+}
+
+/// Only where there is something: most samples have no kernel part.
+fn put_kernel(v: &Sample, body: &mut Vec<u8>) {
+    if !v.repeated && v.kernel.is_empty() {
+        return;
+    }
+    body.push(v.repeated.into());
+    let kernel = &v.kernel[..v.kernel.len().min(KERNEL_SAMPLES_MAX)];
+    body.put_u64(kernel.len() as u64);
+    let (mut ns, mut frames_before): (u64, &[u64]) = (v.ns, &[]);
+    for sample in kernel {
+        body.put_i64(sample.ns.wrapping_sub(ns) as i64);
+        body.put_u32(sample.weight);
+        body.push(sample.event);
+        let frames = &sample.frames[..sample.frames.len().min(KERNEL_FRAMES_MAX)];
+        let equal = frames.iter().rev().zip(frames_before.iter().rev()).take_while(|(a, b)| a == b);
+        let shared = equal.count();
+        body.put_u64(frames.len() as u64);
+        body.put_u64(shared as u64);
+        let (inner, outer) = frames.split_at(frames.len() - shared);
+        let mut last = outer.first().copied().unwrap_or(0);
+        for &address in inner.iter().rev() {
+            body.put_i64(address.wrapping_sub(last) as i64);
+            last = address;
+        }
+        (ns, frames_before) = (sample.ns, frames);
+    }
+}
+
+fn kernel(f: &mut Fields<'_>, mut ns: u64) -> Result<Vec<KernelSample>, Malformed> {
+    let count = f.u64()?;
+    if count > KERNEL_SAMPLES_MAX as u64 {
+        return Err("too many kernel events");
+    }
+    let mut samples: Vec<KernelSample> = Vec::new();
+    for _ in 0..count {
+        ns = ns.wrapping_add(f.i64()? as u64);
+        let mut sample = KernelSample { ns, weight: f.u32()?, event: f.byte()?, frames: Vec::new() };
+        let before = samples.last().map_or(&[][..], |before| &before.frames);
+        let (depth, shared) = (f.u64()?, f.u64()?);
+        if depth > KERNEL_FRAMES_MAX as u64 || shared > depth || shared > before.len() as u64 {
+            return Err("a kernel stack is too deep");
+        }
+        let outer = &before[before.len() - shared as usize..];
+        let mut last = outer.first().copied().unwrap_or(0);
+        let mut frames = vec![0; (depth - shared) as usize];
+        for address in frames.iter_mut().rev() {
+            last = last.wrapping_add(f.i64()? as u64);
+            *address = last;
+        }
+        frames.extend_from_slice(outer);
+        sample.frames = frames;
+        samples.push(sample);
+    }
+    Ok(samples)
 }
 
 fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malformed> {
@@ -264,11 +368,36 @@ fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malform
     sample.end = f.byte()?;
     sample.source = f.byte()?;
     sample.nonce = f.u64()?;
+    previous.ns = sample.ns;
     let (depth, shared) = (f.u64()?, f.u64()?);
-    if depth > FRAMES_MAX as u64 || shared > depth || shared > previous.frames.len() as u64 {
+    if depth > FRAMES_MAX as u64 || shared > depth {
         return Err("a stack is too deep");
     }
     let (inner, shared) = ((depth - shared) as usize, shared as usize);
+    if previous.without_frames {
+        for _ in 0..inner {
+            f.u64()?;
+        }
+    } else {
+        sample.frames = frames(f, inner, shared, previous)?;
+    }
+    if !f.0.is_empty() {
+        sample.repeated = f.byte()? != 0;
+        sample.kernel = kernel(f, sample.ns)?;
+    }
+    Ok(sample)
+}
+
+/// The frames of a sample, `shared` of which are the outermost ones of the sample before.
+fn frames(
+    f: &mut Fields<'_>,
+    inner: usize,
+    shared: usize,
+    previous: &mut Previous,
+) -> Result<Vec<u64>, Malformed> {
+    if shared > previous.frames.len() {
+        return Err("a stack is too deep");
+    }
     let outer = &previous.frames[previous.frames.len() - shared..];
     let mut frames = vec![0; inner];
     let mut last = outer.first().map_or(0, |word| word.rotate_left(3));
@@ -277,24 +406,25 @@ fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malform
         *word = last.rotate_right(3);
     }
     frames.extend_from_slice(outer);
-    previous.ns = sample.ns;
     previous.frames.clone_from(&frames);
-    sample.frames = frames;
-    Ok(sample)
+    Ok(frames)
+}
+
+fn put_causes(causes: &[Cause], body: &mut Vec<u8>) {
+    body.put_u64(causes.len() as u64);
+    for cause in causes {
+        body.put_bytes(cause.name.as_bytes());
+        body.put_u64(cause.count);
+        body.put_u64(cause.weight);
+    }
 }
 
 fn put_counters(v: &Counters, body: &mut Vec<u8>) {
     for value in [v.fired, v.fired_weight, v.recorded, v.recorded_weight, v.truncated] {
         body.put_u64(value);
     }
-    for causes in [&v.lost, &v.skipped] {
-        body.put_u64(causes.len() as u64);
-        for cause in causes {
-            body.put_bytes(cause.name.as_bytes());
-            body.put_u64(cause.count);
-            body.put_u64(cause.weight);
-        }
-    }
+    put_causes(&v.lost, body);
+    put_causes(&v.skipped, body);
     body.put_u64(v.handler.len() as u64);
     for bucket in &v.handler {
         body.put_u64(bucket.low);
@@ -304,9 +434,10 @@ fn put_counters(v: &Counters, body: &mut Vec<u8>) {
     for value in [v.threads_started, v.threads_ended, v.drained, v.ring_bytes] {
         body.put_u64(value);
     }
-    for value in [v.gaps, v.torn, v.violations, v.earlier, v.earlier_weight] {
+    for value in [v.gaps, v.torn, v.violations, v.earlier, v.earlier_weight, v.undecodable] {
         body.put_u64(value);
     }
+    put_causes(&v.kernel, body);
 }
 
 fn counters(f: &mut Fields<'_>) -> Result<Counters, Malformed> {
@@ -331,6 +462,10 @@ fn counters(f: &mut Fields<'_>) -> Result<Counters, Malformed> {
         violations: f.u64()?,
         earlier: f.u64()?,
         earlier_weight: f.u64()?,
+        // Older files end here.
+        undecodable: if f.0.is_empty() { 0 } else { f.u64()? },
+        // A file of before the kernel's events ends here.
+        kernel: if f.0.is_empty() { Vec::new() } else { f.list(cause)? },
     })
 }
 

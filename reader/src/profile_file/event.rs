@@ -24,10 +24,16 @@ pub enum Event {
     ThreadEnd(ThreadEnd),
     /// A stack.
     Sample(Sample),
+    /// A function of the kernel.
+    KernelSymbol(KernelSymbol),
+    /// Something an agent tells of its own.
+    Setting(Setting),
     /// Counters of a living process so far; a later one of the same process replaces it.
     Counters(CountersAt),
     /// A process image ends, with its final counters.
     ProcessEnd(ProcessEnd),
+    /// Code that a process made itself, with the names it gave.
+    Generated(GeneratedCode),
     /// The recording ended in order. Absent when the recorder was killed.
     End(End),
 }
@@ -51,6 +57,14 @@ pub struct SessionInfo {
     pub frequency: u32,
     /// Source of samples asked for (`auto`, `cpu`, `itimer`).
     pub source: String,
+}
+
+impl SessionInfo {
+    /// When something happened, seconds since 1970; `ns` is of CLOCK_MONOTONIC.
+    pub fn realtime_seconds(&self, ns: u64) -> i64 {
+        let after = (ns as i64).saturating_sub(self.started_ns as i64);
+        (self.started_realtime_ns as i64).saturating_add(after) / 1_000_000_000
+    }
 }
 
 /// A process image: a new one after fork, and again after exec.
@@ -127,6 +141,30 @@ pub struct ModuleGone {
     pub ns: u64,
 }
 
+/// Functions that a process made itself (just-in-time compilers). Only those that samples hit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GeneratedCode {
+    /// The process's number.
+    pub process: u32,
+    /// The file in which the process named them.
+    pub source: PathBuf,
+    /// The functions. Where two overlap, the later one replaced the other.
+    pub functions: Vec<GeneratedFunction>,
+}
+
+/// A function that a process made itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GeneratedFunction {
+    /// It was not there before this time; 0 if that is not known.
+    pub since_ns: u64,
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Its name.
+    pub name: String,
+}
+
 /// A thread of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadInfo {
@@ -191,6 +229,60 @@ pub struct Sample {
     pub nonce: u64,
     /// `unwind::Frame` words, leaf first.
     pub frames: Vec<u64>,
+    /// The stack was already told by an earlier sample: this one is no walk of its own.
+    pub repeated: bool,
+    /// What the kernel recorded at this stack. What their weights leave of `weight` is the stack's without kernel part.
+    pub kernel: Vec<KernelSample>,
+}
+
+impl Sample {
+    /// What the sample is made of: times, weights and kernel stacks on top of its own; nothing if it weighs nothing.
+    pub fn parts(&self) -> impl Iterator<Item = (u64, u32, &[u64])> + Clone {
+        let told: u64 = self.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
+        let left = u64::from(self.weight).saturating_sub(told) as u32;
+        let bare = (left > 0).then_some((self.ns, left, &[][..]));
+        self.kernel.iter().map(|kernel| (kernel.ns, kernel.weight, &kernel.frames[..])).chain(bare)
+    }
+}
+
+/// The end of a sample that no stack answered: the thread had moved on. Beyond all `unwind::End`.
+pub const NO_ANSWER: u8 = 0xff;
+
+/// An event of the kernel's, on top of the stack of a [`Sample`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelSample {
+    /// When it happened.
+    pub ns: u64,
+    /// Periods or microseconds it stands for.
+    pub weight: u32,
+    /// Which of the session's events, from 0.
+    pub event: u8,
+    /// Addresses in the kernel, leaf first; none if the event happened in user mode.
+    pub frames: Vec<u64>,
+}
+
+/// A function of the kernel, told before the first sample that needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelSymbol {
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Its name.
+    pub name: String,
+    /// The kernel module it belongs to; empty for the kernel itself.
+    pub module: String,
+}
+
+/// Something an agent tells of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// The process's number.
+    pub process: u32,
+    /// What it is about.
+    pub key: String,
+    /// What it says.
+    pub value: String,
 }
 
 /// Events counted under one cause.
@@ -252,6 +344,10 @@ pub struct Counters {
     pub earlier: u64,
     /// Timer periods these stand for.
     pub earlier_weight: u64,
+    /// Stacks that refer to one that is missing.
+    pub undecodable: u64,
+    /// What became of the kernel's events, see `stitch::StitchCounts`.
+    pub kernel: Vec<Cause>,
 }
 
 /// Counters at a time.

@@ -12,8 +12,9 @@ mod reader;
 mod writer;
 
 pub use event::{
-    Cause, Counters, CountersAt, End, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessEnd, ProcessFate,
-    ProcessInfo, Sample, Segment, SessionInfo, ThreadEnd, ThreadInfo, ThreadName,
+    Cause, Counters, CountersAt, End, Event, GeneratedCode, GeneratedFunction, KernelSample, KernelSymbol,
+    ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket, ProcessEnd, ProcessFate, ProcessInfo, Sample, Segment,
+    SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName,
 };
 pub use reader::{ProfileReader, Tail};
 pub use writer::ProfileWriter;
@@ -36,6 +37,9 @@ const BLOCK_TARGET: usize = 60 << 10;
 const BLOCK_MAX: usize = 1 << 20;
 /// Frames in one sample.
 const FRAMES_MAX: usize = 4096;
+/// Kernel events in one sample, and frames in one of them.
+const KERNEL_SAMPLES_MAX: usize = 1 << 14;
+const KERNEL_FRAMES_MAX: usize = 1024;
 /// Bytes in one string.
 const STRING_MAX: usize = 64 << 10;
 

@@ -81,6 +81,12 @@ impl<R: Read> ProfileReader<R> {
         })
     }
 
+    /// Reads samples without their frames, which takes a fraction of the time.
+    pub fn without_frames(mut self) -> Self {
+        self.previous.without_frames = true;
+        self
+    }
+
     /// How the file ended; `None` until the events are exhausted, and after an error.
     pub fn tail(&self) -> Option<Tail> {
         self.tail

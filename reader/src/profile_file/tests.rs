@@ -13,7 +13,17 @@ fn sample(ns: u64, frames: &[u64]) -> Event {
         source: 1,
         nonce: u64::MAX,
         frames: frames.to_vec(),
+        ..Sample::default()
     })
+}
+
+/// A sample with events of the kernel whose stacks share frames.
+fn kernel_sample(ns: u64) -> Event {
+    let Event::Sample(sample) = sample(ns, &[1, 2]) else { unreachable!() };
+    let event = |ns, frames: &[u64]| KernelSample { ns, weight: 3, event: 1, frames: frames.to_vec() };
+    let high = 0xffff_ffff_8100_0000;
+    let kernel = vec![event(ns - 1, &[high + 8, high]), event(ns, &[high + 9, high]), event(5, &[])];
+    Event::Sample(Sample { repeated: true, kernel, ..sample })
 }
 
 fn counters() -> Counters {
@@ -36,6 +46,8 @@ fn counters() -> Counters {
         violations: 3,
         earlier: 4,
         earlier_weight: 5,
+        undecodable: 6,
+        kernel: vec![cause("exact", 9)],
     }
 }
 
@@ -78,6 +90,14 @@ fn events() -> Vec<Event> {
             loaded_ns: 9,
         }),
         Event::Thread(ThreadInfo { process: 1, tid: 77, seq: 3, name: "w".into(), start_ns: 6 }),
+        kernel_sample(1000),
+        Event::KernelSymbol(KernelSymbol {
+            start: u64::MAX - 9,
+            end: u64::MAX,
+            name: "f".into(),
+            module: "m".into(),
+        }),
+        Event::Setting(Setting { process: 1, key: "source".into(), value: "perf".into() }),
         sample(1000, &[0x2000_7f00_0000_1234, 0x7f00_0000_1000, 0x5500_0000_0010]),
         sample(900, &[0xe000_7f00_0000_9999, 0x7f00_0000_1000, 0x5500_0000_0010]),
         sample(u64::MAX, &[]),
@@ -91,6 +111,14 @@ fn events() -> Vec<Event> {
             ns: 12,
             fate: ProcessFate::Executed,
             counters: counters(),
+        }),
+        Event::Generated(GeneratedCode {
+            process: 1,
+            source: "/tmp/perf-77.map".into(),
+            functions: vec![
+                GeneratedFunction { since_ns: 9, start: 1 << 46, len: 64, name: "JS:~f a.js:1".into() },
+                GeneratedFunction::default(),
+            ],
         }),
         Event::End(End { ns: 13, wall_ns: 12, status: Some(139) }),
     ]
@@ -132,6 +160,20 @@ fn every_event_survives() {
     let (got, tail) = read(&file(2));
     assert_eq!(got, [events(), events()].concat());
     assert_eq!(tail.unwrap(), Tail::Complete);
+}
+
+#[test]
+fn frames_can_be_left_out() {
+    let bytes = file(2);
+    let reader = ProfileReader::new(&*bytes, "p.data").unwrap().without_frames();
+    let got: Vec<Event> = reader.map(Result::unwrap).collect();
+    let mut expected = [events(), events()].concat();
+    for event in &mut expected {
+        if let Event::Sample(sample) = event {
+            sample.frames.clear();
+        }
+    }
+    assert_eq!(got, expected);
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `report`: where the time went, for people and as JSON.
 
+mod arguments;
+mod chains;
+mod header;
 mod json;
-mod screen;
-mod short_name;
+mod table;
 mod text;
+mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -11,10 +14,12 @@ mod tests;
 use std::io::Write;
 use std::path::Path;
 
-pub use screen::Screen;
+pub use arguments::{FilterArgs, ReportArgs};
 
 use crate::profile;
-use crate::symbolize::DebugDirectories;
+use crate::screen::Screen;
+use crate::selection::{Filters, Heading, Selection, Unit};
+use crate::symbolize::SymbolSources;
 
 /// Which weights a report is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,17 +33,68 @@ pub enum View {
     NoChildren,
 }
 
+/// How the table is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// By what is used itself.
+    #[value(name = "self")]
+    Own,
+    /// By what is used with all that is called.
+    Total,
+    /// By name.
+    Name,
+    /// By binary, then by what is used itself.
+    Module,
+}
+
+/// What a row of the table is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// What the elements of stacks are: functions, lines or modules.
+    #[default]
+    Elements,
+    /// Threads; the tree is apart for each.
+    Threads,
+    /// Processes; the tree is apart for each.
+    Processes,
+}
+
 /// What `report` shows.
 #[derive(Debug, Clone, Default)]
 pub struct ReportOptions {
     /// Which weights.
     pub view: View,
+    /// What the elements of stacks are.
+    pub unit: Unit,
+    /// What the rows of the table are.
+    pub rows: Rows,
+    /// The order of the table. None: what `view` is about.
+    pub sort: Option<Sort>,
+    /// Only the table.
+    pub flat: bool,
+    /// Which stacks.
+    pub filters: Filters,
     /// JSON instead of text.
     pub json: bool,
     /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
     pub limit: Option<usize>,
     /// Where separate debug files are.
-    pub directories: DebugDirectories,
+    pub sources: SymbolSources,
+}
+
+impl ReportOptions {
+    /// What stands above the roots, where `otherwise` says what does when it is not asked for.
+    fn heading(&self, otherwise: Heading) -> Heading {
+        match self.rows {
+            Rows::Threads => Heading::Threads,
+            Rows::Processes => Heading::Processes,
+            Rows::Elements => otherwise,
+        }
+    }
+
+    fn order(&self) -> Sort {
+        self.sort.unwrap_or(if self.view == View::Children { Sort::Total } else { Sort::Own })
+    }
 }
 
 /// Reads a profile file and writes a report of it.
@@ -46,9 +102,11 @@ pub struct ReportOptions {
 /// # Errors
 /// When the profile cannot be read or `out` cannot be written.
 pub fn run(path: &Path, options: &ReportOptions, screen: Screen, out: &mut dyn Write) -> anyhow::Result<()> {
-    let profile = profile::load(path, &options.directories)?;
+    let profile = profile::load(path, &options.sources)?;
     if options.json {
-        json::write(&profile, options, out)?;
+        let selection =
+            Selection::new(&profile, options.unit, options.heading(Heading::Programs), &options.filters);
+        json::write(&selection, options, out)?;
     } else {
         let name = path.display().to_string();
         out.write_all(text::render(&profile, &name, options, screen).as_bytes())?;

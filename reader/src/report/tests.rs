@@ -1,29 +1,26 @@
 //! What a report says and how wide it is, on a made-up profile.
 
 use super::*;
-use crate::profile::{Profile, fixture, load};
+use regex::Regex;
 
-fn loaded(test: &str) -> Profile {
-    let directory = fixture::directory(test);
-    let file = directory.join("p.data");
-    fixture::write(&file, &fixture::events(&directory));
-    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
-    std::fs::remove_dir_all(&directory).unwrap();
-    profile
-}
+use crate::profile::{Profile, fixture, load};
+use crate::profile_file::{Event, SessionInfo};
 
 const PIPE: Screen = Screen { width: 100, height: None, colour: false };
 
 fn text(profile: &Profile, view: View, limit: Option<usize>, screen: Screen) -> String {
-    let options = ReportOptions { view, limit, ..ReportOptions::default() };
-    text::render(profile, "p.data", &options, screen)
+    shown(profile, &ReportOptions { view, limit, ..ReportOptions::default() }, screen)
+}
+
+fn shown(profile: &Profile, options: &ReportOptions, screen: Screen) -> String {
+    text::render(profile, "p.data", options, screen)
 }
 
 #[test]
 fn both() {
     let expected = "\
 p.data: app --fast
-9 samples  weight 20  2.50 s  lost 1  truncated 22.2%  3 threads  2 processes  99 Hz
+9 samples  weight 20 (0.20 s CPU)  2.50 s  lost 1  truncated 22.2%  3 threads  2 processes  100 Hz
 
    SELF   TOTAL  FUNCTION                  MODULE
   35.0%   60.0%  app::parse                app
@@ -45,16 +42,19 @@ p.data: app --fast
   10.0%   10.0%  ├ old_plugin
    5.0%    5.0%  └ [unknown]
   15.0%   15.0%  [truncated: no-cfi] > worker;loop > app::parse > [unknown]
-   5.0%    5.0%  [truncated: depth-limit] > main > worker;loop > worker;loop
+   5.0%    5.0%  [truncated: depth-limit] > main ? > worker;loop > worker;loop
 
-note: frames not from call frame information: 1 by frame pointer (3.45%), 1 guessed (3.45%)
+note: frames found by frame pointer 1 (3.45%), by a guess (marked ?) 1 (3.45%)
+note: truncated stacks: 1 depth-limit (deeper than --max-stack), 1 no-cfi (code without call frame
+  information)
+note: lost samples: 1 unread; `selfwind stats` tells more
 ";
-    assert_eq!(text(&loaded("both"), View::Both, None, PIPE), expected);
+    assert_eq!(text(&fixture::loaded("both"), View::Both, None, PIPE), expected);
 }
 
 #[test]
 fn children_sorts_by_total() {
-    let text = text(&loaded("children"), View::Children, Some(3), PIPE);
+    let text = text(&fixture::loaded("children"), View::Children, Some(3), PIPE);
     let expected = "
    SELF   TOTAL  FUNCTION    MODULE
           85.0%  main        app
@@ -67,7 +67,7 @@ fn children_sorts_by_total() {
 
 #[test]
 fn no_children_shows_callers() {
-    let text = text(&loaded("no-children"), View::NoChildren, Some(4), PIPE);
+    let text = text(&fixture::loaded("no-children"), View::NoChildren, Some(4), PIPE);
     let expected = "
    SELF  FUNCTION    MODULE
   35.0%  app::parse  app
@@ -76,7 +76,7 @@ fn no_children_shows_callers() {
   10.0%  old_plugin  libold.so
 … 2 more functions with 15.0% of self; --limit 0 shows all
 
-  TOTAL  CALLERS, from the hottest function
+  TOTAL  CALLERS, from the hottest function (… 4 more lines; --limit 0)
   35.0%  app::parse > main > _start
   20.0%  [unknown]
   15.0%  └ app::parse > worker;loop > [truncated: no-cfi]
@@ -87,7 +87,7 @@ fn no_children_shows_callers() {
 
 #[test]
 fn fits_every_terminal() {
-    let profile = loaded("terminals");
+    let profile = fixture::loaded("terminals");
     for (width, height) in [(40, 10), (80, 24), (80, 50), (200, 60)] {
         for view in [View::Both, View::Children, View::NoChildren] {
             let screen = Screen { width, height: Some(height), colour: false };
@@ -102,7 +102,7 @@ fn fits_every_terminal() {
 
 #[test]
 fn colours_change_nothing_but_colours() {
-    let profile = loaded("colours");
+    let profile = fixture::loaded("colours");
     let plain = text(&profile, View::Both, None, PIPE);
     let colourful = text(&profile, View::Both, None, Screen { colour: true, ..PIPE });
     assert_ne!(plain, colourful);
@@ -119,9 +119,11 @@ fn colours_change_nothing_but_colours() {
 
 #[test]
 fn json_adds_up() {
-    let profile = loaded("json");
+    let profile = fixture::loaded("json");
     let mut out = Vec::new();
-    json::write(&profile, &ReportOptions::default(), &mut out).unwrap();
+    let options = ReportOptions::default();
+    let selection = Selection::new(&profile, options.unit, Heading::Programs, &options.filters);
+    json::write(&selection, &options, &mut out).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!((report["samples"].as_u64(), report["weight"].as_u64()), (Some(9), Some(20)));
     assert_eq!((report["lost"].as_u64(), report["truncated"].as_u64()), (Some(1), Some(2)));
@@ -131,6 +133,7 @@ fn json_adds_up() {
     };
     assert_eq!(sum("functions", "self"), 20);
     assert_eq!(sum("tree", "self"), 20);
+    assert_eq!((sum("by_thread", "weight"), sum("by_thread", "samples")), (20, 9));
     let tree = report["tree"].as_array().unwrap();
     let roots = tree.iter().filter(|node| node["parent"].is_null());
     assert_eq!(roots.map(|node| node["total"].as_u64().unwrap()).sum::<u64>(), 20);
@@ -146,8 +149,74 @@ fn an_empty_profile_says_so() {
     let directory = fixture::directory("empty-report");
     let file = directory.join("p.data");
     fixture::write(&file, &[]);
-    let profile = load(&file, &DebugDirectories(Vec::new())).unwrap();
+    let profile = load(&file, &SymbolSources::none()).unwrap();
     let text = text(&profile, View::Both, None, PIPE);
     assert!(text.contains("No samples:") && text.contains("did not end in order"), "{text}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn rows_can_be_threads_processes_and_modules() {
+    let profile = fixture::loaded("rows");
+    let of = |options: ReportOptions| shown(&profile, &ReportOptions { flat: true, ..options }, PIPE);
+    let threads = of(ReportOptions { rows: Rows::Threads, ..ReportOptions::default() });
+    let expected = "
+  TOTAL  THREAD      PROCESS
+  70.0%  app 100     app 100
+  20.0%  worker 101  app 100
+  10.0%  app 200     app 200
+";
+    assert!(threads.contains(expected), "{threads}");
+    let processes = of(ReportOptions { rows: Rows::Processes, ..ReportOptions::default() });
+    assert!(processes.contains("\n  90.0%  app 100\n  10.0%  app 200\n"), "{processes}");
+    let modules = of(ReportOptions { unit: Unit::Module, ..ReportOptions::default() });
+    assert!(modules.contains("  50.0%  100.0%  app\n"), "{modules}");
+    let tree = shown(&profile, &ReportOptions { rows: Rows::Threads, ..ReportOptions::default() }, PIPE);
+    assert!(tree.contains("\n  70.0%          app 100 > _start > main\n"), "{tree}");
+}
+
+#[test]
+fn the_table_is_sorted_as_asked() {
+    let profile = fixture::loaded("sorted");
+    let first = |sort| {
+        let options = ReportOptions { sort: Some(sort), flat: true, ..ReportOptions::default() };
+        let text = shown(&profile, &options, PIPE);
+        assert!(!text.contains("CALLS"), "{text}");
+        let row = text.lines().skip_while(|line| !line.contains("FUNCTION")).nth(1).unwrap().to_owned();
+        row.split("  ").filter(|part| !part.trim().is_empty()).nth(1).unwrap().trim().to_owned()
+    };
+    assert_eq!(first(Sort::Total), "main");
+    let options = ReportOptions { sort: Some(Sort::Name), flat: true, ..ReportOptions::default() };
+    let text = shown(&profile, &options, PIPE);
+    let names = ["[truncated: depth-limit]", "_start", "app::parse", "main", "new_plugin", "worker;loop"];
+    let places: Vec<usize> = names.iter().map(|name| text.find(name).unwrap()).collect();
+    assert!(places.is_sorted(), "{text}");
+}
+
+#[test]
+fn filters_are_named_and_what_matches_nothing_is_said() {
+    let profile = fixture::loaded("filters");
+    let of = |pattern: &str| {
+        let filters = Filters { symbol: Some(Regex::new(pattern).unwrap()), ..Filters::default() };
+        shown(&profile, &ReportOptions { filters, ..ReportOptions::default() }, PIPE)
+    };
+    let some = of("foo");
+    assert!(some.contains("only 10.0% of it is shown: --symbol foo\n"), "{some}");
+    assert!(some.contains(" 100.0%  100.0%  space::foo(int)"), "{some}");
+    assert!(of("nowhere").contains("Nothing matches --symbol nowhere;"), "{}", of("nowhere"));
+}
+
+#[test]
+fn a_recording_of_a_running_process_shows_its_own_name_and_rate() {
+    let directory = fixture::directory("running");
+    let file = directory.join("p.data");
+    let mut events = fixture::events(&directory);
+    // What the recorder was told is not what the process does.
+    events[0] = Event::Session(SessionInfo { frequency: 999, ..SessionInfo::default() });
+    fixture::write(&file, &events);
+    let profile = load(&file, &SymbolSources::none()).unwrap();
+    let text = text(&profile, View::Both, None, PIPE);
+    assert!(text.starts_with("p.data: app (pid 100), app (pid 200)\n"), "{text}");
+    assert!(text.contains(" 100 Hz\n") && !text.contains("999"), "{text}");
     std::fs::remove_dir_all(&directory).unwrap();
 }

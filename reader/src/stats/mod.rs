@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::profile_file::{Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample};
+use crate::profile_file::{
+    Cause, Counters, End, Event, NO_ANSWER, ProcessFate, ProcessInfo, ProfileReader, Sample,
+};
+use crate::screen::{Screen, fit, printable};
 
 /// The numbers of a profile, as `stats --json` prints them.
 #[derive(Debug, Default, Serialize)]
@@ -66,6 +69,15 @@ pub struct Detail {
     pub frames_per_sample: f64,
     /// Samples by what asked for them.
     pub sources: BTreeMap<String, u64>,
+    /// Stacks taken by walks: events of the kernel that happened before one walk share its stack.
+    pub unwinds: u64,
+    /// Samples per walk.
+    pub samples_per_unwind: f64,
+    /// What became of the kernel's events, by name: `events = exact + restarted + deeper + overhead + blocked +
+    /// unmatched + unanswered + not_waiting`, and `lost` more.
+    pub kernel: BTreeMap<String, u64>,
+    /// What agents said of how they sample, by topic.
+    pub settings: BTreeMap<String, BTreeSet<String>>,
     /// Process images: each exec makes a new one.
     pub images: u64,
     /// Threads with at least one sample.
@@ -76,11 +88,13 @@ pub struct Detail {
     pub torn: u64,
     /// Chunks set aside because their contents break the format.
     pub violations: u64,
+    /// Stacks that refer to one that is missing.
+    pub undecodable: u64,
     /// Each process image.
     pub by_process: Vec<ProcessStats>,
 }
 
-/// `fired = samples + lost + skipped + earlier + cut_short`.
+/// `fired = unwinds + lost + skipped + earlier + cut_short`.
 #[derive(Debug, Default, Serialize)]
 pub struct Accounting {
     /// Times a handler ran for a sample.
@@ -136,8 +150,8 @@ pub struct ProcessStats {
     pub note: String,
 }
 
-/// `stats`: reads a profile and prints its numbers.
-pub fn run(path: &Path, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+/// `stats`: reads a profile and prints its numbers; the text has at most `limit` processes, or all for 0.
+pub fn run(path: &Path, json: bool, limit: usize, screen: Screen, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut reader = ProfileReader::open(path)?;
     let mut tally = Tally::default();
     for event in reader.by_ref() {
@@ -148,10 +162,18 @@ pub fn run(path: &Path, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut *out, &stats)?;
         writeln!(out)?;
     } else {
-        out.write_all(stats.text(reader.tail()).as_bytes())?;
+        let text = stats.text(reader.tail(), if limit == 0 { usize::MAX } else { limit });
+        // A terminal would break long paths.
+        let width = if screen.height.is_some() { screen.width } else { usize::MAX };
+        for line in text.lines() {
+            writeln!(out, "{}", fit(&printable(line), width))?;
+        }
     }
     Ok(out.flush()?)
 }
+
+/// Different texts kept of one topic.
+const SETTINGS_LIMIT: usize = 20;
 
 /// A process image. There may be very many: no more is kept than is shown.
 #[derive(Default)]
@@ -163,6 +185,7 @@ struct Image {
     source: String,
     note: String,
     samples: u64,
+    unwinds: u64,
     weight: u64,
     truncated: u64,
     counters: Counters,
@@ -192,6 +215,7 @@ pub struct Tally {
     started_ns: u64,
     last_ns: u64,
     end: Option<End>,
+    settings: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Tally {
@@ -218,7 +242,15 @@ impl Tally {
                 image.fate = Some(end.fate);
             }
             Event::End(end) => self.end = Some(*end),
+            Event::Setting(setting) => {
+                let values = self.settings.entry(setting.key.clone()).or_default();
+                if values.len() < SETTINGS_LIMIT {
+                    values.insert(setting.value.clone());
+                }
+            }
+            Event::KernelSymbol(_) => {}
             Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
+            Event::Generated(_) => {}
         }
     }
 
@@ -230,17 +262,20 @@ impl Tally {
         let thread = (sample.process, sample.thread_seq);
         self.threads.insert(thread, sample.tid);
         self.sampled.insert(thread);
-        *self.ends.entry(sample.end).or_default() += 1;
-        self.frames += sample.frames.len() as u64;
+        let parts = sample.parts().count() as u64;
+        *self.ends.entry(sample.end).or_default() += parts;
+        let kernel: usize = sample.parts().map(|(_, _, kernel)| kernel.len()).sum();
+        self.frames += sample.frames.len() as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
         let image = self.images.entry(sample.process).or_default();
-        image.samples += 1;
+        image.samples += parts;
+        image.unwinds += u64::from(!sample.repeated);
         image.weight += u64::from(sample.weight);
-        image.truncated += u64::from(sample.end != unwind::End::Root as u8);
+        image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
         match self.sources.get_mut(&image.source) {
-            Some(count) => *count += 1,
+            Some(count) => *count += parts,
             None => {
-                self.sources.insert(image.source.clone(), 1);
+                self.sources.insert(image.source.clone(), parts);
             }
         }
     }
@@ -255,6 +290,10 @@ impl Tally {
             let lost = add_image(&mut stats.detail, image);
             stats.lost += lost;
             stats.samples += image.samples;
+            stats.detail.unwinds += image.unwinds;
+            for cause in &image.counters.kernel {
+                *stats.detail.kernel.entry(cause.name.clone()).or_default() += cause.count;
+            }
             stats.weight += image.weight;
             stats.truncated += image.truncated;
             stats.processes += u64::from(!self.was_executed(image));
@@ -270,15 +309,18 @@ impl Tally {
         detail.exit_status = self.end.and_then(|end| end.status);
         detail.frequency = self.frequency;
         detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
-            .then(|| adds_up(stats.samples, stats.lost, &detail.accounting));
+            .then(|| adds_up(detail.unwinds, stats.lost, &detail.accounting));
         detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end), count)).collect();
         detail.sources = self.sources.clone();
+        detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
+        detail.settings = self.settings.clone();
         detail.handler_ns = handler_time(&buckets);
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
         detail.frames_per_sample = ratio(self.frames, stats.samples);
         detail.images = self.images.len() as u64;
         detail.threads_sampled = self.sampled.len() as u64;
         (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
+        detail.undecodable = totals.undecodable;
         stats
     }
 
@@ -311,7 +353,7 @@ fn add_image(detail: &mut Detail, image: &Image) -> u64 {
     for cause in &counters.lost {
         lose(&cause.name, cause.count, cause.weight);
     }
-    let unread = counters.recorded.saturating_sub(image.samples + counters.earlier);
+    let unread = counters.recorded.saturating_sub(image.unwinds + counters.earlier);
     let weight = counters.recorded_weight.saturating_sub(image.weight + counters.earlier_weight);
     lose("unread", unread, weight);
     for cause in counters.skipped.iter().filter(|cause| cause.count > 0) {
@@ -340,8 +382,8 @@ fn add_image(detail: &mut Detail, image: &Image) -> u64 {
     lost
 }
 
-fn adds_up(samples: u64, lost: u64, accounting: &Accounting) -> bool {
-    accounting.fired == samples + lost + accounting.skipped + accounting.earlier + accounting.cut_short
+fn adds_up(unwinds: u64, lost: u64, accounting: &Accounting) -> bool {
+    accounting.fired == unwinds + lost + accounting.skipped + accounting.earlier + accounting.cut_short
 }
 
 fn total(causes: &[Cause]) -> u64 {
@@ -354,6 +396,7 @@ fn add_counters(sum: &mut Counters, more: &Counters) {
     sum.gaps += more.gaps;
     sum.torn += more.torn;
     sum.violations += more.violations;
+    sum.undecodable += more.undecodable;
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
@@ -378,6 +421,9 @@ fn handler_time(buckets: &BTreeMap<(u64, u64), u64>) -> HandlerTime {
 }
 
 fn end_name(end: u8) -> String {
+    if end == NO_ANSWER {
+        return "no-answer".into();
+    }
     unwind::End::from_number(end).map_or_else(|| format!("end_{end}"), |end| end.name().to_owned())
 }
 

@@ -79,5 +79,15 @@ fn everything_that_fired_is_somewhere() {
 fn an_empty_profile_has_numbers_too() {
     let stats = tally(&[]);
     assert_eq!((stats.samples, stats.truncated_percent()), (0, 0.0));
-    assert!(stats.text(Some(Tail::Truncated { offset: 16 })).contains("byte 16"));
+    assert!(stats.text(Some(Tail::Truncated { offset: 16 }), 8).contains("byte 16"));
+}
+
+#[test]
+fn stacks_that_answer_for_several_samples_are_what_adds_up() {
+    let mut stats = Stats { samples: 64, ..Stats::default() };
+    stats.detail.unwinds = 1;
+    stats.detail.accounting.adds_up = Some(true);
+    assert!(stats.text(None, 0).contains("(= unwinds + lost + skipped)"));
+    stats.detail.unwinds = 64;
+    assert!(stats.text(None, 0).contains("(= samples + lost + skipped)"));
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Accounting, Stats};
+use super::{ProcessStats, Stats};
+use crate::columns::counted;
 use crate::profile_file::Tail;
 
 impl Stats {
@@ -24,8 +25,8 @@ impl Stats {
         )
     }
 
-    /// The text of `stats`.
-    pub fn text(&self, tail: Option<Tail>) -> String {
+    /// The text of `stats`, with the `limit` processes that have the most samples.
+    pub fn text(&self, tail: Option<Tail>, limit: usize) -> String {
         let detail = &self.detail;
         let causes = |causes: &BTreeMap<String, u64>| {
             let list: Vec<String> = causes.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -40,7 +41,7 @@ impl Stats {
         line("skipped", format!("{}{}", detail.accounting.skipped, causes(&detail.skipped)));
         line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
         line("ends", causes(&detail.ends).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
-        line("fired", format!("{}  ({})", detail.accounting.fired, accounting_text(&detail.accounting)));
+        line("fired", format!("{}  ({})", detail.accounting.fired, self.accounting_text()));
         let handler = &detail.handler_ns;
         line("handler", format!("p50 {} ns, p99 {} ns, max {} ns", handler.p50, handler.p99, handler.max));
         line(
@@ -50,10 +51,21 @@ impl Stats {
                 detail.frames_per_sample, detail.ring_bytes_per_sample
             ),
         );
+        if !detail.kernel.is_empty() {
+            line(
+                "kernel",
+                format!("{:.1} samples per unwind{}", detail.samples_per_unwind, causes(&detail.kernel)),
+            );
+        }
+        for (topic, texts) in &detail.settings {
+            texts.iter().for_each(|text| line(topic, text.clone()));
+        }
         line("sources", causes(&detail.sources).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
         line("threads", format!("{}  ({} sampled)", self.threads, detail.threads_sampled));
         line("processes", format!("{}  (images {})", self.processes, detail.images));
-        for process in &detail.by_process {
+        let mut processes: Vec<&ProcessStats> = detail.by_process.iter().collect();
+        processes.sort_by_key(|process| std::cmp::Reverse(process.samples));
+        for process in processes.iter().take(limit) {
             line(
                 "",
                 format!(
@@ -65,12 +77,18 @@ impl Stats {
                 ),
             );
         }
+        if processes.len() > limit {
+            let more = processes.len() - limit;
+            line("", format!("… {}; --limit 0 shows all", counted(more as u64, "more image", "more images")));
+        }
         line("duration", format!("{:.2} s", detail.duration_ns as f64 / 1e9));
         line("bytes", self.bytes.to_string());
-        if detail.gaps + detail.torn + detail.violations > 0 {
+        if detail.gaps + detail.torn + detail.violations + detail.undecodable > 0 {
+            let (gaps, torn, undecodable) = (detail.gaps, detail.torn, detail.undecodable);
+            let violations = detail.violations;
             line(
                 "ring",
-                format!("{} gaps, {} torn, {} violations", detail.gaps, detail.torn, detail.violations),
+                format!("{gaps} gaps, {torn} torn, {undecodable} undecodable, {violations} violations"),
             );
         }
         if !detail.complete {
@@ -81,26 +99,24 @@ impl Stats {
         }
         text
     }
-}
 
-fn accounting_text(accounting: &Accounting) -> String {
-    let sum = match accounting.adds_up {
-        Some(true) => "= samples + lost + skipped",
-        Some(false) => "does NOT equal samples + lost + skipped",
-        None => "the last counters are older than the last samples",
-    };
-    let mut text = sum.to_owned();
-    for (count, what) in [
-        (accounting.earlier, "before this recording"),
-        (accounting.cut_short, "cut short by the end of their process"),
-    ] {
-        if count > 0 {
-            let _ = write!(text, " + {count} {what}");
+    /// Whether everything that fired is accounted for. A stack may answer for several samples, or for none.
+    fn accounting_text(&self) -> String {
+        let accounting = &self.detail.accounting;
+        let answers = if self.detail.unwinds == self.samples { "samples" } else { "unwinds" };
+        let mut text = match accounting.adds_up {
+            Some(true) => format!("= {answers} + lost + skipped"),
+            Some(false) => format!("does NOT equal {answers} + lost + skipped"),
+            None => "the last counters are older than the last samples".to_owned(),
+        };
+        for (count, what) in [
+            (accounting.earlier, "before this recording"),
+            (accounting.cut_short, "cut short by the end of their process"),
+        ] {
+            if count > 0 {
+                let _ = write!(text, " + {count} {what}");
+            }
         }
+        text
     }
-    text
-}
-
-fn counted(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
 }

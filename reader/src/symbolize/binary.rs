@@ -1,7 +1,7 @@
 //! One binary: its files found and verified once, its addresses named.
 
-use std::borrow::Cow;
 use std::cell::LazyCell;
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,13 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection};
 
-use super::debug_file::{self, DebugDirectories, Image};
-use super::demangle::demangle;
-use super::dwarf::{self, Call, Lines};
+use super::cache_file::Provenance;
+use super::debug_file::{self, Image, Locator, Witness};
+use super::dwarf::{self, Lines, Storage};
 use super::frame_entry::FrameEntries;
+use super::namer::Namer;
+use super::sources::SymbolSources;
+use super::split_dwarf::SplitFiles;
 use super::symbol_table::SymbolTable;
 use super::{plt, vdso};
 use crate::names::{NameId, Names};
@@ -22,11 +25,8 @@ type Elf<'data> = ElfFile64<'data, Endianness>;
 /// Most bytes a `.gnu_debugdata` section may unpack to.
 const LARGEST_MINI_DEBUG: u64 = 1 << 30;
 
-/// What glibc puts before its internal names of public functions. The symbol table has the public ones.
-const GLIBC_ALIAS: &str = "__GI_";
-
 /// A binary and the addresses to be named in it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// Where it was when it was recorded.
     pub path: PathBuf,
@@ -41,6 +41,8 @@ pub struct Request {
 pub struct Line {
     /// Readable name.
     pub function: NameId,
+    /// Linker name; the readable one where there is no other.
+    pub linkage: NameId,
     /// Source file.
     pub file: Option<NameId>,
     /// Source line, 0 if unknown.
@@ -77,6 +79,35 @@ pub struct Symbols {
     pub lines: Vec<Line>,
     /// Where the names come from.
     pub origin: Origin,
+    /// Its files were read: not every answer was in the cache.
+    pub read: bool,
+}
+
+impl Symbols {
+    /// No answers yet, with room for some.
+    pub(super) fn new(origin: Origin, room: usize) -> Self {
+        let ranges = Vec::with_capacity(room);
+        Symbols { names: Names::default(), ranges, lines: Vec::with_capacity(room), origin, read: false }
+    }
+
+    /// Puts these answers, which are those to `own`, into the answers to `all`, which contain them. Both
+    /// lists ascend.
+    pub(super) fn fill(&self, into: &mut Symbols, all: &[u64], own: &[u64]) {
+        let mut renamed: HashMap<NameId, NameId> = HashMap::new();
+        let mut places = all.iter().enumerate();
+        for (address, range) in own.iter().zip(&self.ranges) {
+            let Some((place, _)) = places.find(|&(_, other)| other == address) else { return };
+            let first = into.lines.len() as u32;
+            for line in &self.lines[range.start as usize..range.end as usize] {
+                let mut rename =
+                    |id| *renamed.entry(id).or_insert_with(|| into.names.intern(self.names.get(id)));
+                let (function, linkage) = (rename(line.function), rename(line.linkage));
+                let file = line.file.map(rename);
+                into.lines.push(Line { function, linkage, file, ..*line });
+            }
+            into.ranges[place] = first..into.lines.len() as u32;
+        }
+    }
 }
 
 /// The image of a binary while it is read.
@@ -94,58 +125,119 @@ impl Content {
     }
 }
 
-/// Names all addresses of one binary.
-pub(super) fn symbolize(request: &Request, directories: &DebugDirectories) -> Symbols {
-    let main = open(request);
-    let main_elf = main.as_ref().ok().and_then(|content| Elf::parse(content.bytes()).ok());
-    let debug = directories
-        .by_build_id(&request.build_id)
-        .or_else(|| main_elf.as_ref().and_then(|elf| directories.by_debuglink(&request.path, elf)));
-    let debug_elf = debug.as_ref().and_then(|image| Elf::parse(image.bytes()).ok());
-    let unpacked = match (&main_elf, &debug_elf) {
-        (Some(elf), None) => mini_debug_data(elf),
-        _ => None,
+/// Names all addresses of one binary, as many as possible from what was looked up before.
+pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
+    let Some(cache) = &sources.cache else { return read(request, sources).0 };
+    let cached = cache.open(request, sources).and_then(|file| {
+        let mut symbols = Symbols::new(file.origin.clone(), request.addresses.len());
+        let missing = file.answer(&request.addresses, &mut symbols)?;
+        Some((file, symbols, missing))
+    });
+    let (earlier, symbols, missing) = match cached {
+        Some((_, symbols, missing)) if missing.is_empty() => return symbols,
+        Some((file, symbols, missing)) => (Some(file), Some(symbols), missing),
+        None => (None, None, request.addresses.clone()),
     };
-    let mini_elf = unpacked.as_ref().and_then(|bytes| Elf::parse(bytes.as_slice()).ok());
+    let rest = Request { addresses: missing, ..request.clone() };
+    let (found, mut witnesses) = read(&rest, sources);
+    if !request.build_id.is_empty() {
+        witnesses.extend(earlier.iter().flat_map(|file| file.witnesses.iter().cloned()));
+        witnesses.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        witnesses.dedup();
+        let of = Provenance {
+            build_id: &request.build_id,
+            origin: &found.origin,
+            directories: &sources.directories,
+            witnesses: &witnesses,
+        };
+        cache.store(&of, &rest.addresses, &found, earlier.as_ref());
+    }
+    match symbols {
+        None => found,
+        Some(mut symbols) => {
+            found.fill(&mut symbols, &request.addresses, &rest.addresses);
+            Symbols { origin: found.origin, read: true, ..symbols }
+        }
+    }
+}
 
-    let mut table = SymbolTable::default();
-    for elf in [&main_elf, &debug_elf, &mini_elf].into_iter().flatten() {
-        table.add(elf, elf.elf_symbol_table());
-        table.add(elf, elf.elf_dynamic_symbol_table());
-    }
-    let named = !table.is_empty();
-    if let Some(elf) = &main_elf {
-        table.add_stubs(plt::stubs(elf));
-    }
-    table.sort();
+/// Names all addresses of one binary from its files; says also which files decided the answers.
+fn read(request: &Request, sources: &SymbolSources) -> (Symbols, Vec<Witness>) {
+    let locator = Locator::new(sources);
+    let symbols = read_files(request, &locator);
+    (symbols, locator.into_witnesses())
+}
+
+fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
+    let storage = Storage::default();
+    let main = open(request, locator);
+    let main_elf = main.as_ref().ok().and_then(|content| Elf::parse(content.bytes()).ok());
+    let debug = locator
+        .by_build_id(&request.build_id)
+        .or_else(|| main_elf.as_ref().and_then(|elf| locator.by_debuglink(&request.path, elf)))
+        .or_else(|| match &main_elf {
+            Some(elf) if dwarf::is_in(elf) => None,
+            _ => locator.by_server(&request.build_id),
+        });
+    let debug_elf = debug.as_ref().and_then(|image| Elf::parse(image.bytes()).ok());
 
     // The file itself first: a debug file may exist beside a file that was never stripped.
     let own = main_elf.as_ref().filter(|elf| dwarf::is_in(elf)).map(|elf| (elf, request.path.as_path()));
     let separate = debug_elf.as_ref().zip(debug.as_ref()).map(|(elf, image)| (elf, image.path.as_path()));
     let source = own.or_else(|| separate.filter(|(elf, _)| dwarf::is_in(elf)));
-    let shared = source.and_then(|(elf, path)| directories.by_altlink(path, elf));
+    let shared = source.and_then(|(elf, path)| locator.by_altlink(path, elf));
     let shared_elf = shared.as_ref().and_then(|image| Elf::parse(image.bytes()).ok());
-    let sections = source.map(|(elf, _)| dwarf::sections(elf));
-    let shared_sections = shared_elf.as_ref().map(dwarf::sections);
-    let endian = source.map_or(Endianness::Little, |(elf, _)| elf.endian());
-    let lines = sections.as_ref().and_then(|sections| Lines::new(sections, shared_sections.as_ref(), endian));
+    let lines = source.and_then(|(elf, path)| {
+        let beside = vec![request.path.clone(), path.to_owned()];
+        Lines::new(&storage, elf, shared_elf.as_ref(), SplitFiles::new(&storage, locator, beside))
+    });
 
-    let origin = match (&main, source, named) {
-        (_, Some((_, path)), _) if lines.is_some() => Origin::Dwarf(path.to_owned()),
-        (_, _, true) => Origin::Symbols,
-        (Err(Failure::Changed(id)), ..) => Origin::Changed(id.clone()),
-        (Err(Failure::Unreadable(error)), ..) => Origin::Unreadable(error.to_string()),
-        (Ok(_), ..) if main_elf.is_none() => Origin::Unreadable("not a 64-bit ELF file".into()),
-        (Ok(_), ..) => Origin::Stripped,
+    let mini = LazyCell::new(|| match (&main_elf, &debug_elf) {
+        (Some(elf), None) => mini_debug_data(elf),
+        _ => None,
+    });
+    let table = LazyCell::new(|| {
+        let mini_elf = mini.as_ref().and_then(|bytes| Elf::parse(bytes.as_slice()).ok());
+        symbol_table(main_elf.as_ref(), [&debug_elf, &mini_elf].into_iter().flatten())
+    });
+    let origin = match (&main, source) {
+        (_, Some((_, path))) if lines.is_some() => Origin::Dwarf(path.to_owned()),
+        _ if table.named => Origin::Symbols,
+        (Err(Failure::Changed(id)), _) => Origin::Changed(id.clone()),
+        (Err(Failure::Unreadable(error)), _) => Origin::Unreadable(error.to_string()),
+        (Ok(_), _) if main_elf.is_none() => Origin::Unreadable("not a 64-bit ELF file".into()),
+        (Ok(_), _) => Origin::Stripped,
     };
     let entries = LazyCell::new(|| main_elf.as_ref().map(FrameEntries::read).unwrap_or_default());
-    let namer = Namer {
-        module: base_name(&request.path),
-        table: &table,
-        function_start: &|address| entries.start(address),
-        lines,
-    };
+    let module = base_name(&request.path);
+    let find = |address| table.symbols.find(address).map(|symbol| (symbol.address, symbol.name.clone()));
+    let start = |address| entries.start(address);
+    let namer = Namer::new(&module, &find, &start, lines.as_ref());
     namer.name_all(&request.addresses, origin)
+}
+
+/// The functions that symbol tables know.
+struct Table<'data> {
+    symbols: SymbolTable<'data>,
+    /// There are some beside linker stubs.
+    named: bool,
+}
+
+fn symbol_table<'a, 'data: 'a>(
+    main: Option<&'a Elf<'data>>,
+    others: impl Iterator<Item = &'a Elf<'data>>,
+) -> Table<'data> {
+    let mut symbols = SymbolTable::default();
+    for elf in main.into_iter().chain(others) {
+        symbols.add(elf, elf.elf_symbol_table());
+        symbols.add(elf, elf.elf_dynamic_symbol_table());
+    }
+    let named = !symbols.is_empty();
+    if let Some(elf) = main {
+        symbols.add_stubs(plt::stubs(elf));
+    }
+    symbols.sort();
+    Table { symbols, named }
 }
 
 /// Why the recorded file is not at hand.
@@ -155,11 +247,11 @@ enum Failure {
 }
 
 /// Opens the recorded file if it still is the recorded file.
-fn open(request: &Request) -> Result<Content, Failure> {
+fn open(request: &Request, locator: &Locator<'_>) -> Result<Content, Failure> {
     let content = if request.path.to_str().is_some_and(vdso::is_vdso) {
         vdso::image().map(Content::Memory)
     } else {
-        Image::open(&request.path).map(Content::File)
+        locator.open(&request.path).map(Content::File)
     };
     let content = content.map_err(Failure::Unreadable)?;
     let id = debug_file::build_id(content.bytes()).unwrap_or_default();
@@ -200,72 +292,4 @@ impl io::Write for Bounded {
 /// The last part of a path, or all of a name like `[vdso]`.
 pub fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-}
-
-/// Turns addresses into names with what was found of a binary.
-struct Namer<'a> {
-    module: String,
-    table: &'a SymbolTable<'a>,
-    /// The start of the function that holds an address, where nothing names it.
-    function_start: &'a dyn Fn(u64) -> Option<u64>,
-    lines: Option<Lines<'a>>,
-}
-
-impl Namer<'_> {
-    fn name_all(&self, addresses: &[u64], origin: Origin) -> Symbols {
-        let mut symbols = Symbols {
-            names: Names::default(),
-            ranges: Vec::with_capacity(addresses.len()),
-            lines: Vec::new(),
-            origin,
-        };
-        for &address in addresses {
-            let first = symbols.lines.len() as u32;
-            self.name(address, &mut symbols);
-            symbols.ranges.push(first..symbols.lines.len() as u32);
-        }
-        symbols
-    }
-
-    /// Appends the functions at one address.
-    fn name(&self, address: u64, symbols: &mut Symbols) {
-        let calls = self.lines.as_ref().map(|lines| lines.calls(address)).unwrap_or_default();
-        let Some(outermost) = calls.len().checked_sub(1) else {
-            let function = symbols.names.intern(&self.symbol(address));
-            symbols.lines.push(Line { function, file: None, line: 0, inlined: false });
-            return;
-        };
-        // The place in a part that the compiler split off a function and put back in.
-        let mut innermost: Option<&Call> = None;
-        for (depth, call) in calls.iter().enumerate() {
-            let alias = call.name.as_deref().and_then(|name| name.strip_prefix(GLIBC_ALIAS));
-            if alias.is_some() && calls.get(depth + 1).is_some_and(|outer| outer.name == call.name) {
-                innermost = innermost.or(Some(call));
-                continue;
-            }
-            let name = match (&call.name, alias) {
-                (Some(_), Some(alias)) if depth < outermost => Cow::Borrowed(alias),
-                (Some(name), None) => demangle(name),
-                _ => Cow::Owned(self.symbol(address)),
-            };
-            let place = innermost.take().unwrap_or(call);
-            let function = symbols.names.intern(&name);
-            let file = place.file.as_deref().map(|file| symbols.names.intern(file));
-            let line = place.line.unwrap_or(0);
-            symbols.lines.push(Line { function, file, line, inlined: depth < outermost });
-        }
-    }
-
-    /// The name of an address by symbol tables, else by the module and the start of its function.
-    fn symbol(&self, address: u64) -> String {
-        if let Some(symbol) = self.table.find(address) {
-            let name = String::from_utf8_lossy(&symbol.name);
-            return match name.strip_suffix("@plt") {
-                Some(function) => format!("{}@plt", demangle(function)),
-                None => demangle(&name).into_owned(),
-            };
-        }
-        let start = (self.function_start)(address).unwrap_or(address);
-        format!("{}+{start:#x}", self.module)
-    }
 }

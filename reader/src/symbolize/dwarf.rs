@@ -1,87 +1,122 @@
-//! Lines and inlined functions from DWARF.
+//! Lines and inlined functions from DWARF, wherever its parts lie.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use gimli::{DwarfSections, EndianSlice, RunTimeEndian, SectionId};
+use addr2line::{LookupContinuation as _, LookupResult};
+use gimli::{AbbreviationsCacheStrategy, Dwarf, EndianSlice, RunTimeEndian};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection};
+use typed_arena::Arena;
 
-/// The DWARF sections of a file, decompressed where needed.
-pub(super) type Sections<'data> = DwarfSections<Cow<'data, [u8]>>;
-type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
+use super::debug_file::Image;
+use super::split_dwarf::SplitFiles;
 
-/// Whether a file has DWARF of its own.
-pub(super) fn is_in(file: &ElfFile64<'_, Endianness>) -> bool {
-    [".debug_info", ".zdebug_info"]
-        .iter()
-        .any(|name| file.section_by_name(name).is_some_and(|s| s.file_range_len() > 0))
+/// How DWARF is read: from memory that outlives it.
+pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
+
+/// Holds what DWARF is read from for as long as it is read.
+#[derive(Default)]
+pub(super) struct Storage {
+    /// Files found on the way.
+    pub(super) images: Arena<Image>,
+    /// Sections that are compressed in their file.
+    unpacked: Arena<Vec<u8>>,
 }
 
-/// Bytes a section takes in its file: none for the empty shells in separate debug files.
-trait FileRange {
-    fn file_range_len(&self) -> u64;
-}
+impl Storage {
+    /// A section of a file; empty if it is missing or cannot be read: the rest still helps.
+    pub(super) fn section<'a>(&'a self, file: &ElfFile64<'a, Endianness>, name: &str) -> Reader<'a> {
+        let section = file.section_by_name(name);
+        let bytes = match section.and_then(|section| section.uncompressed_data().ok()) {
+            Some(Cow::Borrowed(bytes)) => bytes,
+            Some(Cow::Owned(bytes)) => self.unpacked.alloc(bytes),
+            None => &[],
+        };
+        EndianSlice::new(bytes, endian(file))
+    }
 
-impl<'data, S: ObjectSection<'data>> FileRange for S {
-    fn file_range_len(&self) -> u64 {
-        self.file_range().map_or(0, |(_, len)| len)
+    /// The DWARF sections of a file.
+    fn dwarf<'a>(&'a self, file: &ElfFile64<'a, Endianness>) -> Dwarf<Reader<'a>> {
+        Dwarf::load(|id| Ok::<_, gimli::Error>(self.section(file, id.name()))).unwrap_or_else(|_| {
+            Dwarf::load(|_| Ok::<_, gimli::Error>(EndianSlice::default())).unwrap_or_default()
+        })
     }
 }
 
-/// Reads the DWARF sections. A section that cannot be read counts as empty: the rest still helps.
-pub(super) fn sections<'data>(file: &ElfFile64<'data, Endianness>) -> Sections<'data> {
-    let load = |id: SectionId| -> Result<Cow<'data, [u8]>, gimli::Error> {
-        let section = file.section_by_name(id.name());
-        Ok(section.and_then(|section| section.uncompressed_data().ok()).unwrap_or_default())
-    };
-    DwarfSections::load(load).unwrap_or_default()
+/// The byte order of a file.
+pub(super) fn endian(file: &ElfFile64<'_, Endianness>) -> RunTimeEndian {
+    match file.endian() {
+        Endianness::Little => RunTimeEndian::Little,
+        Endianness::Big => RunTimeEndian::Big,
+    }
+}
+
+/// Whether a file has DWARF of its own.
+pub(super) fn is_in(file: &ElfFile64<'_, Endianness>) -> bool {
+    // The section is an empty shell in files whose debug information was split off.
+    [".debug_info", ".zdebug_info"].iter().any(|name| {
+        let section = file.section_by_name(name);
+        section.and_then(|section| section.file_range()).is_some_and(|(_, len)| len > 0)
+    })
 }
 
 /// One function at an address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Call {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Call<'a, 'c> {
     /// Linker name, else the plain one; absent if DWARF knows the line only.
-    pub name: Option<String>,
+    pub name: Option<&'a [u8]>,
     /// Source file and line.
-    pub file: Option<String>,
+    pub file: Option<&'c str>,
     /// Line, counted from 1.
     pub line: Option<u32>,
 }
 
 /// DWARF ready for lookups.
-pub(super) struct Lines<'a>(addr2line::Context<Reader<'a>>);
+pub(super) struct Lines<'a> {
+    context: addr2line::Context<Reader<'a>>,
+    split: SplitFiles<'a>,
+}
 
 impl<'a> Lines<'a> {
-    /// Indexes the units; `None` if that fails.
+    /// Indexes the units of a file; `None` if that fails. `shared` holds what several files have in common.
     pub(super) fn new(
-        sections: &'a Sections<'_>,
-        supplementary: Option<&'a Sections<'_>>,
-        endian: Endianness,
+        storage: &'a Storage,
+        file: &ElfFile64<'a, Endianness>,
+        shared: Option<&ElfFile64<'a, Endianness>>,
+        split: SplitFiles<'a>,
     ) -> Option<Self> {
-        let endian = match endian {
-            Endianness::Little => RunTimeEndian::Little,
-            Endianness::Big => RunTimeEndian::Big,
-        };
-        let mut dwarf = sections.borrow(|bytes| EndianSlice::new(bytes, endian));
-        if let Some(sup) = supplementary {
-            dwarf.set_sup(sup.borrow(|bytes| EndianSlice::new(bytes, endian)));
+        let mut dwarf = storage.dwarf(file);
+        if let Some(shared) = shared {
+            dwarf.set_sup(storage.dwarf(shared));
         }
-        addr2line::Context::from_dwarf(dwarf).ok().map(Lines)
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+        let context = addr2line::Context::from_dwarf(dwarf).ok()?;
+        Some(Lines { context, split })
     }
 
     /// The functions at a virtual address, innermost first; the last one is the function that holds the
     /// code. Empty if DWARF does not know the address.
-    pub(super) fn calls(&self, address: u64) -> Vec<Call> {
-        let mut calls = Vec::new();
-        let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else { return calls };
+    pub(super) fn calls<'c>(&'c self, address: u64, calls: &mut Vec<Call<'a, 'c>>) {
+        calls.clear();
+        let mut answer = self.context.find_frames(address);
+        let frames = loop {
+            match answer {
+                LookupResult::Output(frames) => break frames,
+                LookupResult::Load { load, continuation } => {
+                    let unit: Option<Arc<Dwarf<Reader<'a>>>> = self.split.load(&load);
+                    answer = continuation.resume(unit);
+                }
+            }
+        };
+        let Ok(mut frames) = frames else { return };
         while let Ok(Some(frame)) = frames.next() {
             let location = frame.location.as_ref();
             calls.push(Call {
-                name: frame.function.and_then(|name| name.raw_name().ok().map(Cow::into_owned)),
-                file: location.and_then(|l| l.file.map(str::to_owned)),
+                name: frame.function.map(|function| function.name.slice()),
+                file: location.and_then(|l| l.file),
                 line: location.and_then(|l| l.line).filter(|&line| line != 0),
             });
         }
-        calls
     }
 }

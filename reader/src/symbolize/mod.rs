@@ -4,12 +4,21 @@
 //! independent of each other, so they are read in parallel, the busiest first.
 
 mod binary;
+mod cache_file;
 mod debug_file;
+mod debuginfod;
 mod demangle;
 mod dwarf;
 mod frame_entry;
+mod jitdump;
+mod name_file;
+mod namer;
 mod perf_map;
 mod plt;
+mod sources;
+mod split_dwarf;
+mod symbol_args;
+mod symbol_cache;
 mod symbol_table;
 mod vdso;
 
@@ -17,21 +26,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::progress::Progress;
+
 pub use binary::{Line, Origin, Request, Symbols, base_name};
-pub use debug_file::{DebugDirectories, hex};
+pub use debug_file::hex;
+pub use debuginfod::Debuginfod;
 pub use demangle::demangle;
-pub use perf_map::PerfMap;
+pub use name_file::NameFile;
+pub use perf_map::perf_map_path;
+pub use sources::SymbolSources;
+pub use symbol_args::SymbolArgs;
+pub use symbol_cache::SymbolCache;
 
 /// Names the addresses of all binaries; the answers have the order of the requests.
-pub fn symbolize(requests: &[Request], directories: &DebugDirectories) -> Vec<Symbols> {
+pub fn symbolize(requests: &[Request], sources: &SymbolSources) -> Vec<Symbols> {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(requests[index].addresses.len()));
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Symbols)>> = Mutex::new(Vec::with_capacity(requests.len()));
+    let progress = (!sources.silent).then(|| Progress::start("naming functions"));
+    let steps = progress.as_ref().map(Progress::steps).unwrap_or_default();
     let work = || {
         while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let symbols = binary::symbolize(&requests[index], directories);
-            done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, symbols));
+            let symbols = binary::symbolize(&requests[index], sources);
+            let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            done.push((index, symbols));
+            steps.at(done.len(), requests.len());
         }
     };
     let workers = thread::available_parallelism().map_or(1, usize::from).min(requests.len());
@@ -41,6 +61,9 @@ pub fn symbolize(requests: &[Request], directories: &DebugDirectories) -> Vec<Sy
         }
         work();
     });
+    if let Some(cache) = &sources.cache {
+        cache.trim();
+    }
     let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     done.sort_unstable_by_key(|&(index, _)| index);
     done.into_iter().map(|(_, symbols)| symbols).collect()

@@ -15,13 +15,15 @@ use selfwind::profile_file::{
     Cause, Counters, End, Event, ModuleInfo, ProcessEnd, ProcessInfo, ProfileWriter, Sample, SessionInfo,
     ThreadInfo,
 };
-use selfwind::symbolize::DebugDirectories;
+use selfwind::symbolize::SymbolSources;
 use unwind::{FoundBy, Frame};
 
 /// Where the program is mapped.
-const BASE: u64 = 0x5555_0000_0000;
+pub(crate) const BASE: u64 = 0x5555_0000_0000;
 /// Nanoseconds per timer period.
 pub(crate) const PERIOD: u64 = 10_000_000;
+/// When the first sample was taken; the others follow, a nanosecond apart.
+pub(crate) const FIRST_SAMPLE: u64 = 50;
 pub(crate) const STARTED: u64 = 1_700_000_000_123_456_789;
 
 /// Weight by `NAME-PID/TID;root;...;leaf`.
@@ -68,8 +70,8 @@ pub(crate) fn make(test: &str) -> Made {
     let path = directory.join("p.data");
     write(&path, &events(&program));
     let mut folded = Vec::new();
-    let directories = DebugDirectories::default();
-    let totals = export_grouped(Format::Folded, Grouping::Thread, &path, &directories, &mut folded).unwrap();
+    let sources = SymbolSources::none();
+    let totals = export_grouped(Format::Folded, Grouping::Thread, &path, &sources, &mut folded).unwrap();
     let mut map = Folded::new();
     for line in String::from_utf8(folded).unwrap().lines() {
         let (stack, weight) = line.rsplit_once(' ').unwrap();
@@ -183,6 +185,12 @@ fn events(program: &Path) -> Vec<Event> {
     events.push(sample(2, 102, 5, unwind::End::Root, vec![leaf, caller]));
     let lost = vec![Cause { name: "pool_full".into(), count: 6, weight: 11 }];
     let counters = Counters { fired: 6, lost, ..Counters::default() };
+    // One after the other, and told out of order.
+    let samples = events.iter_mut().filter_map(|event| match event {
+        Event::Sample(sample) => Some(sample),
+        _ => None,
+    });
+    samples.enumerate().for_each(|(step, sample)| sample.ns = FIRST_SAMPLE + (step as u64 ^ 1));
     events.push(Event::ProcessEnd(ProcessEnd { process: 2, ns: 90, counters, ..ProcessEnd::default() }));
     events.push(Event::End(End { ns: 99, wall_ns: 99, status: Some(0) }));
     events

@@ -27,6 +27,9 @@ impl Ledger {
         self.scratch.resize(32 * 1024, 0);
         let (threads, lost) = (&mut self.threads, &mut self.lost);
         let stats = reader.drain(pass, &mut self.scratch, &mut |chunk, record| {
+            if record.again {
+                return;
+            }
             let (writer, number) = super::check(record.payload);
             let thread = (chunk.tid, chunk.thread_seq);
             let entry = Entry { ticks: record.ticks, writer, number };

@@ -2,7 +2,9 @@
 //! what was delivered.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
+pub mod interrupted;
 pub mod ledger;
+pub mod stacks;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};

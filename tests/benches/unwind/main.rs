@@ -10,12 +10,14 @@ mod method;
 mod modules;
 mod registers;
 mod selfwind;
+mod verdict;
 mod workload;
 
 use method::{MOST, Method, Stack};
 use std::ffi::c_void;
 use std::path::Path;
 use std::time::Instant;
+use verdict::{COLUMNS, Figures};
 use workload::{DEPTH, Random, Scenario, Walkway, Workload};
 
 const SCENARIOS: [Scenario; 4] = [Scenario::Hot, Scenario::Rot, Scenario::Walk, Scenario::Cold];
@@ -23,109 +25,97 @@ const SEED: u64 = 0x5e1f_317d;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    if let Some(position) = arguments.iter().position(|a| a == "--first") {
-        first(arguments[position + 1].parse().expect("--first takes a method's number"));
+    let value = |name: &str| {
+        let position = arguments.iter().position(|argument| argument == name)?;
+        Some(arguments.get(position + 1).unwrap_or_else(|| panic!("{name} takes a value")).as_str())
+    };
+    if let Some(index) = value("--first") {
+        let libraries = Path::new(value("--libraries").expect("--first needs --libraries"));
+        first(index.parse().expect("--first takes a method's number"), libraries);
         return;
     }
-    if arguments.iter().any(|a| a == "--test") {
+    if arguments.iter().any(|argument| argument == "--test") {
         return; // `cargo test --benches` only asks whether it builds.
     }
-    let rounds = if arguments.iter().any(|a| a == "--long") { 15 } else { 7 };
-    table(rounds);
+    let long = arguments.iter().any(|argument| argument == "--long");
+    let rounds =
+        value("--rounds").map_or(if long { 31 } else { 11 }, |n| n.parse().expect("a number of rounds"));
+    let libraries = std::env::temp_dir().join(format!("selfwind-bench-{}", std::process::id()));
+    compile(&libraries);
+    let figures = measure_all(&libraries, rounds);
+    std::fs::remove_dir_all(&libraries).expect("the folder just made");
+    verdict::print(&figures);
 }
 
-/// All methods, all scenarios, and the first capture of a fresh process.
-fn table(rounds: usize) {
-    let (plain, framed) = load();
+/// All methods, all scenarios, and the first capture of a fresh process. Every round goes through all methods.
+fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
+    let (plain, framed) = load(libraries);
     let mut methods = method::all();
     let ns_per_tick = calibrate();
-    let mut medians = vec![[0.0; SCENARIOS.len()]; methods.len()];
-    for (column, &scenario) in SCENARIOS.iter().enumerate() {
-        let mut rows = vec![Vec::new(); methods.len()];
-        for round in 0..rounds {
-            for (method, row) in methods.iter_mut().zip(&mut rows) {
-                let workload = if method.needs_frame_pointers() { &framed } else { &plain };
-                row.push(measure(workload, scenario, method.as_mut(), SEED + round as u64) * ns_per_tick);
+    let mut taken = vec![[const { Vec::new() }; COLUMNS]; methods.len()];
+    for round in 0..rounds {
+        for (index, (method, taken)) in methods.iter_mut().zip(&mut taken).enumerate() {
+            let workload = if method.needs_frame_pointers() { &framed } else { &plain };
+            for (&scenario, taken) in SCENARIOS.iter().zip(&mut *taken) {
+                let ticks = measure(workload, scenario, method.as_mut(), SEED + round as u64);
+                taken.push(ticks * ns_per_tick);
             }
-        }
-        for (row, medians) in rows.iter_mut().zip(&mut medians) {
-            medians[column] = median(row);
+            taken[SCENARIOS.len()].push(first_capture(index, libraries));
         }
     }
-    let firsts: Vec<f64> =
-        (0..methods.len()).map(|index| median(&mut first_captures(index, rounds))).collect();
-    print(&methods, &medians, &firsts);
+    let medians = taken.iter_mut().map(|taken| taken.each_mut().map(|column| median(column)));
+    methods.iter().zip(medians).map(|(method, ns)| Figures { name: method.name(), ns }).collect()
 }
 
-fn print(methods: &[Box<dyn Method>], medians: &[[f64; 4]], firsts: &[f64]) {
-    println!(
-        "ns per stack of {DEPTH} frames and those of the harness, medians; every stack checked against the truth"
-    );
-    println!("{:<28}{:>10}{:>10}{:>10}{:>10}{:>14}", "method", "HOT", "ROT", "WALK", "COLD", "first capture");
-    for ((method, row), first) in methods.iter().zip(medians).zip(firsts) {
-        print!("{:<28}", method.name());
-        row.iter().for_each(|ns| print!("{ns:>10.0}"));
-        println!("{first:>14.0}");
-    }
-    println!("\nratio to {} (above 1: it is slower than we are)", methods[0].name());
-    for ((method, row), first) in methods.iter().zip(medians).zip(firsts).skip(1) {
-        print!("{:<28}", method.name());
-        row.iter().zip(medians[0]).for_each(|(ns, ours)| print!("{:>10.2}", ns / ours));
-        println!("{:>14.2}", first / firsts[0]);
-    }
-}
-
-/// Ticks per stack; panics on the first stack that is not the true one.
+/// The median of ticks per stack; panics on the first stack that is not the true one.
 fn measure(workload: &Workload, scenario: Scenario, method: &mut dyn Method, seed: u64) -> f64 {
     let captures = if scenario == Scenario::Cold { 60 } else { 3000 };
-    let (mut ticks, mut stack) = (0, [0; MOST]);
+    let mut stack = [0; MOST];
     let warm = captures / 10;
-    let mut count = 0;
+    let mut taken = Vec::with_capacity(captures + warm);
     workload.run(scenario, captures + warm, Random::new(seed), &mut |walkway, truth| {
-        let taken = timed(method, walkway, &mut stack, truth);
-        count += 1;
-        if count > warm {
-            ticks += taken;
-        }
+        taken.push(timed(method, walkway, &mut stack, truth) as f64);
     });
-    ticks as f64 / captures as f64
+    median(&mut taken[warm..])
 }
 
-#[inline(never)]
+#[inline(always)]
 fn timed(method: &mut dyn Method, walkway: &Walkway, stack: &mut Stack, truth: &[*const c_void]) -> u64 {
     let before = ticks();
     let depth = method.capture(walkway, stack);
     let after = ticks();
+    method.finish(stack, depth);
+    check(method.name(), &stack[..depth], truth);
+    (after - before).saturating_sub(clock_ticks())
+}
+
+#[inline(never)]
+fn check(name: &str, stack: &[u64], truth: &[*const c_void]) {
     let innermost = truth[DEPTH - 1] as u64;
-    let start = stack[..depth].iter().position(|&address| address == innermost);
+    let start = stack.iter().position(|&address| address == innermost);
     let true_stack = truth.iter().rev().map(|&address| address as u64);
-    let found = start.map_or(&[][..], |start| &stack[start..depth]);
+    let found = start.map_or(&[][..], |start| &stack[start..]);
     assert!(
         found.len() >= DEPTH && true_stack.eq(found[..DEPTH].iter().copied()),
-        "{}: wrong stack: {found:x?} instead of {truth:x?}",
-        method.name()
+        "{name}: wrong stack: {found:x?} instead of {truth:x?}"
     );
-    after - before
 }
 
 /// The first capture of a fresh process, in ns: this program runs itself with `--first`.
-fn first_captures(index: usize, rounds: usize) -> Vec<f64> {
+fn first_capture(index: usize, libraries: &Path) -> f64 {
     let own = std::env::current_exe().expect("the path of this program");
-    (0..rounds)
-        .map(|_| {
-            let output = std::process::Command::new(&own)
-                .args(["--first", &index.to_string()])
-                .output()
-                .expect("this program runs itself");
-            let text = String::from_utf8_lossy(&output.stdout);
-            text.trim().parse().unwrap_or_else(|_| panic!("no figure from --first {index}: {text}"))
-        })
-        .collect()
+    let output = std::process::Command::new(&own)
+        .args(["--first", &index.to_string(), "--libraries"])
+        .arg(libraries)
+        .output()
+        .expect("this program runs itself");
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.trim().parse().unwrap_or_else(|_| panic!("no figure from --first {index}: {output:?}"))
 }
 
-fn first(index: usize) {
-    let (plain, framed) = load();
-    let mut method = method::all().into_iter().nth(index).expect("a method's number");
+fn first(index: usize, libraries: &Path) {
+    let (plain, framed) = load(libraries);
+    let mut method = method::nth(index);
     let workload = if method.needs_frame_pointers() { &framed } else { &plain };
     let mut taken = 0;
     let mut stack = [0; MOST];
@@ -135,20 +125,34 @@ fn first(index: usize) {
     println!("{}", taken as f64 * calibrate());
 }
 
-/// The workload without and with frame pointers.
-fn load() -> (Workload, Workload) {
+/// Compiles the workload into `folder`, without and with frame pointers.
+fn compile(folder: &Path) {
     let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/unwind/workload.c"));
-    let folder = std::env::temp_dir().join(format!("selfwind-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder for the compiled workload");
-    let loaded = (Workload::load(source, &folder, false), Workload::load(source, &folder, true));
-    // The loader keeps the mappings; the files are done with.
-    std::fs::remove_dir_all(&folder).expect("the folder just made");
-    loaded
+    std::fs::create_dir_all(folder).expect("a folder for the compiled workload");
+    workload::compile(source, folder);
+}
+
+/// The workload without and with frame pointers.
+fn load(folder: &Path) -> (Workload, Workload) {
+    (Workload::load(folder, false), Workload::load(folder, true))
 }
 
 fn ticks() -> u64 {
     // SAFETY: rdtscp exists on every x86-64 machine this bench is meant for; it waits for what came before.
     unsafe { core::arch::x86_64::__rdtscp(&mut 0) }
+}
+
+/// What two looks at the clock take; no method pays for it.
+fn clock_ticks() -> u64 {
+    static TICKS: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *TICKS.get_or_init(|| {
+        let mut taken = [0.0; 1001];
+        taken.fill_with(|| {
+            let before = ticks();
+            (ticks() - before) as f64
+        });
+        median(&mut taken) as u64
+    })
 }
 
 fn calibrate() -> f64 {

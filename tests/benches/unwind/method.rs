@@ -18,13 +18,28 @@ pub(crate) trait Method {
     }
     /// Takes the stack of the calling thread; answers the number of frames.
     fn capture(&mut self, walkway: &Walkway, stack: &mut Stack) -> usize;
+    /// Makes plain addresses of what `capture` wrote; not timed.
+    fn finish(&mut self, _stack: &mut Stack, _depth: usize) {}
 }
+
+/// How many ways of using ourselves there are.
+const OURS: usize = crate::selfwind::USES.len();
 
 /// All methods that work here, ourselves first.
 pub(crate) fn all() -> Vec<Box<dyn Method>> {
-    let mut methods: Vec<Box<dyn Method>> =
-        vec![Box::new(crate::selfwind::Selfwind::new(true)), Box::new(crate::selfwind::Selfwind::new(false))];
-    methods.extend(crate::libunwind::methods());
+    (0..OURS).map(crate::selfwind::method).chain(peers()).collect()
+}
+
+/// One of [`all`] alone: in a fresh process the others have not warmed or cooled anything.
+pub(crate) fn nth(index: usize) -> Box<dyn Method> {
+    if index < OURS {
+        return crate::selfwind::method(index);
+    }
+    peers().into_iter().nth(index - OURS).expect("a method's number")
+}
+
+fn peers() -> Vec<Box<dyn Method>> {
+    let mut methods: Vec<Box<dyn Method>> = crate::libunwind::methods();
     methods.push(Box::new(crate::libgcc::UnwindBacktrace));
     methods.push(Box::new(crate::libgcc::Backtrace));
     methods.push(Box::new(crate::framehop::Framehop::new()));

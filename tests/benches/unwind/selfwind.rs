@@ -4,30 +4,54 @@ use crate::method::{MOST, Method, Stack};
 use crate::workload::Walkway;
 use crate::{modules, registers};
 use unwind::compile::compile;
-use unwind::{Frame, Memory, Module, Modules, RuleCache, Table, walk};
+use unwind::{Frame, Memo, Memory, Module, Modules, RuleCache, Table, walk};
+
+/// How the walker is used.
+#[derive(Clone, Copy)]
+pub(crate) struct Use {
+    name: &'static str,
+    /// Rows compiled beforehand; otherwise FDEs decoded on demand.
+    tables: bool,
+    /// The walk before is remembered.
+    memo: bool,
+    /// The frames that the walk before had too are not written again.
+    only_new: bool,
+}
+
+pub(crate) const USES: [Use; 4] = [
+    Use { name: "selfwind", tables: true, memo: true, only_new: false },
+    Use { name: "selfwind, only new frames", tables: true, memo: true, only_new: true },
+    Use { name: "selfwind without memo", tables: true, memo: false, only_new: false },
+    Use { name: "selfwind, FDEs on demand", tables: false, memo: true, only_new: false },
+];
+
+/// Ourselves, used as [`USES`] says; the first is the one that is compared.
+pub(crate) fn method(index: usize) -> Box<dyn Method> {
+    Box::new(Selfwind::new(USES[index]))
+}
 
 /// Our walker over all modules of this process.
-pub(crate) struct Selfwind {
-    name: &'static str,
+struct Selfwind {
+    how: Use,
     modules: Modules<'static>,
     cache: Box<RuleCache>,
-    frames: [Frame; MOST],
+    memo: Box<Memo>,
 }
 
 impl Selfwind {
-    /// Reads the modules as they are now and, with `tables`, compiles the rows of each.
-    pub(crate) fn new(tables: bool) -> Selfwind {
+    /// Reads the modules as they are now.
+    fn new(how: Use) -> Selfwind {
         let with_text = modules::images().into_iter().filter(|image| image.text_start < image.text_end);
         let mut list: Vec<Module<'static>> = with_text.map(|image| image.module()).collect();
-        if tables {
+        if how.tables {
             list.iter_mut().for_each(|module| module.table = table(module));
         }
         Modules::sort(&mut list);
         Selfwind {
-            name: if tables { "selfwind, tables" } else { "selfwind, FDEs on demand" },
+            how,
             modules: Modules::new(list.leak(), 0).expect("the loader's modules do not overlap"),
             cache: Box::new(RuleCache::new()),
-            frames: [Frame::default(); MOST],
+            memo: Box::new(Memo::new()),
         }
     }
 }
@@ -40,19 +64,33 @@ fn table(module: &Module<'static>) -> Option<Table<'static>> {
 
 impl Method for Selfwind {
     fn name(&self) -> &'static str {
-        self.name
+        self.how.name
     }
 
     fn capture(&mut self, _: &Walkway, stack: &mut Stack) -> usize {
-        let registers = registers::here();
-        let taken =
-            walk(&self.modules, &self.cache, &registers, &mut OwnStack(registers.sp()), &mut self.frames);
-        for (address, frame) in stack.iter_mut().zip(&self.frames[..taken.depth]) {
-            *address = frame.address();
+        if !self.how.memo {
+            self.memo.forget();
         }
+        let registers = registers::here();
+        let mut memory = OwnStack(registers.sp());
+        let taken = walk(&self.modules, &self.cache, &registers, &mut memory, &mut self.memo, MOST);
+        let new = if self.how.only_new { taken.depth - taken.unchanged } else { taken.depth };
+        let frames = &self.memo.frames()[..new];
+        // As into a record: the words as they are.
+        stack[..new].iter_mut().zip(frames).for_each(|(word, frame)| *word = frame.bits());
         taken.depth
     }
+
+    fn finish(&mut self, stack: &mut Stack, depth: usize) {
+        if self.how.only_new {
+            stack.iter_mut().zip(self.memo.frames()).for_each(|(word, frame)| *word = frame.bits());
+        }
+        stack[..depth].iter_mut().for_each(|word| *word = Frame::from_bits(*word).address());
+    }
 }
+
+/// Bytes of the main thread's stack.
+const STACK: u64 = 8 << 20;
 
 /// The calling thread's stack from an address on, as the handler reads it within known bounds: plain loads.
 struct OwnStack(u64);
@@ -61,6 +99,17 @@ impl Memory for OwnStack {
     #[inline]
     fn read(&mut self, address: u64) -> Option<u64> {
         // SAFETY: the address is checked to lie above the stack pointer and within the main thread's 8 MiB.
-        (address.wrapping_sub(self.0) < 8 << 20).then(|| unsafe { (address as *const u64).read_volatile() })
+        (address.wrapping_sub(self.0) < STACK).then(|| unsafe { (address as *const u64).read_volatile() })
+    }
+
+    #[inline]
+    fn known_until(&mut self, address: u64) -> u64 {
+        if address.wrapping_sub(self.0) < STACK { self.0 + STACK } else { address }
+    }
+
+    #[inline]
+    unsafe fn load(&mut self, address: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { (address as *const u64).read_volatile() }
     }
 }

@@ -63,17 +63,9 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Compiles and loads the five libraries into this process.
-    pub(crate) fn load(source: &Path, folder: &Path, frame_pointers: bool) -> Workload {
-        let flag = if frame_pointers { "-fno-omit-frame-pointer" } else { "-fomit-frame-pointer" };
-        let mut table = Vec::new();
-        for library in 0..LIBRARIES {
-            let file =
-                folder.join(format!("libworkload{}{library}.so", if frame_pointers { "fp" } else { "" }));
-            compile(source, &file, flag);
-            table.extend(functions(&file));
-        }
-        Workload { table }
+    /// Loads the five libraries into this process.
+    pub(crate) fn load(folder: &Path, frame_pointers: bool) -> Workload {
+        Workload { table: files(folder, frame_pointers).flat_map(|file| functions(&file)).collect() }
     }
 
     /// Runs `captures` captures of `scenario`; `capture` is called at the innermost frame of each stack with the truth,
@@ -108,9 +100,36 @@ impl Workload {
                 run: std::ptr::from_mut(&mut run).cast(),
             };
             let first = self.table[(run.path[0] >> 2) as usize];
-            first(&mut walkway, 0, 1, 2);
+            // SAFETY: the function is called as C calls it.
+            unsafe { selfwind_bench_outermost(first, &mut walkway) };
         }
     }
+}
+
+// Calls the first function of a stack from a frame without a caller, so that every method's walk ends there.
+std::arch::global_asm!(
+    ".globl selfwind_bench_outermost",
+    ".type selfwind_bench_outermost,@function",
+    "selfwind_bench_outermost:",
+    ".cfi_startproc",
+    ".cfi_undefined rip",
+    "sub rsp, 8",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rax, rdi",
+    "mov rdi, rsi",
+    "xor esi, esi",
+    "mov edx, 1",
+    "mov ecx, 2",
+    "call rax",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".size selfwind_bench_outermost, . - selfwind_bench_outermost",
+);
+
+unsafe extern "C" {
+    fn selfwind_bench_outermost(first: Function, walkway: *mut Walkway);
 }
 
 struct Run<'a> {
@@ -131,6 +150,7 @@ impl Run<'_> {
         }
     }
 
+    #[inline(always)]
     fn capture(&mut self, walkway: &Walkway) -> c_int {
         let everything = DEPTH as c_int + 1;
         loop {
@@ -162,14 +182,20 @@ extern "C" fn on_capture(walkway: *mut Walkway) -> c_int {
     run.capture(walkway)
 }
 
-fn compile(source: &Path, output: &PathBuf, frame_pointer_flag: &str) {
-    let status = Command::new("cc")
-        .args(["-O2", "-fPIC", "-shared", frame_pointer_flag, "-o"])
-        .arg(output)
-        .arg(source)
-        .status()
-        .expect("a C compiler named `cc` runs");
-    assert!(status.success(), "cc failed on {}", source.display());
+/// Compiles the libraries of both workloads into `folder`.
+pub(crate) fn compile(source: &Path, folder: &Path) {
+    for (frame_pointers, flag) in [(false, "-fomit-frame-pointer"), (true, "-fno-omit-frame-pointer")] {
+        for file in files(folder, frame_pointers) {
+            let mut compiler = Command::new("cc");
+            compiler.args(["-O2", "-fPIC", "-shared", flag, "-o"]).arg(file).arg(source);
+            assert!(compiler.status().is_ok_and(|status| status.success()), "{compiler:?} failed");
+        }
+    }
+}
+
+fn files(folder: &Path, frame_pointers: bool) -> impl Iterator<Item = PathBuf> {
+    let kind = if frame_pointers { "fp" } else { "" };
+    (0..LIBRARIES).map(move |library| folder.join(format!("libworkload{kind}{library}.so")))
 }
 
 fn functions(file: &Path) -> Vec<Function> {

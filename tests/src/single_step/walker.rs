@@ -5,7 +5,7 @@ use std::io;
 
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
-use unwind::{End, Frame, Memory, Module, Modules, RuleCache, Section, Table};
+use unwind::{End, Frame, Memo, Memory, Module, Modules, RuleCache, Section, Table};
 
 use super::image::{Image, Images};
 use super::tracee::{Registers, Tracee};
@@ -32,6 +32,8 @@ pub struct Walker {
     modules: Vec<Module<'static>>,
     generation: u32,
     cache: Box<RuleCache>,
+    /// What the walk after the instruction before found, whichever thread that was.
+    memo: Box<Memo>,
     /// Modules by what is mapped where: a library is seen half-mapped first.
     known: HashMap<(String, u64, u64, u64), Module<'static>>,
     window: Vec<u8>,
@@ -45,6 +47,7 @@ impl Walker {
             modules: Vec::new(),
             generation: 0,
             cache: Box::new(RuleCache::new()),
+            memo: Box::new(Memo::new()),
             known: HashMap::new(),
             window: vec![0; WINDOW],
         }
@@ -74,10 +77,10 @@ impl Walker {
 
     /// Walks the stack of a stopped thread into `found`.
     pub fn walk(&mut self, tracee: &Tracee, registers: &Registers, found: &mut Vec<Frame>) -> End {
-        found.resize(FRAMES, Frame::default());
         let modules = Modules::new(&self.modules, self.generation).expect("images do not overlap");
         if self.rules == Rules::OnDemand {
             self.cache.clear();
+            self.memo.forget();
         }
         let r = registers;
         let leaf = unwind::Registers {
@@ -90,8 +93,9 @@ impl Walker {
         // The red zone lies below the stack pointer.
         let mut memory = Window { tracee, base: r.rsp.wrapping_sub(256), bytes: &mut self.window, filled: 0 };
         memory.fill();
-        let walk = unwind::walk(&modules, &self.cache, &leaf, &mut memory, found);
-        found.truncate(walk.depth);
+        let walk = unwind::walk(&modules, &self.cache, &leaf, &mut memory, &mut self.memo, FRAMES);
+        found.clear();
+        found.extend_from_slice(self.memo.frames());
         walk.end
     }
 }

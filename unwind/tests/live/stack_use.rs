@@ -5,12 +5,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use unwind::{End, Frame, Modules, RuleCache, walk};
+use unwind::{End, Memo, Modules, RuleCache, walk};
 
 use crate::process::{Own, Process, Resolution, capture};
 
 /// Bytes that one walk may take, with the registers it starts from and the reads of memory under it.
-const LIMIT: usize = 1600;
+const LIMIT: usize = 1640;
 
 const PAINT: u8 = 0xa5;
 
@@ -18,10 +18,10 @@ const PAINT: u8 = 0xa5;
 struct Prepared {
     modules: Modules<'static>,
     cache: RuleCache,
-    frames: UnsafeCell<[Frame; 128]>,
+    memo: UnsafeCell<Memo>,
 }
 
-// SAFETY: only the one thread that runs the test touches the frames.
+// SAFETY: only the one thread that runs the test touches the memo.
 unsafe impl Sync for Prepared {}
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -38,9 +38,9 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
 fn walk_here() {
     let prepared = PREPARED.get().expect("set before the signal");
     let registers = capture();
-    // SAFETY: no one else touches the frames meanwhile.
-    let frames = unsafe { &mut *prepared.frames.get() };
-    let walked = walk(&prepared.modules, &prepared.cache, &registers, &mut Own, frames);
+    // SAFETY: no one else touches the memo meanwhile.
+    let memo = unsafe { &mut *prepared.memo.get() };
+    let walked = walk(&prepared.modules, &prepared.cache, &registers, &mut Own, memo, 128);
     DEPTH.store(if walked.end == End::Root { walked.depth } else { 0 }, Ordering::Relaxed);
 }
 
@@ -58,8 +58,8 @@ fn used(stack: &mut [u8], walking: bool) -> usize {
 fn a_walk_takes_little_stack() {
     let list = Process::new().list(Resolution::OnDemand);
     let modules = Modules::new(Box::leak(list.into_boxed_slice()), 1).unwrap();
-    let frames = UnsafeCell::new([Frame::default(); 128]);
-    assert!(PREPARED.set(Prepared { modules, cache: RuleCache::new(), frames }).is_ok());
+    let memo = UnsafeCell::new(Memo::new());
+    assert!(PREPARED.set(Prepared { modules, cache: RuleCache::new(), memo }).is_ok());
     let mut stack = vec![0u8; 64 * 1024];
     let alternate = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };

@@ -1,9 +1,9 @@
 //! A walk after every single instruction of real code: prologues, epilogues, PLT stubs, lazy binding.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use unwind::{End, FoundBy, Frame, Memory, Modules, RuleCache, walk};
+use unwind::{End, FoundBy, Memo, Memory, Modules, RuleCache, walk};
 
 use crate::process::{Process, Resolution, capture, registers_of};
 
@@ -27,6 +27,7 @@ impl Memory for Bounded<'_> {
 struct Stepper {
     modules: Modules<'static>,
     cache: &'static RuleCache,
+    memo: Box<UnsafeCell<Memo>>,
     stack: std::ops::Range<u64>,
     /// The return addresses above the stepped function, leaf first.
     callers: Vec<u64>,
@@ -55,10 +56,11 @@ extern "C" fn on_trap(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     };
     *flags |= TRAP_FLAG;
     let registers = registers_of(context);
-    let mut frames = [Frame::default(); 128];
     let mut memory = Bounded { stack: stepper.stack.clone(), modules: &stepper.modules };
-    let walked = walk(&stepper.modules, stepper.cache, &registers, &mut memory, &mut frames);
-    let frames = &frames[..walked.depth];
+    // SAFETY: traps do not nest, and no one else has the memo.
+    let memo = unsafe { &mut *stepper.memo.get() };
+    let walked = walk(&stepper.modules, stepper.cache, &registers, &mut memory, memo, 128);
+    let frames = memo.frames();
     let callers = stepper.callers.iter().rev();
     let reaches = frames.len() > callers.len()
         && frames.iter().rev().zip(callers).all(|(frame, caller)| frame.address() == *caller);
@@ -96,6 +98,7 @@ fn stepped(how: Resolution, work: &mut dyn FnMut()) -> &'static Stepper {
     let stepper: &'static Stepper = Box::leak(Box::new(Stepper {
         modules: Modules::new(Box::leak(list.into_boxed_slice()), 1).unwrap(),
         cache: Box::leak(Box::new(RuleCache::new())),
+        memo: Box::new(UnsafeCell::new(Memo::new())),
         stack: stack_bounds(),
         callers: frames[1..].iter().map(|frame| frame.address()).collect(),
         steps: Cell::new(0),

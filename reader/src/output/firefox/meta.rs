@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::Axis;
+use super::lost::LOST;
 use crate::output::title::title;
 use crate::profile::Profile;
 
@@ -10,11 +12,6 @@ use crate::profile::Profile;
 const PROCESSED_VERSION: u32 = 60;
 /// The version of the format of Firefox itself, which has nothing to do with this; any will do.
 const GECKO_VERSION: u32 = 31;
-/// Name and type of the markers for losses.
-pub(super) const LOST: &str = "Lost samples";
-/// A marker with a start and an end.
-pub(super) const INTERVAL: u32 = 1;
-
 /// `profile.meta`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -44,8 +41,10 @@ pub(super) struct Meta {
 
 impl Meta {
     /// The description of a profile; `selected` is the thread that is shown first.
-    pub(super) fn new(profile: &Profile, period_ns: u64, selected: usize) -> Self {
+    pub(super) fn new(profile: &Profile, axis: &Axis, period_ns: u64, selected: usize) -> Self {
         let session = &profile.session;
+        let before = session.started_ns.saturating_sub(axis.zero_ns);
+        let started = session.started_realtime_ns.saturating_sub(before);
         Meta {
             version: GECKO_VERSION,
             preprocessed_profile_version: PROCESSED_VERSION,
@@ -53,7 +52,7 @@ impl Meta {
             arguments: session.command.join(" "),
             oscpu: format!("Linux {}", session.kernel),
             interval: period_ns.max(1) as f64 / 1e6,
-            start_time: session.started_realtime_ns as f64 / 1e6,
+            start_time: started as f64 / 1e6,
             process_type: 0,
             stackwalk: 1,
             debug: false,
@@ -76,34 +75,13 @@ fn categories() -> Value {
     json!([category("Other", "grey"), category("User", "yellow"), category("Kernel", "orange")])
 }
 
-/// Samples that were lost for one cause.
-#[derive(Serialize)]
-pub(super) struct LostMarker {
-    r#type: &'static str,
-    cause: String,
-    samples: u64,
-    weight: u64,
-}
-
-/// What is known of losses, by cause.
-pub(super) fn lost(profile: &Profile) -> Vec<LostMarker> {
-    let detail = &profile.stats.detail;
-    let causes = detail.lost.iter().map(|(cause, &samples)| LostMarker {
-        r#type: LOST,
-        cause: cause.clone(),
-        samples,
-        weight: detail.lost_weight.get(cause).copied().unwrap_or(0),
-    });
-    causes.collect()
-}
-
 fn marker_schema() -> Value {
     json!([{
         "name": LOST,
         "tooltipLabel": "Lost samples: {marker.data.cause}",
         "tableLabel": "{marker.data.samples} lost: {marker.data.cause}",
         "chartLabel": "{marker.data.samples} lost: {marker.data.cause}",
-        "description": "Samples that were taken and did not arrive. When is not known.",
+        "description": "Samples that were taken and did not arrive, between two readings of the counters.",
         "display": ["marker-chart", "marker-table", "timeline-overview"],
         "fields": [
             { "key": "cause", "label": "Cause", "format": "string" },
@@ -120,7 +98,6 @@ fn extra(profile: &Profile) -> Value {
         ("Recorded by", format!("selfwind {}", session.version)),
         ("Host", session.host.clone()),
         ("Source", format!("{}, {} Hz", session.source, session.frequency)),
-        ("Time axis", "CPU time of each thread, stack after stack; not the time of day".into()),
         ("Samples", format!("{} (weight {})", profile.totals.samples, profile.totals.weight)),
         ("Lost samples", stats.lost.to_string()),
         ("Truncated stacks", profile.totals.truncated.to_string()),

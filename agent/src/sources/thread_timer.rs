@@ -1,17 +1,9 @@
-//! What asks for samples: a timer on each thread's CPU clock, or one ITIMER_PROF for the process.
-//!
-//! Both are driven by the scheduler tick, so neither fires more often than the kernel's HZ per second of CPU
-//! time; what a late signal stands for comes as its overrun count. The first expiry is at a random part of the
-//! period, so that threads and processes shorter than a period are sampled in proportion to their time.
+//! Timers of the kernel by `timer_create`: one on each thread's CPU clock.
 
-use handler::clock;
-use handler::process::Source;
 use handler::slot::Slot;
 
+use super::first_expiry;
 use crate::kernel::{self, Errno};
-
-/// The signal of both sources.
-pub(crate) const SIGNAL: i32 = libc::SIGPROF;
 
 /// The kernel's `struct sigevent` with a thread to signal.
 #[repr(C)]
@@ -32,31 +24,17 @@ fn cpu_clock(tid: u32) -> usize {
     (!tid << 3 | PER_THREAD | SCHED) as i32 as usize
 }
 
-/// The time to the first expiry: random within the period, at least one nanosecond.
-fn first_expiry(period_ns: u64, salt: u64) -> u64 {
-    let mixed = (clock::now() ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(mixed) * u128::from(period_ns)) >> 64) as u64 + 1
-}
-
 fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-fn timeval(ns: u64) -> libc::timeval {
-    // Zero would disarm.
-    libc::timeval {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_usec: (ns % 1_000_000_000 / 1000).max(u64::from(ns < 1_000_000_000)) as i64,
-    }
-}
-
 /// Arms a timer on the CPU clock of the slot's thread. Fails where the user may not queue more signals
 /// (`ulimit -i`); the thread then is not sampled.
-pub(crate) fn arm_thread(slot: &Slot, period_ns: u64) -> Result<(), Errno> {
+pub(super) fn arm(slot: &Slot, signal: i32, period_ns: u64) -> Result<(), Errno> {
     let tid = slot.tid();
     let event = SignalEvent {
         value: core::ptr::from_ref(slot) as usize,
-        signal: SIGNAL,
+        signal,
         notify: libc::SIGEV_THREAD_ID,
         thread: tid as i32,
         padding: [0; 11],
@@ -98,8 +76,8 @@ pub(crate) const NEVER: libc::itimerspec = libc::itimerspec {
 };
 
 /// True if this user may have a timer: each counts against RLIMIT_SIGPENDING.
-pub(crate) fn may_have_timers() -> bool {
-    create_process_clock_timer(SIGNAL, 0).map(delete_timer).is_ok()
+pub(super) fn may_be_had() -> bool {
+    create_process_clock_timer(libc::SIGPROF, 0).map(delete_timer).is_ok()
 }
 
 fn delete_timer(timer: i32) {
@@ -108,39 +86,10 @@ fn delete_timer(timer: i32) {
 }
 
 /// Deletes the timer of the slot's thread, if it has one.
-pub(crate) fn disarm_thread(slot: &Slot) {
+pub(super) fn disarm(slot: &Slot) {
     let timer = slot.timer();
     if timer != Slot::NO_TIMER {
         slot.set_timer(Slot::NO_TIMER);
         delete_timer(timer);
-    }
-}
-
-/// Arms ITIMER_PROF with our period.
-pub(crate) fn start_process_timer(period_ns: u64) -> Result<(), Errno> {
-    set_process_timer(&libc::itimerval {
-        it_interval: timeval(period_ns),
-        it_value: timeval(first_expiry(period_ns, 0)),
-    })
-}
-
-/// Stops ITIMER_PROF.
-pub(crate) fn stop_process_timer() {
-    let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let _ = set_process_timer(&libc::itimerval { it_interval: zero, it_value: zero });
-}
-
-/// Sets ITIMER_PROF.
-pub(crate) fn set_process_timer(time: &libc::itimerval) -> Result<(), Errno> {
-    let arguments = [libc::ITIMER_PROF as usize, core::ptr::from_ref(time) as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel reads one `itimerval`.
-    unsafe { kernel::call(libc::SYS_setitimer, arguments) }.map(drop)
-}
-
-/// Starts sampling the slot's thread, as `source` does it.
-pub(crate) fn start_thread(source: Source, slot: &Slot, period_ns: u64) -> Result<(), Errno> {
-    match source {
-        Source::ThreadTimer => arm_thread(slot, period_ns),
-        Source::ProcessTimer => Ok(()),
     }
 }

@@ -47,6 +47,7 @@ impl Screen {
             Style::Dim => "2",
             Style::Hot => "1;31",
             Style::Warm => "33",
+            Style::Good => "32",
         };
         if self.colour && !text.is_empty() {
             Cow::Owned(format!("\x1b[{code}m{text}\x1b[0m"))
@@ -69,6 +70,8 @@ pub enum Style {
     Hot,
     /// A share worth a look.
     Warm,
+    /// Less than before.
+    Good,
 }
 
 impl Style {
@@ -83,7 +86,7 @@ impl Style {
 }
 
 /// `text` cut to `width` characters, from its middle: the start and the end of a name tell most.
-pub(super) fn fit(text: &str, width: usize) -> Cow<'_, str> {
+pub fn fit(text: &str, width: usize) -> Cow<'_, str> {
     let length = text.chars().count();
     if length <= width {
         return Cow::Borrowed(text);
@@ -97,7 +100,7 @@ pub(super) fn fit(text: &str, width: usize) -> Cow<'_, str> {
 }
 
 /// `text` as one line that cannot move a terminal's cursor: line breaks and tabs are spaces.
-pub(super) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.chars().map(visible).collect())
     } else {

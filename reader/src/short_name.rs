@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::screen::fit;
+use crate::screen::fit;
 
 /// `name` in at most `width` characters: whole, else without parameters, else without type arguments too,
 /// else cut.
-pub(super) fn short_name(name: &str, width: usize) -> Cow<'_, str> {
+pub(crate) fn short_name(name: &str, width: usize) -> Cow<'_, str> {
     let fits = |text: &str| text.chars().count() <= width;
     if fits(name) {
         return Cow::Borrowed(name);

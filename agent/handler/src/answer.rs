@@ -1,0 +1,125 @@
+//! Carries what the kernel recorded into the pool, behind the stack that answers it.
+
+use shm_format::{KernelAnswerHead, RecordKind, Skip};
+
+use crate::Missed;
+use crate::clock;
+use crate::context::Context;
+use crate::kernel_ring::{KernelRing, KernelRings, Request};
+use crate::process::Recording;
+use crate::slot::Slot;
+
+/// Words of a ring in one record: several fit into a chunk.
+const PIECE: u64 = 512;
+
+/// Refuses a request for what has been answered already.
+pub(crate) fn refuse_known(
+    recording: &Recording,
+    slot: &Slot,
+    request: &Request,
+    context: Context<'_>,
+) -> Result<(), Missed> {
+    let (ip, sp) = (context.instruction_pointer(), context.stack_pointer());
+    if let Some(nonce) = request.repeats(&slot.kernel_rings, ip, sp).filter(|_| !request.is_empty()) {
+        // What the kernel saw of the handler itself: another stack would make it see more.
+        let head = KernelAnswerHead { nonce, ..head(request, context, KernelAnswerHead::REPEATED) };
+        write(recording, slot, request, head);
+    } else if !request.is_empty() {
+        return Ok(());
+    }
+    Err(Missed::Skipped(Skip::Answered))
+}
+
+/// Carries along what the kernel recorded, if there is a stack to it.
+pub(crate) fn follow(
+    recording: &Recording,
+    slot: &Slot,
+    request: &Request,
+    context: Context<'_>,
+    has_stack: bool,
+) {
+    if !has_stack {
+        return discard(&slot.kernel_rings, request);
+    }
+    slot.kernel_rings.note_answer(request.nonce, context.instruction_pointer(), context.stack_pointer());
+    write(recording, slot, request, head(request, context, 0));
+}
+
+/// Writes the answer to `request` and consumes what it answers. A piece for which the pool has no room is missing in
+/// the ring's stream, where the reader sees it.
+fn write(recording: &Recording, slot: &Slot, request: &Request, head: KernelAnswerHead) {
+    for (ring, head_in) in slot.kernel_rings.all().iter().zip(request.heads) {
+        let mut at = ring.tail();
+        let mut flags = head.flags | KernelAnswerHead::FIRST;
+        while at < head_in {
+            let end = head_in.min(at.saturating_add(PIECE * 8));
+            flags |= if end == head_in { KernelAnswerHead::LAST } else { 0 };
+            let piece = KernelAnswerHead {
+                ring: ring.id(),
+                offset: at,
+                head_in,
+                head_out: ring.head(),
+                flags,
+                ..head
+            };
+            copy(recording, slot, ring, &piece, end);
+            flags = head.flags;
+            at = end;
+        }
+        ring.consume(head_in, ring.head());
+    }
+}
+
+/// The fixed part for a stack that answers `request` at the interrupted place.
+fn head(request: &Request, context: Context<'_>, flags: u32) -> KernelAnswerHead {
+    let blocked = if request.blocked { KernelAnswerHead::BLOCKED } else { 0 };
+    KernelAnswerHead {
+        nonce: request.nonce,
+        flags: flags | blocked,
+        ticks_in: clock::now(),
+        ip: context.instruction_pointer(),
+        sp: context.stack_pointer(),
+        ..KernelAnswerHead::default()
+    }
+}
+
+/// Copies the stream from `piece.offset` to `end` into one record.
+fn copy(recording: &Recording, slot: &Slot, ring: &KernelRing, piece: &KernelAnswerHead, end: u64) {
+    let words = KernelAnswerHead::WORDS + (end.saturating_sub(piece.offset) / 8) as usize;
+    let Ok(mut record) = slot.cursor.reserve(&recording.region, RecordKind::Answer, words, clock::now) else {
+        return;
+    };
+    record.copy_from(0, &piece.words());
+    let first = ring.words(piece.offset, end);
+    record.copy_from(KernelAnswerHead::WORDS, first);
+    // What lies round the end of the buffer.
+    let rest = ring.words(piece.offset.wrapping_add(first.len() as u64 * 8), end);
+    record.copy_from(KernelAnswerHead::WORDS + first.len(), rest);
+    if record.commit().wake {
+        recording.ring();
+    }
+}
+
+/// Consumes what `request` asks for without an answer: it is counted as lost or skipped.
+fn discard(rings: &KernelRings, request: &Request) {
+    for (ring, head) in rings.all().iter().zip(request.heads) {
+        if ring.tail() < head {
+            ring.consume(head, ring.head());
+        }
+    }
+}
+
+/// Writes what the rings of an ending thread still hold: nothing will answer it. By the thread itself, outside of
+/// handlers, with all signals blocked.
+pub fn leave(recording: &Recording, slot: &Slot) {
+    let request = Request::read(&slot.kernel_rings, false);
+    if !request.is_empty() {
+        let head = KernelAnswerHead {
+            nonce: request.nonce,
+            flags: KernelAnswerHead::UNANSWERED,
+            ticks_in: clock::now(),
+            ..KernelAnswerHead::default()
+        };
+        write(recording, slot, &request, head);
+    }
+}

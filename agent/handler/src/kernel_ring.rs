@@ -1,0 +1,327 @@
+//! The rings of perf_event_open(2) by which the kernel asks a thread for stacks.
+//!
+//! Each event of a thread has one ring, which its thread alone consumes: the handler reads how far the kernel has
+//! written when it begins, carries that part into the pool, and gives its room back. A ring has no descriptor: its
+//! mapping alone keeps the event alive, so that a program which closes every descriptor neither meets nor ends it.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::sys;
+
+/// Rings of one thread: one for each event of the session.
+pub const RINGS: usize = 4;
+/// The page before the ring's data (perf_event_open(2), "MMAP layout").
+pub const PAGE: usize = 4096;
+
+/// `data_head` and `data_tail` in that page.
+const HEAD: usize = 1024;
+const TAIL: usize = 1032;
+/// PERF_RECORD_LOST: id, then the number of records lost.
+const RECORD_LOST: u32 = 2;
+/// PERF_RECORD_SAMPLE.
+const RECORD_SAMPLE: u32 = 9;
+/// Bits of a nonce that hold the head; the ring's number lies above.
+const HEAD_BITS: u32 = 40;
+
+/// One ring, or none.
+#[derive(Debug, Default)]
+pub struct KernelRing {
+    control: AtomicPtr<u8>,
+    bytes: AtomicUsize,
+    id: AtomicU32,
+    /// The head when the last answer was complete: below it everything came from handlers or was answered.
+    answered: AtomicU64,
+}
+
+/// The rings of a thread, and the last stack that answered them.
+#[derive(Debug, Default)]
+pub struct KernelRings {
+    rings: [KernelRing; RINGS],
+    nonce: AtomicU64,
+    ip: AtomicU64,
+    sp: AtomicU64,
+}
+
+impl KernelRing {
+    const fn none() -> Self {
+        Self {
+            control: AtomicPtr::new(ptr::null_mut()),
+            bytes: AtomicUsize::new(0),
+            id: AtomicU32::new(0),
+            answered: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes over a ring of `bytes` bytes of data, a power of two, that follow the page at `control`.
+    ///
+    /// # Safety
+    /// The mapping is a ring of perf_event_open(2), readable and writable, and stays until [`KernelRing::detach`].
+    pub unsafe fn attach(&self, control: *mut u8, bytes: usize, id: u32) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.id.store(id, Ordering::Relaxed);
+        self.answered.store(0, Ordering::Relaxed);
+        // Last: a handler that sees the mapping sees the rest, because it runs on this thread or after its event
+        // was enabled.
+        self.control.store(control, Ordering::Release);
+    }
+
+    /// Gives the ring up; its mapping, if there was one, with all its bytes.
+    pub fn detach(&self) -> Option<(*mut u8, usize)> {
+        let control = self.control.swap(ptr::null_mut(), Ordering::AcqRel);
+        (!control.is_null()).then(|| (control, PAGE + self.bytes.load(Ordering::Relaxed)))
+    }
+
+    /// True between [`KernelRing::attach`] and [`KernelRing::detach`].
+    pub fn is_attached(&self) -> bool {
+        self.control().is_some()
+    }
+
+    /// Its number in the region.
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    fn control(&self) -> Option<*mut u8> {
+        let control = self.control.load(Ordering::Acquire);
+        (!control.is_null()).then_some(control)
+    }
+
+    fn word_at(&self, place: usize) -> Option<&AtomicU64> {
+        // SAFETY: an attached ring's first page is mapped, and the kernel's words in it are aligned.
+        self.control().map(|control| unsafe { &*control.add(place).cast::<AtomicU64>() })
+    }
+
+    /// How far the kernel has written.
+    pub fn head(&self) -> u64 {
+        // Pairs with the kernel's barrier before it stores the head (kernel/events/ring_buffer.c).
+        self.word_at(HEAD).map_or(0, |head| head.load(Ordering::Acquire))
+    }
+
+    /// How far it has been consumed.
+    pub fn tail(&self) -> u64 {
+        self.word_at(TAIL).map_or(0, |tail| tail.load(Ordering::Relaxed))
+    }
+
+    /// Gives the room below `tail` back to the kernel; `answered` is the head at the end of the handler.
+    pub fn consume(&self, tail: u64, answered: u64) {
+        self.answered.store(answered, Ordering::Relaxed);
+        if let Some(word) = self.word_at(TAIL) {
+            // The reads of the data come before.
+            word.store(tail, Ordering::Release);
+        }
+    }
+
+    /// The words of the stream from `from` on, without those beyond `to` or the end of the buffer: call again for what
+    /// follows. Only for what lies between tail and head.
+    pub fn words(&self, from: u64, to: u64) -> &[u64] {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let Some(control) = self.control() else { return &[] };
+        let place = from as usize & bytes.wrapping_sub(1);
+        let len = (to.saturating_sub(from)).min(bytes.saturating_sub(place) as u64) as usize;
+        // SAFETY: inside the data of the attached ring; records begin at multiples of eight. The kernel does not write
+        // there before the tail has passed.
+        unsafe { core::slice::from_raw_parts(control.add(PAGE + place).cast::<u64>(), len / 8) }
+    }
+
+    fn word(&self, at: u64) -> Option<u64> {
+        self.words(at, at.wrapping_add(8)).first().copied()
+    }
+
+    /// Events between tail and `head` that are not answered yet: records and those the kernel had no room for.
+    fn events(&self, head: u64) -> u32 {
+        let answered = self.answered.load(Ordering::Relaxed);
+        let (mut at, mut events) = (self.tail(), 0u32);
+        while at < head {
+            // type:32, misc:16, size:16.
+            let Some(word) = self.word(at) else { break };
+            let size = word >> 48;
+            if size < 8 {
+                break;
+            }
+            match word as u32 {
+                RECORD_SAMPLE if at >= answered => events = events.saturating_add(1),
+                RECORD_LOST => {
+                    let lost = self.word(at.wrapping_add(16)).unwrap_or(0);
+                    events = events.saturating_add(lost.min(u32::MAX.into()) as u32);
+                }
+                _ => {}
+            }
+            at = at.wrapping_add(size);
+        }
+        events
+    }
+}
+
+impl KernelRings {
+    /// No rings.
+    pub const fn new() -> Self {
+        Self {
+            rings: [const { KernelRing::none() }; RINGS],
+            nonce: AtomicU64::new(0),
+            ip: AtomicU64::new(0),
+            sp: AtomicU64::new(0),
+        }
+    }
+
+    /// The rings, attached or not.
+    pub fn all(&self) -> &[KernelRing; RINGS] {
+        &self.rings
+    }
+
+    /// Forgets the rings, which a forked child has not inherited.
+    pub fn forget(&self) {
+        for ring in &self.rings {
+            ring.detach();
+        }
+        self.note_answer(0, 0, 0);
+    }
+
+    /// Ends the events of the thread, by a system call for each.
+    pub fn close(&self) {
+        for ring in &self.rings {
+            if let Some((control, bytes)) = ring.detach() {
+                // SAFETY: the ring's own mapping, which nobody uses any more. With it goes the event.
+                unsafe { sys::call(libc::SYS_munmap, [control as usize, bytes, 0, 0, 0, 0]) };
+            }
+        }
+    }
+
+    /// Notes which stack answered last, and where the thread was.
+    pub(crate) fn note_answer(&self, nonce: u64, ip: u64, sp: u64) {
+        self.nonce.store(nonce, Ordering::Relaxed);
+        self.ip.store(ip, Ordering::Relaxed);
+        self.sp.store(sp, Ordering::Relaxed);
+    }
+}
+
+/// What the kernel asks for: all it has recorded for a thread when the handler begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// How far each ring was written.
+    pub heads: [u64; RINGS],
+    /// Name of the stack that will answer.
+    pub nonce: u64,
+    /// Events that it answers.
+    pub events: u32,
+    /// The signal was blocked when the kernel asked.
+    pub blocked: bool,
+}
+
+impl Request {
+    /// Reads the heads. To be called as the first act of a handler.
+    pub fn read(rings: &KernelRings, blocked: bool) -> Self {
+        let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked };
+        for (ring, place) in rings.rings.iter().zip(&mut request.heads) {
+            let head = ring.head();
+            *place = head;
+            if head == ring.tail() {
+                continue;
+            }
+            if request.nonce == 0 {
+                request.nonce = u64::from(ring.id()) << HEAD_BITS | head & ((1 << HEAD_BITS) - 1);
+            }
+            request.events = request.events.saturating_add(ring.events(head));
+        }
+        request
+    }
+
+    /// True if nothing was recorded since the last answer.
+    pub fn is_empty(&self) -> bool {
+        self.nonce == 0
+    }
+
+    /// The nonce of the last answer, if the thread still stands where it stood then, having been in the handler ever
+    /// since: what the kernel recorded came from the handler.
+    pub fn repeats(&self, rings: &KernelRings, ip: u64, sp: u64) -> Option<u64> {
+        let nonce = rings.nonce.load(Ordering::Relaxed);
+        let stands =
+            rings.ip.load(Ordering::Relaxed) == ip && rings.sp.load(Ordering::Relaxed) == sp && nonce != 0;
+        (self.blocked && stands).then_some(nonce)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// A ring as the kernel would fill it, of one page of data.
+    struct Made {
+        base: *mut u8,
+        rings: KernelRings,
+    }
+
+    impl Made {
+        fn new() -> Self {
+            // SAFETY: two zeroed pages, leaked.
+            let base = unsafe { alloc_zeroed(Layout::from_size_align(2 * PAGE, PAGE).unwrap()) };
+            let rings = KernelRings::new();
+            // SAFETY: as long as a ring of one page.
+            unsafe { rings.rings[0].attach(base, PAGE, 3) };
+            Made { base, rings }
+        }
+
+        fn write(&self, words: &[u64]) {
+            let head = self.rings.rings[0].head();
+            for (offset, word) in words.iter().enumerate() {
+                let place = (head as usize + offset * 8) & (PAGE - 1);
+                // SAFETY: inside the second page.
+                unsafe { self.base.add(PAGE + place).cast::<u64>().write(*word) };
+            }
+            // SAFETY: the word of the head.
+            unsafe { self.base.add(HEAD).cast::<u64>().write(head + words.len() as u64 * 8) };
+        }
+
+        fn record(&self, kind: u32, rest: &[u64]) {
+            let head = u64::from(kind) | (rest.len() as u64 + 1) << 51;
+            self.write(&[&[head], rest].concat());
+        }
+    }
+
+    #[test]
+    fn events_are_counted_once_and_lost_ones_too() {
+        let made = Made::new();
+        assert!(Request::read(&made.rings, false).is_empty());
+        made.record(RECORD_SAMPLE, &[1, 2]);
+        made.record(RECORD_LOST, &[0, 5]);
+        made.record(14, &[9]);
+        let request = Request::read(&made.rings, false);
+        assert_eq!((request.events, request.heads[0], request.nonce), (6, 64, 3 << 40 | 64));
+        // One more comes while the handler runs: it is the handler's own.
+        made.record(RECORD_SAMPLE, &[1, 2]);
+        made.rings.rings[0].consume(request.heads[0], made.rings.rings[0].head());
+        let request = Request::read(&made.rings, true);
+        assert_eq!((request.events, request.is_empty()), (0, false));
+        assert_eq!(request.repeats(&made.rings, 7, 8), None);
+        made.rings.note_answer(11, 7, 8);
+        assert_eq!(request.repeats(&made.rings, 7, 8), Some(11));
+        assert_eq!(Request::read(&made.rings, false).repeats(&made.rings, 7, 8), None);
+    }
+
+    #[test]
+    fn the_stream_goes_round_the_end_of_the_buffer() {
+        let made = Made::new();
+        let ring = &made.rings.rings[0];
+        let all: Vec<u64> = (0..500).collect();
+        made.write(&all);
+        ring.consume(4000, 4000);
+        made.write(&[500, 501, 502, 503, 504, 505, 506, 507, 508, 509, 510, 511, 512, 513]);
+        let first = ring.words(4000, ring.head());
+        assert_eq!((first.len(), first.first(), first.last()), (12, Some(&500), Some(&511)));
+        assert_eq!(ring.words(4096, ring.head()), [512, 513]);
+    }
+
+    #[test]
+    fn garbage_in_the_ring_ends_the_count() {
+        let made = Made::new();
+        made.write(&[0; 64]);
+        assert_eq!(Request::read(&made.rings, false).events, 0);
+        made.rings.forget();
+        assert!(Request::read(&made.rings, false).is_empty());
+    }
+}

@@ -1,0 +1,122 @@
+//! What asks for samples: a timer on each thread's CPU clock, one ITIMER_PROF for the process, or the kernel by events
+//! of perf_event_open(2) on each thread.
+//!
+//! Timers are driven by the scheduler tick, so none fires more often than the kernel's HZ per second of CPU time; what
+//! a late signal stands for comes as its overrun count. The first expiry is at a random part of the period, so that
+//! threads and processes shorter than a period are sampled in proportion to their time. The kernel's events have a
+//! clock of their own.
+
+mod perf;
+mod perf_attributes;
+pub(crate) mod process_timer;
+mod thread_timer;
+
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use alloc::vec::Vec;
+
+use handler::clock;
+use handler::process::{Recording, Source};
+use handler::slot::Slot;
+
+pub(crate) use perf::Events;
+pub(crate) use thread_timer::{NEVER, create_process_clock_timer, set_timer};
+
+use crate::config::Config;
+use crate::kernel::Errno;
+
+/// The signal of timers.
+const TIMER_SIGNAL: i32 = libc::SIGPROF;
+/// The signal of the kernel's events (perf_event_open(2), `sigtrap`).
+const EVENT_SIGNAL: i32 = libc::SIGTRAP;
+
+/// The sampling signal of this process, decided before it is taken over.
+static SIGNAL: AtomicI32 = AtomicI32::new(TIMER_SIGNAL);
+
+/// The sampling signal.
+pub(crate) fn signal() -> i32 {
+    SIGNAL.load(Ordering::Relaxed)
+}
+
+/// What will ask for samples, and what there is to say about it.
+pub(crate) struct Choice {
+    /// The source.
+    pub(crate) source: Source,
+    /// Why it is not the one asked for, or what it can see; for the reader.
+    pub(crate) note: Option<Vec<u8>>,
+}
+
+/// Chooses the source asked for, or the best that this user may have.
+pub(crate) fn choose(config: &Config) -> Choice {
+    let mut note = None;
+    let mut wanted = config.source;
+    if wanted == Source::Perf {
+        match perf::probe(&config.events) {
+            Ok(tier) => {
+                SIGNAL.store(EVENT_SIGNAL, Ordering::Relaxed);
+                return Choice { source: Source::Perf, note: Some(tier.text()) };
+            }
+            Err(refusal) if config.events.are_time() => {
+                wanted = Source::ThreadTimer;
+                note = Some(refusal.text("cpu timers instead of perf: "));
+            }
+            // No timer can take the place of events that are not time.
+            Err(refusal) => {
+                SIGNAL.store(EVENT_SIGNAL, Ordering::Relaxed);
+                return Choice { source: Source::Perf, note: Some(refusal.text("nothing is sampled: ")) };
+            }
+        }
+    }
+    SIGNAL.store(TIMER_SIGNAL, Ordering::Relaxed);
+    if wanted == Source::ThreadTimer && !thread_timer::may_be_had() {
+        wanted = Source::ProcessTimer;
+        note.get_or_insert_default().extend_from_slice(b"itimer: no timer left for this user (ulimit -i)");
+    }
+    Choice { source: wanted, note }
+}
+
+/// The time to the first expiry: random within the period, at least one nanosecond.
+fn first_expiry(period_ns: u64, salt: u64) -> u64 {
+    let mixed = (clock::now() ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(mixed) * u128::from(period_ns)) >> 64) as u64 + 1
+}
+
+/// Why a thread is not sampled as the others are.
+pub(crate) struct Shortfall {
+    /// What was tried.
+    pub(crate) what: &'static str,
+    /// What the kernel said.
+    pub(crate) error: Errno,
+}
+
+/// Starts sampling the slot's thread, as the recording does it.
+pub(crate) fn start_thread(recording: &Recording, slot: &Slot, config: &Config) -> Result<(), Shortfall> {
+    let timer = |what| {
+        thread_timer::arm(slot, signal(), config.period_ns()).map_err(|error| Shortfall { what, error })
+    };
+    match recording.source {
+        Source::ThreadTimer => timer("thread timer failed"),
+        Source::ProcessTimer => Ok(()),
+        Source::Perf => match perf::open(recording, slot, &config.events) {
+            Ok(()) => Ok(()),
+            // Events that are not time have no timer in their place.
+            Err(error) if config.events.are_time() => {
+                timer("thread timer failed")?;
+                Err(Shortfall { what: "no kernel events for some threads, CPU timers instead", error })
+            }
+            Err(error) => Err(Shortfall { what: "no kernel events for some threads", error }),
+        },
+    }
+}
+
+/// Ends the timer of a thread that may be in its handler. Events of the kernel end in the handler, when it finds that
+/// the recording is over: only their own thread may unmap their rings.
+pub(crate) fn stop_timer(slot: &Slot) {
+    thread_timer::disarm(slot);
+}
+
+/// Ends the sampling of the calling thread's slot, or of one whose thread is gone.
+pub(crate) fn stop_thread(slot: &Slot) {
+    thread_timer::disarm(slot);
+    slot.kernel_rings.close();
+}

@@ -1,0 +1,246 @@
+//! Events of perf_event_open(2) on each thread, which ask for stacks by a synchronous signal.
+//!
+//! An event writes into a ring of its own and then sends SIGTRAP, which the kernel delivers at the thread's return to
+//! user mode: no system call is interrupted. Never inherited, because a child would be killed by the signal or run
+//! the handler in its parent's memory; removed at exec. The descriptor is closed as soon as the ring is mapped: the
+//! mapping keeps the event.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use handler::clock;
+use handler::kernel_ring::{KernelRing, PAGE, RINGS};
+use handler::process::Recording;
+use handler::slot::Slot;
+use shm_format::record::{self, DurableRecord};
+
+use super::perf_attributes::Event;
+use crate::config::number;
+use crate::journal;
+use crate::kernel::{self, Errno, File};
+
+/// Pages of data of a ring, the most wanted first: locked memory is limited.
+const SIZES: [usize; 4] = [16, 8, 2, 1];
+/// PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_TASK_CLOCK.
+const SOFTWARE: u32 = 1;
+const TASK_CLOCK: u64 = 1;
+
+const IOC_ENABLE: usize = 0x2400;
+const IOC_SET_FILTER: usize = 0x4008_2406;
+const FLAG_CLOSE_ON_EXEC: usize = 8;
+
+/// Only what happens in user mode is permitted.
+static USER_ONLY: AtomicBool = AtomicBool::new(false);
+static NEXT_RING: AtomicU32 = AtomicU32::new(1);
+
+/// The events of a session: the first decides what a sample stands for.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Vec<Event>);
+
+impl Events {
+    /// The clock of each thread, every `period_ns` of CPU time.
+    pub(crate) fn task_clock(period_ns: u64) -> Events {
+        Events(alloc::vec![Event {
+            kind: SOFTWARE,
+            config: TASK_CLOCK,
+            period: period_ns,
+            by_frequency: false,
+            with_switches: false,
+            filter: Vec::new(),
+        }])
+    }
+
+    /// Reads SELFWIND_PERF: events separated by `;`, each `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, all numbers decimal;
+    /// flags: 1 the period is a frequency, 2 also tell context switches. None if it is not that.
+    pub(crate) fn parse(text: &[u8]) -> Option<Events> {
+        let events: Vec<Event> = text.split(|byte| *byte == b';').map(event).collect::<Option<_>>()?;
+        (events.len() <= RINGS).then_some(Events(events))
+    }
+
+    /// True if a sample stands for CPU time.
+    pub(crate) fn are_time(&self) -> bool {
+        self.0.first().is_some_and(|event| event.kind == SOFTWARE && event.config <= TASK_CLOCK)
+    }
+
+    /// Nanoseconds that a unit of weight stands for: of CPU time, or off the processor; 0 if it is no time.
+    pub(crate) fn unit_ns(&self) -> u64 {
+        /// Time off the processor is counted in microseconds.
+        const OFF_PROCESSOR_UNIT: u64 = 1000;
+        match self.0.first() {
+            Some(event) if event.with_switches => OFF_PROCESSOR_UNIT,
+            Some(event) if self.are_time() => event.period,
+            _ => 0,
+        }
+    }
+}
+
+fn event(text: &[u8]) -> Option<Event> {
+    let mut fields = text.splitn(5, |byte| *byte == b':');
+    let mut next = || number(fields.next()?);
+    let (kind, config, period, flags) = (next()?, next()?, next()?, next()?);
+    let mut filter = fields.next()?.to_vec();
+    if !filter.is_empty() {
+        filter.push(0);
+    }
+    Some(Event {
+        kind: u32::try_from(kind).ok()?,
+        config,
+        period,
+        by_frequency: flags & 1 != 0,
+        with_switches: flags & 2 != 0,
+        filter,
+    })
+}
+
+/// What the kernel lets us see.
+#[derive(Clone, Copy)]
+pub(super) enum Tier {
+    KernelAndUser,
+    UserOnly,
+}
+
+impl Tier {
+    pub(super) fn text(self) -> Vec<u8> {
+        match self {
+            Tier::KernelAndUser => b"perf: kernel and user stacks".to_vec(),
+            Tier::UserOnly => format!(
+                "perf: user mode only; time in the kernel and kernel stacks are missing because \
+                 kernel.perf_event_paranoid is {} (CAP_PERFMON, or sysctl kernel.perf_event_paranoid=1, gives them)",
+                paranoid()
+            )
+            .into_bytes(),
+        }
+    }
+}
+
+/// Why there are no events at all.
+#[derive(Clone, Copy)]
+pub(super) struct Refusal(Errno);
+
+impl Refusal {
+    pub(super) fn text(self, consequence: &str) -> Vec<u8> {
+        let why = match self.0.0 {
+            libc::EACCES | libc::EPERM => format!(
+                "perf_event_open is denied (kernel.perf_event_paranoid is {}, or a seccomp filter); CAP_PERFMON, or \
+                 sysctl kernel.perf_event_paranoid=2, gives it",
+                paranoid()
+            ),
+            libc::EINVAL | libc::E2BIG => "the kernel refuses the event (sigtrap needs Linux 5.13)".into(),
+            libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP => "this machine does not have the event".into(),
+            libc::ENOSYS => "the kernel has no perf_event_open".into(),
+            other => format!("perf_event_open failed, errno {other}"),
+        };
+        format!("{consequence}{why}").into_bytes()
+    }
+}
+
+fn paranoid() -> alloc::string::String {
+    let mut buffer = [0u8; 16];
+    let text = kernel::read_file(c"/proc/sys/kernel/perf_event_paranoid", &mut buffer).unwrap_or(b"unknown");
+    alloc::string::String::from_utf8_lossy(text.trim_ascii()).into_owned()
+}
+
+/// Finds out what the calling thread may have. Nothing stays open.
+pub(super) fn probe(events: &Events) -> Result<Tier, Refusal> {
+    let try_all = |user_only| {
+        events.0.iter().try_for_each(|event| {
+            let file = open_event(event, user_only, handler::sys::thread_id(), 0)?;
+            let (base, bytes) = map_smallest(&file)?;
+            // SAFETY: mapped just now, and nobody knows it.
+            unsafe { kernel::unmap(base.as_ptr(), bytes) };
+            Ok(())
+        })
+    };
+    for (user_only, tier) in [(false, Tier::KernelAndUser), (true, Tier::UserOnly)] {
+        match try_all(user_only) {
+            Ok(()) => {
+                USER_ONLY.store(user_only, Ordering::Relaxed);
+                return Ok(tier);
+            }
+            Err(Errno(libc::EACCES | libc::EPERM)) if !user_only => {}
+            Err(error) => return Err(Refusal(error)),
+        }
+    }
+    Err(Refusal(Errno(libc::EACCES)))
+}
+
+/// Opens the events on the slot's thread and enables them.
+pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Result<(), Errno> {
+    let user_only = USER_ONLY.load(Ordering::Relaxed);
+    let opened: Result<(), Errno> =
+        events.0.iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(|(number, (event, ring))| {
+            open_one(recording, slot, ring, event, user_only, number as u32)
+        });
+    if opened.is_err() {
+        slot.kernel_rings.close();
+    }
+    opened
+}
+
+fn open_one(
+    recording: &Recording,
+    slot: &Slot,
+    ring: &KernelRing,
+    event: &Event,
+    user_only: bool,
+    number: u32,
+) -> Result<(), Errno> {
+    if ring.is_attached() {
+        return Ok(());
+    }
+    let file = open_event(event, user_only, slot.tid(), core::ptr::from_ref(slot) as u64)?;
+    let (base, bytes) = map(&file)?;
+    let id = NEXT_RING.fetch_add(1, Ordering::Relaxed);
+    let (code_start, code_end) = kernel::own_code();
+    journal::append(
+        recording,
+        &DurableRecord::KernelRing(record::KernelRing {
+            ticks: clock::now(),
+            tid: slot.tid(),
+            seq: slot.sequence(),
+            ring: id,
+            event: number,
+            bytes: bytes as u32,
+            user_only: user_only.into(),
+            code_start,
+            code_end,
+        }),
+    );
+    // SAFETY: a ring of this size, unmapped only when it is detached.
+    unsafe { ring.attach(base.as_ptr(), bytes - PAGE, id) };
+    // The handler is installed since before any thread was registered.
+    file.control(IOC_ENABLE, 0).inspect_err(|_| slot.kernel_rings.close())
+}
+
+fn open_event(event: &Event, user_only: bool, tid: u32, data: u64) -> Result<File, Errno> {
+    let attributes = event.attributes(user_only, data);
+    let any = usize::MAX;
+    let arguments = [(&raw const attributes) as usize, tid as usize, any, any, FLAG_CLOSE_ON_EXEC, 0];
+    // SAFETY: the kernel reads one `perf_event_attr` of the size that it names.
+    let file = File::own(unsafe { kernel::call(libc::SYS_perf_event_open, arguments) }?);
+    if !event.filter.is_empty() {
+        file.control(IOC_SET_FILTER, event.filter.as_ptr() as usize)?;
+    }
+    Ok(file)
+}
+
+/// Maps the largest ring that locked memory has room for; its bytes with the page before the data.
+fn map(file: &File) -> Result<(NonNull<u8>, usize), Errno> {
+    let mut result = Err(Errno(libc::ENOMEM));
+    for pages in SIZES {
+        let bytes = (pages + 1) * PAGE;
+        result =
+            file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).map(|base| (base, bytes));
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn map_smallest(file: &File) -> Result<(NonNull<u8>, usize), Errno> {
+    let bytes = 2 * PAGE;
+    file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).map(|base| (base, bytes))
+}

@@ -1,0 +1,96 @@
+//! `struct perf_event_attr` of perf_event_open(2), as far as events of ours use it.
+
+/// PERF_SAMPLE_ bits, in the order in which a record has the fields.
+const SAMPLE_IP: u64 = 1;
+const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+const SAMPLE_REGS_USER: u64 = 1 << 12;
+/// PERF_FORMAT_LOST: the kernel counts what it had no room for.
+const FORMAT_LOST: u64 = 1 << 4;
+/// PERF_REG_X86_SP and PERF_REG_X86_IP.
+const REGISTERS: u64 = 1 << 7 | 1 << 8;
+
+const DISABLED: u64 = 1;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+const FREQUENCY: u64 = 1 << 10;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const EXCLUDE_KERNEL_CHAIN: u64 = 1 << 21;
+const EXCLUDE_USER_CHAIN: u64 = 1 << 22;
+const USE_CLOCK: u64 = 1 << 25;
+const CONTEXT_SWITCH: u64 = 1 << 26;
+const REMOVE_ON_EXEC: u64 = 1 << 36;
+const SIGTRAP: u64 = 1 << 37;
+
+/// The kernel's structure up to `sig_data` (PERF_ATTR_SIZE_VER7).
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clock: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved2: u16,
+    aux_sample_size: u32,
+    reserved3: u32,
+    sig_data: u64,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 128);
+
+/// One event that asks for stacks.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    /// `type` and `config`.
+    pub(super) kind: u32,
+    pub(super) config: u64,
+    /// Events, or nanoseconds of a clock, between samples; samples per second if `by_frequency`.
+    pub(super) period: u64,
+    pub(super) by_frequency: bool,
+    /// Also says when the thread goes off and on a processor.
+    pub(super) with_switches: bool,
+    /// A tracepoint filter, ended by NUL; empty for none.
+    pub(super) filter: alloc::vec::Vec<u8>,
+}
+
+impl Event {
+    /// The kernel's description of it. `data` comes with its signals.
+    pub(super) fn attributes(&self, user_only: bool, data: u64) -> Attributes {
+        let mut flags =
+            DISABLED | EXCLUDE_HYPERVISOR | EXCLUDE_USER_CHAIN | USE_CLOCK | REMOVE_ON_EXEC | SIGTRAP;
+        for (wanted, flag) in [
+            (user_only, EXCLUDE_KERNEL | EXCLUDE_KERNEL_CHAIN),
+            (self.by_frequency, FREQUENCY),
+            (self.with_switches, CONTEXT_SWITCH | SAMPLE_ID_ALL),
+        ] {
+            flags |= if wanted { flag } else { 0 };
+        }
+        Attributes {
+            kind: self.kind,
+            size: size_of::<Attributes>() as u32,
+            config: self.config,
+            sample_period: self.period,
+            sample_type: SAMPLE_IP | SAMPLE_TIME | SAMPLE_CALLCHAIN | SAMPLE_REGS_USER,
+            read_format: FORMAT_LOST,
+            flags,
+            sample_regs_user: REGISTERS,
+            clock: libc::CLOCK_MONOTONIC,
+            sig_data: data,
+            ..Attributes::default()
+        }
+    }
+}

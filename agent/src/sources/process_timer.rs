@@ -1,0 +1,30 @@
+//! ITIMER_PROF: one timer for the process.
+
+use super::first_expiry;
+use crate::kernel::{self, Errno};
+
+fn timeval(ns: u64) -> libc::timeval {
+    // Zero would disarm.
+    libc::timeval {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_usec: (ns % 1_000_000_000 / 1000).max(u64::from(ns < 1_000_000_000)) as i64,
+    }
+}
+
+/// Arms ITIMER_PROF with our period.
+pub(crate) fn start(period_ns: u64) -> Result<(), Errno> {
+    set(&libc::itimerval { it_interval: timeval(period_ns), it_value: timeval(first_expiry(period_ns, 0)) })
+}
+
+/// Stops ITIMER_PROF.
+pub(crate) fn stop() {
+    let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let _ = set(&libc::itimerval { it_interval: zero, it_value: zero });
+}
+
+/// Sets ITIMER_PROF.
+pub(crate) fn set(time: &libc::itimerval) -> Result<(), Errno> {
+    let arguments = [libc::ITIMER_PROF as usize, core::ptr::from_ref(time) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel reads one `itimerval`.
+    unsafe { kernel::call(libc::SYS_setitimer, arguments) }.map(drop)
+}

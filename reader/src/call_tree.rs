@@ -1,0 +1,224 @@
+//! Call trees and weights of labelled stacks.
+//!
+//! What a label stands for (a function, a line, a thread) is the business of who made the stacks: here they
+//! are numbers. The report, the comparison and the live view all add up through this file.
+
+use std::collections::HashMap;
+
+use unwind::FoundBy;
+
+/// The label of node 0, which holds everything.
+pub const ALL: u32 = u32::MAX;
+
+/// One element of a labelled stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// What it is, as [`Stacks::text`] tells it.
+    pub label: u32,
+    /// How its frame was found.
+    pub found_by: FoundBy,
+}
+
+impl Step {
+    /// An element that is certain: a heading, or a frame that call frame information led to.
+    pub fn certain(label: u32) -> Self {
+        Self { label, found_by: FoundBy::Cfi }
+    }
+}
+
+/// Labelled stacks and what they weigh.
+pub trait Stacks {
+    /// How many labels there are.
+    fn labels(&self) -> usize;
+    /// The text of a label.
+    fn text(&self, label: u32) -> &str;
+    /// Calls `each` with every stack, root first, and its weight.
+    fn each(&self, each: &mut dyn FnMut(&[Step], u64));
+}
+
+/// What a label weighs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// Weight of stacks that end in it.
+    pub own: u64,
+    /// Weight of stacks that contain it, each counted once however often it recurs.
+    pub total: u64,
+    /// The part of `total` in which its frame was guessed.
+    pub guessed: u64,
+}
+
+/// The weights of all labels, by number.
+pub fn weights(stacks: &dyn Stacks) -> Vec<Weight> {
+    let mut weights = vec![Weight::default(); stacks.labels()];
+    let mut seen_in = vec![usize::MAX; weights.len()];
+    let mut number = 0;
+    stacks.each(&mut |stack, weight| {
+        for step in stack {
+            let place = step.label as usize;
+            if std::mem::replace(&mut seen_in[place], number) != number {
+                weights[place].total += weight;
+                weights[place].guessed += if step.found_by == FoundBy::Guess { weight } else { 0 };
+            }
+        }
+        if let Some(leaf) = stack.last() {
+            weights[leaf.label as usize].own += weight;
+        }
+        number += 1;
+    });
+    weights
+}
+
+/// Which way a tree grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the roots to what they call.
+    Callees,
+    /// From the leaves to who calls them.
+    Callers,
+}
+
+/// A node of a call tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// What it stands for.
+    pub label: u32,
+    /// The node above; node 0 is its own.
+    pub parent: u32,
+    /// Weight of stacks that end here.
+    pub own: u64,
+    /// Weight of stacks through here.
+    pub total: u64,
+    /// The part of `total` in which the frame was found by its frame pointer.
+    pub frame_pointer: u64,
+    /// The part of `total` in which the frame was guessed.
+    pub guessed: u64,
+    /// Places of its children, the heaviest first, equals by text.
+    pub children: Vec<u32>,
+}
+
+/// A call tree; node 0 holds everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallTree {
+    /// The nodes, each behind its parent.
+    pub nodes: Vec<Node>,
+}
+
+impl CallTree {
+    /// Builds a tree. Stacks without any element weigh on node 0 alone. The first `fixed` elements of every
+    /// stack are headings: they stay at the root whichever way the tree grows.
+    pub fn new(stacks: &dyn Stacks, direction: Direction, fixed: usize) -> Self {
+        let mut builder = Builder { nodes: vec![Node::new(ALL, 0)], known: HashMap::new() };
+        stacks.each(&mut |stack, weight| match direction {
+            Direction::Callees => builder.add(stack.iter(), weight),
+            Direction::Callers => {
+                let (headings, calls) = stack.split_at(fixed.min(stack.len()));
+                builder.add(headings.iter().chain(calls.iter().rev()), weight);
+            }
+        });
+        let mut tree = CallTree { nodes: builder.nodes };
+        tree.sort(stacks);
+        tree
+    }
+
+    /// The node `place`.
+    pub fn node(&self, place: u32) -> &Node {
+        &self.nodes[place as usize]
+    }
+
+    fn sort(&mut self, stacks: &dyn Stacks) {
+        let keys: Vec<(u64, u32)> = self.nodes.iter().map(|node| (node.total, node.label)).collect();
+        for node in &mut self.nodes {
+            node.children.sort_by(|&a, &b| {
+                let ((total_a, label_a), (total_b, label_b)) = (keys[a as usize], keys[b as usize]);
+                (total_b.cmp(&total_a))
+                    .then_with(|| stacks.text(label_a).cmp(stacks.text(label_b)))
+                    .then(label_a.cmp(&label_b))
+            });
+        }
+    }
+}
+
+impl Node {
+    fn new(label: u32, parent: u32) -> Self {
+        Self { label, parent, own: 0, total: 0, frame_pointer: 0, guessed: 0, children: Vec::new() }
+    }
+}
+
+/// A tree that grows.
+struct Builder {
+    nodes: Vec<Node>,
+    known: HashMap<(u32, u32), u32>,
+}
+
+impl Builder {
+    fn add<'a>(&mut self, path: impl Iterator<Item = &'a Step>, weight: u64) {
+        self.nodes[0].total += weight;
+        let mut at = 0u32;
+        for step in path {
+            let next = self.nodes.len() as u32;
+            let parent = at;
+            at = *self.known.entry((parent, step.label)).or_insert(next);
+            if at == next {
+                self.nodes.push(Node::new(step.label, parent));
+                self.nodes[parent as usize].children.push(at);
+            }
+            let node = &mut self.nodes[at as usize];
+            node.total += weight;
+            match step.found_by {
+                FoundBy::FramePointer => node.frame_pointer += weight,
+                FoundBy::Guess => node.guessed += weight,
+                FoundBy::Cfi | FoundBy::Region => {}
+            }
+        }
+        self.nodes[at as usize].own += weight;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Made(Vec<(Vec<Step>, u64)>);
+
+    impl Stacks for Made {
+        fn labels(&self) -> usize {
+            4
+        }
+        fn text(&self, label: u32) -> &str {
+            ["main", "a", "b", "heading"][label as usize]
+        }
+        fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
+            self.0.iter().for_each(|(stack, weight)| each(stack, *weight));
+        }
+    }
+
+    fn made() -> Made {
+        let steps = |labels: &[u32]| labels.iter().map(|&label| Step::certain(label)).collect::<Vec<_>>();
+        let mut guessed = steps(&[3, 0, 2]);
+        guessed[1].found_by = FoundBy::Guess;
+        Made(vec![(steps(&[3, 0, 1, 1]), 5), (guessed, 2), (Vec::new(), 1)])
+    }
+
+    #[test]
+    fn recursion_counts_once_and_guesses_are_kept() {
+        let weights = weights(&made());
+        assert_eq!(weights[1], Weight { own: 5, total: 5, guessed: 0 });
+        assert_eq!(weights[0], Weight { own: 0, total: 7, guessed: 2 });
+    }
+
+    #[test]
+    fn trees_add_up_and_headings_stay_on_top() {
+        for (direction, first) in [(Direction::Callees, "main"), (Direction::Callers, "a")] {
+            let made = made();
+            let tree = CallTree::new(&made, direction, 1);
+            assert_eq!((tree.nodes[0].total, tree.nodes[0].own), (8, 1));
+            for node in &tree.nodes {
+                let below: u64 = node.children.iter().map(|&child| tree.node(child).total).sum();
+                assert_eq!(node.total, node.own + below);
+            }
+            let heading = tree.node(tree.nodes[0].children[0]);
+            assert_eq!(made.text(heading.label), "heading");
+            assert_eq!(made.text(tree.node(heading.children[0]).label), first);
+        }
+    }
+}

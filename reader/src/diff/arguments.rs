@@ -1,0 +1,93 @@
+//! The flags of `diff`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{DiffOptions, Form, Sort};
+use crate::report::FilterArgs;
+use crate::selection::Unit;
+use crate::symbolize::SymbolArgs;
+
+const EXAMPLES: &str = "Examples:
+  selfwind diff before.data after.data
+  selfwind diff selfwind.data.old selfwind.data --sort total
+  selfwind diff -o diff.svg before.data after.data          a differential flame graph
+  selfwind diff --folded before.data after.data | flamegraph.pl > diff.svg
+
+Shares of the weight are compared, so the recordings may differ in length. `*` marks changes that are more
+than chance: a two-proportion z-test of the shares, at most 5% false ones among those marked.";
+
+/// The flags of `diff`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DiffArgs {
+    /// Order by the change of what functions used themselves, or with all they called
+    #[arg(long, value_name = "ORDER", default_value = "self")]
+    sort: Sort,
+    /// Tell the lines of a function apart
+    #[arg(long, conflicts_with = "modules")]
+    lines: bool,
+    /// Binaries instead of functions
+    #[arg(long)]
+    modules: bool,
+    #[command(flatten)]
+    filters: FilterArgs,
+    /// Least change that is shown, in percent of everything [default: 0.1; in JSON 0]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    threshold: Option<f64>,
+    /// Rows; 0 for all [default: what fits the terminal]
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<usize>,
+    /// One JSON object
+    #[arg(long, conflicts_with = "folded")]
+    json: bool,
+    /// A line for each stack: `STACK A B`, the weights of A scaled to those of B
+    #[arg(long)]
+    folded: bool,
+    /// Where to write; with the extension .svg a flame graph of B coloured by the change, with .folded --folded
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// The profile before
+    #[arg(value_name = "A")]
+    pub a: PathBuf,
+    /// The profile after
+    #[arg(value_name = "B")]
+    pub b: PathBuf,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (0.0..=100.0).contains(&value) { Ok(value) } else { Err(format!("{text} is not between 0 and 100")) }
+}
+
+impl From<&DiffArgs> for DiffOptions {
+    fn from(args: &DiffArgs) -> Self {
+        let extension = args.output.as_ref().and_then(|path| path.extension()).and_then(|e| e.to_str());
+        let form = match (args.json, args.folded, extension) {
+            (true, ..) => Form::Json,
+            (_, true, _) => Form::Folded,
+            (.., Some("json")) => Form::Json,
+            (.., Some("svg")) => Form::Flamegraph,
+            (.., Some("folded")) => Form::Folded,
+            _ => Form::Text,
+        };
+        let unit = match (args.lines, args.modules) {
+            (true, _) => Unit::Line,
+            (_, true) => Unit::Module,
+            _ => Unit::Function,
+        };
+        Self {
+            form,
+            sort: args.sort,
+            unit,
+            filters: (&args.filters).into(),
+            threshold: args.threshold,
+            limit: args.limit,
+            output: args.output.clone(),
+            sources: (&args.symbols).into(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Both profiles stack by stack, for differential flame graphs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use inferno::flamegraph;
+
+use super::Side;
+use crate::call_tree::Stacks;
+use crate::selection::Selection;
+
+/// Writes `STACK A B` lines. The weights of A are scaled to the total of B, rounded so that they add up to it.
+pub(super) fn write(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> io::Result<()> {
+    for line in lines(a, b) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Draws B, coloured by what grew and what shrank.
+pub(super) fn flamegraph(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut options = flamegraph::Options::default();
+    options.title = format!("{} against {}", b.name, a.name);
+    options.count_name = "weight".into();
+    let lines = lines(a, b);
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)?;
+    Ok(())
+}
+
+fn lines(a: &Side<'_>, b: &Side<'_>) -> Vec<String> {
+    let mut both: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (stack, weight) in folded(&a.selection) {
+        both.entry(stack).or_default().0 += weight;
+    }
+    for (stack, weight) in folded(&b.selection) {
+        both.entry(stack).or_default().1 += weight;
+    }
+    // Each line gets the difference of two rounded running totals: no rounding is lost on the way.
+    let (whole_a, whole_b) = (u128::from(a.weight().max(1)), u128::from(b.weight()));
+    let scaled = |weight: u64| ((u128::from(weight) * whole_b + whole_a / 2) / whole_a) as u64;
+    let (mut so_far, mut given) = (0, 0);
+    let line = |(stack, (in_a, in_b)): (String, (u64, u64))| {
+        so_far += in_a;
+        let in_a = scaled(so_far) - given;
+        given += in_a;
+        format!("{stack} {in_a} {in_b}")
+    };
+    both.into_iter().map(line).collect()
+}
+
+/// Each stack as `root;...;leaf`.
+fn folded(selection: &Selection<'_>) -> Vec<(String, u64)> {
+    let mut lines = Vec::new();
+    selection.each(&mut |steps, weight| {
+        let names = steps.iter().map(|step| selection.text(step.label).replace([';', '\n'], ":"));
+        let stack: Vec<String> = names.collect();
+        lines.push((if stack.is_empty() { "[no frames]".into() } else { stack.join(";") }, weight));
+    });
+    lines
+}

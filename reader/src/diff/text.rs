@@ -1,0 +1,132 @@
+//! The comparison as a table.
+
+use super::{Change, DiffOptions, Side, Sort};
+use crate::columns::{counted, grouped};
+use crate::screen::{Screen, Style, fit, printable};
+use crate::selection::Unit;
+use crate::short_name::short_name;
+
+/// Rows when the output is no terminal.
+const PIPE_ROWS: usize = 40;
+/// Rows on the smallest terminals.
+const FEWEST_ROWS: usize = 5;
+/// Lines that are no rows: two sides, filters, a blank one, the heading, a remark, the prompt.
+const OTHER_LINES: usize = 7;
+/// Least change shown when nothing else is asked for, percent.
+const THRESHOLD: f64 = 0.1;
+/// Widest column of modules.
+const MODULE_WIDTH: usize = 24;
+/// Columns before a name: two shares, the change, the mark, the change of the other kind.
+const NUMBERS_WIDTH: usize = 36;
+
+/// The changes of at least `percent`, in self or in total.
+pub(super) fn above(changes: &[Change], percent: f64) -> Vec<&Change> {
+    let least = percent / 100.0;
+    changes.iter().filter(|change| change.own.abs() >= least || change.total.abs() >= least).collect()
+}
+
+/// Renders the table.
+pub(super) fn render(
+    a: &Side<'_>,
+    b: &Side<'_>,
+    changes: &[Change],
+    options: &DiffOptions,
+    screen: Screen,
+) -> String {
+    let mut text = String::new();
+    let mut line = |line: &str| {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    };
+    let width = a.name.chars().count().max(b.name.chars().count()).min(screen.width / 2);
+    for (side, mark) in [(a, "A"), (b, "B")] {
+        let name = fit(&printable(&side.name), width).into_owned();
+        let profile = side.selection.profile();
+        let facts = format!(
+            "{mark}  {name:<width$}  {} samples  weight {}  {:.2} s  {}",
+            grouped(side.samples()),
+            grouped(side.weight()),
+            profile.stats.detail.duration_ns as f64 / 1e9,
+            printable(&profile.session.command.join(" ")),
+        );
+        line(&fit(&facts, screen.width));
+    }
+    let filters = options.filters.flags();
+    if !filters.is_empty() {
+        line(&fit(&format!("only {filters}"), screen.width));
+    }
+    let all = above(changes, options.threshold.unwrap_or(THRESHOLD));
+    let rows = match (options.limit, screen.height) {
+        (Some(0), _) => usize::MAX,
+        (Some(limit), _) => limit,
+        (None, None) => PIPE_ROWS,
+        (None, Some(height)) => height.saturating_sub(OTHER_LINES).max(FEWEST_ROWS),
+    };
+    let shown = &all[..all.len().min(rows)];
+    line("");
+    for row in table(a, b, shown, options, screen) {
+        line(&row);
+    }
+    if shown.is_empty() {
+        line("No function changed its share by so much; --threshold 0 shows all.");
+    }
+    let hidden = changes.len() - shown.len();
+    if hidden > 0 {
+        let marked = changes.iter().filter(|change| change.significant).count();
+        let more = counted(hidden as u64, "more function", "more functions");
+        let remark =
+            format!("… {more}, {marked} of all marked * (not chance); --limit 0 --threshold 0 shows all");
+        let remark = fit(&remark, screen.width).into_owned();
+        line(&screen.paint(Style::Dim, &remark));
+    }
+    text
+}
+
+fn table(a: &Side<'_>, b: &Side<'_>, rows: &[&Change], options: &DiffOptions, screen: Screen) -> Vec<String> {
+    let widest = rows.iter().map(|change| change.module.chars().count()).max().unwrap_or(0);
+    let module_width = widest.clamp("MODULE".len(), MODULE_WIDTH.min(screen.width / 4));
+    let room = screen.width.saturating_sub(NUMBERS_WIDTH + module_width + 2);
+    let longest = rows.iter().map(|change| change.name.chars().count()).max().unwrap_or(0);
+    let name_width = longest.clamp("FUNCTION".len(), room.max("FUNCTION".len()));
+    let (first, second) = match options.sort {
+        Sort::Own => ("SELF", "TOTAL"),
+        Sort::Total => ("TOTAL", "SELF"),
+    };
+    let (what, of) = match options.unit {
+        Unit::Function => ("FUNCTION", "MODULE"),
+        Unit::Line => ("LINE", "MODULE"),
+        Unit::Module => ("MODULE", ""),
+    };
+    let (first_a, first_b) = (format!("{first} A"), format!("{first} B"));
+    let heading = format!("{first_a:>7} {first_b:>7}  CHANGE    {second:>6}  {what:<name_width$}  {of}");
+    let mut lines = vec![screen.paint(Style::Bold, &fit(&heading, screen.width)).into_owned()];
+    for change in rows {
+        let name = short_name(&printable(&change.name), name_width).into_owned();
+        let module = fit(&printable(&change.module), module_width).into_owned();
+        let (in_a, in_b, here, there) = match options.sort {
+            Sort::Own => (change.a.own, change.b.own, change.own, change.total),
+            Sort::Total => (change.a.total, change.b.total, change.total, change.own),
+        };
+        let style = match (change.significant, here > 0.0) {
+            (false, _) => Style::Plain,
+            (true, true) => Style::Hot,
+            (true, false) => Style::Good,
+        };
+        let mark = if change.significant { "*" } else { " " };
+        let change = format!("{:>+7.1}%{mark}", here * 100.0);
+        lines.push(format!(
+            "{} {} {} {:>+7.1}%  {name:<name_width$}  {}",
+            share(a.share(in_a)),
+            share(b.share(in_b)),
+            screen.paint(style, &change),
+            there * 100.0,
+            screen.paint(Style::Dim, &module),
+        ));
+    }
+    lines
+}
+
+/// A share, seven columns wide; empty for none.
+fn share(share: f64) -> String {
+    if share == 0.0 { " ".repeat(7) } else { format!("{:>6.1}%", share * 100.0) }
+}

@@ -1,0 +1,135 @@
+//! Limits of this user, and rights of this process.
+
+use nix::libc;
+
+use super::{Finding, bytes, limit_text, number, status};
+use crate::attach::resource_limit;
+
+/// Capabilities that matter here (include/uapi/linux/capability.h).
+const CAPABILITIES: [(u32, &str); 5] = [
+    (5, "CAP_KILL"),
+    (14, "CAP_IPC_LOCK"),
+    (19, "CAP_SYS_PTRACE"),
+    (21, "CAP_SYS_ADMIN"),
+    (38, "CAP_PERFMON"),
+];
+
+pub(super) fn examine() -> Vec<Finding> {
+    let findings = [Some(capabilities()), pending_signals(), perf_memory(), yama(), seccomp(), preload()];
+    findings.into_iter().flatten().collect()
+}
+
+/// True if this process has one of the capabilities.
+pub(super) fn has_capability(numbers: &[u32]) -> bool {
+    let effective =
+        status("self", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or(0);
+    numbers.iter().any(|number| effective & 1 << number != 0)
+}
+
+fn capabilities() -> Finding {
+    let held: Vec<&str> =
+        CAPABILITIES.iter().filter(|(number, _)| has_capability(&[*number])).map(|(_, name)| *name).collect();
+    let value = if held.is_empty() { "none of those that matter".into() } else { held.join(" ") };
+    Finding::good("capabilities", value, "recording own processes needs none; kernel stacks need CAP_PERFMON")
+}
+
+fn pending_signals() -> Option<Finding> {
+    let name = "pending-signals";
+    let queued = status("self", "SigQ")?;
+    let (used, limit) = queued.split_once('/')?;
+    let (used, limit): (u64, u64) = (used.parse().ok()?, limit.parse().ok()?);
+    let value = format!("{used} of {} (RLIMIT_SIGPENDING)", limit_text(limit));
+    let free = limit.saturating_sub(used);
+    Some(if free < 64 {
+        Finding::limited(
+            name,
+            value,
+            "each thread's timer takes one: threads beyond are not sampled, programs fall back to one timer for all (itimer), and `dump` cannot ask",
+            "raise it: ulimit -i, or LimitSIGPENDING= of the service",
+        )
+    } else {
+        Finding::good(name, value, format!("timers for about {free} threads"))
+    })
+}
+
+fn perf_memory() -> Option<Finding> {
+    let name = "perf-memory";
+    let per_processor = number("/proc/sys/kernel/perf_event_mlock_kb")?;
+    let (lock, _) = resource_limit(0, libc::RLIMIT_MEMLOCK).ok()?;
+    let lock_text = if lock == libc::RLIM_INFINITY { "unlimited".into() } else { bytes(lock) };
+    let value =
+        format!("{per_processor} KiB per processor (perf_event_mlock_kb), RLIMIT_MEMLOCK {lock_text}");
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    // One ring: a header page and eight of data.
+    const RING: u64 = 9 * 4096;
+    if lock == libc::RLIM_INFINITY || has_capability(&[14]) {
+        return Some(Finding::good(name, value, "kernel rings are not limited"));
+    }
+    let rings = (per_processor.max(0) as u64 * 1024 * processors).saturating_add(lock) / RING;
+    Some(if rings < 64 {
+        Finding::limited(
+            name,
+            value,
+            format!(
+                "about {rings} threads can have a kernel ring; the others are sampled without kernel stacks"
+            ),
+            "raise RLIMIT_MEMLOCK (ulimit -l) or /proc/sys/kernel/perf_event_mlock_kb",
+        )
+    } else {
+        Finding::good(name, value, format!("kernel rings for about {rings} threads"))
+    })
+}
+
+fn yama() -> Option<Finding> {
+    let name = "ptrace-scope";
+    let Some(scope) = number("/proc/sys/kernel/yama/ptrace_scope") else {
+        return Some(Finding::good(name, "no Yama", "own processes can be attached to"));
+    };
+    let value = format!("{scope} (kernel.yama.ptrace_scope)");
+    Some(match scope {
+        0 => Finding::good(name, value, "own processes can be attached to"),
+        _ if has_capability(&[19]) => Finding::good(name, value, "any process can be attached to"),
+        1 => Finding::limited(
+            name,
+            value,
+            "only children can be attached to; `record -- CMD`, `dump` and `record -p` of preloaded programs work",
+            "run selfwind as root, or `sysctl kernel.yama.ptrace_scope=0`",
+        ),
+        _ => Finding::limited(
+            name,
+            value,
+            "no process can be attached to; preloaded programs can be recorded",
+            "run selfwind as root",
+        ),
+    })
+}
+
+fn seccomp() -> Option<Finding> {
+    let name = "seccomp";
+    Some(match status("self", "Seccomp")?.as_str() {
+        "0" => Finding::good(name, "none", "no system call is filtered"),
+        mode => Finding::limited(
+            name,
+            format!(
+                "mode {mode}, {} filters",
+                status("self", "Seccomp_filters").unwrap_or_else(|| "?".into())
+            ),
+            "system calls are filtered, as container managers do; perf_event_open is often among them (see perf-events)",
+            "if something is refused: docker --security-opt seccomp=unconfined, or a profile that allows it",
+        ),
+    })
+}
+
+fn preload() -> Option<Finding> {
+    let name = "preload";
+    if std::env::var_os("SELFWIND_ENABLE").is_some_and(|value| value == "0" || value.is_empty()) {
+        return Some(Finding::blocked(
+            name,
+            "SELFWIND_ENABLE=0",
+            "agents stay inert",
+            "unset SELFWIND_ENABLE",
+        ));
+    }
+    let others = std::env::var("LD_PRELOAD").ok().filter(|value| !value.is_empty())?;
+    Some(Finding::good(name, format!("LD_PRELOAD={others}"), "the agent is put before it"))
+}

@@ -1,0 +1,125 @@
+//! Where records, the agent and tables lie. Without a session directory and an agent nothing is recorded.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
+use super::{Finding, bytes};
+use crate::agent_file;
+use crate::session::{self, Session};
+use crate::tables::cache::Cache;
+
+/// A region as the agent makes it (512 KiB) for a few dozen processes.
+const COMFORTABLE: u64 = 64 << 20;
+
+pub(super) fn examine() -> Vec<Finding> {
+    let mut findings = vec![session_directory(), agent()];
+    findings.extend(shared_memory());
+    findings.push(table_cache());
+    findings
+}
+
+fn session_directory() -> Finding {
+    let name = "session-directory";
+    match Session::create() {
+        Ok(session) => {
+            let base = session.directory().parent().map_or_else(PathBuf::new, Path::to_owned);
+            session.remove();
+            let first = session::bases().first().is_some_and(|first| *first == base);
+            let in_memory = base.starts_with("/dev/shm") || base.starts_with("/run");
+            let value = base.display().to_string();
+            if in_memory || first {
+                Finding::good(name, value, "recordings can be made")
+            } else {
+                Finding::limited(
+                    name,
+                    value,
+                    "the better places cannot be used; records may go through a disk",
+                    "set XDG_RUNTIME_DIR, or make /dev/shm writable",
+                )
+            }
+        }
+        Err(error) => Finding::blocked(
+            name,
+            error.to_string(),
+            "nothing can be recorded",
+            "give this user a writable XDG_RUNTIME_DIR, /dev/shm or /tmp",
+        ),
+    }
+}
+
+fn agent() -> Finding {
+    let name = "agent-file";
+    let path = match agent_file::unpack() {
+        Ok(path) => path,
+        Err(error) => {
+            return Finding::blocked(
+                name,
+                error.to_string(),
+                "no program can be started with the agent",
+                "give this user a writable XDG_CACHE_HOME or XDG_RUNTIME_DIR",
+            );
+        }
+    };
+    let value = path.display().to_string();
+    let noexec = statvfs(&path).is_ok_and(|status| status.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    if noexec {
+        return Finding::blocked(
+            name,
+            value,
+            "it lies on a file system mounted noexec, where the loader does not map it",
+            "set XDG_CACHE_HOME to a directory on another file system",
+        );
+    }
+    Finding::good(name, value, "programs of this user load it; other users cannot open it")
+}
+
+fn shared_memory() -> Option<Finding> {
+    let name = "shared-memory";
+    let status = match statvfs("/dev/shm") {
+        Ok(status) => status,
+        Err(error) => {
+            return Some(Finding::limited(
+                name,
+                error.to_string(),
+                "records go elsewhere",
+                "mount a tmpfs at /dev/shm, or set XDG_RUNTIME_DIR",
+            ));
+        }
+    };
+    let (size, free) = (status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize);
+    let value = format!("/dev/shm {} of {} free", bytes(free), bytes(size));
+    Some(if free < COMFORTABLE {
+        Finding::limited(
+            name,
+            value,
+            "each process takes about half a MiB; processes that find no room are not recorded",
+            "free some, or mount it larger (docker: --shm-size, mount -o remount,size=...)",
+        )
+    } else {
+        Finding::good(name, value, format!("room for about {} processes", free / (512 << 10)))
+    })
+}
+
+fn table_cache() -> Finding {
+    let name = "table-cache";
+    match Cache::find() {
+        Ok(Some(cache)) if cache.is_writable() => {
+            let count = std::fs::read_dir(cache.directory()).map_or(0, Iterator::count);
+            let value = format!("{} with {count} files", cache.directory().display());
+            Finding::good(name, value, "unwind tables are made once per binary")
+        }
+        Ok(found) => Finding::limited(
+            name,
+            found.map_or_else(|| "none".into(), |cache| format!("{} read-only", cache.directory().display())),
+            "programs unwind from .eh_frame, which is slower",
+            "give this user a writable XDG_CACHE_HOME",
+        ),
+        Err(error) => Finding::limited(
+            name,
+            error.to_string(),
+            "programs unwind from .eh_frame, which is slower",
+            "make the directory this user's own, closed to others",
+        ),
+    }
+}

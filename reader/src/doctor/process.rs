@@ -1,0 +1,210 @@
+//! One process: whether it has the agent, and what would keep it from recording or answering.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use nix::libc;
+use shm_format::Mode;
+
+use super::{Finding, limit_text, line, status};
+use crate::attach::resource_limit;
+use crate::profile_file::Event;
+use crate::program;
+use crate::request::thread::{ThreadState, threads};
+use crate::request::{Target, TargetError};
+
+/// Examines process `pid`.
+///
+/// # Errors
+/// When there is no such process.
+pub(super) fn examine(pid: u32) -> Result<Vec<Finding>, TargetError> {
+    let text = pid.to_string();
+    if line(&format!("/proc/{pid}/comm")).is_none() {
+        return Err(TargetError::NoProcess(pid));
+    }
+    let mut findings = Vec::new();
+    let target = Target::find(pid);
+    match target {
+        Ok(mut target) => {
+            let states = states(pid);
+            findings.extend(source(&mut target));
+            findings.push(signal(&target, &states));
+        }
+        Err(error) => findings.push(no_agent(pid, &error)),
+    }
+    findings.extend([user(&text), tracer(&text)].into_iter().flatten());
+    findings.extend(restrictions(&text));
+    findings.extend(namespace(&text));
+    findings.extend(limits(pid));
+    Ok(findings)
+}
+
+fn states(pid: u32) -> Vec<ThreadState> {
+    let tids = threads(pid).unwrap_or_default();
+    tids.into_iter().filter_map(|tid| ThreadState::read(pid, tid).ok()).collect()
+}
+
+fn source(target: &mut Target) -> Vec<Finding> {
+    let info = target.events.iter().rev().find_map(|event| match event {
+        Event::Process(info) => Some(info),
+        _ => None,
+    });
+    let (source, period, note) = info.map_or_else(
+        || ("unknown".into(), 0, String::new()),
+        |info| (info.source.clone(), info.period_ns, info.note.clone()),
+    );
+    let hz = 1_000_000_000u64.checked_div(period).unwrap_or(0);
+    let counters = target.asker.region().counters();
+    let mode = match target.asker.region().mode() {
+        Mode::Discard => "recorded by a session",
+        Mode::Overwrite => "a flight recorder",
+    };
+    let region = target.region.display().to_string();
+    let mut findings = vec![
+        Finding::good("agent", region, format!("it is {mode}; `selfwind dump -p {}` asks it", target.pid)),
+        Finding::good(
+            "source",
+            format!("{source} at {hz} Hz"),
+            format!(
+                "{} samples recorded, {} truncated, {} threads started",
+                counters.recorded.count, counters.truncated, counters.threads_started
+            ),
+        ),
+    ];
+    if !note.is_empty() {
+        let remedy = "correct the setting where the program is started";
+        findings.push(Finding::limited("settings", note, "the defaults are used instead", remedy));
+    }
+    findings
+}
+
+fn signal(target: &Target, states: &[ThreadState]) -> Finding {
+    let name = "signal";
+    let bit = 1u64 << (target.signal - 1).clamp(0, 63);
+    let blocking = states.iter().filter(|state| state.blocked & bit != 0).count();
+    let value = format!("{} of {} threads block signal {}", blocking, states.len(), target.signal);
+    if states.iter().any(|state| state.caught & bit == 0) {
+        return Finding::limited(
+            name,
+            format!("no handler for signal {}", target.signal),
+            "the program has taken the signal from the agent behind the C library's back: no samples, no answers",
+            "`record -e` with another source",
+        );
+    }
+    if blocking > 0 {
+        return Finding::limited(
+            name,
+            value,
+            "these threads give neither samples nor answers",
+            "the program must not block the signal by bare system calls",
+        );
+    }
+    Finding::good(name, value, "every thread can be sampled and asked")
+}
+
+fn no_agent(pid: u32, error: &TargetError) -> Finding {
+    let exe = format!("/proc/{pid}/exe");
+    let remedy = match program::find(OsStr::new(&exe), None) {
+        Err(refused) => refused.to_string(),
+        Ok(_) => {
+            let preloaded = fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
+                environment.split(|&byte| byte == 0).any(|entry| {
+                    entry.starts_with(b"LD_PRELOAD=") && entry.windows(8).any(|part| part == b"selfwind")
+                })
+            });
+            if preloaded {
+                "it was started with LD_PRELOAD, but another user may not open the agent's file, or SELFWIND_ENABLE=0 was set; SELFWIND_VERBOSE=1 says why".into()
+            } else {
+                format!("`selfwind attach -p {pid}`, or start it with LD_PRELOAD=$(selfwind agent-path)")
+            }
+        }
+    };
+    Finding::limited("agent", "none", error.to_string(), remedy)
+}
+
+fn user(pid: &str) -> Option<Finding> {
+    let own = status("self", "Uid")?;
+    let theirs = status(pid, "Uid")?;
+    let effective = |ids: &str| ids.split_ascii_whitespace().nth(1).map(str::to_owned);
+    let (own, theirs) = (effective(&own)?, effective(&theirs)?);
+    if own == theirs {
+        return Some(Finding::good("user", theirs, "it is this user's"));
+    }
+    Some(Finding::limited(
+        "user",
+        theirs,
+        format!("it is not of user {own}: its region is its own user's alone"),
+        "run selfwind as that user",
+    ))
+}
+
+fn tracer(pid: &str) -> Option<Finding> {
+    let tracer = status(pid, "TracerPid").filter(|tracer| tracer != "0")?;
+    Some(Finding::limited(
+        "tracer",
+        format!("process {tracer}"),
+        "it sees every signal first, samples too, and may stop the process",
+        "detach the debugger or strace for true times",
+    ))
+}
+
+fn restrictions(pid: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(mode) = status(pid, "Seccomp").filter(|mode| mode != "0") {
+        findings.push(Finding::limited(
+            "system-calls",
+            format!("filtered (Seccomp: {mode})"),
+            "after it installed its filter the agent makes no calls of its own: new threads have no timers",
+            "none is needed; threads from before are sampled, and all can be asked",
+        ));
+    }
+    if status(pid, "NoNewPrivs").is_some_and(|value| value == "1") {
+        findings.push(Finding::good(
+            "no-new-privs",
+            "1",
+            "programs it executes cannot leave the agent by setuid",
+        ));
+    }
+    findings
+}
+
+fn namespace(pid: &str) -> Vec<Finding> {
+    let Some(inner) = status(pid, "NSpid") else { return Vec::new() };
+    let mut numbers = inner.split_ascii_whitespace();
+    match (numbers.next(), numbers.next_back()) {
+        (Some(_), Some(last)) => vec![Finding::good(
+            "pid-namespace",
+            format!("it is {last} in its own"),
+            "`dump` finds it by its mapping; `list`, `tail -p` and `record -p` know its inner number",
+        )],
+        _ => Vec::new(),
+    }
+}
+
+fn limits(pid: u32) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let pending = status(&pid.to_string(), "SigQ");
+    if let Some((used, limit)) = pending.as_deref().and_then(|queued| queued.split_once('/')) {
+        let (used, limit): (u64, u64) = (used.parse().unwrap_or(0), limit.parse().unwrap_or(u64::MAX));
+        let value = format!("{used} of {} (RLIMIT_SIGPENDING)", limit_text(limit));
+        findings.push(if limit.saturating_sub(used) < 64 {
+            Finding::limited(
+                "pending-signals",
+                value,
+                "new threads may get no timer, and requests would lose their nonce",
+                "raise it where the program is started: ulimit -i",
+            )
+        } else {
+            Finding::good("pending-signals", value, "room for timers and requests")
+        });
+    }
+    let kinds = [("address-space", libc::RLIMIT_AS), ("file-size", libc::RLIMIT_FSIZE)];
+    for (name, resource) in kinds {
+        if let Ok((limit, _)) = resource_limit(pid, resource)
+            && limit != libc::RLIM_INFINITY
+        {
+            findings.push(Finding::good(name, super::bytes(limit), "the region is made smaller to fit"));
+        }
+    }
+    findings
+}

@@ -1,0 +1,217 @@
+//! `dump`: the stacks of all threads of a running process, now, while it goes on.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use unwind::End;
+
+use crate::output::jsonl::{FrameObject, frames};
+use crate::profile::{self, Process, Profile, Stack};
+use crate::profile_file::{Event, Sample, SessionInfo};
+use crate::request::thread::{threads, waiting_call};
+use crate::request::{Answer, Manner, Report, Target, TargetError, ask};
+use crate::symbolize::{SymbolArgs, SymbolSources};
+use crate::{clock, notices};
+
+/// Thread numbers from here on are ours, not the agent's.
+const OURS: u32 = 1 << 31;
+
+const HELP: &str = "Each thread unwinds itself when it is asked, by the signal of its agent; nobody is stopped, and a \
+recording goes on. A thread that waits in a system call is woken for it: read, write, wait and locks go on \
+afterwards; poll, select, epoll_wait and sleeps return EINTR to the program, as after any signal (--gentle \
+spares those).";
+
+/// What to dump and how.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct DumpArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pid: u32,
+    /// Only this thread
+    #[arg(short, long, value_name = "TID")]
+    tid: Option<u32>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    manner: Manner,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+}
+
+/// A dump.
+#[derive(Serialize)]
+struct Dump<'a> {
+    pid: u32,
+    process: String,
+    exe: String,
+    /// Threads asked or named.
+    threads: Vec<ThreadDump<'a>>,
+    /// Those that gave a stack.
+    answered: usize,
+    /// From the first look at a thread to the last answer, naming excluded.
+    elapsed_ns: u64,
+}
+
+#[derive(Serialize)]
+struct ThreadDump<'a> {
+    tid: u32,
+    name: &'a str,
+    /// The kernel's letter before the request.
+    state: char,
+    /// Where in the kernel it waited then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_channel: Option<&'a str>,
+    /// The system call it was in then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_call: Option<String>,
+    /// Why there is no stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    silent: Option<String>,
+    /// From the signal to the end of the walk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_ns: Option<u64>,
+    /// Why the walk ended; `root` for a complete stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<&'static str>,
+    /// Leaf first.
+    frames: Vec<FrameObject<'a>>,
+}
+
+/// Prints the stacks.
+///
+/// # Errors
+/// When the process cannot be asked at all, and when no thread of it answered.
+pub fn run(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut target = Target::find(options.pid)?;
+    let gone = |_| TargetError::NoProcess(options.pid);
+    let mut tids = threads(options.pid).map_err(gone)?;
+    if let Some(tid) = options.tid {
+        anyhow::ensure!(
+            tids.contains(&tid),
+            "process {} has no thread {tid}; its threads: {tids:?}",
+            options.pid
+        );
+        tids = vec![tid];
+    }
+    let began = Instant::now();
+    let reports = ask(&mut target, &tids, options.manner)?;
+    let elapsed = began.elapsed();
+    target.learn();
+    let profile = name(&mut target, &reports, &(&options.symbols).into());
+    let dump = describe(&mut target, &profile, &reports, elapsed);
+    if options.json {
+        serde_json::to_writer(&mut *out, &dump)?;
+        writeln!(out)?;
+    } else {
+        print(&dump, out)?;
+    }
+    out.flush()?;
+    if dump.answered == 0 {
+        notices::warn(format_args!("no thread of process {} gave its stack", options.pid));
+        anyhow::bail!("nothing to show");
+    }
+    Ok(())
+}
+
+/// Names the frames of all answers, as those of one sample each.
+fn name(target: &mut Target, reports: &[Report], sources: &SymbolSources) -> Profile {
+    let mut events = std::mem::take(&mut target.events);
+    events.insert(
+        0,
+        Event::Session(SessionInfo {
+            started_realtime_ns: clock::realtime_ns(),
+            started_ns: clock::monotonic_ns(),
+            ..SessionInfo::default()
+        }),
+    );
+    events.extend(reports.iter().enumerate().filter_map(|(number, report)| {
+        let answer = report.outcome.as_ref().ok()?;
+        Some(Event::Sample(Sample {
+            tid: report.thread.tid,
+            thread_seq: OURS | number as u32,
+            ns: u64::MAX,
+            weight: 1,
+            end: answer.head.end,
+            nonce: answer.nonce.0,
+            frames: answer.frames.clone(),
+            ..Sample::default()
+        }))
+    }));
+    profile::of_events(events, sources)
+}
+
+fn describe<'a>(
+    target: &mut Target,
+    profile: &'a Profile,
+    reports: &'a [Report],
+    elapsed: Duration,
+) -> Dump<'a> {
+    let scale = target.scale();
+    let stacks: HashMap<u32, &Stack> = profile
+        .buckets
+        .iter()
+        .map(|bucket| (profile.threads[bucket.thread as usize].seq, &profile.stacks[bucket.stack as usize]))
+        .collect();
+    let process = profile.processes.first();
+    let thread = |(number, report): (usize, &'a Report)| {
+        let answer = report.outcome.as_ref();
+        let stack = stacks.get(&(OURS | number as u32));
+        ThreadDump {
+            tid: report.thread.tid,
+            name: &report.thread.name,
+            state: report.thread.state,
+            wait_channel: report.wait_channel.as_deref(),
+            system_call: report.system_call.map(|number| match waiting_call(number) {
+                Some((name, _)) => name.to_owned(),
+                None => format!("syscall_{number}"),
+            }),
+            silent: answer.err().map(ToString::to_string),
+            latency_ns: answer.ok().map(|answer| scale.span_ns(latency(answer))),
+            end: answer.ok().map(|answer| End::from_number(answer.head.end).map_or("unknown", End::name)),
+            frames: stack.map_or_else(Vec::new, |stack| frames(profile, stack)),
+        }
+    };
+    Dump {
+        pid: target.pid,
+        process: process.map_or_else(|| "?".into(), Process::name),
+        exe: process.map_or_else(String::new, |process| process.info.exe.display().to_string()),
+        answered: reports.iter().filter(|report| report.outcome.is_ok()).count(),
+        threads: reports.iter().enumerate().map(thread).collect(),
+        elapsed_ns: elapsed.as_nanos() as u64,
+    }
+}
+
+/// Ticks from the signal to the end of the walk.
+fn latency(answer: &Answer) -> u64 {
+    answer.head.walked.saturating_sub(answer.sent)
+}
+
+fn print(dump: &Dump<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let Dump { pid, process, exe, threads, answered, elapsed_ns } = dump;
+    let ms = *elapsed_ns as f64 / 1e6;
+    writeln!(out, "process {pid} {process} ({exe}): {answered} of {} threads in {ms:.1} ms", threads.len())?;
+    for thread in threads {
+        write!(out, "\nthread {} {} {}", thread.tid, thread.name, thread.state)?;
+        if let Some(call) = &thread.system_call {
+            write!(out, " in {call}")?;
+        }
+        if let Some(channel) = thread.wait_channel {
+            write!(out, " ({channel})")?;
+        }
+        match (&thread.silent, thread.latency_ns) {
+            (Some(silent), _) => writeln!(out, ": no stack: {silent}")?,
+            (None, latency) => writeln!(out, ": {:.0} us", latency.unwrap_or(0) as f64 / 1e3)?,
+        }
+        for (number, frame) in thread.frames.iter().enumerate() {
+            writeln!(out, "{number:>5}  {frame}")?;
+        }
+        if let Some(end) = thread.end.filter(|&end| end != End::Root.name()) {
+            writeln!(out, "       [truncated: {end}]")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! `attach`: has a running process sampled, or no longer.
+
+use std::io::{self, Write};
+
+use clap::Args;
+
+use crate::inject::{self, Attachment, InjectError, Settings};
+
+const HELP: &str = "Examples:
+  selfwind attach -p 4711                then: selfwind record -p 4711 -d 10, tail -p 4711
+  selfwind attach --detach -p 4711
+
+The process stands still for some milliseconds. What only a process that is started with the agent sees is \
+missing after an attach: libraries loaded later (attach once more), children, and what the program does with SIGPROF.";
+
+/// What is asked of a process.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct AttachArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pid: u32,
+    /// Samples per second of CPU time of each thread
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    freq: u32,
+    /// Deepest stack that is kept whole, in frames
+    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_stack: u32,
+    /// End the sampling; the process runs on
+    #[arg(long)]
+    detach: bool,
+}
+
+/// Does it and says on `out` what to do next.
+pub fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
+    let pid = args.pid;
+    if args.detach {
+        inject::detach(pid)?;
+        writeln!(out, "process {pid} is not sampled any more")?;
+        return Ok(());
+    }
+    let what = match inject::attach(pid, Settings { frequency: args.freq, max_stack: args.max_stack })? {
+        Attachment::New => "is sampled from now on",
+        Attachment::Renewed => "was sampled already; libraries and threads are those of now",
+    };
+    writeln!(out, "process {pid} {what}; selfwind record -p {pid}, tail -p {pid}, attach --detach -p {pid}")?;
+    Ok(())
+}
+
+/// Why `attach` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The process cannot have it.
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+    /// Nobody can be told.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}

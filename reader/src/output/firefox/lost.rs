@@ -1,0 +1,85 @@
+//! Markers for samples that were lost.
+
+use serde::Serialize;
+
+use super::tables::{self, Tables};
+use super::{Axis, SampledThread, Thread};
+use crate::profile::{Loss, Profile};
+
+/// Name and type of the markers.
+pub(super) const LOST: &str = "Lost samples";
+/// A marker with a start and an end.
+const INTERVAL: u32 = 1;
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Markers {
+    data: Vec<LostMarker>,
+    name: Vec<u32>,
+    start_time: Vec<f64>,
+    end_time: Vec<f64>,
+    phase: Vec<u32>,
+    category: Vec<u32>,
+    length: usize,
+}
+
+/// Samples that were lost for one cause.
+#[derive(Serialize)]
+struct LostMarker {
+    r#type: &'static str,
+    cause: String,
+    samples: u64,
+    weight: u64,
+}
+
+impl Markers {
+    fn push(&mut self, loss: &Loss, axis: &Axis, tables: &mut Tables<'_>) {
+        let (cause, samples, weight) = (loss.cause.clone(), loss.samples, loss.weight);
+        self.data.push(LostMarker { r#type: LOST, cause, samples, weight });
+        self.name.push(tables.text(LOST));
+        self.start_time.push(axis.milliseconds(loss.from_ns));
+        self.end_time.push(axis.milliseconds(loss.until_ns));
+        self.phase.push(INTERVAL);
+        self.category.push(tables::OTHER);
+        self.length += 1;
+    }
+}
+
+/// Marks losses on the heaviest thread of their process, else on the one that is shown first.
+pub(super) fn mark(
+    profile: &Profile,
+    sampled: &[SampledThread<'_>],
+    selected: usize,
+    axis: &Axis,
+    tables: &mut Tables<'_>,
+    threads: &mut [Thread],
+) {
+    for loss in &profile.losses {
+        let of_process = |thread: &SampledThread<'_>| thread.process().info.id == loss.process;
+        let own = sampled.iter().enumerate().filter(|(_, thread)| of_process(thread));
+        let place = own.max_by_key(|(_, thread)| thread.weight()).map_or(selected, |(place, _)| place);
+        threads[place].markers.push(loss, axis, tables);
+    }
+    for loss in untimed(profile, axis) {
+        threads[selected].markers.push(&loss, axis, tables);
+    }
+}
+
+/// What the totals know and no reading of counters does: over all the time.
+fn untimed(profile: &Profile, axis: &Axis) -> Vec<Loss> {
+    let detail = &profile.stats.detail;
+    let rest = detail.lost.iter().map(|(cause, &samples)| {
+        let timed = profile.losses.iter().filter(|loss| loss.cause == *cause);
+        let (told, told_weight) = timed.fold((0, 0), |sum, loss| (sum.0 + loss.samples, sum.1 + loss.weight));
+        let weight = detail.lost_weight.get(cause).copied().unwrap_or(0);
+        Loss {
+            process: 0,
+            from_ns: axis.zero_ns,
+            until_ns: axis.end_ns,
+            cause: cause.clone(),
+            samples: samples.saturating_sub(told),
+            weight: weight.saturating_sub(told_weight),
+        }
+    });
+    rest.filter(|loss| loss.samples > 0).collect()
+}

@@ -1,0 +1,226 @@
+//! perf's own file (tools/perf/Documentation/perf.data-file-format.txt), for `perf report`, `perf script` and all
+//! that reads their output.
+//!
+//! Made from the recorded addresses and mappings alone: perf looks up the names, by the build-ids in the file.
+//! One record per sample at its time, whose period is its weight in timer periods; perf puts records in the
+//! order of their times itself. Written as it is read, in memory that does not grow with the samples.
+
+mod header;
+mod record;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use unwind::Frame;
+
+use self::record::{Body, Kind, Trailer, misc};
+use crate::profile::{self, LossFinder, Totals};
+use crate::profile_file::{Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SessionInfo};
+use crate::stats::{Stats, Tally};
+
+/// What kernels cut the names of threads to.
+const COMM_MAX: usize = 15;
+/// ELF `p_flags`: executable.
+const EXECUTABLE: u32 = 1;
+/// In a call chain: what follows is of the program.
+const CONTEXT_USER: u64 = (-512i64) as u64;
+/// PROT_READ | PROT_EXEC
+const PROT: u32 = 5;
+/// MAP_PRIVATE
+const PRIVATE: u32 = 2;
+
+/// A profile file read once, to be written in perf's format.
+pub(super) struct Recording {
+    path: PathBuf,
+    session: SessionInfo,
+    /// Process images by their numbers.
+    processes: HashMap<u32, ProcessInfo>,
+    stats: Stats,
+}
+
+/// The profile cannot be read, or the output not be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PerfDataError {
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Output(#[from] io::Error),
+}
+
+impl Recording {
+    /// Reads a profile up to its end, so that all that can be wrong with it is known.
+    pub(super) fn open(path: &Path) -> Result<Self, ProfileError> {
+        let mut recording = Recording {
+            path: path.to_owned(),
+            session: SessionInfo::default(),
+            processes: HashMap::new(),
+            stats: Stats::default(),
+        };
+        let mut tally = Tally::default();
+        let mut events = ProfileReader::open(path)?.without_frames();
+        for event in &mut events {
+            let event = event?;
+            tally.add(&event);
+            match event {
+                Event::Session(session) => recording.session = session,
+                Event::Process(info) => drop(recording.processes.insert(info.id, info)),
+                _ => {}
+            }
+        }
+        recording.stats = tally.finish(events.bytes());
+        Ok(recording)
+    }
+
+    /// What the file adds up to, as far as it is known without names.
+    pub(super) fn totals(&self) -> Totals {
+        let Stats { samples, weight, truncated, .. } = self.stats;
+        Totals { samples, weight, truncated, ..Totals::default() }
+    }
+
+    /// Writes perf's file.
+    pub(super) fn write(&self, out: &mut dyn Write) -> Result<(), PerfDataError> {
+        // The header says how long the records are: they are made twice, the first time to be measured.
+        let mut measured = Measure(0);
+        self.records(&mut measured)?;
+        out.write_all(&header::before_records(measured.0))?;
+        self.records(out)?;
+        out.write_all(&header::behind_records(&self.session, measured.0))?;
+        Ok(())
+    }
+
+    fn records(&self, out: &mut dyn Write) -> Result<(), PerfDataError> {
+        let mut writer = Records { recording: self, out, body: Body::default() };
+        let mut finder = LossFinder::default();
+        let mut losses = Vec::new();
+        for event in ProfileReader::open(&self.path)? {
+            let event = event?;
+            finder.learn(&event, &mut losses);
+            for loss in losses.drain(..) {
+                let pid = writer.pid(loss.process);
+                writer.body.u64(header::EVENT_ID).u64(loss.samples);
+                writer.put(Kind::Lost, 0, Trailer { pid, tid: pid, ns: loss.until_ns })?;
+            }
+            writer.event(event)?;
+        }
+        // perf takes a file without a single record for a damaged one.
+        writer.body.finish(Kind::FinishedRound, 0, None, writer.out)?;
+        Ok(())
+    }
+}
+
+/// Counts bytes.
+struct Measure(u64);
+
+impl Write for Measure {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Turns events into records.
+struct Records<'a> {
+    recording: &'a Recording,
+    out: &'a mut dyn Write,
+    body: Body,
+}
+
+impl Records<'_> {
+    fn pid(&self, process: u32) -> u32 {
+        // A process without a record is known by its number: none of its samples is dropped.
+        self.recording.processes.get(&process).map_or(process, |info| info.pid)
+    }
+
+    fn put(&mut self, kind: Kind, misc: u16, trailer: Trailer) -> io::Result<()> {
+        self.body.finish(kind, misc, Some(trailer), self.out)
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Process(info) => self.process(&info),
+            Event::Module(module) => self.module(&module),
+            Event::Thread(thread) => {
+                let pid = self.pid(thread.process);
+                if thread.tid != pid {
+                    self.fork([pid, thread.tid], [pid, pid], thread.start_ns)?;
+                }
+                self.comm(pid, thread.tid, &thread.name, 0, thread.start_ns)
+            }
+            Event::ThreadName(named) => {
+                self.comm(self.pid(named.process), named.tid, &named.name, 0, named.ns)
+            }
+            Event::Sample(sample) => self.sample(&sample),
+            // An end may be told before the last sample; perf would forget the mappings.
+            _ => Ok(()),
+        }
+    }
+
+    fn process(&mut self, info: &ProcessInfo) -> io::Result<()> {
+        let parent = info.parent.map(|parent| self.pid(parent)).filter(|&pid| pid != info.pid);
+        // Mappings of a forked process are those of its parent; after exec there are none.
+        let exec = if parent.is_some() { 0 } else { misc::COMM_EXEC };
+        if let Some(parent) = parent {
+            self.fork([info.pid, info.pid], [parent, parent], info.start_ns)?;
+        }
+        let name = profile::Process { info: info.clone() }.name();
+        self.comm(info.pid, info.pid, &name, exec, info.start_ns)
+    }
+
+    fn fork(&mut self, [pid, tid]: [u32; 2], [ppid, ptid]: [u32; 2], ns: u64) -> io::Result<()> {
+        self.body.u32(pid).u32(ppid).u32(tid).u32(ptid).u64(ns);
+        self.put(Kind::Fork, 0, Trailer { pid, tid, ns })
+    }
+
+    fn comm(&mut self, pid: u32, tid: u32, name: &str, misc: u16, ns: u64) -> io::Result<()> {
+        if name.is_empty() {
+            return Ok(());
+        }
+        let cut = (0..=COMM_MAX.min(name.len())).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+        self.body.u32(pid).u32(tid).text(&name.as_bytes()[..cut]);
+        self.put(Kind::Comm, misc, Trailer { pid, tid, ns })
+    }
+
+    /// One record for each executable segment.
+    fn module(&mut self, module: &ModuleInfo) -> io::Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        let pid = self.pid(module.process);
+        // Not before the record that tells of the process, which empties its address space.
+        let start = self.recording.processes.get(&module.process).map_or(0, |info| info.start_ns);
+        let trailer = Trailer { pid, tid: pid, ns: module.loaded_ns.max(start) };
+        let whole =
+            (module.start, module.end - module.start.min(module.end), module.start.wrapping_sub(module.bias));
+        let executable = module.segments.iter().filter(|segment| segment.flags & EXECUTABLE != 0);
+        let mut ranges: Vec<_> = executable.map(|s| (s.address, s.len, s.pgoff)).collect();
+        if ranges.is_empty() {
+            ranges.push(whole);
+        }
+        for (address, len, offset) in ranges {
+            self.body.u32(pid).u32(pid).u64(address).u64(len).u64(offset);
+            let with_id = self.body.build_id(&module.build_id);
+            self.body.u32(PROT).u32(PRIVATE).text(module.path.as_os_str().as_bytes());
+            self.put(Kind::Mmap2, misc::USER | if with_id { misc::MMAP_BUILD_ID } else { 0 }, trailer)?;
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+        let pid = self.pid(sample.process);
+        // Where each call is, not where it returns to: the next function may begin there.
+        let address = |&word: &u64| Frame::from_bits(word).lookup_address();
+        let leaf = sample.frames.first().map_or(0, address);
+        if sample.weight == 0 {
+            return Ok(());
+        }
+        self.body.u64(leaf).u32(pid).u32(sample.tid).u64(sample.ns).u64(sample.weight.into());
+        self.body.u64(sample.frames.len() as u64 + 1).u64(CONTEXT_USER);
+        for address in sample.frames.iter().map(address) {
+            self.body.u64(address);
+        }
+        self.body.finish(Kind::Sample, misc::USER, None, self.out)
+    }
+}

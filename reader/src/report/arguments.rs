@@ -1,0 +1,127 @@
+//! The flags of `report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use regex::Regex;
+
+use super::{ReportOptions, Rows, Sort, View};
+use crate::selection::{Filters, Unit};
+use crate::symbolize::SymbolArgs;
+
+const EXAMPLES: &str = "Examples:
+  selfwind report                        the profile selfwind.data
+  selfwind report --limit 0 job.data     everything, however long
+  selfwind report --sort total           functions only, with what they call
+  selfwind report --threads              who used it
+  selfwind report --lines --symbol parse which lines, on the stacks through `parse`
+  selfwind report --root '^main$'        stacks from `main` on
+  selfwind report --json job.data | jq '.functions[:5]'
+
+SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
+of calls that does not branch; TOTAL is that of its first function, SELF that of its last. `?` marks frames
+that were guessed from the contents of the stack.";
+
+/// The flags of `report`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReportArgs {
+    /// Sort functions by what they used with all they called
+    #[arg(long, overrides_with = "no_children")]
+    children: bool,
+    /// Show only what functions used themselves, and who called the hottest
+    #[arg(long, overrides_with = "children")]
+    no_children: bool,
+    /// Only the table of functions, in this order
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<Sort>,
+    /// Only the table
+    #[arg(long)]
+    flat: bool,
+    /// A row for each thread, a tree for each thread
+    #[arg(long, conflicts_with = "processes")]
+    threads: bool,
+    /// A row for each process, a tree for each process
+    #[arg(long)]
+    processes: bool,
+    /// Tell the lines of a function apart
+    #[arg(long, conflicts_with = "modules")]
+    lines: bool,
+    /// Binaries instead of functions
+    #[arg(long)]
+    modules: bool,
+    #[command(flatten)]
+    filters: FilterArgs,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Rows of the table, and again of the tree; 0 for all [default: what fits the terminal]
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// The profile
+    #[arg(value_name = "FILE", default_value = "selfwind.data")]
+    pub file: PathBuf,
+}
+
+/// Flags that choose stacks.
+#[derive(Debug, Args)]
+pub struct FilterArgs {
+    /// Only threads whose name or id matches
+    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
+    thread: Option<Regex>,
+    /// Only processes whose name or id matches
+    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
+    process: Option<Regex>,
+    /// Only stacks through a binary that matches
+    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
+    module: Option<Regex>,
+    /// Only stacks through a function that matches
+    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
+    symbol: Option<Regex>,
+    /// Only stacks through a function that matches, shown from it on
+    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
+    root: Option<Regex>,
+}
+
+impl From<&FilterArgs> for Filters {
+    fn from(args: &FilterArgs) -> Self {
+        let FilterArgs { thread, process, module, symbol, root } = args;
+        Self {
+            thread: thread.clone(),
+            process: process.clone(),
+            module: module.clone(),
+            symbol: symbol.clone(),
+            root: root.clone(),
+        }
+    }
+}
+
+impl From<&ReportArgs> for ReportOptions {
+    fn from(args: &ReportArgs) -> Self {
+        Self {
+            view: match (args.children, args.no_children) {
+                (true, _) => View::Children,
+                (_, true) => View::NoChildren,
+                _ => View::Both,
+            },
+            unit: match (args.lines, args.modules) {
+                (true, _) => Unit::Line,
+                (_, true) => Unit::Module,
+                _ => Unit::Function,
+            },
+            rows: match (args.threads, args.processes) {
+                (true, _) => Rows::Threads,
+                (_, true) => Rows::Processes,
+                _ => Rows::Elements,
+            },
+            sort: args.sort,
+            flat: args.flat || args.sort.is_some(),
+            filters: (&args.filters).into(),
+            json: args.json,
+            limit: args.limit,
+            sources: (&args.symbols).into(),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The call tree as lines.
+
+use super::View;
+use super::chains::{Chain, Chains, joined};
+use super::table::{GUESSED, is_guess};
+use super::text::Page;
+use crate::call_tree::{CallTree, Direction, Node, Stacks};
+use crate::screen::{Style, printable};
+use crate::selection::{Label, Selection};
+
+/// Columns before a name: two percentages.
+const NUMBERS_WIDTH: usize = 17;
+/// Least share of a line of the tree, in thousandths of everything.
+const LEAST_SHARE: u64 = 5;
+
+impl Page<'_> {
+    pub(super) fn tree(&mut self, selection: &Selection<'_>, view: View, rows: usize) {
+        let (direction, what) = match view {
+            View::NoChildren => (Direction::Callers, "CALLERS, from the hottest function"),
+            View::Both | View::Children => (Direction::Callees, "CALLS, from the root"),
+        };
+        let tree = CallTree::new(selection, direction, selection.headings());
+        let least = if rows == usize::MAX { 0 } else { self.whole * LEAST_SHARE / 1000 };
+        let chains = Chains::new(&tree, least.max(1));
+        let visible = chains.heaviest(rows);
+        // In a tree of callers the weight that ends in a node is that of stacks that begin there: no use to show.
+        let with_own = direction == Direction::Callees;
+        let numbers = if with_own { "  TOTAL    SELF" } else { "  TOTAL" };
+        let more = match chains.list.len() - visible.len() {
+            0 => String::new(),
+            hidden => format!(" (… {hidden} more lines; --limit 0)"),
+        };
+        self.heading(&format!("{numbers}  {what}{more}"));
+        let roots = visible.iter().copied().filter(|&chain| chains.list[chain].parent.is_none()).collect();
+        let mut pending: Vec<(usize, String, &str)> = Vec::new();
+        push_siblings(&mut pending, roots, "", true);
+        while let Some((chain, indent, branch)) = pending.pop() {
+            self.chain(selection, &tree, &chains.list[chain], &format!("{indent}{branch}"), with_own);
+            let children =
+                chains.list[chain].children.iter().copied().filter(|c| visible.contains(c)).collect();
+            let below = match branch {
+                "├ " => format!("{indent}│ "),
+                "└ " => format!("{indent}  "),
+                _ => indent,
+            };
+            push_siblings(&mut pending, children, &below, false);
+        }
+    }
+
+    fn chain(
+        &mut self,
+        selection: &Selection<'_>,
+        tree: &CallTree,
+        chain: &Chain,
+        lead: &str,
+        with_own: bool,
+    ) {
+        let (head, last) = (chain.nodes[0], chain.nodes[chain.nodes.len() - 1]);
+        let total = self.share(tree.node(head).total);
+        let numbers = if with_own {
+            format!("{total} {}  ", self.share(tree.node(last).own))
+        } else {
+            format!("{total}  ")
+        };
+        let deep = self.screen.width / 2;
+        let lead: String = if lead.chars().count() > deep {
+            let skip = lead.chars().count() - deep + 1;
+            std::iter::once('…').chain(lead.chars().skip(skip)).collect()
+        } else {
+            lead.to_owned()
+        };
+        let room = self.screen.width.saturating_sub(NUMBERS_WIDTH + lead.chars().count()).max(12);
+        let names: Vec<String> =
+            chain.nodes.iter().map(|&node| self.node(selection, tree.node(node))).collect();
+        let line = format!("{numbers}{}{}", self.screen.paint(Style::Dim, &lead), joined(&names, room));
+        self.line(&line);
+    }
+
+    fn node(&self, selection: &Selection<'_>, node: &Node) -> String {
+        let text = printable(selection.text(node.label)).into_owned();
+        match selection.label(node.label) {
+            Label::Processes(processes) => match **processes {
+                [one] => format!("{text} (pid {})", self.profile.processes[one as usize].info.pid),
+                ref many => format!("{text} ({} processes)", many.len()),
+            },
+            _ if is_guess(node.guessed, node.total) => format!("{text}{GUESSED}"),
+            _ => text,
+        }
+    }
+}
+
+/// Puts siblings on the stack of lines to print, the last first.
+fn push_siblings(pending: &mut Vec<(usize, String, &str)>, chains: Vec<usize>, indent: &str, root: bool) {
+    let last = chains.len().saturating_sub(1);
+    // What does not branch needs no branch drawn.
+    for (place, chain) in chains.into_iter().enumerate().rev() {
+        let branch = match (root, place == last) {
+            (true, _) => "",
+            (false, true) => "└ ",
+            (false, false) => "├ ",
+        };
+        pending.push((chain, indent.to_owned(), branch));
+    }
+}

@@ -1,0 +1,181 @@
+//! Answers made by hand, and what must become of them.
+
+use super::perf_record::tests::{lost_bytes, sample_bytes, switch_bytes};
+use super::*;
+
+const IP: u64 = 0x40_1000;
+const SP: u64 = 0x7fff_0000;
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+/// A ring and where it stands.
+struct Rig {
+    stitcher: Stitcher,
+    head: u64,
+    out: Vec<Sample>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut stitcher = Stitcher::default();
+        let code = (0x1000, 0x2000);
+        stitcher.ring(&RingRecord {
+            ring: 1,
+            seq: 4,
+            code_start: code.0,
+            code_end: code.1,
+            ..RingRecord::default()
+        });
+        Self { stitcher, head: 0, out: Vec::new() }
+    }
+
+    fn stack(&mut self, nonce: u64) {
+        let frames = vec![IP | 1 << 61, 0x40_2000, 0x40_3000 | 1 << 61];
+        let sample = Sample { thread_seq: 4, nonce, weight: 1, frames, ..Sample::default() };
+        self.stitcher.stack(sample, &mut self.out);
+    }
+
+    fn answer(&mut self, nonce: u64, bytes: &[u8], flags: u32, in_handler: u64) {
+        let head_in = self.head + bytes.len() as u64;
+        let head = KernelAnswerHead {
+            nonce,
+            ring: 1,
+            flags,
+            offset: self.head,
+            head_in,
+            head_out: head_in + in_handler,
+            ticks_in: 0,
+            ip: IP,
+            sp: SP,
+        };
+        self.head = head_in;
+        let writer = Writer { thread_seq: 4, ns: 99 };
+        self.stitcher.answer(&KernelAnswer { head, bytes }, writer, &mut self.out);
+    }
+}
+
+const WHOLE: u32 = KernelAnswerHead::FIRST | KernelAnswerHead::LAST;
+
+#[test]
+fn many_events_share_one_stack() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    let events: Vec<u8> =
+        (0..64).flat_map(|ns| sample_bytes(ns, &[KERNEL + ns, KERNEL + 4096], IP, SP)).collect();
+    rig.answer(7, &events, WHOLE, 0);
+    let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    assert_eq!((sample.kernel.len(), sample.weight, sample.repeated), (64, 64, false));
+    assert_eq!((sample.kernel[3].ns, &sample.kernel[3].frames[..]), (3, &[KERNEL + 3, KERNEL + 4096][..]));
+    assert_eq!((rig.stitcher.counts.events, rig.stitcher.counts.exact), (64, 64));
+}
+
+#[test]
+fn every_event_is_counted_once() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    // One event comes while the handler runs; the next answer finds it.
+    let inside = sample_bytes(9, &[KERNEL], IP, SP);
+    rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, inside.len() as u64);
+    rig.stack(8);
+    let rest = [
+        inside,
+        sample_bytes(2, &[KERNEL], 0x1800, 1),
+        sample_bytes(3, &[KERNEL], IP + 2, SP),
+        sample_bytes(4, &[KERNEL], 0x40_3000, SP + 64),
+        sample_bytes(5, &[KERNEL], 0x99, SP),
+        lost_bytes(3),
+    ];
+    rig.answer(8, &rest.concat(), WHOLE, 0);
+    let counts = rig.stitcher.counts;
+    assert_eq!((counts.events, counts.exact, counts.restarted, counts.deeper), (6, 1, 1, 1));
+    assert_eq!((counts.overhead, counts.unmatched, counts.lost), (2, 1, 3));
+    let [_, main, deeper, nowhere] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    // One restarted event, and three that the kernel had no room for.
+    assert_eq!((main.kernel.len(), main.weight), (1, 4));
+    assert_eq!((&deeper.frames[..], deeper.weight, deeper.repeated), (&[0x40_3000 | 1 << 61][..], 1, true));
+    assert_eq!((nowhere.end, nowhere.frames.len(), nowhere.kernel.len()), (NO_ANSWER, 1, 1));
+    let total: u32 = rig.out.iter().map(|sample| sample.weight).sum();
+    assert_eq!(u64::from(total), counts.events - counts.overhead + counts.lost);
+}
+
+#[test]
+fn an_answer_may_come_in_pieces() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    let bytes = [sample_bytes(1, &[KERNEL; 9], IP, SP), sample_bytes(2, &[KERNEL; 9], IP, SP)].concat();
+    rig.answer(7, &bytes[..80], KernelAnswerHead::FIRST, 0);
+    assert!(rig.out.is_empty());
+    rig.answer(7, &bytes[80..], KernelAnswerHead::LAST, 0);
+    assert_eq!((rig.out.len(), rig.out[0].kernel.len()), (1, 2));
+    assert_eq!(rig.stitcher.counts.missing_bytes + rig.stitcher.counts.malformed, 0);
+}
+
+#[test]
+fn a_lost_piece_costs_its_events_and_no_others() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    let bytes = sample_bytes(1, &[KERNEL; 9], IP, SP);
+    rig.answer(7, &bytes[..80], KernelAnswerHead::FIRST, 0);
+    rig.head += 64;
+    rig.answer(7, &bytes[80..], KernelAnswerHead::LAST, 0);
+    assert_eq!((rig.out.len(), rig.out[0].kernel.len()), (1, 0));
+    assert!(rig.stitcher.counts.missing_bytes >= 64);
+    rig.stack(8);
+    rig.answer(8, &bytes, WHOLE, 0);
+    assert_eq!((rig.out[1].kernel.len(), rig.stitcher.counts.exact), (1, 1));
+}
+
+#[test]
+fn a_stack_answers_again_what_came_from_its_own_handler() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    let inside = sample_bytes(9, &[KERNEL], 0x1800, 1);
+    rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, inside.len() as u64);
+    rig.answer(7, &inside, WHOLE | KernelAnswerHead::REPEATED, 0);
+    assert_eq!((rig.out.len(), rig.stitcher.counts.overhead), (1, 1));
+    rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE | KernelAnswerHead::REPEATED, 0);
+    assert_eq!((rig.out.len(), rig.out[1].repeated, rig.out[1].weight), (2, true, 1));
+}
+
+#[test]
+fn the_time_off_the_processor_is_the_weight() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    let bytes = [
+        sample_bytes(1000, &[KERNEL], IP, SP),
+        switch_bytes(1100, true, false),
+        switch_bytes(2_001_500, false, false),
+        sample_bytes(3_000_000, &[KERNEL + 1], IP, SP),
+        switch_bytes(3_000_000, true, true),
+        switch_bytes(9_000_000, false, false),
+        sample_bytes(9_100_000, &[KERNEL + 2], IP, SP),
+        switch_bytes(9_100_000, true, false),
+        switch_bytes(9_101_600, false, false),
+    ];
+    rig.answer(7, &bytes.concat(), WHOLE, 0);
+    let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    // 2000.4 us and 1.6 us: the part of a unit is carried on. Preempted for 6000 us.
+    let weights: Vec<u32> = sample.kernel.iter().map(|kernel| kernel.weight).collect();
+    assert_eq!((weights, sample.weight), (vec![2000, 2], 2002));
+    assert_eq!(rig.stitcher.counts.preempted_us, 6000);
+}
+
+#[test]
+fn without_an_answer_a_stack_is_a_sample_all_the_same() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    rig.stack(8);
+    assert_eq!((rig.out.len(), rig.out[0].nonce), (1, 7));
+    rig.stitcher.thread_ended(4);
+    rig.stitcher.forget_ended(&mut rig.out);
+    assert_eq!((rig.out.len(), rig.out[1].nonce, rig.stitcher.rings.len()), (2, 8, 0));
+    rig.answer(9, &sample_bytes(1, &[], IP, SP), WHOLE | KernelAnswerHead::UNANSWERED, 0);
+    assert_eq!((rig.out.len(), rig.stitcher.counts.unanswered), (2, 1));
+}
+
+#[test]
+fn garbage_is_counted_and_goes_no_further() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    rig.answer(7, &[0xff; 64], WHOLE, 0);
+    assert_eq!((rig.out.len(), rig.stitcher.counts.malformed), (1, 1));
+}

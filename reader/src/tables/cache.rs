@@ -1,0 +1,273 @@
+//! The directory of table files: one table per build-id, for all programs of this user.
+//!
+//! Programs map what lies here into themselves, so nothing is believed that others could have written, files come and
+//! go only by rename and unlink, and one that is damaged counts as absent. `docs/table-file.md` has the rules.
+
+use std::fs::{self, DirEntry, File, FileTimes, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+use unwind::table_file::{self, FILE_NAME_MAX};
+use unwind::{Table, TableError};
+
+use crate::agent_file;
+
+/// The variable that names the directory, for us and for the agent; `0` means: no tables.
+pub const VARIABLE: &str = "SELFWIND_TABLES";
+/// What the directory is kept to, in bytes, unless told otherwise.
+pub const DEFAULT_BYTES: u64 = 512 << 20;
+/// Tables that no recording has asked for in this time go.
+pub const DEFAULT_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+/// A table's time of use is noted once in this time.
+const USE_NOTED: Duration = Duration::from_secs(24 * 60 * 60);
+/// A file of a writer that is still at it is not older.
+const WRITING: Duration = Duration::from_secs(60 * 60);
+/// No table is larger.
+const LARGEST: u64 = 1 << 30;
+
+/// Why a table file is as good as none.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// There is none, or it cannot be read.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// Others could have written it.
+    #[error("not a regular file that only this user or root can write to")]
+    Untrusted,
+    /// It is damaged.
+    #[error("{0}")]
+    Damaged(#[from] TableError),
+    /// It is about another file.
+    #[error("the table of another build-id")]
+    Misnamed,
+}
+
+impl Unusable {
+    /// True if there simply is no such file.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::System(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The directory.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+    writable: bool,
+}
+
+/// How much may stay.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of all tables together.
+    pub bytes: u64,
+    /// Time since a recording last asked for one.
+    pub age: Duration,
+    /// Look into every file, and remove what is damaged.
+    pub examine: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: DEFAULT_BYTES, age: DEFAULT_AGE, examine: false }
+    }
+}
+
+/// What a pruning did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Files removed.
+    pub removed: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// Files that stay.
+    pub kept: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
+}
+
+impl Cache {
+    /// The directory that [`VARIABLE`] names, or this user's own; none when the variable says so. It is made when it is
+    /// missing.
+    pub fn find() -> io::Result<Option<Self>> {
+        match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+            Some(value) if ["0", "no", "off"].iter().any(|no| value == *no) => Ok(None),
+            Some(value) => Self::at(Path::new(&value)).map(Some),
+            None => Self::first_of(agent_file::candidates()).map(Some),
+        }
+    }
+
+    fn first_of(candidates: Vec<PathBuf>) -> io::Result<Self> {
+        let mut last = Err(io::Error::from(io::ErrorKind::NotFound));
+        for candidate in candidates {
+            last =
+                agent_file::private_directory(&candidate).and_then(|()| Self::at(&candidate.join("tables")));
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    /// The cache in `directory`, which is made when it is missing. Only this user or root may be able to write to it.
+    pub fn at(directory: &Path) -> io::Result<Self> {
+        let refused = |why: &str| io::Error::other(format!("{}: {why}", directory.display()));
+        if !directory.is_absolute() {
+            return Err(refused("the directory of tables is not an absolute path"));
+        }
+        let user = geteuid().as_raw();
+        match fs::symlink_metadata(directory) {
+            Ok(metadata) if table_file::is_trusted_directory(metadata.uid(), metadata.mode(), user) => {
+                Ok(Self { directory: directory.to_owned(), writable: metadata.uid() == user })
+            }
+            Ok(_) => Err(refused("not a directory that only this user or root can write to")),
+            Err(_) => agent_file::private_directory(directory)
+                .map(|()| Self { directory: directory.to_owned(), writable: true })
+                .map_err(|error| refused(&error.to_string())),
+        }
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// False for a directory of root's that is only read here.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The table of `build_id`, checked in every respect. Notes that it is in use.
+    pub fn load(&self, build_id: &[u8]) -> Result<Vec<u8>, Unusable> {
+        let (file, bytes) = open(&self.path_of(build_id)?)?;
+        if Table::from_bytes(&bytes)?.build_id() != build_id {
+            return Err(Unusable::Misnamed);
+        }
+        let used = file.metadata()?.modified()?;
+        if self.writable && used.elapsed().is_ok_and(|age| age > USE_NOTED) {
+            let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
+        }
+        Ok(bytes)
+    }
+
+    /// Puts `table` in place, as a whole and at once, over whatever bears its name.
+    pub fn store(&self, build_id: &[u8], table: &[u8]) -> io::Result<PathBuf> {
+        let path = self.path_of(build_id)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let unique = format!(".{name}.{}.{:?}", std::process::id(), std::thread::current().id());
+        let temporary = self.directory.join(unique.replace(['(', ')'], ""));
+        let write = || {
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
+            file.write_all(table)?;
+            // A shell's `>` that emptied the file would take the program that maps it along.
+            file.set_permissions(Permissions::from_mode(0o400))?;
+            fs::rename(&temporary, &path)
+        };
+        let _ = fs::remove_file(&temporary);
+        let written = write();
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written.map(|()| path)
+    }
+
+    fn path_of(&self, build_id: &[u8]) -> io::Result<PathBuf> {
+        let mut buffer = [0; FILE_NAME_MAX];
+        let name = table_file::name(build_id, &mut buffer)
+            .ok_or_else(|| io::Error::other("a build-id of no usable length"))?;
+        Ok(self.directory.join(name))
+    }
+
+    /// Removes what is of another version, what nobody has asked for in a long time, and the longest unused of the rest
+    /// until what stays fits. Programs that have a table mapped keep it.
+    pub fn prune(&self, limits: Limits) -> io::Result<Pruned> {
+        let now = SystemTime::now();
+        let mut pruned = Pruned::default();
+        let mut stay = Vec::new();
+        for entry in fs::read_dir(&self.directory)?.flatten() {
+            let Ok(metadata) = fs::symlink_metadata(entry.path()) else { continue };
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let age = now.duration_since(used).unwrap_or_default();
+            match fate(&entry, age, &limits) {
+                Fate::Leave => {}
+                Fate::Remove => pruned.remove(&entry.path(), metadata.len()),
+                Fate::Stay => stay.push((used, metadata.len(), entry.path())),
+            }
+        }
+        stay.sort_by_key(|(used, _, _)| std::cmp::Reverse(*used));
+        for (_, bytes, path) in stay {
+            if pruned.kept_bytes + bytes > limits.bytes {
+                pruned.remove(&path, bytes);
+            } else {
+                pruned.kept += 1;
+                pruned.kept_bytes += bytes;
+            }
+        }
+        Ok(pruned)
+    }
+}
+
+impl Pruned {
+    fn remove(&mut self, path: &Path, bytes: u64) {
+        if fs::remove_file(path).is_ok() {
+            self.removed += 1;
+            self.removed_bytes += bytes;
+        }
+    }
+}
+
+enum Fate {
+    /// None of our business.
+    Leave,
+    Remove,
+    /// As long as there is room.
+    Stay,
+}
+
+fn fate(entry: &DirEntry, age: Duration, limits: &Limits) -> Fate {
+    let name = entry.file_name();
+    let name = name.as_bytes();
+    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+    let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let is_temporary = name.starts_with(b".") && name.windows(7).any(|part| part == b".table.");
+    if is_temporary && is_file {
+        return if age > WRITING { Fate::Remove } else { Fate::Leave };
+    }
+    if !name.ends_with(b".table") || is_directory {
+        return Fate::Leave;
+    }
+    let in_use = is_file && table_file::is_name(name) && age <= limits.age;
+    match in_use && (!limits.examine || open(&entry.path()).is_ok()) {
+        true => Fate::Stay,
+        false => Fate::Remove,
+    }
+}
+
+/// Opens a table file that can be believed, and reads it.
+fn open(path: &Path) -> Result<(File, Vec<u8>), Unusable> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(nix::libc::ELOOP) => Unusable::Untrusted,
+        _ => Unusable::System(error),
+    })?;
+    let metadata = file.metadata()?;
+    let trusted = table_file::is_trusted(metadata.uid(), metadata.mode(), geteuid().as_raw());
+    if !trusted || metadata.len() > LARGEST {
+        return Err(Unusable::Untrusted);
+    }
+    let mut bytes = Vec::with_capacity(metadata.len() as usize);
+    (&file).take(LARGEST).read_to_end(&mut bytes)?;
+    Table::from_trusted_bytes(&bytes)?;
+    Ok((file, bytes))
+}
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! The unwind sections of an ELF file on disk, in private copies: a file that is cut short while it is read gives an
+//! error, where a mapping would give a bus error.
+
+use std::fs::{File, OpenOptions};
+use std::io::BufReader;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::OFlag;
+use object::read::elf::ElfFile64;
+use object::{Architecture, LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
+use unwind::elf_file::ElfFile;
+use unwind::{Section, Source, debug_frame};
+
+const SHF_EXECINSTR: u64 = 4;
+
+type Parsed<'c> = ElfFile64<'c, LittleEndian, &'c ReadCache<BufReader<File>>>;
+
+/// What unwinding needs of a file.
+#[derive(Default)]
+pub struct SourceFile {
+    /// With what `.debug_frame` says beside it.
+    eh_frame: Option<Copied>,
+    eh_frame_hdr: Option<Copied>,
+    text: (u64, u64),
+    entry: u64,
+    /// The GNU build-id; empty when there is none.
+    pub build_id: Vec<u8>,
+    /// The file, to be known again.
+    pub identity: Source,
+}
+
+struct Copied {
+    bytes: Vec<u8>,
+    address: u64,
+}
+
+impl Copied {
+    fn section(&self) -> Section<'_> {
+        Section { bytes: &self.bytes, address: self.address }
+    }
+}
+
+impl SourceFile {
+    /// Reads the sections of the file at `path`. Errors say what it is, if not an ELF file with call frame information
+    /// for this machine.
+    pub fn read(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            bail!("not a regular file");
+        }
+        let identity = Source {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified_ns: (metadata.mtime() as u64)
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(metadata.mtime_nsec() as u64),
+        };
+        let cache = ReadCache::new(BufReader::new(file));
+        let mut found = Self::copy(&parse(&cache)?)?;
+        found.identity = identity;
+        Ok(found)
+    }
+
+    fn copy(elf: &Parsed<'_>) -> Result<Self> {
+        let mut found = Self { entry: elf.entry(), text: (u64::MAX, 0), ..Self::default() };
+        if let Ok(Some(build_id)) = elf.build_id() {
+            found.build_id = build_id.to_vec();
+        }
+        let mut debug_frame = None;
+        for section in elf.sections() {
+            if let SectionFlags::Elf { sh_flags, .. } = section.flags()
+                && sh_flags & SHF_EXECINSTR != 0
+            {
+                let (start, end) = found.text;
+                let address = section.address();
+                found.text = (start.min(address), end.max(address.saturating_add(section.size())));
+            }
+            let place = match section.name() {
+                Ok(".eh_frame") => &mut found.eh_frame,
+                Ok(".eh_frame_hdr") => &mut found.eh_frame_hdr,
+                Ok(".debug_frame") => &mut debug_frame,
+                _ => continue,
+            };
+            let name = section.name().unwrap_or_default();
+            // Compressed sections are unpacked here.
+            let bytes =
+                section.uncompressed_data().with_context(|| format!("cannot read {name}"))?.into_owned();
+            // Separate debug files name their program's sections and leave them empty.
+            *place = (!bytes.is_empty()).then(|| Copied { bytes, address: section.address() });
+        }
+        if let Some(debug_frame) = debug_frame {
+            let eh_frame = found.eh_frame.as_ref().map(Copied::section);
+            let (bytes, address) = debug_frame::merge(&debug_frame.bytes, 0, eh_frame);
+            found.eh_frame = Some(Copied { bytes, address });
+            // The linker's search table knows nothing of the other section.
+            found.eh_frame_hdr = None;
+        }
+        if found.eh_frame.is_none() {
+            bail!("neither .eh_frame nor .debug_frame");
+        }
+        Ok(found)
+    }
+
+    /// The sections as the table builder takes them.
+    pub fn elf(&self) -> ElfFile<'_> {
+        ElfFile {
+            eh_frame: self.eh_frame.as_ref().map(Copied::section),
+            debug_frame: None,
+            eh_frame_hdr: self.eh_frame_hdr.as_ref().map(Copied::section),
+            build_id: (!self.build_id.is_empty()).then_some(&self.build_id),
+            text_start: self.text.0.min(self.text.1),
+            text_end: self.text.1,
+            entry: self.entry,
+        }
+    }
+}
+
+fn parse(cache: &ReadCache<BufReader<File>>) -> Result<Parsed<'_>> {
+    match object::FileKind::parse(cache) {
+        Ok(object::FileKind::Elf64) => {}
+        Ok(object::FileKind::Elf32) => bail!("an ELF file for another machine"),
+        _ => bail!("not an ELF file"),
+    }
+    let elf: Parsed<'_> = ElfFile64::parse(cache).context("a damaged ELF file")?;
+    if elf.architecture() != Architecture::X86_64 {
+        bail!("an ELF file for another machine");
+    }
+    Ok(elf)
+}

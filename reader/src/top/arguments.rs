@@ -1,0 +1,49 @@
+//! The flags of `top`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::source::Source;
+
+const USAGE: &str = "selfwind top [OPTIONS] [--] CMD [ARGS]...
+       selfwind top [OPTIONS] -p PID
+       selfwind top [OPTIONS]";
+
+const HELP: &str = "Examples:
+  selfwind top -- ./server --port 80     a command and all it starts
+  selfwind top -p 4711                   a running process
+  selfwind top                           all processes that were started with the agent
+  selfwind top --window 0 -- make        everything since the start
+
+Keys: hjkl or arrows move, Enter zooms, Esc goes back, Tab changes between table and flame graph,
+/ searches, n and N go on, s sorts by self or total, z freezes, ? helps, q quits.
+
+Exit status: that of CMD if it has ended, else 0. CMD gets SIGTERM when you quit; a process given by -p
+keeps running.";
+
+/// The flags of `top`.
+#[derive(Debug, Args)]
+#[command(override_usage = USAGE, after_help = HELP)]
+pub struct TopArgs {
+    /// Samples per second of CPU time of each thread
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(super) freq: u32,
+    /// What triggers samples of CMD, as for `record`
+    #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto")]
+    pub(super) event: Source,
+    /// Only this process; the agent is put into it if it is not there
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pub(super) pid: Option<u32>,
+    /// Seconds that the picture covers; 0 for all since the start
+    #[arg(long, value_name = "SECONDS", env = "SELFWIND_WINDOW", default_value_t = 30)]
+    pub(super) window: u64,
+    /// Where CMD's output goes, which would disturb the screen [default: nowhere]
+    #[arg(long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub(super) command: Vec<OsString>,
+}

@@ -1,0 +1,202 @@
+//! The screen: header, table or flame graph, status, keys.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::flame;
+use super::view::{Mode, View};
+use super::window::Window;
+use crate::call_tree::Stacks;
+use crate::columns::{counted, grouped};
+use crate::screen::{fit, printable};
+use crate::short_name::short_name;
+
+/// Lines above the body.
+const HEADER: u16 = 3;
+/// Lines below it: status and keys.
+const FOOTER: u16 = 2;
+/// Columns before a name in the table.
+const NUMBERS_WIDTH: usize = 17;
+/// Widest column of modules.
+const MODULE_WIDTH: usize = 24;
+
+const KEYS: &str = "q quit  hjkl move  Enter zoom  Esc back  Tab view  /nN find  s sort  z freeze  ?";
+
+const HELP: [&str; 12] = [
+    "h j k l, arrows   move; in the flame graph j goes to what is called, k to the caller",
+    "g G, Home End     first, last;  PageUp PageDown by ten",
+    "Enter             zoom: the stacks through what is selected, from there on",
+    "Esc               end the search, then leave the zooms one by one",
+    "Tab               table or flame graph",
+    "/ n N             search (capitals matter if you type any), next, previous",
+    "s                 sort by SELF or by TOTAL",
+    "z                 freeze the picture; sampling goes on",
+    "q, Ctrl-C         quit",
+    "",
+    "SELF is what a function itself used, TOTAL with all it called.",
+    "? behind a name: the frame was guessed from the contents of the stack.",
+];
+
+/// What the header tells.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// What is looked at: a command, a process, all.
+    pub(super) subject: String,
+    /// Since the start.
+    pub(super) seconds: f64,
+    /// Frequencies of the processes, Hz.
+    pub(super) hertz: Vec<u64>,
+    /// Samples in the last second.
+    pub(super) rate: u64,
+    pub(super) samples: u64,
+    pub(super) lost: u64,
+    pub(super) truncated: u64,
+    pub(super) threads: u64,
+    pub(super) processes: u64,
+    /// Seconds that the picture covers; 0 for all.
+    pub(super) window: u64,
+    /// How the command ended.
+    pub(super) ended: Option<String>,
+    pub(super) colour: bool,
+}
+
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View, window: &Window, facts: &Facts) {
+    let shown = view.frozen.as_ref().unwrap_or(window);
+    let area = frame.area();
+    let buffer = frame.buffer_mut();
+    header(buffer, area, view, shown, facts);
+    let body = Rect {
+        y: area.y + HEADER.min(area.height),
+        height: area.height.saturating_sub(HEADER + FOOTER),
+        ..area
+    };
+    if view.help {
+        for (line, text) in HELP.iter().enumerate().take(body.height.into()) {
+            put(buffer, body, line as u16, text, Style::new());
+        }
+    } else if view.picture.weight == 0 {
+        let text =
+            if facts.ended.is_some() { "No samples." } else { "No samples yet; an idle program has none." };
+        put(buffer, body, 1, text, Style::new());
+    } else {
+        match view.mode {
+            Mode::Table => table(buffer, body, view, shown, facts),
+            Mode::Flame => flame::draw(buffer, body, view, shown, facts.colour),
+        }
+    }
+    footer(buffer, area, view, shown);
+}
+
+/// Writes a line of an area.
+pub(super) fn put(buffer: &mut Buffer, area: Rect, line: u16, text: &str, style: Style) {
+    if line < area.height {
+        buffer.set_stringn(area.x, area.y + line, printable(text), area.width.into(), style);
+    }
+}
+
+fn header(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, facts: &Facts) {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let mut hertz: Vec<String> = facts.hertz.iter().map(u64::to_string).collect();
+    hertz.dedup();
+    let hertz = if hertz.is_empty() { String::new() } else { format!("  {} Hz", hertz.join("/")) };
+    let state = match (&facts.ended, view.frozen.is_some()) {
+        (_, true) => "  FROZEN".into(),
+        (Some(ended), _) => format!("  {ended}"),
+        _ => String::new(),
+    };
+    let title = format!("selfwind top  {:.0} s{hertz}{state}  {}", facts.seconds, facts.subject);
+    put(buffer, area, 0, &title, bold);
+    let truncated = facts.truncated as f64 * 100.0 / facts.samples.max(1) as f64;
+    let numbers = [
+        format!("{}/s", grouped(facts.rate)),
+        format!("{} samples", grouped(facts.samples)),
+        format!("lost {}", grouped(facts.lost)),
+        format!("truncated {truncated:.1}%"),
+        counted(facts.threads, "thread", "threads"),
+        counted(facts.processes, "process", "processes"),
+    ];
+    put(buffer, area, 1, &numbers.join("  "), Style::new());
+    let covered = if facts.window == 0 { "all".to_owned() } else { format!("last {} s", facts.window) };
+    let zoom: Vec<&str> = view.zoom.iter().map(|&label| window.text(label)).collect();
+    let line = match (view.typing, zoom.is_empty()) {
+        (true, _) => format!("/{}_", view.pattern),
+        (_, true) => covered,
+        _ => format!("{covered}, zoom: {}", zoom.join(" > ")),
+    };
+    put(buffer, area, 2, &fit(&line, area.width.into()), Style::new().add_modifier(Modifier::DIM));
+}
+
+fn table(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, facts: &Facts) {
+    let rows = &view.picture.rows;
+    let width = usize::from(area.width);
+    let widest = rows.iter().map(|row| window.name(row.label).module.chars().count()).max().unwrap_or(0);
+    let module_width = widest.clamp(6, MODULE_WIDTH.min(width / 4).max(6));
+    let name_width = width.saturating_sub(NUMBERS_WIDTH + module_width + 2).max(8);
+    let mark = |by_total| if view.by_total == by_total { "v" } else { " " };
+    let heading = format!(
+        "{:>7} {:>7}  {:<name_width$}  MODULE",
+        format!("SELF{}", mark(false)),
+        format!("TOTAL{}", mark(true)),
+        "FUNCTION"
+    );
+    put(buffer, area, 0, &heading, Style::new().add_modifier(Modifier::BOLD));
+    let height = usize::from(area.height.saturating_sub(1));
+    let selected = view.selected();
+    let first = (selected + 1).saturating_sub(height);
+    for (line, row) in rows.iter().skip(first).take(height).enumerate() {
+        let name = window.name(row.label);
+        let guess = if row.guessed { " ?" } else { "" };
+        let text = format!("{}{guess}", short_name(&name.text, name_width - guess.len()));
+        let module = fit(&name.module, module_width).into_owned();
+        let percent = |weight: u64| weight as f64 * 100.0 / view.picture.weight.max(1) as f64;
+        let share =
+            |weight: u64| if weight == 0 { " ".repeat(7) } else { format!("{:>6.1}%", percent(weight)) };
+        let text = format!("{} {}  {text:<name_width$}  {module}", share(row.own), share(row.total));
+        let mut style = Style::new();
+        if facts.colour {
+            style = match percent(row.own) {
+                share if share >= 10.0 => style.fg(Color::Red),
+                share if share >= 2.0 => style.fg(Color::Yellow),
+                _ => style,
+            };
+        }
+        if view.matches(&name.text) {
+            style = style.add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+        }
+        if first + line == selected {
+            style = style.add_modifier(Modifier::REVERSED);
+        }
+        let padded = format!("{text:<width$}");
+        put(buffer, area, line as u16 + 1, &padded, style);
+    }
+}
+
+/// The whole name of what is selected, which the table and the flame graph may have to cut.
+fn footer(buffer: &mut Buffer, area: Rect, view: &View, window: &Window) {
+    let percent = |weight: u64| weight as f64 * 100.0 / view.picture.weight.max(1) as f64;
+    let selected = match (view.mode, &view.picture.tree) {
+        (Mode::Table, _) => view.picture.rows.get(view.selected()).map(|r| (r.label, r.own, r.total)),
+        (Mode::Flame, Some(tree)) => {
+            let node = tree.node(view.node());
+            (view.node() != 0).then_some((node.label, node.own, node.total))
+        }
+        _ => None,
+    };
+    let bottom = area.height.saturating_sub(FOOTER);
+    if let Some((label, own, total)) = selected.filter(|_| !view.help) {
+        let name = window.name(label);
+        let numbers = format!("self {:.1}%  total {:.1}%", percent(own), percent(total));
+        let text = format!("{numbers}  {}  {}", name.text, name.module);
+        put(
+            buffer,
+            area,
+            bottom,
+            &fit(text.trim_end(), area.width.into()),
+            Style::new().add_modifier(Modifier::BOLD),
+        );
+    }
+    put(buffer, area, bottom + 1, KEYS, Style::new().add_modifier(Modifier::DIM));
+}

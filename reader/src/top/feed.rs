@@ -1,0 +1,159 @@
+//! From the events of a recording to the window and the numbers of the header.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use unwind::End;
+
+use super::draw::Facts;
+use super::window::{Name, Window};
+use crate::call_tree::Step;
+use crate::clock;
+use crate::follow::Listener;
+use crate::live::{Live, Located};
+use crate::profile::truncation_mark;
+use crate::profile_file::{Event, Sample};
+use crate::stats::Tally;
+
+/// The time over which the rate is told.
+const RATE_OVER: Duration = Duration::from_secs(2);
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// Takes samples in, a pass at a time.
+pub(super) struct Feed {
+    pub(super) window: Window,
+    live: Live,
+    pending: Vec<Sample>,
+    tally: Tally,
+    /// When how many samples had come.
+    rate: VecDeque<(Instant, u64)>,
+    samples: u64,
+    began: Instant,
+    /// Something came since the last look.
+    changed: bool,
+}
+
+impl Feed {
+    pub(super) fn new(seconds: u64) -> Self {
+        Self {
+            window: Window::new(seconds),
+            live: Live::default(),
+            pending: Vec::new(),
+            tally: Tally::default(),
+            rate: VecDeque::new(),
+            samples: 0,
+            began: Instant::now(),
+            changed: true,
+        }
+    }
+
+    /// Whether anything came since the last time this was asked.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// True if no process is followed.
+    pub(super) fn is_alone(&self) -> bool {
+        self.live.processes().next().is_none()
+    }
+
+    /// The numbers so far.
+    pub(super) fn facts(&mut self) -> Facts {
+        let stats = self.tally.finish(0);
+        let periods = self.live.processes().map(|image| image.info.period_ns);
+        let mut hertz: Vec<u64> =
+            periods.filter(|&ns| ns > 0).map(|ns| (NANOSECONDS as f64 / ns as f64).round() as u64).collect();
+        hertz.sort_unstable();
+        hertz.dedup();
+        Facts {
+            seconds: self.began.elapsed().as_secs_f64(),
+            hertz,
+            rate: self.rate(),
+            samples: stats.samples,
+            // What has been written and not been read yet is on its way; what can not come any more is a gap.
+            lost: stats.lost - stats.detail.lost.get("unread").unwrap_or(&0) + stats.detail.gaps,
+            truncated: stats.truncated,
+            threads: stats.threads,
+            processes: stats.processes,
+            ..Facts::default()
+        }
+    }
+
+    /// Samples per second of late.
+    fn rate(&mut self) -> u64 {
+        let now = Instant::now();
+        self.rate.push_back((now, self.samples));
+        while self.rate.len() > 2 && now - self.rate[1].0 >= RATE_OVER {
+            self.rate.pop_front();
+        }
+        let (since, before) = self.rate[0];
+        let seconds = (now - since).as_secs_f64();
+        if seconds < 0.1 { 0 } else { ((self.samples - before) as f64 / seconds).round() as u64 }
+    }
+
+    /// Forgets what the window does not cover any more.
+    pub(super) fn forget(&mut self) {
+        self.window.forget(clock::monotonic_ns() / NANOSECONDS);
+    }
+
+    fn take_in(&mut self) {
+        let samples = std::mem::take(&mut self.pending);
+        if samples.is_empty() {
+            return;
+        }
+        self.changed = true;
+        self.samples += samples.len() as u64;
+        let stacks: Vec<Vec<Located>> = samples.iter().map(|sample| self.live.locate(sample)).collect();
+        self.live.name(stacks.iter().flatten());
+        let mut steps = Vec::new();
+        for (sample, stack) in samples.iter().zip(&stacks) {
+            steps.clear();
+            self.label(sample, stack, &mut steps);
+            self.window.add(sample.ns / NANOSECONDS, &steps, u64::from(sample.weight));
+        }
+    }
+
+    /// The stack of a sample from its program to its leaf.
+    fn label(&mut self, sample: &Sample, stack: &[Located], steps: &mut Vec<Step>) {
+        let program = self.live.process(sample.process).map(|image| image.program());
+        let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "?".into());
+        let program = Name { text: program, module: String::new(), program: true };
+        steps.push(Step::certain(self.window.label(program)));
+        if sample.end != End::Root as u8
+            && let Some(text) = truncation_mark(sample.end)
+        {
+            let mark = Name { text, module: String::new(), program: false };
+            steps.push(Step::certain(self.window.label(mark)));
+        }
+        for located in stack.iter().rev() {
+            for function in self.live.functions(located).rev() {
+                let name = Name { text: function.to_owned(), module: located.module(), program: false };
+                let label = self.window.label(name);
+                steps.push(Step { label, found_by: located.found_by });
+            }
+        }
+    }
+}
+
+impl Listener for Feed {
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        self.tally.add(&event);
+        match event {
+            Event::Sample(sample) => self.pending.push(sample),
+            // What a sample needs to be named goes away.
+            gone @ (Event::ThreadEnd(_) | Event::ProcessEnd(_)) => {
+                self.take_in();
+                self.live.learn(gone);
+                self.changed = true;
+            }
+            event => self.live.learn(event),
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) -> io::Result<()> {
+        self.take_in();
+        Ok(())
+    }
+}

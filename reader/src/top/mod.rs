@@ -1,0 +1,291 @@
+//! `top`: where the time goes right now, on a live screen.
+//!
+//! The terminal is given back as it was found, however this ends: by a key, a signal, an error or a panic.
+
+mod arguments;
+mod draw;
+mod feed;
+mod flame;
+#[cfg(test)]
+mod tests;
+mod view;
+mod window;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, KeyEventKind};
+
+pub use arguments::TopArgs;
+
+use crate::attach::Bell;
+use crate::collector::{Collector, Scope};
+use crate::follow::Listener;
+use crate::notices::Notices;
+use crate::record::{RecordOptions, attach, shell_status, table_cache};
+use crate::screen::Screen;
+use crate::session::{self, Session};
+use crate::tables::cache;
+use crate::watch::{self, Happening};
+use crate::{agent_file, inject, liveness, program, spawn};
+use feed::Feed;
+use view::{Next, View};
+
+/// The picture is drawn anew at least this often while something happens.
+const REDRAW: Duration = Duration::from_millis(250);
+/// The longest sleep.
+const TURN: Duration = Duration::from_millis(100);
+/// How long a command may take to end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Deepest stack that is kept whole.
+const MAX_STACK: u32 = 512;
+
+/// Shows the live screen until the user quits; gives the exit status.
+///
+/// # Errors
+/// Without a terminal, without a program to look at, and when that cannot be started.
+pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
+    if !io::stdout().is_terminal() {
+        anyhow::bail!(
+            "top needs a terminal, and stdout is none; `selfwind tail` prints samples as lines, `selfwind record` writes a profile"
+        );
+    }
+    if args.command.is_empty() { watch_running(args) } else { watch_command(args) }
+}
+
+fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
+    // First, because it may make the directory that is looked through next.
+    let attached = args.pid.filter(|&pid| liveness::start_time(pid).is_some());
+    let attached = match attached {
+        Some(pid) if attach(&options(args), pid)? => Some(pid),
+        _ => None,
+    };
+    let shown = watch_processes(args);
+    if let Some(pid) = attached {
+        // It may have ended.
+        let _ = inject::detach(pid);
+    }
+    shown.map(|()| 0)
+}
+
+fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
+    let scope = args.pid.map_or(Scope::Living, Scope::Process);
+    // The screen has no room for the notices of a collector.
+    let mut collector = Collector::new(session::flight_directories(), scope, Notices::Quiet).keep_regions();
+    if let Some(pid) = args.pid {
+        collector.find_process(pid)?;
+    }
+    let bell = Arc::new(Bell::private().context("cannot map a page")?);
+    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
+    let subject =
+        args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
+    Top::new(args, subject).run(&mut collector, &bell, &happenings, None)
+}
+
+/// How the command, or a process that the agent is put into, is sampled.
+fn options(args: &TopArgs) -> RecordOptions {
+    RecordOptions {
+        frequency: args.freq,
+        source: args.event.clone(),
+        max_stack: MAX_STACK,
+        notices: Notices::Quiet,
+        command: args.command.clone(),
+        ..RecordOptions::default()
+    }
+}
+
+fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
+    let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
+    let log = match &args.log {
+        None => OpenOptions::new().write(true).open("/dev/null"),
+        Some(path) => File::create(path),
+    };
+    let log = log.with_context(|| match &args.log {
+        None => "/dev/null: cannot open it".into(),
+        Some(path) => format!("{}: cannot write it; choose another file with --log", path.display()),
+    })?;
+    let agent = agent_file::unpack()?;
+    let session = Session::create()?;
+    let mut environment = session.environment(&options(args), &agent);
+    let tables = table_cache(Notices::Quiet);
+    environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
+    let mut child = match spawn::start_aside(&program, &args.command, environment, log) {
+        Ok(child) => child,
+        Err(error) => {
+            session.remove();
+            return Err(error.into());
+        }
+    };
+    let shown = show_command(args, &session, &mut child);
+    session.bell().stop();
+    let ended = end(&mut child);
+    session.remove();
+    // A command that had to be told to end has no status of its own.
+    shown.map(|status| if ended { status.unwrap_or(0) } else { 0 })
+}
+
+/// Gives the exit status of the command if it ended by itself.
+fn show_command(args: &TopArgs, session: &Session, child: &mut Child) -> anyhow::Result<Option<u8>> {
+    let bell = session.bell();
+    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
+    let happenings = watch::start(signals, Some(pidfd), bell.clone()).context("cannot start a thread")?;
+    let directory = session.directory().to_owned();
+    let mut collector = Collector::new(vec![directory], Scope::Everything, Notices::Quiet);
+    let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
+    let mut top = Top::new(args, command.join(" "));
+    top.run(&mut collector, &bell, &happenings, Some(child))?;
+    Ok(top.status)
+}
+
+/// Ends the command if it still runs. False if it does not end.
+fn end(child: &mut Child) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    let mut told = false;
+    while let Ok(None) = child.try_wait() {
+        if !std::mem::replace(&mut told, true) {
+            let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+        }
+        if Instant::now() > deadline {
+            crate::notices::warn(format_args!(
+                "process {} did not end on SIGTERM; it keeps running, unsampled",
+                child.id()
+            ));
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// The screen and what feeds it.
+struct Top {
+    feed: Feed,
+    view: View,
+    subject: String,
+    window: u64,
+    colour: bool,
+    /// Of the command, once it has ended.
+    status: Option<u8>,
+}
+
+/// What a user does.
+enum Input {
+    Key(event::KeyEvent),
+    Resize,
+}
+
+/// Gives the terminal back.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+impl Top {
+    fn new(args: &TopArgs, subject: String) -> Self {
+        Self {
+            feed: Feed::new(args.window),
+            view: View::new(),
+            subject,
+            window: args.window,
+            colour: Screen::of_stdout().colour,
+            status: None,
+        }
+    }
+
+    fn run(
+        &mut self,
+        collector: &mut Collector,
+        bell: &Arc<Bell>,
+        happenings: &Receiver<Happening>,
+        mut child: Option<&mut Child>,
+    ) -> anyhow::Result<()> {
+        let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
+        let _restore = Restore;
+        let inputs = listen(bell.clone()).context("cannot start a thread")?;
+        let mut drawn: Option<Instant> = None;
+        loop {
+            collector.pass(&mut self.feed)?;
+            self.feed.pause()?;
+            let sleep = bell.prepare_sleep();
+            let mut stirred = false;
+            for input in inputs.try_iter() {
+                stirred = true;
+                if let Input::Key(key) = input
+                    && self.view.key(key, &self.feed.window) == Next::Quit
+                {
+                    return Ok(());
+                }
+            }
+            for happening in happenings.try_iter() {
+                stirred = true;
+                match happening {
+                    Happening::Signal { .. } => return Ok(()),
+                    Happening::ProgramEnded => {
+                        self.status = child.as_mut().and_then(|child| child.wait().ok()).map(shell_status);
+                    }
+                }
+            }
+            if stirred || drawn.is_none_or(|at| at.elapsed() >= REDRAW) {
+                drawn = Some(Instant::now());
+                self.draw(&mut terminal, collector.nobody_left())?;
+            }
+            if !stirred {
+                sleep.sleep(TURN);
+            }
+        }
+    }
+
+    fn draw(&mut self, terminal: &mut DefaultTerminal, nobody_left: bool) -> io::Result<()> {
+        self.feed.forget();
+        if self.view.frozen.is_none() && (self.feed.take_changed() || self.window > 0) {
+            self.view.refresh(&self.feed.window);
+        }
+        let ended = match self.status {
+            Some(status) => Some(format!("ENDED, status {status}")),
+            None if nobody_left && self.feed.is_alone() => Some("ENDED".into()),
+            None => None,
+        };
+        let facts = draw::Facts {
+            subject: self.subject.clone(),
+            window: self.window,
+            colour: self.colour,
+            ended,
+            ..self.feed.facts()
+        };
+        terminal.draw(|frame| draw::draw(frame, &self.view, &self.feed.window, &facts))?;
+        Ok(())
+    }
+}
+
+/// Reads keys on a thread of its own, which rings the bell.
+fn listen(bell: Arc<Bell>) -> io::Result<Receiver<Input>> {
+    let (sender, receiver) = channel();
+    std::thread::Builder::new().name("selfwind-keys".into()).spawn(move || {
+        // An error means that the terminal is gone; a signal tells the main thread.
+        while let Ok(event) = event::read() {
+            let input = match event {
+                event::Event::Key(key) if key.kind == KeyEventKind::Press => Input::Key(key),
+                event::Event::Resize(..) => Input::Resize,
+                _ => continue,
+            };
+            if sender.send(input).is_err() {
+                return;
+            }
+            bell.ring();
+        }
+    })?;
+    Ok(receiver)
+}

@@ -1,0 +1,305 @@
+//! What is looked at, and what each key changes about it. Knows nothing of terminals or samples.
+
+use std::collections::HashMap;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::window::{Window, Zoomed};
+use crate::call_tree::{CallTree, Direction, Stacks, weights};
+
+/// Rows that a page key moves by.
+const PAGE: isize = 10;
+
+/// The two ways of looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Table,
+    Flame,
+}
+
+/// What a key leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Stay,
+    Quit,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) label: u32,
+    pub(super) own: u64,
+    pub(super) total: u64,
+    pub(super) guessed: bool,
+}
+
+/// The picture: what there is to look at, after the zoom.
+#[derive(Default)]
+pub(super) struct Picture {
+    pub(super) rows: Vec<Row>,
+    pub(super) tree: Option<CallTree>,
+    pub(super) weight: u64,
+}
+
+/// What is looked at.
+pub(super) struct View {
+    pub(super) mode: Mode,
+    /// Labels zoomed into, the outermost first.
+    pub(super) zoom: Vec<u32>,
+    /// The selected label of the table.
+    pub(super) row: Option<u32>,
+    /// The selected path of the flame graph, labels from the root.
+    pub(super) path: Vec<u32>,
+    /// What is searched for; empty for nothing.
+    pub(super) pattern: String,
+    /// The pattern is being typed.
+    pub(super) typing: bool,
+    pub(super) by_total: bool,
+    pub(super) help: bool,
+    /// The window as it was when it was frozen.
+    pub(super) frozen: Option<Window>,
+    pub(super) picture: Picture,
+}
+
+impl View {
+    pub(super) fn new() -> Self {
+        Self {
+            mode: Mode::Table,
+            zoom: Vec::new(),
+            row: None,
+            path: Vec::new(),
+            pattern: String::new(),
+            typing: false,
+            by_total: false,
+            help: false,
+            frozen: None,
+            picture: Picture::default(),
+        }
+    }
+
+    /// Paints the picture anew from what is frozen, or else from `window`.
+    pub(super) fn refresh(&mut self, window: &Window) {
+        let window = self.frozen.as_ref().unwrap_or(window);
+        // A window that started anew has other labels.
+        self.zoom.retain(|&label| (label as usize) < window.labels());
+        let zoomed = Zoomed { window, through: &self.zoom };
+        let row = |(label, weight): (usize, &crate::call_tree::Weight)| Row {
+            label: label as u32,
+            own: weight.own,
+            total: weight.total,
+            guessed: weight.guessed * 2 > weight.total,
+        };
+        let weights = weights(&zoomed);
+        let mut rows: Vec<Row> = weights.iter().enumerate().map(row).collect();
+        rows.retain(|row| row.total > 0 && !window.name(row.label).program);
+        let by_total = self.by_total;
+        rows.sort_by(|a, b| {
+            let key = |row: &Row| if by_total { (row.total, row.own) } else { (row.own, row.total) };
+            key(b).cmp(&key(a)).then_with(|| window.text(a.label).cmp(window.text(b.label)))
+        });
+        let tree = CallTree::new(&zoomed, Direction::Callees, 0);
+        self.picture = Picture { rows, weight: tree.nodes[0].total, tree: Some(tree) };
+    }
+
+    /// Whether a text is what is searched for; capitals matter if the pattern has any.
+    pub(super) fn matches(&self, text: &str) -> bool {
+        let pattern = &self.pattern;
+        !pattern.is_empty()
+            && if pattern.contains(char::is_uppercase) {
+                text.contains(pattern)
+            } else {
+                text.to_lowercase().contains(pattern)
+            }
+    }
+
+    /// Place of the selected row; the first if the selected one is gone.
+    pub(super) fn selected(&self) -> usize {
+        let place = self.row.and_then(|label| self.picture.rows.iter().position(|row| row.label == label));
+        place.unwrap_or(0)
+    }
+
+    /// The selected node of the flame graph: the path as far as it exists; node 0 is everything.
+    pub(super) fn node(&self) -> u32 {
+        let Some(tree) = &self.picture.tree else { return 0 };
+        let mut at = 0;
+        for &label in &self.path {
+            match tree.node(at).children.iter().find(|&&child| tree.node(child).label == label) {
+                Some(&child) => at = child,
+                None => break,
+            }
+        }
+        at
+    }
+
+    fn select_node(&mut self, node: u32) {
+        let Some(tree) = &self.picture.tree else { return };
+        let mut path = Vec::new();
+        let mut at = node;
+        while at != 0 {
+            path.push(tree.node(at).label);
+            at = tree.node(at).parent;
+        }
+        path.reverse();
+        self.path = path;
+    }
+
+    /// Does what a key asks for. `window` is the living one.
+    pub(super) fn key(&mut self, key: KeyEvent, window: &Window) -> Next {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && matches!(key.code, KeyCode::Char('c')) {
+            return Next::Quit;
+        }
+        if self.typing {
+            self.type_key(key.code, window);
+            return Next::Stay;
+        }
+        if std::mem::take(&mut self.help) {
+            return Next::Stay;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Char('d') if control => self.step(PAGE),
+            KeyCode::Char('u') if control => self.step(-PAGE),
+            KeyCode::PageDown => self.step(PAGE),
+            KeyCode::PageUp => self.step(-PAGE),
+            KeyCode::Char('j') | KeyCode::Down => self.step(1),
+            KeyCode::Char('k') | KeyCode::Up => self.step(-1),
+            KeyCode::Char('h') | KeyCode::Left => self.sideways(-1),
+            KeyCode::Char('l') | KeyCode::Right => self.sideways(1),
+            KeyCode::Char('g') | KeyCode::Home => self.step(isize::MIN),
+            KeyCode::Char('G') | KeyCode::End => self.step(isize::MAX),
+            KeyCode::Tab => self.mode = if self.mode == Mode::Table { Mode::Flame } else { Mode::Table },
+            KeyCode::Enter => self.zoom_in(),
+            KeyCode::Esc => self.back(),
+            KeyCode::Char('/') => {
+                self.typing = true;
+                self.pattern.clear();
+            }
+            KeyCode::Char('n') => self.find(1, window),
+            KeyCode::Char('N') => self.find(-1, window),
+            KeyCode::Char('s') => self.by_total = !self.by_total,
+            KeyCode::Char('z') => {
+                self.frozen = if self.frozen.is_some() { None } else { Some(window.clone()) };
+            }
+            KeyCode::Char('?') => self.help = true,
+            _ => {}
+        }
+        self.refresh(window);
+        Next::Stay
+    }
+
+    fn type_key(&mut self, code: KeyCode, window: &Window) {
+        match code {
+            KeyCode::Enter => {
+                self.typing = false;
+                self.find(0, window);
+            }
+            KeyCode::Esc => {
+                self.typing = false;
+                self.pattern.clear();
+            }
+            KeyCode::Backspace => {
+                self.pattern.pop();
+            }
+            KeyCode::Char(c) => self.pattern.push(c),
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, by: isize) {
+        if self.mode == Mode::Table {
+            let last = self.picture.rows.len().saturating_sub(1);
+            let place = self.selected().saturating_add_signed(by).min(last);
+            self.row = self.picture.rows.get(place).map(|row| row.label);
+            return;
+        }
+        let Some(tree) = &self.picture.tree else { return };
+        let mut node = self.node();
+        for _ in 0..by.unsigned_abs().min(tree.nodes.len()) {
+            node = if by > 0 {
+                tree.node(node).children.first().copied().unwrap_or(node)
+            } else {
+                tree.node(node).parent
+            };
+        }
+        self.select_node(node);
+    }
+
+    /// To the neighbour: the next sibling, or one of its depth under the parent's neighbour.
+    fn sideways(&mut self, by: isize) {
+        let Some(tree) = &self.picture.tree else { return };
+        if self.mode == Mode::Table {
+            return;
+        }
+        let node = self.node();
+        let siblings = &tree.node(tree.node(node).parent).children;
+        let place = siblings.iter().position(|&sibling| sibling == node).unwrap_or(0);
+        if let Some(&next) = place.checked_add_signed(by).and_then(|place| siblings.get(place)) {
+            self.select_node(next);
+        }
+    }
+
+    fn zoom_in(&mut self) {
+        let label = match self.mode {
+            Mode::Table => self.picture.rows.get(self.selected()).map(|row| row.label),
+            Mode::Flame => self.path.last().copied(),
+        };
+        let Some(label) = label.filter(|label| self.zoom.last() != Some(label)) else { return };
+        self.zoom.push(label);
+        self.path = vec![label];
+        self.row = Some(label);
+    }
+
+    /// Back: the search first, then the zooms.
+    fn back(&mut self) {
+        if !self.pattern.is_empty() {
+            self.pattern.clear();
+        } else if let Some(label) = self.zoom.pop() {
+            self.row = Some(label);
+            self.path.clear();
+        }
+    }
+
+    /// Selects the next match, `by` 1 or -1; with 0 the selected one counts too.
+    fn find(&mut self, by: isize, window: &Window) {
+        let shown = self.frozen.as_ref().unwrap_or(window);
+        if self.mode == Mode::Table {
+            let hits = (0..self.picture.rows.len())
+                .filter(|&place| self.matches(shown.text(self.picture.rows[place].label)));
+            if let Some(place) = next_of(&hits.collect::<Vec<_>>(), self.selected(), by) {
+                self.row = Some(self.picture.rows[place].label);
+            }
+            return;
+        }
+        let Some(tree) = &self.picture.tree else { return };
+        let order = depth_first(tree);
+        let hits: Vec<usize> = (0..order.len())
+            .filter(|&place| order[place] != 0 && self.matches(shown.text(tree.node(order[place]).label)))
+            .collect();
+        let at: HashMap<u32, usize> = order.iter().enumerate().map(|(place, &node)| (node, place)).collect();
+        if let Some(place) = next_of(&hits, at[&self.node()], by) {
+            self.select_node(order[place]);
+        }
+    }
+}
+
+/// The hit after (`by` 1) or before (-1) `at`, from the other end if there is none; with 0 also `at` itself.
+fn next_of(hits: &[usize], at: usize, by: isize) -> Option<usize> {
+    let after = |from: usize| hits.iter().copied().find(|&hit| hit >= from).or(hits.first().copied());
+    match by {
+        0 => after(at),
+        1.. => after(at + 1),
+        _ => hits.iter().copied().rev().find(|&hit| hit < at).or(hits.last().copied()),
+    }
+}
+
+/// All nodes, each before its children, the heaviest child first.
+fn depth_first(tree: &CallTree) -> Vec<u32> {
+    let mut order = Vec::with_capacity(tree.nodes.len());
+    let mut pending = vec![0];
+    while let Some(node) = pending.pop() {
+        order.push(node);
+        pending.extend(tree.node(node).children.iter().rev());
+    }
+    order
+}

@@ -1,0 +1,208 @@
+//! The reader's side of the stack record.
+//!
+//! Strict: a field in another than its shortest form, a byte too many or too few, a bit that means nothing, all
+//! refuse the record. A record that refers to one that was not decoded is told apart from that: it is lost, not
+//! wrong. What must never happen here: a panic, frames of another stack than the one referred to, a loop or a size
+//! beyond [`MAX_DEPTH`].
+
+use crate::stack::{Form, MAX_DEPTH, RECENT, StackHead, code, difference, flag, frame_at, recent_place};
+
+/// Why a stack record gives no stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecodable {
+    /// No writer writes such bytes.
+    Malformed,
+    /// It refers to a record of its chunk that is missing: torn, void, overwritten, or undecodable itself.
+    Unlinked,
+}
+
+/// A stack record whose head is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodedStack<'a> {
+    /// Everything but the frames.
+    pub head: StackHead,
+    form: Form,
+    kept: usize,
+    new: usize,
+    frames: &'a [u8],
+}
+
+impl<'a> EncodedStack<'a> {
+    /// Reads the head of a payload; `None` if no writer writes it.
+    #[must_use]
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let f = &mut Bytes(payload);
+        let (first, source) = (f.byte()?, f.byte()?);
+        if first & !flag::ALL != 0 {
+            return None;
+        }
+        let form = Form::from_bits(first, || f.varint())?;
+        let kept = if matches!(form, Form::After(_)) { f.varint()? } else { 0 };
+        let new = f.varint()?;
+        let weight = if first & flag::WEIGHT == 0 { 1 } else { u32::try_from(f.varint()?).ok()? };
+        let end = if first & flag::END == 0 { 0 } else { f.byte()? };
+        let nonce = if first & flag::NONCE == 0 { 0 } else { f.number(8)? };
+        let head = StackHead { weight, end, source, nonce };
+        let defaults = [
+            (first & flag::WEIGHT != 0 && weight == 1),
+            (first & flag::END != 0 && end == 0),
+            (first & flag::NONCE != 0 && nonce == 0),
+        ];
+        if defaults.contains(&true) || kept.checked_add(new)? > MAX_DEPTH as u64 {
+            return None;
+        }
+        Some(Self { head, form, kept: kept as usize, new: new as usize, frames: f.0 })
+    }
+
+    /// Number of frames, at most [`MAX_DEPTH`].
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.kept + self.new
+    }
+
+    /// Whether it stands for itself: [`decode_aside`](Self::decode_aside) reads it.
+    #[must_use]
+    pub fn is_aside(&self) -> bool {
+        self.form == Form::Aside
+    }
+
+    /// The frames, from the root, of a record that belongs to no chain, into the first [`depth`](Self::depth) places
+    /// of `frames`.
+    pub fn decode_aside(&self, frames: &mut [u64]) -> Result<(), Undecodable> {
+        if !self.is_aside() {
+            return Err(Undecodable::Unlinked);
+        }
+        self.new_frames(0, None, frames)
+    }
+
+    fn new_frames(
+        &self,
+        mut base: u64,
+        mut recent: Option<&mut [u64; RECENT]>,
+        out: &mut [u64],
+    ) -> Result<(), Undecodable> {
+        let bytes = &mut Bytes(self.frames);
+        let out = out.get_mut(..self.new).ok_or(Undecodable::Malformed)?;
+        for group in out.chunks_mut(4) {
+            let mut codes = bytes.byte().ok_or(Undecodable::Malformed)?;
+            for place in group {
+                let recent = recent.as_deref_mut();
+                base = frame(bytes, codes & 3, base, recent).ok_or(Undecodable::Malformed)?;
+                *place = base;
+                codes >>= 2;
+            }
+            if codes != 0 {
+                return Err(Undecodable::Malformed);
+            }
+        }
+        let padded = bytes.0.len() < 8 && bytes.0.iter().all(|byte| *byte == 0);
+        if padded { Ok(()) } else { Err(Undecodable::Malformed) }
+    }
+}
+
+/// One frame; `None` if it is not written the way that a writer would.
+fn frame(bytes: &mut Bytes<'_>, code: u8, base: u64, recent: Option<&mut [u64; RECENT]>) -> Option<u64> {
+    let value = bytes.number(code::len(code))?;
+    let frame = match (code, &recent) {
+        (code::RECENT, Some(recent)) => *recent.get(usize::try_from(value).ok()?)?,
+        (code::RECENT, None) => return None,
+        _ => frame_at(value, base),
+    };
+    let shortest = code == code::RECENT || code == code::of(difference(frame, base));
+    let Some(recent) = recent else { return shortest.then_some(frame) };
+    let index = recent_place(frame);
+    let place = recent.get_mut(index)?;
+    // What is in the table is named by its place there, and by that alone.
+    let named = code == code::RECENT;
+    let right = (*place == frame) == named && (!named || value == index as u64);
+    *place = frame;
+    (shortest && right).then_some(frame)
+}
+
+/// Decodes the stacks of one chunk, in order.
+pub struct StackDecoder {
+    linked: bool,
+    sequence: u64,
+    depth: usize,
+    recent: [u64; RECENT],
+}
+
+impl Default for StackDecoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl StackDecoder {
+    /// At the start of a chunk.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { linked: false, sequence: 0, depth: 0, recent: [0; RECENT] }
+    }
+
+    /// The frames of record number `sequence`, from the root, into the first [`depth`](EncodedStack::depth) places
+    /// of `frames`, which still holds what the last call left there. After an error, records that refer to this one
+    /// are [`Unlinked`](Undecodable::Unlinked).
+    pub fn decode(
+        &mut self,
+        stack: &EncodedStack<'_>,
+        sequence: u64,
+        frames: &mut [u64],
+    ) -> Result<(), Undecodable> {
+        let linked = core::mem::replace(&mut self.linked, false);
+        match stack.form {
+            Form::Aside => return Err(Undecodable::Malformed),
+            Form::First => self.recent.fill(0),
+            Form::After(distance) => {
+                if !linked || sequence.wrapping_sub(self.sequence) != distance.get() {
+                    return Err(Undecodable::Unlinked);
+                }
+                if stack.kept > self.depth {
+                    return Err(Undecodable::Malformed);
+                }
+            }
+        }
+        let base = stack.kept.checked_sub(1).and_then(|last| frames.get(last)).copied().unwrap_or(0);
+        let new = frames.get_mut(stack.kept..).unwrap_or(&mut []);
+        stack.new_frames(base, Some(&mut self.recent), new)?;
+        *self = Self { linked: true, sequence, depth: stack.depth(), recent: self.recent };
+        Ok(())
+    }
+}
+
+/// Bytes not read yet.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    /// A little-endian number of `len` bytes, at most 8.
+    fn number(&mut self, len: usize) -> Option<u64> {
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        let mut number = [0; 8];
+        number.get_mut(..len)?.copy_from_slice(bytes);
+        Some(u64::from_le_bytes(number))
+    }
+
+    /// An unsigned LEB128 number in its shortest form.
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,145 @@
+//! Threads that write stacks which grow, shrink and repeat, and readers that decode them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use shm_format::{
+    DrainStats, EncodedStack, Loss, MAX_DEPTH, Pass, RecordKind, Region, RegionReader, StackChain,
+    StackDecoder, StackHead, ThreadCursor, Undecodable,
+};
+
+use super::{Random, tick};
+
+/// A stack, leaf first.
+pub type Written = (StackHead, Vec<u64>);
+/// By thread and sequence (or nonce).
+pub type Stacks = BTreeMap<(u32, u64), Written>;
+
+/// A stack, leaf first, made of another by returning from some functions and calling others.
+pub fn grown(random: &mut Random, before: &[u64]) -> Vec<u64> {
+    let mut stack: Vec<u64> = before.iter().rev().copied().collect();
+    let left = random.below(12) as usize;
+    stack.truncate(stack.len().saturating_sub(left));
+    for _ in 0..random.below(14) {
+        // Few functions, in three modules; now and then a frame of another kind.
+        let module = [0x5555_5555_0000, 0x7f12_3400_0000, 0x7f12_5600_0000][random.below(3) as usize];
+        let flags = if random.below(20) == 0 { random.below(8) << 61 } else { 0 };
+        stack.push(flags | module | (random.below(60) * 0x1337));
+    }
+    stack.truncate(60);
+    stack.reverse();
+    stack
+}
+
+/// A thread and what it wrote.
+pub struct Writer {
+    tid: u32,
+    pub cursor: ThreadCursor,
+    chain: StackChain,
+    frames: Vec<u64>,
+    written: Vec<(u64, Written)>,
+}
+
+impl Writer {
+    pub fn new(tid: u32) -> Self {
+        let cursor = ThreadCursor::new();
+        cursor.begin(tid, tid);
+        Self { tid, cursor, chain: StackChain::new(), frames: Vec::new(), written: Vec::new() }
+    }
+
+    pub fn write(&mut self, region: &Region, head: StackHead, frames: &[u64]) -> Result<(), Loss> {
+        let sequence = self.cursor.sequence();
+        self.chain.write(&self.cursor, region, head, frames, tick).map(drop)?;
+        self.written.push((sequence, (head, frames.to_vec())));
+        Ok(())
+    }
+
+    /// Writes the next stack.
+    pub fn grow(&mut self, region: &Region, random: &mut Random) {
+        self.frames = grown(random, &self.frames);
+        let rare = |random: &mut Random| if random.below(10) == 0 { random.next() } else { 0 };
+        let head = StackHead {
+            weight: 1 + (rare(random) as u32 >> 8),
+            end: rare(random) as u8,
+            source: 2,
+            nonce: rare(random),
+        };
+        let frames = self.frames.clone();
+        // A full pool is a loss like any other.
+        let _ = self.write(region, head, &frames);
+    }
+
+    /// Writes the next stack, or something else, or ends and begins again.
+    pub fn step(&mut self, region: &Region, random: &mut Random) {
+        match random.below(60) {
+            // Something else between two stacks of the chain.
+            0 => drop(self.cursor.reserve(region, RecordKind::Void, 3, tick)),
+            1 => {
+                let _ = self.cursor.close(region);
+            }
+            _ => self.grow(region, random),
+        }
+    }
+
+    pub fn written(&self) -> impl Iterator<Item = ((u32, u64), Written)> {
+        self.written.iter().map(|(sequence, stack)| ((self.tid, *sequence), stack.clone()))
+    }
+}
+
+/// What a reader keeps: a decoder per chunk.
+#[derive(Default)]
+pub struct Decoders {
+    chunks: HashMap<u32, (u64, StackDecoder, Vec<u64>)>,
+    by_nonce: bool,
+    pub unlinked: u64,
+    pub malformed: u64,
+    pub stats: DrainStats,
+}
+
+impl Decoders {
+    /// Notes stacks by their nonce.
+    pub fn by_nonce() -> Self {
+        Self { by_nonce: true, ..Self::default() }
+    }
+
+    pub fn drain(&mut self, reader: &mut RegionReader, pass: Pass, seen: &mut Stacks) {
+        let mut scratch = vec![0; 32 * 1024];
+        let (chunks, by_nonce) = (&mut self.chunks, self.by_nonce);
+        let (unlinked, malformed) = (&mut self.unlinked, &mut self.malformed);
+        let stats = reader.drain(pass, &mut scratch, &mut |chunk, record| {
+            if record.kind != RecordKind::Stack {
+                return;
+            }
+            let fresh = || (chunk.generation, StackDecoder::new(), vec![0; MAX_DEPTH]);
+            let entry = chunks.entry(chunk.index).or_insert_with(fresh);
+            if entry.0 != chunk.generation {
+                *entry = fresh();
+            }
+            let Some(stack) = EncodedStack::parse(record.payload) else {
+                *malformed += 1;
+                return;
+            };
+            let mut aside = vec![0; MAX_DEPTH];
+            let frames = if stack.is_aside() { &mut aside } else { &mut entry.2 };
+            let result = if stack.is_aside() {
+                stack.decode_aside(frames)
+            } else {
+                entry.1.decode(&stack, record.sequence, frames)
+            };
+            match result {
+                Ok(()) if record.again => {}
+                Ok(()) => {
+                    let key = if by_nonce { stack.head.nonce } else { record.sequence };
+                    let frames = frames[..stack.depth()].iter().rev().copied().collect();
+                    let before = seen.insert((chunk.tid, key), (stack.head, frames));
+                    assert!(before.is_none(), "record {key} of {} came twice", chunk.tid);
+                }
+                Err(Undecodable::Unlinked) => *unlinked += u64::from(!record.again),
+                Err(Undecodable::Malformed) => *malformed += u64::from(!record.again),
+            }
+        });
+        self.stats.torn += stats.torn;
+        self.stats.void += stats.void;
+        self.stats.violations += stats.violations;
+        self.stats.bytes += stats.bytes;
+    }
+}

@@ -1,0 +1,155 @@
+//! What profiling costs: CPU time (user and system, of the whole tree of processes, recorder included) of real programs,
+//! with a profiler as a ratio to without.
+//!
+//! Every round runs each method once, in an order that rotates; a ratio is made of two runs of the same round, and
+//! the table shows medians. "nothing again" is the noise: no difference below it means anything. The cost of one sample
+//! is the extra CPU time by the samples delivered. `--long`: all programs and rates, more rounds.
+
+mod method;
+mod program;
+
+use std::io::Read;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use method::{Method, Yield};
+use program::Program;
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::is_installed;
+
+/// One run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    cpu: f64,
+    harvest: Yield,
+}
+
+fn seconds(time: libc::timeval) -> f64 {
+    time.tv_sec as f64 + time.tv_usec as f64 / 1e6
+}
+
+/// Runs `command` to its end: CPU seconds of all that it waited for, and its standard error.
+fn run(command: &mut Command) -> (f64, String) {
+    #[expect(clippy::zombie_processes, reason = "wait4 below also tells what it used")]
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("sh runs");
+    let mut said = String::new();
+    let _ = child.stderr.take().expect("piped").read_to_string(&mut said);
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: the kernel writes one `int` and one `rusage`; the child is ours, and nobody else waits for it.
+    let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, usage.as_mut_ptr()) };
+    // SAFETY: any bytes are a `rusage`.
+    let usage = unsafe { usage.assume_init() };
+    assert!(waited > 0 && status == 0, "{command:?}: status {status}\n{said}");
+    (seconds(usage.ru_utime) + seconds(usage.ru_stime), said)
+}
+
+fn measure(program: &Program, method: &Method, directory: &Path) -> Run {
+    let file = directory.join("profile");
+    let _ = std::fs::remove_file(&file);
+    let (cpu, said) = run(&mut program.command(&method.prefix(&file), directory));
+    Run { cpu, harvest: method.harvest(&file, &said) }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn methods(long: bool) -> Vec<Method> {
+    let mut methods = vec![Method::Nothing, Method::Floor, Method::Selfwind(99), Method::Selfwind(997)];
+    if long {
+        methods.push(Method::Selfwind(9973));
+    }
+    if is_installed("perf") {
+        methods.push(Method::Perf(99, "fp"));
+        if long {
+            methods.extend([Method::Perf(997, "fp"), Method::Perf(99, "dwarf"), Method::Perf(997, "dwarf")]);
+        }
+    } else {
+        println!("perf is not installed: its rows are missing (apt-get install linux-perf)");
+    }
+    match method::libprofiler() {
+        Some(library) => {
+            methods.push(Method::Gperftools(100, library.clone()));
+            if long {
+                methods.push(Method::Gperftools(1000, library));
+            }
+        }
+        None => println!(
+            "gperftools is not installed: its rows are missing (apt-get install libgoogle-perftools4)"
+        ),
+    }
+    methods
+}
+
+/// The table of one program; gives the ratio of each method.
+fn table(program: &Program, methods: &[Method], rounds: usize, directory: &Path) -> Vec<f64> {
+    let mut runs = vec![Vec::new(); methods.len()];
+    for round in 0..rounds {
+        for place in 0..methods.len() {
+            let index = (place + round) % methods.len();
+            runs[index].push(measure(program, &methods[index], directory));
+        }
+    }
+    println!(
+        "\n{} ({:.2} s of CPU time, {rounds} rounds)",
+        program.name,
+        median(runs[0].iter().map(|run| run.cpu).collect())
+    );
+    println!(
+        "{:16} {:>9} {:>9} {:>9} {:>9} {:>13}",
+        "", "CPU ratio", "samples", "of asked", "us/sample", "bytes/sample"
+    );
+    let mut ratios = Vec::new();
+    for (method, runs_of) in methods.iter().zip(&runs) {
+        let pairs = || runs_of.iter().zip(&runs[0]);
+        let ratio = median(pairs().map(|(run, alone)| run.cpu / alone.cpu).collect());
+        ratios.push(ratio);
+        let Some(frequency) = method.frequency() else {
+            println!("{:16} {ratio:9.4}", method.name());
+            continue;
+        };
+        let samples = median(runs_of.iter().map(|run| run.harvest.samples).collect());
+        let asked = median(
+            pairs().map(|(run, alone)| run.harvest.weight / (alone.cpu * f64::from(frequency))).collect(),
+        );
+        let cost = median(
+            pairs().map(|(run, alone)| 1e6 * (run.cpu - alone.cpu) / run.harvest.samples.max(1.0)).collect(),
+        );
+        let bytes =
+            median(runs_of.iter().map(|run| run.harvest.bytes / run.harvest.samples.max(1.0)).collect());
+        println!(
+            "{:16} {ratio:9.4} {samples:9.0} {:8.0}% {cost:9.1} {bytes:13.0}",
+            method.name(),
+            100.0 * asked
+        );
+    }
+    ratios
+}
+
+fn main() {
+    let long = std::env::args().any(|argument| argument == "--long");
+    let rounds = if long { 9 } else { 5 };
+    let scratch = Scratch::new();
+    program::prepare(scratch.path());
+    let methods = methods(long);
+    let mut ratios = vec![Vec::new(); methods.len()];
+    for program in program::ALL.iter().filter(|program| long || program.short) {
+        if !program.is_there() {
+            println!("{}: not installed", program.name);
+            continue;
+        }
+        // Caches, and tables that are made once.
+        for method in &methods {
+            measure(program, method, scratch.path());
+        }
+        for (all, ratio) in ratios.iter_mut().zip(table(program, &methods, rounds, scratch.path())) {
+            all.push(ratio);
+        }
+    }
+    println!("\nmedian over the programs");
+    for (method, ratios) in methods.iter().zip(ratios) {
+        println!("{:16} {:9.4}", method.name(), median(ratios));
+    }
+}

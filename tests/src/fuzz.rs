@@ -1,0 +1,185 @@
+//! What the fuzzers feed: the builder, the table file and the walker, each from one string of bytes.
+//!
+//! The same functions run under libFuzzer (`tests/fuzz`) for as long as one likes, and in `tests/fuzz.rs` briefly on
+//! every run of the tests. Nothing may panic or go on for ever; what must hold beside that is asserted here.
+
+use unwind::elf_file::ElfFile;
+use unwind::{
+    Memo, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, Table, cfi, compile, walk,
+};
+
+/// Where the sections that are fed claim to be.
+const ADDRESS: u64 = 0x10_0000;
+const TEXT: u64 = 0x20_0000;
+const TEXT_LENGTH: u64 = 0x1_0000;
+const STACK: u64 = 0x7000_0000;
+/// Most frames of a walk here.
+const FRAMES: usize = 64;
+/// Reads that one frame may take: a scan of 128 words with a look at the code for each, the registers, expressions.
+const READS_PER_FRAME: u64 = 4 * 1024;
+/// Shortest thing that has the header of a table.
+const HEADER: usize = 152;
+
+/// Numbers made of bytes, and pseudo-random ones when these are used up.
+struct Numbers<'a> {
+    bytes: &'a [u8],
+    state: u64,
+}
+
+impl<'a> Numbers<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, state: 0x5eed }
+    }
+
+    fn byte(&mut self) -> u8 {
+        if let Some((&first, rest)) = self.bytes.split_first() {
+            self.bytes = rest;
+            self.state = self.state.rotate_left(8) ^ u64::from(first).wrapping_mul(0x2545_f491_4f6c_dd1d);
+            return first;
+        }
+        // xorshift64; the state must not become 0.
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state |= 1 << 40;
+        (self.state >> 16) as u8
+    }
+
+    fn word(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.word() >> 16) % limit
+    }
+
+    /// A number that is interesting to arithmetic, or an address.
+    fn edge(&mut self) -> u64 {
+        let small = u64::from(self.byte() & 15);
+        match self.byte() % 8 {
+            0 => small,
+            1 => u64::MAX - small,
+            2 => (1 << 63) ^ small,
+            3 => 1 << (self.byte() & 63),
+            4 => TEXT + self.below(TEXT_LENGTH + 0x100),
+            5 | 6 => STACK + 8 * self.below(0x1000),
+            _ => self.word(),
+        }
+    }
+}
+
+/// Compiles `bytes` as `.eh_frame`. What comes out is a table, and says what decoding on demand says.
+pub fn builder(bytes: &[u8]) {
+    let section = Section { bytes, address: ADDRESS };
+    let _ = ElfFile::parse(bytes);
+    let extents: Vec<_> = cfi::entries(section).collect();
+    let fdes: Vec<_> = extents.iter().filter_map(|extent| cfi::Fde::at(&section, extent.offset)).collect();
+    let Ok(compiled) = compile::compile(section, 0, &[]) else { return };
+    let table = Table::from_bytes(&compiled).expect("a compiled table is a table");
+    for fde in fdes.iter().filter(|fde| fde.start < fde.end).take(64) {
+        let alone = fdes.iter().filter(|other| other.start < fde.end && fde.start < other.end).count() == 1;
+        for address in [fde.start, fde.start + (fde.end - fde.start) / 2, fde.end - 1] {
+            let _ = fde.row_at(address);
+            if let (true, Some(rule)) = (alone, fde.rule_at(address)) {
+                // A program that is malformed further on may be complex from there on, not before.
+                assert!(
+                    [rule, Rule::COMPLEX].contains(&table.lookup(address)),
+                    "{address:#x}: table {:?}, on demand {rule:?}",
+                    table.lookup(address)
+                );
+            }
+        }
+        let _ = fde.rows(|_, _, _| ());
+    }
+}
+
+/// Takes `bytes` for a table file, as they are and under a right checksum, and looks addresses up in it.
+pub fn table(bytes: &[u8]) {
+    let _ = Table::from_bytes(bytes);
+    let mut sealed = bytes.to_vec();
+    if sealed.len() >= HEADER {
+        // What a fuzzer would hardly guess; the checksum comes with the source.
+        sealed[..8].copy_from_slice(b"SWUNWIND");
+        sealed[8..16].copy_from_slice(&[2, 0, 0, 0, 62, 0, HEADER as u8, 0]);
+        let length = (sealed.len() & !7) as u64;
+        sealed[16..24].copy_from_slice(&length.to_le_bytes());
+        sealed.truncate(length as usize);
+        compile::set_source(&mut sealed, &Source::default());
+    }
+    let Ok(table) = Table::from_trusted_bytes(&sealed) else { return };
+    let mut numbers = Numbers::new(bytes);
+    for _ in 0..64 {
+        table.lookup(numbers.edge());
+    }
+    let consistent = Table::from_bytes(&sealed).is_ok();
+    let rows: Vec<_> = table.rows().take(1 << 16).collect();
+    if consistent {
+        assert!(rows.is_sorted_by(|a, b| a.0 < b.0));
+        for (address, rule) in rows {
+            assert_eq!(table.lookup(address), rule, "{address:#x}");
+        }
+    }
+    let _ = (table.build_id(), table.source(), table.as_bytes());
+}
+
+/// Memory in which everything that is readable looks like a stack or like code; the same at every reading.
+struct Hostile<'a> {
+    bytes: &'a [u8],
+    reads: u64,
+}
+
+impl Memory for Hostile<'_> {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        self.reads += 1;
+        let place = (address >> 3).wrapping_mul(9) as usize % self.bytes.len().max(1);
+        let mut numbers = Numbers::new(self.bytes.get(place..).unwrap_or(&[]));
+        numbers.state ^= address;
+        match numbers.byte() % 8 {
+            0 => None,
+            1 => Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0])),
+            2 => Some(u64::from_le_bytes([0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0])),
+            3 => Some(TEXT + numbers.below(TEXT_LENGTH)),
+            _ => Some(numbers.edge()),
+        }
+    }
+}
+
+/// Walks from registers and over memory made of the second half of `bytes`, by the call frame information in the first,
+/// decoded on demand and compiled; and again with the memory of the walk before, which changes nothing.
+pub fn walker(bytes: &[u8]) {
+    let (section, rest) = bytes.split_at(bytes.len() / 2);
+    let section = Section { bytes: section, address: ADDRESS };
+    let compiled = compile::compile(section, 0, &[]).ok();
+    let table = compiled.as_deref().and_then(|bytes| Table::from_bytes(bytes).ok());
+    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    for (generation, table) in [(1, None), (2, table)] {
+        let mut numbers = Numbers::new(rest);
+        let header = Section { bytes: section.bytes.get(..256).unwrap_or(section.bytes), address: ADDRESS };
+        let module = Module {
+            start: TEXT,
+            end: TEXT + TEXT_LENGTH,
+            entry: TEXT + numbers.below(TEXT_LENGTH),
+            eh_frame: Some(section),
+            eh_frame_hdr: (numbers.byte() & 1 == 1).then_some(header),
+            table,
+            ..Module::default()
+        };
+        let modules = [module];
+        let modules = Modules::new(&modules, generation).expect("one module is in order");
+        let mut registers = Registers { pc: TEXT + numbers.below(TEXT_LENGTH), ..Registers::default() };
+        registers.r.fill_with(|| numbers.edge());
+        if numbers.byte() & 7 == 0 {
+            registers.pc = numbers.edge();
+        }
+        let mut outcomes = Vec::new();
+        for _ in 0..3 {
+            let mut memory = Hostile { bytes: numbers.bytes, reads: 0 };
+            let walked = walk(&modules, &cache, &registers, &mut memory, &mut memo, FRAMES);
+            assert!((1..=FRAMES).contains(&walked.depth), "{walked:?}");
+            assert!(memory.reads <= 2 * FRAMES as u64 * READS_PER_FRAME, "{} reads", memory.reads);
+            let frames = memo.frames().get(..walked.depth).expect("the frames of the walk").to_vec();
+            outcomes.push((walked.end, frames));
+        }
+        assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");
+    }
+}

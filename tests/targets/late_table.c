@@ -1,0 +1,21 @@
+/* Burns before and after a load that makes the agent look at the modules again; a line on standard input lies between. */
+#include "burn.h"
+#include <dlfcn.h>
+#include <stdio.h>
+
+BURN(early_burn)
+BURN(late_burn)
+
+int main(void)
+{
+	early_burn(60);
+	puts("ready");
+	fflush(stdout);
+	if (getchar() == EOF)
+		return 1;
+	void *library = dlopen("libm.so.6", RTLD_NOW);
+	if (!library || !dlsym(library, "cos"))
+		return 2;
+	late_burn(100);
+	return 41;
+}

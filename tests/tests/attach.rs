@@ -1,0 +1,238 @@
+//! `selfwind attach` comes into the middle of anything, and nothing is damaged by it: each program, whatever it was busy
+//! with, is attached within five seconds, runs on, and ends with the right words. Also when the one who attaches is
+//! killed while at it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::{Outcome, run_within};
+use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::Target;
+
+/// To attach or to refuse.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A program that runs for two seconds and is not done by then hangs.
+const TOO_LONG: Duration = Duration::from_secs(60);
+
+const MODES: [&str; 7] = ["heap", "loader", "fork", "spawn", "vectors", "signals", "waiting"];
+
+/// A program that runs alone and is to be attached.
+struct Guest {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Guest {
+    /// Starts it and waits until it is at work.
+    fn start(program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().expect("it was just built");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("readable");
+        assert_eq!(line, "ready\n", "{arguments:?}");
+        Self { child, output }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Waits for its end: status and last words.
+    fn end(mut self) -> (Option<i32>, String) {
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("our child") {
+                break status.code();
+            }
+            if begin.elapsed() > TOO_LONG {
+                let wchan = std::fs::read_to_string(format!("/proc/{}/stack", self.pid()));
+                let _ = self.child.kill();
+                panic!("hangs: {wchan:?}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let mut words = String::new();
+        self.output.read_to_string(&mut words).expect("readable");
+        (status, words)
+    }
+}
+
+/// Flight recorders of a test of its own.
+struct Attacher {
+    scratch: Scratch,
+}
+
+impl Attacher {
+    fn new() -> Self {
+        Self { scratch: Scratch::new() }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(selfwind());
+        command.args(arguments).env("XDG_RUNTIME_DIR", self.scratch.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Outcome {
+        run_within(&mut self.command(arguments), PATIENCE + Duration::from_secs(5))
+            .unwrap_or_else(|said| panic!("selfwind {arguments:?} hangs: {said:?}"))
+    }
+}
+
+fn is_long() -> bool {
+    std::env::var_os("SELFWIND_LONG").is_some()
+}
+
+/// Numbers without order, the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn programs() -> Vec<(PathBuf, PathBuf)> {
+    let plain = [Target::c("attach").with("lm", &["-lm"]), Target::c("attach").musl()];
+    let plugins = [
+        Target::c("plugin").shared("attach-plugin.so"),
+        Target::c("plugin").musl().shared("attach-plugin-musl.so"),
+    ];
+    plain.into_iter().zip(plugins).map(|(program, plugin)| (program.build(), plugin.build())).collect()
+}
+
+#[test]
+fn whatever_it_is_busy_with() {
+    let (attacher, mut dice) = (Attacher::new(), Dice(1));
+    let programs = programs();
+    let milliseconds = "1200";
+    for round in 0..if is_long() { 200 } else { 20 } {
+        let mode = MODES[round % MODES.len()];
+        let (program, plugin) = &programs[round / MODES.len() % programs.len()];
+        let guest = Guest::start(program, &[mode, milliseconds, plugin.to_str().expect("UTF-8")]);
+        let pid = guest.pid();
+        std::thread::sleep(Duration::from_micros(dice.below(50_000)));
+        let begin = Instant::now();
+        let attached = attacher.run(&["attach", "-F", "997", "-p", &pid]);
+        assert_eq!(attached.status, 0, "{mode} {}: {}", program.display(), attached.stderr);
+        assert!(begin.elapsed() < PATIENCE, "{mode}: {:?}", begin.elapsed());
+        if round % 3 == 1 {
+            std::thread::sleep(Duration::from_micros(dice.below(200_000)));
+            let detached = attacher.run(&["attach", "--detach", "-p", &pid]);
+            assert_eq!(detached.status, 0, "{mode}: {}", detached.stderr);
+        }
+        if round % 3 == 2 {
+            let again = attacher.run(&["attach", "-F", "499", "-p", &pid]);
+            assert_eq!(again.status, 0, "{mode}: {}", again.stderr);
+            assert!(again.stdout.contains("already"), "{}", again.stdout);
+        }
+        assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "{mode} {} round {round}", program.display());
+    }
+}
+
+#[test]
+fn a_killed_attacher_leaves_the_program_whole() {
+    let (attacher, mut dice) = (Attacher::new(), Dice(2));
+    let (program, plugin) = programs().swap_remove(0);
+    for round in 0..if is_long() { 200 } else { 14 } {
+        // All but the waits: `epoll_wait` ends early if the kill hits the moment between a thread's stop and what is
+        // done about it.
+        let mode = MODES[round % (MODES.len() - 1)];
+        let guest = Guest::start(&program, &[mode, "400", plugin.to_str().expect("UTF-8")]);
+        let mut attach = attacher.command(&["attach", "-p", &guest.pid()]);
+        let mut attach = attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("selfwind runs");
+        std::thread::sleep(Duration::from_micros(dice.below(12_000)));
+        attach.kill().expect("our child");
+        attach.wait().expect("our child");
+        assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "{mode} round {round}");
+    }
+}
+
+#[test]
+fn a_recording_of_a_process_without_the_agent() {
+    let attacher = Attacher::new();
+    let fixed = Target::c("attach").with("lm", &["-lm"]).fixed();
+    for (program, mode, function) in [
+        (Target::c("attach").with("lm", &["-lm"]).build(), "heap", "heap_work"),
+        (Target::c("attach").musl().build(), "vectors", "vector_sum"),
+        (fixed.build(), "heap", "heap_work"),
+    ] {
+        let guest = Guest::start(&program, &[mode, "5000"]);
+        for part in 0..2 {
+            let file = attacher.scratch.join("x.data");
+            let path = file.to_str().expect("UTF-8");
+            // On a busy machine it may hardly run in half a second.
+            let found = (0..4).any(|_| {
+                let arguments = ["record", "-q", "-F", "499", "-d", "0.5", "-o", path, "-p", &guest.pid()];
+                let outcome = attacher.run(&arguments);
+                assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+                stats(&file).assert_adds_up();
+                folded(&file).inclusive(function) > 10
+            });
+            assert!(found, "{} {mode} part {part}: {:?}", program.display(), folded(&file));
+        }
+        let idle = attacher.run(&["attach", "--detach", "-p", &guest.pid()]);
+        assert!(idle.status == 1 && idle.stderr.contains("not attached"), "{idle:?}");
+        assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "{mode}");
+    }
+}
+
+#[test]
+fn refusals_name_the_cause_and_the_way_out() {
+    let attacher = Attacher::new();
+    let refused = |pid: &str, part: &str| {
+        let outcome = attacher.run(&["attach", "-p", pid]);
+        assert_eq!(outcome.status, 1, "{outcome:?}");
+        assert!(outcome.stderr.starts_with("selfwind: ") && outcome.stderr.contains(part), "{outcome:?}");
+    };
+    refused("4194303", "does not exist");
+    let sleeper = |command: &mut Command| command.stdin(Stdio::null()).spawn().expect("it runs");
+    let mut stopped = sleeper(Command::new("sleep").arg("100"));
+    let pid = Pid::from_raw(stopped.id() as i32);
+    kill(pid, Signal::SIGSTOP).expect("our child");
+    std::thread::sleep(Duration::from_millis(50));
+    refused(&pid.to_string(), "kill -CONT");
+    kill(pid, Signal::SIGCONT).expect("our child");
+    let detach = attacher.run(&["attach", "--detach", "-p", &pid.to_string()]);
+    assert!(detach.status == 1 && detach.stderr.contains("not attached"), "{detach:?}");
+    stopped.kill().expect("our child");
+    stopped.wait().expect("our child");
+    refused(&pid.to_string(), "does not exist");
+
+    let mut preloaded = sleeper(
+        Command::new("sleep")
+            .arg("100")
+            .env("LD_PRELOAD", selfwind_tests::binary::agent())
+            .env("XDG_RUNTIME_DIR", attacher.scratch.path()),
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    refused(&preloaded.id().to_string(), "started with the agent");
+    preloaded.kill().expect("our child");
+    preloaded.wait().expect("our child");
+
+    if nix::unistd::geteuid().is_root() {
+        let mut other = sleeper(Command::new("sleep").arg("100").uid(65534));
+        refused(&other.id().to_string(), "sudo -u '#65534'");
+        other.kill().expect("our child");
+        other.wait().expect("our child");
+        let mut contained = sleeper(Command::new("unshare").args(["--mount", "sleep", "100"]));
+        std::thread::sleep(Duration::from_millis(200));
+        refused(&contained.id().to_string(), "namespace");
+        contained.kill().expect("our child");
+        contained.wait().expect("our child");
+    }
+    let filtered = Guest::start(&Target::c("filtered").build(), &[]);
+    refused(&filtered.pid(), "seccomp");
+    kill(Pid::from_raw(filtered.child.id() as i32), Signal::SIGKILL).expect("our child");
+    let _ = filtered.end();
+}

@@ -1,0 +1,177 @@
+//! The flight recorder: a program started by hand keeps its last samples in memory; a snapshot writes them and leaves
+//! them there; nothing that anybody does to the memory in between breaks the one who reads.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::stats::Stats;
+use selfwind_tests::target::Target;
+
+/// `spin`, preloaded by hand. Killed at the end.
+struct Flight {
+    scratch: Scratch,
+    child: Child,
+}
+
+impl Flight {
+    fn start(settings: &[(&str, &str)]) -> Self {
+        let scratch = Scratch::new();
+        let runtime = scratch.join("run");
+        fs::create_dir(&runtime).expect("a new directory");
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("our directory");
+        let mut command = Command::new(Target::c("spin").build());
+        command.arg("60000").env("LD_PRELOAD", agent()).env("XDG_RUNTIME_DIR", &runtime);
+        command.envs(settings.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("spin runs");
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
+        assert_eq!(said, "ready\n");
+        Self { scratch, child }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
+    }
+
+    fn record(&self, arguments: &[&str], file: &str) -> Command {
+        let mut command = Command::new(selfwind());
+        command.arg("record").args(arguments).arg("-p").arg(self.child.id().to_string());
+        command.arg("-o").arg(self.scratch.join(file)).env("XDG_RUNTIME_DIR", self.scratch.join("run"));
+        command
+    }
+
+    fn snapshot(&self, file: &str) -> (Stats, PathBuf) {
+        let outcome = run(&mut self.record(&["--snapshot"], file));
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+        let file = self.scratch.join(file);
+        let stats = stats(&file);
+        stats.assert_adds_up();
+        assert_eq!(stats.detail(&["torn"]) + stats.detail(&["violations"]), 0, "{:#}", stats.0);
+        assert_eq!(stats.detail(&["undecodable"]), 0, "{:#}", stats.0);
+        (stats, file)
+    }
+
+    fn region(&self) -> PathBuf {
+        let files = fs::read_dir(self.scratch.join("run/selfwind/flight")).expect("a flight recorder");
+        let mut paths = files.map(|file| file.expect("an entry").path());
+        paths.find(|path| path.extension().is_some_and(|e| e == "region")).expect("a region")
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Samples in a profile that may still be written.
+fn samples(file: &Path) -> u64 {
+    let outcome = run(Command::new(selfwind()).args(["stats", "--json"]).arg(file));
+    if outcome.status == 0 { Stats::parse(&outcome.stdout).number("samples") } else { 0 }
+}
+
+#[test]
+fn a_snapshot_leaves_everything_where_it_is() {
+    let flight = Flight::start(&[("SELFWIND_FREQ", "999")]);
+    wait_for("samples", || flight.snapshot("early.data").0.number("samples") > 300);
+    flight.signal(Signal::SIGSTOP);
+    let (first, file) = flight.snapshot("first.data");
+    let (second, _) = flight.snapshot("second.data");
+    assert_eq!(first.number("samples"), second.number("samples"));
+    assert_eq!(folded(&file).total(), first.number("weight"));
+    assert!(folded(&file).inclusive("spin_first") > 0, "{:?}", folded(&file));
+    flight.signal(Signal::SIGCONT);
+    let more = || flight.snapshot("third.data").0.number("samples") > first.number("samples");
+    wait_for("more samples", more);
+}
+
+#[test]
+fn what_was_overwritten_is_counted_and_the_rest_is_whole() {
+    let flight = Flight::start(&[("SELFWIND_FREQ", "9999"), ("SELFWIND_POOL", "65536")]);
+    let is_overwritten = |stats: &Stats| {
+        let unread = stats.0["detail"]["lost"]["unread"].as_u64().unwrap_or(0);
+        stats.detail(&["accounting", "earlier"]) + unread > 0
+    };
+    wait_for("the ring to be full", || is_overwritten(&flight.snapshot("early.data").0));
+    // Under full fire, and names are known though the modules were told long ago.
+    for _ in 0..8 {
+        let (stats, file) = flight.snapshot("late.data");
+        assert!(stats.number("samples") > 0, "{:#}", stats.0);
+        assert!(folded(&file).inclusive("spin_first") > 0, "{:?}", folded(&file));
+    }
+}
+
+#[test]
+fn a_signal_asks_a_running_recorder_for_a_snapshot() {
+    let scratch = Scratch::new();
+    let file = scratch.join("whole.data");
+    let mut command = Command::new(selfwind());
+    command.args(["record", "-q", "-F", "999", "--snapshot", "-o"]).arg(&file).arg("--");
+    command.arg(Target::c("spin").build()).arg("60000").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut recorder = command.spawn().expect("selfwind runs");
+    let mut said = String::new();
+    BufReader::new(recorder.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
+    assert_eq!(said, "ready\n");
+    let pid = Pid::from_raw(recorder.id() as i32);
+    let mut taken = 0;
+    wait_for("a snapshot with samples", || {
+        taken += 1;
+        let snapshot = scratch.join(&format!("whole.data.{taken}"));
+        kill(pid, Signal::SIGUSR2).expect("our child");
+        wait_for("the snapshot's end", || {
+            let outcome = run(Command::new(selfwind()).args(["stats", "--json"]).arg(&snapshot));
+            outcome.status == 0 && Stats::parse(&outcome.stdout).0["detail"]["complete"] == true
+        });
+        stats(&snapshot).assert_adds_up();
+        samples(&snapshot) > 100
+    });
+    kill(pid, Signal::SIGTERM).expect("our child");
+    assert!(!recorder.wait().expect("our child").success(), "the status is that of the program");
+    let whole = stats(&file);
+    whole.assert_adds_up();
+    // The snapshots have taken nothing away.
+    assert!(whole.number("samples") >= samples(&scratch.join(&format!("whole.data.{taken}"))));
+}
+
+#[test]
+fn a_region_made_shorter_does_not_kill_its_recorder() {
+    for length in [0, 4096, 8192, 1 << 16] {
+        let flight = Flight::start(&[("SELFWIND_FREQ", "999"), ("SELFWIND_MODE", "discard")]);
+        let mut command = flight.record(&[], "cut.data");
+        let mut recorder = command.stderr(Stdio::piped()).spawn().expect("selfwind runs");
+        wait_for("samples", || samples(&flight.scratch.join("cut.data")) > 10);
+        // The program itself would die of what was done to it.
+        flight.signal(Signal::SIGSTOP);
+        let region = OpenOptions::new().write(true).open(flight.region()).expect("our file");
+        region.set_len(length).expect("our file");
+        let mut said = String::new();
+        recorder.stderr.take().expect("piped").read_to_string(&mut said).expect("what it says");
+        let status = recorder.wait().expect("our child");
+        assert_eq!(status.code(), Some(0), "length {length}: {status:?}: {said}");
+        assert!(said.contains("made shorter"), "length {length}: {said}");
+        assert!(samples(&flight.scratch.join("cut.data")) > 10);
+        // Nor the one who comes after.
+        let after: Outcome = run(&mut flight.record(&["--snapshot"], "after.data"));
+        assert_ne!(after.status, 0, "{after:?}");
+        assert!(after.stderr.contains("selfwind: process"), "{after:?}");
+    }
+}

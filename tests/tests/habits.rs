@@ -1,0 +1,197 @@
+//! What people are used to: Ctrl-C, a result that opens, screens that do not overflow, colours that can be turned
+//! off, completions, manual pages.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::stats;
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::Target;
+use selfwind_tests::terminal::Terminal;
+
+/// Says `caught` for each SIGINT and goes on computing.
+const STUBBORN: &str = "import signal
+signal.signal(signal.SIGINT, lambda *_: print('caught', flush=True))
+print('ready', flush=True)
+while True: sum(range(1000))
+";
+
+fn terminal(scratch: &Scratch) -> Terminal {
+    let bin = selfwind().parent().expect("a file lies in a directory").display().to_string();
+    let here = scratch.path().display();
+    let path = format!("{here}:{bin}:{}", std::env::var("PATH").unwrap_or_default());
+    Terminal::new(scratch.path(), 80, 24, &[("PATH", &path), ("LC_ALL", "C.UTF-8")])
+}
+
+fn script(scratch: &Scratch, name: &str, text: &str) {
+    let path = scratch.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("ours");
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("ours");
+}
+
+#[test]
+fn one_interrupt_is_the_programs_two_are_the_recorders() {
+    let scratch = Scratch::new();
+    fs::write(scratch.join("stubborn.py"), STUBBORN).expect("ours");
+    let terminal = terminal(&scratch);
+    terminal.run("selfwind record -o i.data -- python3 stubborn.py; echo status=$?");
+    terminal.wait_for("the program", |screen| screen.contains("ready\n"));
+    terminal.press(&["C-c"]);
+    let screen = terminal.wait_for("the program's answer", |screen| screen.contains("caught\n"));
+    assert!(!screen.contains("samples"), "one Ctrl-C does not end the recording:\n{screen}");
+    // On a busy machine two may be one to the kernel, or a second apart to the recorder.
+    let screen = terminal.wait_for("the end of the recording", |screen| {
+        terminal.press(&["C-c"]);
+        std::thread::sleep(Duration::from_millis(200));
+        screen.contains("status=1")
+    });
+    assert!(screen.contains("samples, 0 lost"), "{screen}");
+    assert!(screen.contains("status=143") || screen.contains("status=137"), "{screen}");
+    stats(&scratch.join("i.data")).assert_adds_up();
+}
+
+#[test]
+fn a_delay_leaves_out_the_beginning_and_accounts_for_it() {
+    let scratch = Scratch::new();
+    let spin = Target::c("spin").build();
+    let record = |name: &str, delay: &[&str]| {
+        let file = scratch.join(name);
+        let mut command = Command::new(selfwind());
+        command
+            .args(["record", "-q", "-F", "999"])
+            .args(delay)
+            .arg("-o")
+            .arg(&file)
+            .arg("--")
+            .arg(&spin)
+            .arg("200");
+        assert_eq!(run(&mut command).status, 39);
+        stats(&file)
+    };
+    let late = record("late.data", &["--delay", "3600"]);
+    late.assert_adds_up();
+    assert_eq!((late.number("samples"), late.number("lost")), (0, 0), "all of it came too early");
+    let soon = record("soon.data", &["--delay", "0.05"]);
+    soon.assert_adds_up();
+    assert!(soon.number("samples") > 0 && soon.number("lost") == 0);
+}
+
+#[test]
+fn the_result_is_opened_or_its_place_is_told() {
+    let scratch = Scratch::new();
+    let spin = Target::c("spin").build();
+    let record = |path: &Path| {
+        let mut command = Command::new(selfwind());
+        command.args(["record", "-F", "999", "--open", "-o", "o.data", "--"]).arg(&spin).arg("60");
+        run(command.current_dir(scratch.path()).env("PATH", path))
+    };
+    let outcome = record(Path::new("/nonexistent"));
+    assert_eq!(outcome.status, 39, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("there is no xdg-open") && outcome.stderr.contains("/o.svg"),
+        "{}",
+        outcome.stderr
+    );
+    let svg = fs::read_to_string(scratch.join("o.svg")).expect("the flame graph is there");
+    assert!(svg.contains("spin_first"));
+    script(&scratch, "xdg-open", "echo \"$1\" > opened");
+    let outcome = record(scratch.path());
+    assert_eq!(outcome.status, 39);
+    let opened = fs::read_to_string(scratch.join("opened")).expect("xdg-open was called");
+    assert_eq!(Path::new(opened.trim()), scratch.join("o.svg"));
+}
+
+#[test]
+fn a_report_fits_the_screen_and_has_colours_only_if_wanted() {
+    let scratch = Scratch::new();
+    let terminal = terminal(&scratch);
+    let program =
+        "import json, re\nfor i in range(300): json.dumps(re.findall('[a-z]+', 'some words to find' * 50))\n";
+    fs::write(scratch.join("words.py"), program).expect("ours");
+    terminal.run("selfwind record -q -F 999 -- python3 words.py; echo recorded=$?");
+    terminal.wait_for("the recording", |screen| screen.contains("recorded=0\n"));
+    for (number, command) in
+        ["report", "report --threads", "report --flat", "report --no-children", "stats"].iter().enumerate()
+    {
+        // Before the prompt, not on a line of its own: that would be one more than a user has.
+        terminal.run(&format!("clear; selfwind {command}; printf 'shown{number}=%s' $?"));
+        let screen =
+            terminal.wait_for("the report", |screen| screen.contains(&format!("shown{number}=0shell>")));
+        println!("{screen}");
+        let first = if *command == "stats" { "samples " } else { "selfwind.data: python3" };
+        assert!(screen.starts_with(first), "the first line is still there:\n{screen}");
+    }
+    let coloured = |command: &str| {
+        terminal.run(&format!("clear; {command}; echo coloured=$?"));
+        terminal.wait_for("the report", |screen| screen.contains("coloured=0\n"));
+        terminal.coloured_screen().contains("\x1b[")
+    };
+    assert!(coloured("selfwind report"));
+    assert!(!coloured("NO_COLOR=1 selfwind report"));
+    assert!(!coloured("CLICOLOR=0 selfwind report"));
+}
+
+#[test]
+fn naming_that_takes_long_shows_a_bar() {
+    let scratch = Scratch::new();
+    script(&scratch, "debuginfod-find", "sleep 3; exit 1");
+    let terminal = terminal(&scratch);
+    terminal.run("export XDG_CACHE_HOME=$PWD/cache DEBUGINFOD_URLS=http://localhost:1");
+    terminal.run("selfwind record -q -F 999 -- sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'");
+    terminal.run("clear; selfwind report --debuginfod > report.txt; echo shown=$?");
+    terminal.wait_for("a bar", |screen| screen.contains("selfwind: naming functions"));
+    let screen = terminal.wait_for("the end", |screen| screen.contains("shown=0\n"));
+    assert!(!screen.contains("naming functions"), "the bar is gone:\n{screen}");
+}
+
+#[test]
+fn completions_complete() {
+    let scratch = Scratch::new();
+    let complete = "source <(\"$SELFWIND\" completions bash)
+        COMP_WORDS=(selfwind rec); COMP_CWORD=1; _selfwind selfwind rec selfwind; echo \"${COMPREPLY[@]}\"
+        COMP_WORDS=(selfwind report --no); COMP_CWORD=2; _selfwind selfwind --no report; echo \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    let outcome = run(bash.args(["-c", complete]).env("SELFWIND", selfwind()).current_dir(scratch.path()));
+    let mut lines = outcome.stdout.lines();
+    assert_eq!(lines.next(), Some("record"), "{outcome:?}");
+    assert!(lines.next().is_some_and(|line| line.contains("--no-children")), "{outcome:?}");
+    for (shell, part) in [("zsh", "#compdef selfwind"), ("fish", "complete -c selfwind")] {
+        let outcome = run(Command::new(selfwind()).args(["completions", shell]));
+        assert!(outcome.status == 0 && outcome.stdout.contains(part), "{shell}: {}", outcome.stderr);
+    }
+    let outcome = run(Command::new(selfwind()).args(["completions", "tcsh"]));
+    assert!(outcome.status == 2 && outcome.stderr.contains("bash"), "{}", outcome.stderr);
+}
+
+#[test]
+fn manual_pages_render_without_a_warning() {
+    let scratch = Scratch::new();
+    let outcome = run(Command::new(selfwind()).arg("man").arg(scratch.path()));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    let mut pages = 0;
+    for page in fs::read_dir(scratch.path()).expect("ours").flatten() {
+        let mut man = Command::new("man");
+        man.args(["--warnings", "-E", "UTF-8", "-l"])
+            .arg(page.path())
+            .env("MANWIDTH", "80")
+            .env("MANPAGER", "cat");
+        let outcome = run(&mut man);
+        assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""), "{:?}", page.path());
+        if page.file_name() == "selfwind-record.1" {
+            assert!(
+                outcome.stdout.contains("--freq") && outcome.stdout.contains("selfwind record -- make -j8"),
+                "{}",
+                outcome.stdout
+            );
+        }
+        pages += 1;
+    }
+    assert!(pages > 10, "a page for each command");
+    let outcome = run(Command::new(selfwind()).args(["man", "/proc/none"]));
+    assert!(outcome.status == 1 && outcome.stderr.contains("/proc/none"), "{}", outcome.stderr);
+}

@@ -1,0 +1,223 @@
+//! The tables that programs share: made by the first recording, used by the next, and believed only if nobody else
+//! could have written them and nothing happened to them since.
+//!
+//! What is used shows in the stacks: a forged table says that every function is the outermost one.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use object::Object;
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::{Recorder, folded};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::Target;
+use unwind::{Rule, Source, Table, compile};
+
+/// A program, a cache for it, and the table it should have.
+struct Case {
+    scratch: Scratch,
+    program: PathBuf,
+    /// The file in the cache.
+    path: PathBuf,
+    good: Vec<u8>,
+    forged: Vec<u8>,
+}
+
+/// Whose rules the walks went by.
+#[derive(Debug, PartialEq, Eq)]
+enum Rules {
+    Right,
+    Forged,
+}
+
+impl Case {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let program = Target::c("spin").build();
+        let cache = scratch.join("cache");
+        let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([&cache, &program]));
+        assert_eq!(built.status, 0, "{built:?}");
+        let (_, path) = built.stdout.trim().split_once(" -> ").expect("`FILE -> TABLE`");
+        let path = PathBuf::from(path);
+        let good = fs::read(&path).unwrap();
+        Self { program, forged: forge(&good), good, path, scratch }
+    }
+
+    fn cache(&self) -> &Path {
+        self.path.parent().unwrap()
+    }
+
+    /// Puts the forged table, or what `change` makes of it, in place.
+    fn put(&self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut table = self.forged.clone();
+        change(&mut table);
+        let _ = fs::remove_file(&self.path);
+        fs::write(&self.path, table).unwrap();
+        fs::set_permissions(&self.path, Permissions::from_mode(0o600)).unwrap();
+    }
+
+    fn record(&self) -> Rules {
+        self.record_with(self.cache().as_os_str())
+    }
+
+    fn record_with(&self, tables: &OsStr) -> Rules {
+        let recording = Recorder::at(997).env("SELFWIND_TABLES", tables).record(&self.program, &["60"]);
+        assert_eq!((recording.outcome.status, recording.outcome.stderr.as_str()), (39, ""));
+        recording.assert_adds_up();
+        let folded = recording.folded();
+        let (leaf, nested) = (folded.inclusive("spin_first"), folded.nested("main", "spin_first"));
+        assert!(leaf >= 10, "{leaf} samples of spin_first");
+        match nested {
+            _ if nested == leaf => Rules::Right,
+            0 => Rules::Forged,
+            _ => panic!("of {leaf} stacks with spin_first {nested} reach main"),
+        }
+    }
+
+    /// What is in place is not believed, and made anew.
+    fn is_refused_and_replaced(&self, what: &str) {
+        assert_eq!(self.record(), Rules::Right, "{what}");
+        assert!(fs::symlink_metadata(&self.path).unwrap().is_file(), "{what}");
+        assert_eq!(fs::read(&self.path).unwrap(), self.good, "{what}: not rebuilt");
+        let metadata = fs::metadata(&self.path).unwrap();
+        assert_eq!(
+            (metadata.mode() & 0o777, metadata.uid()),
+            (0o400, nix::unistd::geteuid().as_raw()),
+            "{what}"
+        );
+    }
+}
+
+/// `table` with every rule saying that this is the outermost function, under a right checksum.
+fn forge(table: &[u8]) -> Vec<u8> {
+    let mut forged = table.to_vec();
+    let (rules, source) = Table::from_bytes(table).map(|table| (table.rule_count(), table.source())).unwrap();
+    let header = usize::from(u16::from_le_bytes([table[14], table[15]]));
+    forged[header..header + 8 * rules].as_chunks_mut().0.fill(Rule::ROOT.bits().to_le_bytes());
+    compile::set_source(&mut forged, &source);
+    assert!(Table::from_bytes(&forged).is_ok() && source != Source::default());
+    forged
+}
+
+#[test]
+fn the_first_recording_makes_the_tables_of_the_next() {
+    let case = Case::new();
+    fs::remove_dir_all(case.cache()).unwrap();
+    assert_eq!(case.record(), Rules::Right, "without a table");
+    assert_eq!(fs::metadata(case.cache()).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(fs::read(&case.path).unwrap(), case.good);
+    // Not only the program's own: at least the C library's and the loader's too.
+    assert!(fs::read_dir(case.cache()).unwrap().count() >= 3);
+    case.put(|_| {});
+    assert_eq!(case.record(), Rules::Forged, "a table in place is used");
+    assert_eq!(case.record_with(OsStr::new("0")), Rules::Right, "SELFWIND_TABLES=0");
+}
+
+#[test]
+fn a_table_that_comes_later_is_used_after_the_next_load() {
+    let scratch = Scratch::new();
+    let program = Target::c("late_table").with("dl", &["-ldl"]).build();
+    let (cache, file) = (scratch.join("cache"), scratch.join("profile"));
+    let recorder = Recorder::at(997).env("SELFWIND_TABLES", &cache);
+    let mut command = recorder.command::<&str>(&file, &program, &[]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("selfwind runs");
+    // The recorder makes the right table; a forged one shows that it is used.
+    let path = cache.join(format!("{}.v2.table", build_id(&program)));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let good = loop {
+        match fs::read(&path) {
+            Ok(table) => break table,
+            Err(_) => assert!(Instant::now() < deadline, "no table of {} came", program.display()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let forged = cache.join("forged");
+    fs::write(&forged, forge(&good)).unwrap();
+    fs::set_permissions(&forged, Permissions::from_mode(0o600)).unwrap();
+    fs::rename(&forged, &path).unwrap();
+    child.stdin.take().expect("a pipe").write_all(b"\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(41));
+    let folded = folded(&file);
+    for (function, reaches) in [("early_burn", true), ("late_burn", false)] {
+        let (all, nested) = (folded.inclusive(function), folded.nested("main", function));
+        assert!(all >= 10, "{all} samples of {function}");
+        assert_eq!(nested, if reaches { all } else { 0 }, "{function}");
+    }
+}
+
+/// The build-id of `program`, in hexadecimal digits.
+fn build_id(program: &Path) -> String {
+    let file = fs::read(program).unwrap();
+    let object = object::File::parse(&*file).unwrap();
+    let build_id = object.build_id().unwrap().expect("this compiler gives build-ids");
+    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn damaged_tables_are_refused_and_replaced() {
+    let case = Case::new();
+    let length = case.forged.len();
+    case.put(|table| table[length - 9] ^= 1);
+    case.is_refused_and_replaced("a flipped bit among the rows");
+    case.put(|table| table[8] += 1);
+    case.is_refused_and_replaced("another version");
+    case.put(|table| table.truncate(length / 2));
+    case.is_refused_and_replaced("half a file");
+    case.put(|table| table.truncate(20));
+    case.is_refused_and_replaced("a part of the header");
+    case.put(Vec::clear);
+    case.is_refused_and_replaced("an empty file");
+    case.put(|table| {
+        // The build-id is behind its length, at 68.
+        table[68] ^= 1;
+        let source = Source::default();
+        compile::set_source(table, &source);
+    });
+    case.is_refused_and_replaced("the table of another build-id");
+}
+
+#[test]
+fn tables_of_doubtful_origin_are_refused_and_replaced() {
+    let case = Case::new();
+    for mode in [0o620, 0o602, 0o666] {
+        case.put(|_| {});
+        fs::set_permissions(&case.path, Permissions::from_mode(mode)).unwrap();
+        case.is_refused_and_replaced(&format!("mode {mode:o}"));
+    }
+    if nix::unistd::geteuid().is_root() {
+        case.put(|_| {});
+        chown(&case.path, Some(65534), None).unwrap();
+        case.is_refused_and_replaced("owned by somebody else");
+    }
+    case.put(|_| {});
+    let elsewhere = case.scratch.join("elsewhere");
+    fs::rename(&case.path, &elsewhere).unwrap();
+    symlink(&elsewhere, &case.path).unwrap();
+    case.is_refused_and_replaced("a symbolic link");
+    assert_eq!(fs::read(&elsewhere).unwrap(), case.forged, "what the link led to is left alone");
+    fs::remove_file(&case.path).unwrap();
+    nix::unistd::mkfifo(&case.path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    case.is_refused_and_replaced("a pipe that nobody writes to");
+}
+
+#[test]
+fn a_directory_that_others_can_write_to_is_not_used() {
+    let case = Case::new();
+    case.put(|_| {});
+    fs::set_permissions(case.cache(), Permissions::from_mode(0o777)).unwrap();
+    let recording = Recorder::at(997).env("SELFWIND_TABLES", case.cache()).record(&case.program, &["60"]);
+    assert_eq!(recording.outcome.status, 39);
+    let folded = recording.folded();
+    assert!(folded.inclusive("spin_first") > 0);
+    assert_eq!(folded.nested("main", "spin_first"), folded.inclusive("spin_first"));
+    assert_eq!(fs::read(&case.path).unwrap(), case.forged, "it is left alone");
+    let pruned = run(Command::new(selfwind()).args(["tables", "prune"]).arg(case.cache()));
+    assert_ne!(pruned.status, 0);
+    assert!(pruned.stderr.contains("only this user or root can write to"), "{pruned:?}");
+}

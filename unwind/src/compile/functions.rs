@@ -1,0 +1,146 @@
+//! The functions of a section in address order, as the search in `.eh_frame_hdr` would find them.
+
+use alloc::vec::Vec;
+
+use crate::cfi::{self, Cie, Entry, Extent, Fde};
+use crate::pointer::{self, Bases};
+use crate::program::{Code, Program, Row};
+use crate::rule::{Kind, NarrowRow, Rule, SavedFp};
+use crate::section::Section;
+
+/// Bytes of the section per FDE, at least roughly: room is made once.
+const BYTES_PER_FDE: usize = 40;
+
+/// A parsed CIE and the rules that its own program leaves.
+pub(super) struct Common {
+    offset: usize,
+    pub(super) cie: Cie,
+    /// None when its program is malformed.
+    pub(super) initial: Option<NarrowRow>,
+    /// The same as a rule of the kind that [`super::plain`] works on.
+    pub(super) plain: Option<Rule>,
+    /// Whether its FDEs have the layout that compilers and linkers give them.
+    is_usual: bool,
+}
+
+/// The extent of a function and where its program is.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) code: Code,
+    pub(super) common: u32,
+}
+
+pub(super) struct Functions<'a> {
+    pub(super) section: Section<'a>,
+    pub(super) commons: Vec<Common>,
+    /// Numbers of `commons`, by their offsets.
+    by_offset: Vec<u32>,
+    /// In the order of the section; none is empty.
+    functions: Vec<Function>,
+    /// First address of all.
+    pub(super) start: u64,
+    /// First address after all.
+    pub(super) end: u64,
+}
+
+impl<'a> Functions<'a> {
+    pub(super) fn collect(section: Section<'a>) -> Self {
+        let functions = Vec::with_capacity(section.bytes.len() / BYTES_PER_FDE);
+        let (commons, by_offset) = (Vec::new(), Vec::new());
+        let mut found = Self { section, commons, by_offset, functions, start: u64::MAX, end: 0 };
+        let mut common = usize::MAX;
+        for extent in cfi::entries(section) {
+            let Entry::Fde { cie: offset } = extent.entry else { continue };
+            // Neighbouring FDEs share their CIE.
+            if found.commons.get(common).is_none_or(|common| common.offset != offset) {
+                let Some(index) = found.common(offset) else { continue };
+                common = index;
+            }
+            let Some(function) = found.function(&extent, common) else { continue };
+            if function.start < function.end {
+                found.start = found.start.min(function.start);
+                found.end = found.end.max(function.end);
+                found.functions.push(function);
+            }
+        }
+        found
+    }
+
+    /// How many FDEs cover something.
+    pub(super) fn count(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// The functions by their addresses, none reaching into the next: of overlapping ones each ends where the next
+    /// begins, of those with the same start the last counts. Together they span less than 4 GiB.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = Function> + '_ {
+        // Small things are sorted faster.
+        let numbered = self.functions.iter().enumerate();
+        let mut order: Vec<u64> =
+            numbered.map(|(number, function)| (function.start - self.start) << 32 | number as u64).collect();
+        order.sort();
+        let mut order =
+            order.into_iter().filter_map(|key| self.functions.get(key as u32 as usize)).peekable();
+        core::iter::from_fn(move || {
+            loop {
+                let function = *order.next()?;
+                let Some(next) = order.peek() else { return Some(function) };
+                if next.start > function.start {
+                    return Some(Function { end: function.end.min(next.start), ..function });
+                }
+            }
+        })
+    }
+
+    fn function(&self, extent: &Extent, number: usize) -> Option<Function> {
+        let common = self.commons.get(number)?;
+        if common.is_usual
+            && let Some(function) = self.usual(extent, number as u32)
+        {
+            return Some(function);
+        }
+        let fde = Fde::with_cie(&self.section, extent, common.cie)?;
+        Some(Function { start: fde.start, end: fde.end, code: fde.code, common: number as u32 })
+    }
+
+    /// The function of an FDE that begins with two four-byte numbers, the first of them relative to itself, and the
+    /// length of its augmentation data in one byte.
+    #[inline]
+    fn usual(&self, extent: &Extent, common: u32) -> Option<Function> {
+        let body = self.section.bytes.get(extent.body()..extent.end)?;
+        let [a, b, c, d, e, f, g, h, augmentation] = *body.first_chunk()?;
+        let length = i32::from_le_bytes([e, f, g, h]);
+        let code = extent.body() + 9 + usize::from(augmentation);
+        if length < 0 || augmentation >= 0x80 || code > extent.end {
+            return None;
+        }
+        let place = self.section.address.wrapping_add(extent.body() as u64);
+        let start = place.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64);
+        let code = Code { start: u32::try_from(code).ok()?, end: u32::try_from(extent.end).ok()? };
+        Some(Function { start, end: start.checked_add(length as u64)?, code, common })
+    }
+
+    /// The number of the CIE at `offset`, parsed at its first use.
+    fn common(&mut self, offset: usize) -> Option<usize> {
+        let offset_of = |number: &u32| self.commons.get(*number as usize).map_or(0, |common| common.offset);
+        let place = match self.by_offset.binary_search_by_key(&offset, offset_of) {
+            Ok(place) => return self.by_offset.get(place).map(|&number| number as usize),
+            Err(place) => place,
+        };
+        let cie = Cie::at(&self.section, offset)?;
+        let bytes = self.section.bytes;
+        let program = Program { section: bytes, cie: &cie, bases: Bases::default(), code: cie.code };
+        let mut initial = NarrowRow::EMPTY;
+        let initial = program.initial(&mut initial).map(|()| initial);
+        let rule = initial.map(|row| row.rule(bytes, cie.is_signal_frame()));
+        let plain = rule.filter(|rule| {
+            matches!(rule.kind(), Kind::Sp | Kind::Fp) && !matches!(rule.fp(), SavedFp::AtFp(_))
+        });
+        let is_usual = cie.pointer_encoding == pointer::PCREL_SDATA4 && cie.has_augmentation_data();
+        self.by_offset.insert(place, self.commons.len() as u32);
+        self.commons.push(Common { offset, cie, initial, plain, is_usual });
+        Some(self.commons.len() - 1)
+    }
+}

@@ -1,0 +1,143 @@
+//! Runs the byte code of nearly all functions, whose rows never need more than a plain rule: the CFA relative to the
+//! stack or frame pointer, the frame pointer unchanged or saved at the CFA.
+//!
+//! Such a rule is changed in place by each instruction, as packed bits. Everything else gives up, so that
+//! [`crate::program`], which knows it all, starts over: the two agree wherever this one ends, which `verify` shows.
+
+use super::rows::Rows;
+use crate::cfi::Cie;
+use crate::rule::{Kind, Rule};
+use crate::x86_64::{FP, RETURN_ADDRESS, RETURN_ADDRESS_AT_CFA, SP};
+
+/// Nesting of `remember_state` that is followed.
+const DEPTH: usize = 8;
+/// First value of a byte that an operand continues after.
+const LONG: u8 = 0x80;
+
+/// Pushes the rows of the function `start..end`, counted from the base of `rows`. None when its `code` takes more than
+/// is known here, after some rows.
+pub(super) fn push_rows(
+    rows: &mut Rows,
+    cie: &Cie,
+    initial: Rule,
+    code: &[u8],
+    start: u64,
+    end: u64,
+) -> Option<()> {
+    let step = u64::from(cie.code_alignment);
+    // No product with an operand of one byte is too large for a row of any kind.
+    let factor = i32::from(i16::try_from(cie.data_alignment).ok()?);
+    let (mut rule, mut location, mut at) = (initial, start, 0);
+    let mut saved = [initial; DEPTH];
+    let mut depth = 0usize;
+    while let Some(&opcode) = code.get(at) {
+        let operand = code.get(at + 1).copied().unwrap_or(LONG);
+        at += 1;
+        let distance = match opcode {
+            0x40..0x80 => u64::from(opcode & 0x3f), // advance_loc
+            0x0e if operand < LONG => {
+                rule = rule.with_offset(u32::from(operand))?; // def_cfa_offset
+                at += 1;
+                continue;
+            }
+            0x80..0xc0 if operand < LONG => {
+                // offset
+                rule = saved_at(rule, opcode & 0x3f, i32::from(operand) * factor)?;
+                at += 1;
+                continue;
+            }
+            0xc0.. => {
+                // restore
+                if usize::from(opcode & 0x3f) == FP {
+                    rule = rule.with_fp_of(initial);
+                }
+                continue;
+            }
+            0x00 => continue, // nop
+            0x0a => {
+                *saved.get_mut(depth)? = rule; // remember_state
+                depth += 1;
+                continue;
+            }
+            0x0b => {
+                depth = depth.checked_sub(1)?; // restore_state
+                rule = *saved.get(depth)?;
+                continue;
+            }
+            0x02..=0x04 => {
+                let size = 1 << (opcode - 2); // advance_loc1, 2, 4
+                let distance = code.get(at..at + size)?;
+                at += size;
+                distance.iter().rev().fold(0, |distance, &byte| distance << 8 | u64::from(byte))
+            }
+            _ => {
+                let mut rest = code.get(at..)?;
+                rule = seldom(rule, opcode, factor, &mut rest)?;
+                at = code.len() - rest.len();
+                continue;
+            }
+        };
+        let next = location.checked_add(distance.checked_mul(step)?)?;
+        if next > location {
+            rows.push(location, rule);
+        }
+        if next >= end {
+            return Some(());
+        }
+        location = next;
+    }
+    rows.push(location, rule);
+    Some(())
+}
+
+/// `rule` after `register` was saved `offset` bytes from the CFA.
+#[inline]
+fn saved_at(rule: Rule, register: u8, offset: i32) -> Option<Rule> {
+    match usize::from(register) {
+        FP => Some(rule.with_fp_at_cfa(i16::try_from(offset).ok()?)),
+        RETURN_ADDRESS if offset != RETURN_ADDRESS_AT_CFA => None,
+        SP => None,
+        _ => Some(rule),
+    }
+}
+
+/// `rule` after an instruction that is met less than once in a function.
+#[inline(never)]
+fn seldom(rule: Rule, opcode: u8, factor: i32, code: &mut &[u8]) -> Option<Rule> {
+    match opcode {
+        0x0c => rule.with_kind(kind_of(uleb(code)?)?).with_offset(uleb(code)?), // def_cfa
+        0x0d => Some(rule.with_kind(kind_of(uleb(code)?)?)),                    // def_cfa_register
+        0x0e => rule.with_offset(uleb(code)?),                                  // def_cfa_offset
+        0x2e => uleb(code).map(|_| rule), // GNU_args_size: of interest to landing pads only
+        0x80..0xc0 => {
+            // What does not fit a row of another kind must not fit one here.
+            let offset = i64::from(uleb(code)?) * i64::from(factor); // offset
+            let offset =
+                i32::try_from(offset).ok().filter(|offset| (-(1 << 28)..1 << 28).contains(offset))?;
+            saved_at(rule, opcode & 0x3f, offset)
+        }
+        _ => None,
+    }
+}
+
+fn kind_of(register: u32) -> Option<Kind> {
+    match register as usize {
+        SP => Some(Kind::Sp),
+        FP => Some(Kind::Fp),
+        _ => None,
+    }
+}
+
+/// An unsigned LEB128 number of at most three bytes.
+fn uleb(code: &mut &[u8]) -> Option<u32> {
+    let mut value = 0;
+    for shift in [0, 7, 14] {
+        let (&byte, rest) = code.split_first()?;
+        *code = rest;
+        value |= u32::from(byte & 0x7f) << shift;
+        if byte < LONG {
+            return Some(value);
+        }
+    }
+    None
+}

@@ -1,0 +1,244 @@
+//! Rows in address order, the index over them, and the distinct rules they use.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::functions::{Common, Function, Functions};
+use super::{GAP_ABSORBED, plain};
+use crate::pointer::Bases;
+use crate::program::Program;
+use crate::rule::Rule;
+use crate::table::{BLOCK_SHIFT, BUILD_ID_AT, GROUP_SHIFT, HEADER, MAGIC, VERSION};
+use crate::x86_64::ELF_MACHINE;
+
+/// Bytes of the section per row, at least roughly: room is made once.
+const BYTES_PER_ROW: usize = 5;
+
+/// The parts of a table as they grow. Addresses are counted from the base.
+pub(super) struct Rows {
+    /// Bits 0..=7 the start of a row in its block, 8..=23 its rule.
+    rows: Vec<u32>,
+    /// First row of each block.
+    blocks: Vec<u32>,
+    /// First address behind those blocks.
+    end: u64,
+    distinct: Distinct,
+    /// Bits of the last row's rule, [`NO_RULE`] before the first.
+    last: u64,
+}
+
+/// No rule has these bits.
+const NO_RULE: u64 = u64::MAX;
+
+/// How far rows had grown.
+#[derive(Clone, Copy)]
+struct Mark {
+    rows: usize,
+    blocks: usize,
+    last: u64,
+}
+
+impl Rows {
+    /// The rows of `functions`, whose addresses are counted from `base`.
+    pub(super) fn of(functions: &Functions<'_>, base: u64) -> Self {
+        let room = functions.section.bytes.len() / BYTES_PER_ROW;
+        let span = functions.end - base;
+        let mut rows = Self {
+            rows: Vec::with_capacity(room),
+            blocks: Vec::with_capacity((span >> BLOCK_SHIFT) as usize + 1),
+            end: 0,
+            distinct: Distinct::new(),
+            last: NO_RULE,
+        };
+        let mut end = base;
+        for function in functions.in_order() {
+            if end != base && function.start - end > GAP_ABSORBED {
+                rows.push(end - base, Rule::GAP);
+            }
+            if let Some(common) = functions.commons.get(function.common as usize) {
+                rows.function(functions, &function, common, base);
+            }
+            end = function.end;
+        }
+        rows.push(end - base, Rule::GAP);
+        rows
+    }
+
+    fn function(&mut self, functions: &Functions<'_>, function: &Function, common: &Common, base: u64) {
+        let bytes = functions.section.bytes;
+        let code = bytes.get(function.code.start as usize..function.code.end as usize);
+        if let (Some(initial), Some(code)) = (common.plain, code) {
+            let (start, end) = (function.start - base, function.end - base);
+            let mark = self.mark();
+            if plain::push_rows(self, &common.cie, initial, code, start, end).is_some() {
+                return;
+            }
+            self.back_to(mark);
+        }
+        self.any_function(functions, function, common, base);
+    }
+
+    fn any_function(&mut self, functions: &Functions<'_>, function: &Function, common: &Common, base: u64) {
+        let (section, start, end) = (functions.section, function.start, function.end);
+        let Some(initial) = common.initial else { return self.push(start - base, Rule::COMPLEX) };
+        let bases = Bases { section: section.address, data: None, function: Some(start) };
+        let program = Program { section: section.bytes, cie: &common.cie, bases, code: function.code };
+        let signal = common.cie.is_signal_frame();
+        let ran = program.rows(initial, start, end, |from, to, row| {
+            if from < to && from < end {
+                self.push(from - base, row.rule(section.bytes, signal));
+            }
+            to < end
+        });
+        if let Err(fault) = ran {
+            self.push(fault - base, Rule::COMPLEX);
+        }
+    }
+
+    /// Adds a row that starts at `address`, behind all rows so far.
+    #[inline]
+    pub(super) fn push(&mut self, address: u64, rule: Rule) {
+        if self.last == rule.bits() {
+            return;
+        }
+        self.last = rule.bits();
+        if address >= self.end {
+            self.reach(address);
+        }
+        let index = self.distinct.index(rule);
+        self.rows.push(u32::from(index) << 8 | u32::from(address as u8));
+    }
+
+    /// Begins blocks up to that of `address`.
+    #[cold]
+    fn reach(&mut self, address: u64) {
+        let blocks = (address >> BLOCK_SHIFT) as usize + 1;
+        self.blocks.resize(blocks, self.rows.len() as u32);
+        self.end = (blocks as u64) << BLOCK_SHIFT;
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { rows: self.rows.len(), blocks: self.blocks.len(), last: self.last }
+    }
+
+    /// Takes back everything pushed since.
+    fn back_to(&mut self, mark: Mark) {
+        self.rows.truncate(mark.rows);
+        self.blocks.truncate(mark.blocks);
+        self.end = (mark.blocks as u64) << BLOCK_SHIFT;
+        self.last = mark.last;
+    }
+
+    /// The bytes of the table, whose block 0 is at `base`, but for the checksum.
+    pub(super) fn write(&self, base: u64, functions: &Functions<'_>, build_id: &[u8]) -> Vec<u8> {
+        let groups = self.blocks.len().div_ceil(1 << GROUP_SHIFT);
+        let rules = &self.distinct.rules;
+        let parts = 8 * rules.len() + 4 * groups + 2 * self.blocks.len() + 3 * self.rows.len();
+        let length = (HEADER + parts).next_multiple_of(8);
+        let mut bytes = Vec::with_capacity(length);
+        bytes.resize(HEADER, 0);
+        bytes[..8].copy_from_slice(&MAGIC);
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(8, &VERSION.to_le_bytes());
+        put(12, &ELF_MACHINE.to_le_bytes());
+        put(14, &(HEADER as u16).to_le_bytes());
+        put(16, &(length as u64).to_le_bytes());
+        put(32, &base.to_le_bytes());
+        put(40, &(self.blocks.len() as u32).to_le_bytes());
+        put(44, &(self.rows.len() as u32).to_le_bytes());
+        put(48, &(rules.len() as u32).to_le_bytes());
+        put(52, &(functions.count() as u32).to_le_bytes());
+        put(56, &(functions.section.bytes.len() as u64).to_le_bytes());
+        put(64, &(build_id.len() as u32).to_le_bytes());
+        put(BUILD_ID_AT, build_id);
+        bytes.extend(rules.iter().flat_map(|rule| rule.bits().to_le_bytes()));
+        let firsts = self.blocks.iter().step_by(1 << GROUP_SHIFT);
+        bytes.extend(firsts.flat_map(|first| first.to_le_bytes()));
+        for group in self.blocks.chunks(1 << GROUP_SHIFT) {
+            // A group has 256 blocks of at most 256 rows, and its last block starts before row 65,281 of it.
+            bytes.extend(group.iter().flat_map(|first| ((first - group[0]) as u16).to_le_bytes()));
+        }
+        let at = bytes.len();
+        bytes.resize(at + 2 * self.rows.len(), 0);
+        for (place, row) in bytes[at..].as_chunks_mut().0.iter_mut().zip(&self.rows) {
+            *place = ((row >> 8) as u16).to_le_bytes();
+        }
+        bytes.extend(self.rows.iter().map(|&row| row as u8));
+        bytes.resize(length, 0);
+        bytes
+    }
+}
+
+/// The distinct rules, found again through a small open-addressed table.
+struct Distinct {
+    rules: Vec<Rule>,
+    slots: Vec<Slot>,
+}
+
+/// A place for a rule; at most half of all are taken.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Bits of the rule, [`NO_RULE`] when it is free.
+    rule: u64,
+    index: u16,
+}
+
+impl Slot {
+    const FREE: Slot = Slot { rule: NO_RULE, index: 0 };
+}
+
+impl Distinct {
+    fn new() -> Self {
+        // The complex rule comes first: it stands in for rules beyond what an index can count.
+        let mut distinct = Self { rules: Vec::new(), slots: vec![Slot::FREE; 1 << 10] };
+        distinct.index(Rule::COMPLEX);
+        distinct
+    }
+
+    #[inline]
+    fn index(&mut self, rule: Rule) -> u16 {
+        match self.slots.get(self.place(rule)) {
+            Some(slot) if slot.rule == rule.bits() => slot.index,
+            _ => self.search(rule),
+        }
+    }
+
+    #[inline(never)]
+    fn search(&mut self, rule: Rule) -> u16 {
+        let place = self.probe(rule);
+        let slot = self.slots[place];
+        if slot.rule != NO_RULE {
+            return slot.index;
+        }
+        let Ok(index) = u16::try_from(self.rules.len()) else { return 0 };
+        self.rules.push(rule);
+        self.slots[place] = Slot { rule: rule.bits(), index };
+        if self.rules.len() * 2 > self.slots.len() {
+            self.grow();
+        }
+        index
+    }
+
+    /// Where the rule is, or would be.
+    fn probe(&self, rule: Rule) -> usize {
+        let mut place = self.place(rule);
+        while ![NO_RULE, rule.bits()].contains(&self.slots[place].rule) {
+            place = (place + 1) & (self.slots.len() - 1);
+        }
+        place
+    }
+
+    #[inline]
+    fn place(&self, rule: Rule) -> usize {
+        let mixed = rule.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        mixed as usize & (self.slots.len() - 1)
+    }
+
+    fn grow(&mut self) {
+        self.slots = vec![Slot::FREE; self.slots.len() * 2];
+        for (index, &rule) in self.rules.iter().enumerate() {
+            let place = self.probe(rule);
+            self.slots[place] = Slot { rule: rule.bits(), index: index as u16 };
+        }
+    }
+}

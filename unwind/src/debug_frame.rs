@@ -1,0 +1,163 @@
+//! `.debug_frame` rewritten as `.eh_frame`, so that one reader serves both. Allocates: never in a handler.
+//!
+//! The two differ in how an FDE names its CIE, in the CIE's mark, and in the width of both in the 64-bit format (DWARF 5,
+//! section 6.4.1; Linux Standard Base, "Exception Frames"). Addresses here are absolute and take the load bias.
+
+use alloc::vec::Vec;
+
+use crate::cursor::Cursor;
+use crate::section::Section;
+
+/// Mark of a CIE, in the 32-bit and in the 64-bit format.
+const CIE_32: u64 = 0xffff_ffff;
+const CIE_64: u64 = u64::MAX;
+/// Addresses in an FDE: its start.
+const ADDRESS: usize = 8;
+
+/// A section that says what both say, as bytes and their address. Where both describe a function, `.eh_frame` counts.
+///
+/// `debug_frame` holds virtual addresses, which are `bias` below those of `eh_frame`. Entries that are malformed, or whose
+/// CIE does not come before them, are left out.
+pub fn merge(debug_frame: &[u8], bias: u64, eh_frame: Option<Section<'_>>) -> (Vec<u8>, u64) {
+    let mut bytes = rewrite(debug_frame, bias);
+    // In front, because of entries for the same function the last counts; the rest keeps its addresses that way.
+    let eh_frame = eh_frame.unwrap_or_default();
+    let address = eh_frame.address.wrapping_sub(bytes.len() as u64);
+    bytes.extend_from_slice(eh_frame.bytes);
+    (bytes, address)
+}
+
+fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
+    let mut rewritten = Vec::with_capacity(debug_frame.len());
+    // Offsets of CIEs, there and here; ascending.
+    let mut cies: Vec<(usize, usize)> = Vec::new();
+    let mut offset = 0;
+    while let Some((entry, end)) = Entry::at(debug_frame, offset) {
+        let here = rewritten.len();
+        let id = match entry.id {
+            None => {
+                cies.push((offset, here));
+                Some(0)
+            }
+            Some(cie) => {
+                let known = cies.binary_search_by_key(&cie, |&(there, _)| there as u64);
+                // The distance is counted from the field itself, behind the length.
+                known.ok().and_then(|place| u32::try_from(here + 4 - cies[place].1).ok())
+            }
+        };
+        let length = u32::try_from(entry.body.len() + 4).ok();
+        offset = end;
+        let (Some(id), Some(length)) = (id, length) else { continue };
+        let start = entry.id.and(entry.body.first_chunk::<ADDRESS>());
+        if entry.id.is_some() && start.is_none() {
+            continue;
+        }
+        rewritten.extend(length.to_le_bytes());
+        rewritten.extend(id.to_le_bytes());
+        rewritten.extend(
+            start.iter().flat_map(|start| u64::from_le_bytes(**start).wrapping_add(bias).to_le_bytes()),
+        );
+        rewritten.extend_from_slice(&entry.body[start.map_or(0, |_| ADDRESS)..]);
+    }
+    rewritten
+}
+
+struct Entry<'a> {
+    /// The offset of an FDE's CIE; none in a CIE.
+    id: Option<u64>,
+    /// Everything behind that.
+    body: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// The entry at `offset` and the offset behind it.
+    fn at(debug_frame: &'a [u8], offset: usize) -> Option<(Entry<'a>, usize)> {
+        let mut cursor = Cursor::at(debug_frame, offset);
+        let (length, is_64) = match cursor.u32()? {
+            0xffff_ffff => (usize::try_from(cursor.u64()?).ok()?, true),
+            length => (length as usize, false),
+        };
+        let end = cursor.position().checked_add(length).filter(|&end| end <= debug_frame.len())?;
+        let (id, mark) = if is_64 { (cursor.u64()?, CIE_64) } else { (u64::from(cursor.u32()?), CIE_32) };
+        let body = debug_frame.get(cursor.position()..end)?;
+        Some((Entry { id: (id != mark).then_some(id), body }, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::Table;
+    use crate::compile::compile;
+    use crate::fixture::{START, one};
+    use crate::rule::{Kind, Rule, SavedFp};
+
+    fn entry(is_64: bool, id: u64, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if is_64 {
+            bytes.extend(u32::MAX.to_le_bytes());
+            bytes.extend((body.len() as u64 + 8).to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        } else {
+            bytes.extend((body.len() as u32 + 4).to_le_bytes());
+            bytes.extend((id as u32).to_le_bytes());
+        }
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    /// A CIE and an FDE of the function at `start`, whose CFA is at sp + 16.
+    fn made(is_64: bool, start: u64) -> Vec<u8> {
+        // Version 4, no augmentation, 8-byte addresses, factors 1 and -8, return address in 16.
+        let cie = [4, 0, 8, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
+        let mut bytes = entry(is_64, u64::MAX, &cie);
+        let fde: Vec<u8> = [&start.to_le_bytes()[..], &0x40u64.to_le_bytes(), &[0x0e, 16]].concat();
+        bytes.extend(entry(is_64, 0, &fde));
+        bytes
+    }
+
+    fn rows(bytes: &[u8], address: u64, bias: u64) -> Vec<(u64, Rule)> {
+        let compiled = compile(Section { bytes, address }, bias, &[]).unwrap();
+        Table::from_bytes(&compiled).unwrap().rows().collect()
+    }
+
+    fn sp(offset: i32) -> Rule {
+        Rule::new(Kind::Sp, offset, 0, SavedFp::Same).unwrap()
+    }
+
+    #[test]
+    fn both_formats_say_the_same() {
+        for is_64 in [false, true] {
+            let expected = vec![(START, sp(16)), (START + 0x40, Rule::GAP)];
+            let (bytes, address) = merge(&made(is_64, START), 0, None);
+            assert_eq!(rows(&bytes, address, 0), expected);
+            let (bytes, address) = merge(&made(is_64, START), 0x7000_0000, None);
+            assert_eq!(rows(&bytes, address, 0x7000_0000), expected, "with a bias");
+        }
+    }
+
+    #[test]
+    fn eh_frame_counts_where_both_speak() {
+        let eh_frame = one(&[]);
+        let (bytes, address) = merge(&made(false, START), 0, Some(eh_frame.section()));
+        assert_eq!(rows(&bytes, address, 0), rows(&eh_frame.bytes, eh_frame.section().address, 0));
+        let (bytes, address) = merge(&made(false, START - 0x100), 0, Some(eh_frame.section()));
+        assert_eq!(rows(&bytes, address, 0)[..2], [(START - 0x100, sp(16)), (START - 0xc0, Rule::GAP)]);
+    }
+
+    #[test]
+    fn damage_is_left_out() {
+        let good = made(false, START);
+        for length in 0..good.len() {
+            let (bytes, address) = merge(&good[..length], 0, None);
+            assert!(compile(Section { bytes: &bytes, address }, 0, &[]).is_err(), "{length} bytes");
+        }
+        // The FDE of a CIE that is none.
+        let mut other = good.clone();
+        let id = 4 + 4 + 12 + 4;
+        other[id] = 1;
+        assert_eq!(merge(&other, 0, None).0.len(), 20);
+    }
+}

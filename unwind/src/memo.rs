@@ -1,0 +1,260 @@
+//! What a thread's previous walk found, and which words of memory it found it by.
+//!
+//! A step by a simple rule is a pure function of the frame it starts from, the loaded modules, and one or two words: the
+//! return address and, where the function saved it, the caller's frame pointer. So a walk that comes to a frame the
+//! previous one came to (same address, stack pointer and frame pointer) goes on as that one did for as long as those
+//! words are what they were. They are compared, with no lookup and, unlike in a walk, with no load waiting for the one
+//! before: this is what makes it fast. Nothing else is believed, so it does not matter what happened to the stack in
+//! between: a return, a `longjmp`, another coroutine, another thread.
+//!
+//! All other steps (over signal frames, by expressions, from stack to stack, by guessing, with all registers) are
+//! made anew in each walk. A new generation of the modules forgets everything.
+//!
+//! A memo takes 73 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
+//! with stacks of fifty frames touches four pages.
+
+use crate::exact::Tracked;
+use crate::frame::Frame;
+use crate::memory::Memory;
+use crate::x86_64::WORD;
+
+/// Most frames of one walk.
+const CAPACITY: usize = 1024;
+/// Places by stack pointer.
+const PLACES: usize = 512;
+
+/// A frame and how it was reached, as the next walk compares it.
+///
+/// In an entry of a simple step (and the words of no other are read from memory):
+/// - `slot` is not below the stack pointer of the frame before, so that slots grow along a run of simple steps;
+/// - `saved_slot` lies from there up to `slot`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Entry {
+    /// Where the frame's return address is: the word below its stack pointer. Complemented, which makes it greater than
+    /// any address, if the step was not simple.
+    slot: u64,
+    /// The frame: after a simple step the very word in `slot`.
+    frame: Frame,
+    /// Where the frame pointer was loaded from; `slot` if it is that of the frame before.
+    saved_slot: u64,
+    /// The word there.
+    saved: u64,
+}
+
+impl Entry {
+    const NOTHING: Entry = Entry { slot: u64::MAX, frame: Frame::from_bits(0), saved_slot: 0, saved: 0 };
+    /// In `saved_slot`, after a step that was not simple: `saved` is the frame pointer, or that is lost.
+    const FP_KNOWN: u64 = 0;
+    const FP_LOST: u64 = 1;
+
+    /// A simple step from a frame at `sp`. The words are the return address and the one in `saved_slot`.
+    ///
+    /// None if the places are not those of a simple step.
+    #[inline]
+    pub(crate) fn simple(sp: u64, slot: u64, address: u64, saved_slot: u64, saved: u64) -> Option<Self> {
+        let entry = Self { slot, frame: Frame::from_bits(address), saved_slot, saved };
+        (sp <= saved_slot && saved_slot <= slot && slot < 1 << 63).then_some(entry)
+    }
+
+    /// As [`simple`](Self::simple), unchecked.
+    ///
+    /// # Safety
+    /// The places are those of a simple step: the stack pointer before is not above `saved_slot`, nor that above `slot`,
+    /// which is less than 2^63.
+    #[inline]
+    pub(crate) unsafe fn simple_unchecked(slot: u64, address: u64, saved_slot: u64, saved: u64) -> Self {
+        Self { slot, frame: Frame::from_bits(address), saved_slot, saved }
+    }
+
+    /// A frame that was reached otherwise. It can be found if its stack pointer is an address of user space.
+    pub(crate) fn otherwise(frame: Frame, sp: u64, fp: Option<u64>) -> Self {
+        let slot = sp.wrapping_sub(WORD);
+        let slot = if slot < 1 << 63 { !slot } else { u64::MAX };
+        let saved_slot = if fp.is_some() { Self::FP_KNOWN } else { Self::FP_LOST };
+        Self { slot, frame, saved_slot, saved: fp.unwrap_or(0) }
+    }
+
+    /// The frame's stack pointer.
+    fn sp(&self) -> u64 {
+        let slot = if self.slot < 1 << 63 { self.slot } else { !self.slot };
+        slot.wrapping_add(WORD)
+    }
+}
+
+/// The memory of one thread's walks.
+#[repr(C)]
+pub struct Memo {
+    /// The previous walk's frames, leaf first, up to the end of the array. They begin at `start`.
+    frames: [Frame; CAPACITY],
+    entries: [Entry; CAPACITY],
+    start: usize,
+    generation: u32,
+    /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
+    registers: [Tracked; 2],
+    /// Where in `entries` a frame with this stack pointer may be.
+    places: [u16; PLACES],
+    /// The walk under way, leaf first.
+    noted: [Entry; CAPACITY],
+}
+
+impl Default for Memo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A frame that both walks came to.
+#[derive(Clone, Copy)]
+pub(crate) struct Met {
+    pub(crate) frame: Frame,
+    pub(crate) sp: u64,
+    pub(crate) fp: u64,
+}
+
+impl Memo {
+    /// Most frames of one walk.
+    pub const CAPACITY: usize = CAPACITY;
+
+    /// Without a previous walk. A zeroed memo that is told to [`forget`](Self::forget) is one too.
+    pub const fn new() -> Self {
+        Self {
+            frames: [Frame::from_bits(0); CAPACITY],
+            entries: [Entry::NOTHING; CAPACITY],
+            start: CAPACITY,
+            generation: 0,
+            registers: [Tracked::NOTHING; 2],
+            places: [0; PLACES],
+            noted: [Entry::NOTHING; CAPACITY],
+        }
+    }
+
+    /// Forgets the previous walk. Nothing of the arrays is touched.
+    pub fn forget(&mut self) {
+        self.start = CAPACITY;
+    }
+
+    /// The frames of the last walk, leaf first.
+    pub fn frames(&self) -> &[Frame] {
+        self.frames.get(self.start..).unwrap_or(&[])
+    }
+
+    /// Prepares for a walk of modules of this generation.
+    pub(crate) fn begin(&mut self, generation: u32) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.forget();
+        }
+    }
+
+    /// The registers of the frame that a walk with all of them has come to, and room for those of its caller.
+    pub(crate) fn registers(&mut self) -> &mut [Tracked; 2] {
+        &mut self.registers
+    }
+
+    /// Notes a frame as number `depth` of the walk under way.
+    #[inline]
+    pub(crate) fn note(&mut self, depth: usize, entry: Entry) {
+        if let Some(place) = self.noted.get_mut(depth) {
+            *place = entry;
+        }
+    }
+
+    /// Where the previous walk came to this frame, whose stack pointer is an address of user space.
+    #[inline]
+    pub(crate) fn find(&self, frame: Frame, sp: u64, fp: u64) -> Option<usize> {
+        let slot = sp.wrapping_sub(WORD);
+        let place = usize::from(self.places[index(sp)]) % CAPACITY;
+        let entry = &self.entries[place];
+        // 0 if it is the slot or its complement. One branch for everything: stacks are alike, so that a part often fits.
+        let other_slot = (entry.slot ^ slot).wrapping_add(1) >> 1;
+        if other_slot | (entry.frame.bits() ^ frame.bits()) != 0 {
+            return None;
+        }
+        (place >= self.start && self.fp_at(place) == Some(fp)).then_some(place)
+    }
+
+    /// Where the previous walk came to the frame noted as number `depth`, whose frame pointer is `fp`.
+    pub(crate) fn find_noted(&self, depth: usize, fp: u64) -> Option<usize> {
+        let entry = self.noted.get(depth)?;
+        if entry.slot == u64::MAX { None } else { self.find(entry.frame, entry.sp(), fp) }
+    }
+
+    /// The frame pointer of a frame of the previous walk.
+    fn fp_at(&self, place: usize) -> Option<u64> {
+        let entries = self.entries.get(self.start..=place)?;
+        let set = entries.iter().rev().find(|entry| entry.saved_slot != entry.slot)?;
+        (set.slot < 1 << 63 || set.saved_slot != Entry::FP_LOST).then_some(set.saved)
+    }
+
+    /// How far the previous walk's steps from `place` on hold, but for no more than `most` steps: the last frame that is
+    /// certain. Every word they read is compared.
+    #[inline]
+    pub(crate) fn follow<M: Memory>(&self, place: usize, most: usize, memory: &mut M) -> usize {
+        let end = CAPACITY.min(place.saturating_add(most).saturating_add(1));
+        let (Some(from), Some(behind)) = (self.entries.get(place), self.entries.get(place + 1..end)) else {
+            return place;
+        };
+        let until = memory.known_until(from.sp()).saturating_sub(WORD - 1);
+        let mut holds = |entry: &Entry| {
+            // SAFETY: `from` is in known memory, which reaches at least up to `slot` and its seven bytes, so the step is
+            // simple. The two words lie between the stack pointer of the frame before, to which the same applies, and
+            // there.
+            entry.slot < until
+                && unsafe {
+                    memory.load(entry.slot) == entry.frame.bits()
+                        && memory.load(entry.saved_slot) == entry.saved
+                }
+        };
+        // Two at a time: the loop's own instructions are a third of it.
+        let (pairs, _) = behind.as_chunks();
+        let pairs_hold = pairs.iter().position(|[first, second]| !(holds(first) && holds(second)));
+        let held = 2 * pairs_hold.unwrap_or(pairs.len());
+        let rest = behind.get(held..).unwrap_or(&[]);
+        place + held + rest.iter().position(|entry| !holds(entry)).unwrap_or(rest.len())
+    }
+
+    /// A frame of the previous walk, if its frame pointer is known.
+    pub(crate) fn at(&self, place: usize) -> Option<Met> {
+        let entry = self.entries.get(place)?;
+        Some(Met { frame: entry.frame, sp: entry.sp(), fp: self.fp_at(place)? })
+    }
+
+    /// Notes `count` frames of the previous walk, those from `place` on, from number `depth` on.
+    pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
+        let noted = self.noted.get_mut(depth..depth.saturating_add(count));
+        if let (Some(noted), Some(entries)) = (noted, self.entries.get(place..place.saturating_add(count))) {
+            noted.copy_from_slice(entries);
+        }
+    }
+
+    /// Makes the frame noted as number `depth` an exact one.
+    pub(crate) fn make_exact(&mut self, depth: usize, fp: Option<u64>) {
+        if let Some(entry) = self.noted.get_mut(depth) {
+            let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
+            *entry = Entry::otherwise(frame, entry.sp(), fp);
+        }
+    }
+
+    /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
+    pub(crate) fn end(&mut self, count: usize, place: usize) {
+        let Some(start) = place.checked_sub(count) else { return self.forget() };
+        let (Some(noted), Some(frames), Some(entries)) =
+            (self.noted.get(..count), self.frames.get_mut(start..place), self.entries.get_mut(start..place))
+        else {
+            return self.forget();
+        };
+        for (at, ((noted, frame), entry)) in noted.iter().zip(frames).zip(entries).enumerate() {
+            *frame = noted.frame;
+            *entry = *noted;
+            self.places[index(noted.sp())] = (start + at) as u16;
+        }
+        self.start = start;
+    }
+}
+
+/// Neighbouring frames get neighbouring places. Stack pointers between calls are multiples of 16.
+#[inline]
+fn index(sp: u64) -> usize {
+    (sp >> 4) as usize % PLACES
+}

@@ -1,0 +1,224 @@
+//! A walk that remembers the one before finds what a walk without a memory finds, whatever was changed between the two.
+//!
+//! The stacks are random words, most of them return addresses: no program makes them, and no step is ruled out.
+
+use std::boxed::Box;
+use std::vec::Vec;
+
+use crate::fixture::{EhFrame, Random};
+use crate::x86_64::{FP, SP};
+use crate::{End, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, Walk, walk};
+
+const TEXT: u64 = 0x20_0000;
+const FUNCTION: u64 = 0x100;
+const RBX: usize = 3;
+/// Two stacks, the second one above the first.
+const STACKS: [u64; 2] = [0x7000_0000, 0x7100_0000];
+const WORDS: u64 = 256;
+
+/// Stacks, and walks with changes between them on each.
+const WORLDS: usize = 60;
+const WALKS: usize = 200;
+
+/// What the functions do, as often as they stand here. `None` has no call frame information.
+const FUNCTIONS: [Option<&[u8]>; 20] = [
+    Some(&[0x0e, 16]),
+    Some(&[0x0e, 24]),
+    Some(&[0x0e, 32]),
+    Some(&[0x0e, 48]),
+    Some(&[0x0e, 16, 0x86, 2]),
+    Some(&[0x0e, 24, 0x86, 2]),
+    Some(&[0x0e, 40, 0x86, 3]),
+    Some(&[0x0e, 40, 0x86, 4]),
+    // rbx is saved: only the evaluation of all registers sees it.
+    Some(&[0x0e, 24, 0x83, 2]),
+    Some(&[0x0e, 32, 0x83, 3, 0x86, 2]),
+    // CFA = rbp + 16, with and without the saved rbp.
+    Some(&[0x0c, 6, 16, 0x86, 2]),
+    Some(&[0x0c, 6, 32]),
+    // CFA = *(rbp - 8)
+    Some(&[0x0f, 3, 0x76, 0x78, 0x06]),
+    // CFA = *(rsp + 8) + 8
+    Some(&[0x0f, 5, 0x77, 8, 0x06, 0x23, 8]),
+    // rbp at (rbp)
+    Some(&[0x0e, 32, 0x10, 6, 2, 0x76, 0]),
+    // CFA = rbx + 16
+    Some(&[0x0c, 3, 16]),
+    // rbp is lost.
+    Some(&[0x0e, 24, 0x07, 6]),
+    // The return address is the saved rbp too.
+    Some(&[0x0e, 24, 0x86, 1]),
+    // The outermost function.
+    Some(&[0x07, 16]),
+    None,
+];
+
+/// A module with these functions, the first so many of them last.
+fn cfi(last: usize) -> EhFrame {
+    let mut made = EhFrame::new();
+    let cie = made.usual_cie();
+    for (number, code) in FUNCTIONS.iter().cycle().skip(last).take(FUNCTIONS.len()).enumerate() {
+        if let Some(code) = code {
+            made.fde(cie, TEXT + FUNCTION * number as u64, FUNCTION, code);
+        }
+    }
+    made.terminate();
+    made
+}
+
+/// Stacks and the registers of a leaf on one of them.
+#[derive(Clone)]
+struct World {
+    stacks: [Vec<u64>; 2],
+    /// How many bytes of each are known to be readable, from the start on.
+    known: [u64; 2],
+    registers: Registers,
+}
+
+impl Memory for World {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        if (TEXT..TEXT + FUNCTION * FUNCTIONS.len() as u64).contains(&address) {
+            // Every address is behind a call of something.
+            return Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]));
+        }
+        self.stacks.iter().zip(STACKS).find_map(|(words, start)| {
+            let offset = usize::try_from(address.checked_sub(start)?).ok()?;
+            let bytes = [*words.get(offset / 8)?, words.get(offset / 8 + 1).copied().unwrap_or(0)];
+            let fits = offset + 8 <= 8 * words.len();
+            let both = u128::from(bytes[0]) | u128::from(bytes[1]) << 64;
+            fits.then_some((both >> (8 * (offset % 8))) as u64)
+        })
+    }
+
+    fn known_until(&mut self, address: u64) -> u64 {
+        let ends = STACKS.iter().zip(self.known).map(|(start, known)| (*start, start + known));
+        ends.into_iter()
+            .find(|(start, end)| (*start..*end).contains(&address))
+            .map_or(address, |(_, end)| end)
+    }
+
+    unsafe fn load(&mut self, address: u64) -> u64 {
+        let known = self.known_until(address);
+        assert!(address + 8 <= known, "{address:#x} is not known to be readable");
+        self.read(address).expect("what is known is readable")
+    }
+}
+
+impl World {
+    fn new(random: &mut Random) -> Self {
+        let mut world = Self {
+            stacks: [const { Vec::new() }; 2],
+            known: [8 * WORDS; 2],
+            registers: Registers::default(),
+        };
+        for stack in 0..2 {
+            world.stacks[stack] = (0..WORDS).map(|_| Self::word(random)).collect();
+        }
+        world.enter(random);
+        world
+    }
+
+    fn word(random: &mut Random) -> u64 {
+        match random.below(16) {
+            0 => random.below(4),
+            1 => random.next(),
+            2..5 => Self::place(random),
+            _ => Self::address(random),
+        }
+    }
+
+    fn address(random: &mut Random) -> u64 {
+        // Roots and gaps are rarer than they are among the functions.
+        let functions = FUNCTIONS.len() as u64 - if random.one_in(4) { 0 } else { 6 };
+        TEXT + FUNCTION * random.below(functions) + random.below(FUNCTION)
+    }
+
+    fn place(random: &mut Random) -> u64 {
+        STACKS[random.one_in(8) as usize] + 8 * random.below(WORDS) + u64::from(random.one_in(32))
+    }
+
+    fn enter(&mut self, random: &mut Random) {
+        self.registers.pc = Self::address(random);
+        self.registers.r[SP] = STACKS[random.one_in(6) as usize] + 8 * random.below(WORDS / 4);
+        self.registers.r[FP] = Self::place(random);
+        self.registers.r[RBX] = Self::place(random);
+    }
+
+    /// Something that may happen between two walks.
+    fn change(&mut self, random: &mut Random) {
+        match random.below(8) {
+            0 => {}
+            1 => self.enter(random),
+            2 => self.registers.pc = Self::address(random),
+            3 => self.registers.r[FP] = Self::place(random),
+            4 => {
+                let known = [0, 8 * WORDS - 4, 8 * random.below(WORDS), 8 * WORDS];
+                self.known[random.below(2) as usize] = known[random.below(4) as usize];
+            }
+            5 => self.registers.r[SP] = self.registers.r[SP].wrapping_sub(8).max(STACKS[0]),
+            _ => {
+                for _ in 0..random.below(4) {
+                    let stack = random.one_in(8) as usize;
+                    self.stacks[stack][random.below(WORDS) as usize] = Self::word(random);
+                }
+            }
+        }
+    }
+}
+
+/// A walk and its frames.
+fn take(
+    modules: &Modules<'_>,
+    cache: &RuleCache,
+    world: &mut World,
+    memo: &mut Memo,
+    most: usize,
+) -> (Walk, Vec<Frame>) {
+    let registers = world.registers;
+    let walk = walk(modules, cache, &registers, world, memo, most);
+    (walk, memo.frames().to_vec())
+}
+
+#[test]
+fn a_memory_changes_nothing() {
+    // One module that is replaced by another at the same address, and back.
+    let cfi = [cfi(0), cfi(3)];
+    let end = TEXT + FUNCTION * FUNCTIONS.len() as u64;
+    let module = |cfi: &'static EhFrame| {
+        [Module { start: TEXT, end, eh_frame: Some(cfi.section()), ..Module::default() }]
+    };
+    let lists = Vec::leak(Vec::from(cfi)).iter().map(module).collect::<Vec<_>>();
+    let mut generation = 0;
+    let mut random = Random(0x5e1f_317d);
+    let (cache, mut memo, mut fresh) =
+        (Box::new(RuleCache::new()), Box::new(Memo::new()), Box::new(Memo::new()));
+    let (mut unchanged, mut frames, mut roots) = (0, 0, 0);
+    for _ in 0..WORLDS {
+        let mut world = World::new(&mut random);
+        let mut before: Vec<Frame> = memo.frames().to_vec();
+        for step in 0..WALKS {
+            if random.one_in(64) {
+                generation += 1;
+                cache.clear();
+            }
+            let most = if random.one_in(16) { random.below(40) as usize } else { 300 };
+            let modules = Modules::new(&lists[generation as usize % 2], generation).unwrap();
+            let (walk, found) = take(&modules, &cache, &mut world, &mut memo, most);
+            fresh.forget();
+            let (wanted, expected) = take(&modules, &cache, &mut world, &mut fresh, most);
+            assert_eq!((walk.depth, walk.end), (wanted.depth, wanted.end), "step {step}");
+            assert_eq!(found, expected, "step {step}");
+            assert_eq!((wanted.unchanged, found.len()), (0, walk.depth));
+            let tail = |frames: &[Frame]| frames[frames.len() - walk.unchanged..].to_vec();
+            assert_eq!(tail(&found), tail(&before), "step {step}");
+            unchanged += walk.unchanged;
+            frames += walk.depth;
+            roots += usize::from(walk.end == End::Root);
+            before = found;
+            world.change(&mut random);
+        }
+    }
+    // It was of use, and the walks were walks.
+    assert!(unchanged > frames / 3, "{unchanged} of {frames} frames unchanged");
+    assert!(frames > 5 * WORLDS * WALKS && roots > WORLDS * WALKS / 50, "{frames} frames, {roots} roots");
+}

@@ -1,0 +1,93 @@
+//! The file of a table: its name and whom it must belong to. The same rule for those who write tables and for the
+//! programs that map them; `docs/table-file.md` gives the reasons.
+
+use crate::table::{BUILD_ID_MAX, VERSION};
+
+/// What comes behind the build-id in a name: the version, so that programs of different versions share a directory.
+const SUFFIX: &[u8] = b".v2.table";
+const _: () = assert!(SUFFIX[2] == b'0' + VERSION as u8);
+
+/// Longest name of a table's file.
+pub const FILE_NAME_MAX: usize = 2 * BUILD_ID_MAX + SUFFIX.len();
+
+const TYPE: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The name of the file that holds the table for `build_id`: its hexadecimal digits and `.v2.table`. `None` for a
+/// build-id that is empty or longer than [`BUILD_ID_MAX`].
+pub fn name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<&'b str> {
+    if build_id.is_empty() || build_id.len() > BUILD_ID_MAX {
+        return None;
+    }
+    let digits = build_id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let hexadecimal = digits.map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+    let mut length = 0;
+    for (place, byte) in buffer.iter_mut().zip(hexadecimal.chain(SUFFIX.iter().copied())) {
+        *place = byte;
+        length += 1;
+    }
+    core::str::from_utf8(buffer.get(..length)?).ok()
+}
+
+/// True if `name` is one that [`name`] gives.
+pub fn is_name(name: &[u8]) -> bool {
+    name.strip_suffix(SUFFIX).is_some_and(|digits| {
+        let hexadecimal = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        hexadecimal && digits.len() % 2 == 0 && (2..=2 * BUILD_ID_MAX).contains(&digits.len())
+    })
+}
+
+/// Whether `user` may believe a file of this owner and mode (`st_uid`, `st_mode`): a regular file that only the user
+/// or root can have written.
+pub fn is_trusted(owner: u32, mode: u32, user: u32) -> bool {
+    mode & TYPE == REGULAR && is_private(owner, mode, user)
+}
+
+/// Whether only `user` or root decides what is in a directory of this owner and mode.
+pub fn is_trusted_directory(owner: u32, mode: u32, user: u32) -> bool {
+    mode & TYPE == DIRECTORY && is_private(owner, mode, user)
+}
+
+fn is_private(owner: u32, mode: u32, user: u32) -> bool {
+    (owner == user || owner == 0) && mode & WRITABLE_BY_OTHERS == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let mut buffer = [0; FILE_NAME_MAX];
+        assert_eq!(name(&[0x01, 0xaf], &mut buffer), Some("01af.v2.table"));
+        assert_eq!(name(&[0xff; 48], &mut buffer).unwrap().len(), FILE_NAME_MAX);
+        assert!(is_name(&buffer));
+        assert_eq!(name(&[], &mut buffer), None);
+        assert_eq!(name(&[0; 49], &mut buffer), None);
+        assert!(is_name(b"01af.v2.table"));
+        for other in ["01af.v1.table", "01a.v2.table", ".v2.table", "01AF.v2.table", ".01af.v2.table", "01af"]
+        {
+            assert!(!is_name(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn whose_files_are_believed() {
+        for (owner, mode, expected) in [
+            (1000, 0o100_600, true),
+            (0, 0o100_644, true),
+            (1001, 0o100_600, false),
+            (1000, 0o100_660, false),
+            (1000, 0o100_602, false),
+            (1000, 0o040_700, false),
+            (1000, 0o120_777, false),
+        ] {
+            assert_eq!(is_trusted(owner, mode, 1000), expected, "{owner} {mode:o}");
+        }
+        assert!(is_trusted_directory(0, 0o040_755, 1000));
+        assert!(!is_trusted_directory(1000, 0o041_777, 1000));
+        assert!(!is_trusted_directory(1000, 0o100_600, 1000));
+    }
+}
