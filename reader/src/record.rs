@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -32,12 +32,13 @@ use crate::program::ProgramError;
 use crate::session::Session;
 use crate::snapshot::{self, Snapshots};
 use crate::source::Source;
+use crate::spawn::{self, Child};
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
 use crate::tables::builder::Builder;
 use crate::tables::cache::{self, Cache};
 use crate::watch::{self, Happening};
-use crate::{agent_file, clock, inject, list, liveness, open, program, spawn};
+use crate::{agent_file, clock, inject, list, liveness, open, program};
 
 /// Our own failure, as `env`, `timeout` and others tell it.
 pub const OWN_FAILURE: u8 = 125;
@@ -122,7 +123,8 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let mut environment = session.environment(options, &agent);
     let tables = table_cache(options.notices);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let mut child = match spawn::start(&program, &options.command, environment) {
+    let signals = watch::hold_signals(options.snapshot).context("cannot hold signals")?;
+    let mut child = match spawn::start(&program, &options.command, &environment, &signals.given, None) {
         Ok(child) => child,
         Err(error) => {
             output.abandon();
@@ -130,7 +132,7 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
-    let recorded = record_child(options, &session, tables, output, &mut child);
+    let recorded = record_child(options, &session, tables, output, signals, &mut child);
     session.bell().stop();
     session.remove();
     let ended = match recorded {
@@ -165,11 +167,10 @@ fn record_child(
     session: &Session,
     tables: Option<Cache>,
     output: Output,
+    signals: watch::Held,
     child: &mut Child,
 ) -> anyhow::Result<(Recording, bool)> {
     let deadline = options.deadline();
-    // After the start: the command has the signal mask that we were given.
-    let signals = watch::hold_signals(options.snapshot).context("cannot hold signals")?;
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let happenings = watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")?;
     let mut recording = Recording::begin(output.commit(child.id())?, tables, options, None)?;

@@ -33,11 +33,22 @@ const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, S
 /// What asks a flight recorder for a snapshot; `perf record --switch-output` has the same.
 pub const SNAPSHOT: Signal = Signal::SIGUSR2;
 
-/// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread.
-pub fn hold_signals(snapshots: bool) -> io::Result<SignalFd> {
+/// Signals that wait to be read.
+#[derive(Debug)]
+pub struct Held {
+    signals: SignalFd,
+    /// The mask before, for the command.
+    pub given: SigSet,
+}
+
+/// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread, and
+/// before the command starts: one that came in between would end us.
+pub fn hold_signals(snapshots: bool) -> io::Result<Held> {
     let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
+    let given = SigSet::thread_get_mask()?;
     set.thread_block()?;
-    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    Ok(Held { signals, given })
 }
 
 /// Signals end us again, as they would without [`hold_signals`].
@@ -48,7 +59,7 @@ pub fn release_signals() {
 
 /// Starts the watch; `program` is the pidfd of the program, when there is one.
 pub fn start(
-    signals: SignalFd,
+    Held { signals, .. }: Held,
     program: Option<OwnedFd>,
     bell: Arc<Bell>,
 ) -> io::Result<Receiver<Happening>> {

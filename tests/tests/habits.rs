@@ -56,6 +56,30 @@ fn one_interrupt_is_the_programs_two_are_the_recorders() {
 }
 
 #[test]
+fn a_signal_in_the_commands_first_moment_is_passed_on() {
+    // Many at once: the command is there long before its recorder gets on.
+    let recorders: Vec<_> = (0..12)
+        .map(|_| {
+            let scratch = Scratch::new();
+            let mut recorder = Command::new(selfwind());
+            recorder.args(["record", "-q", "-o"]).arg(scratch.join("first.data"));
+            recorder.args([
+                "--",
+                "/bin/sh",
+                "-c",
+                "trap 'exit 7' TERM; kill -TERM $PPID; i=0; while [ $i -lt 9000000 ]; do i=$((i+1)); done",
+            ]);
+            (recorder.spawn().expect("selfwind runs"), scratch)
+        })
+        .collect();
+    for (mut recorder, scratch) in recorders {
+        let status = recorder.wait().expect("our child");
+        assert_eq!(status.code(), Some(7), "{status}");
+        stats(&scratch.join("first.data")).assert_adds_up();
+    }
+}
+
+#[test]
 fn a_delay_leaves_out_the_beginning_and_accounts_for_it() {
     let scratch = Scratch::new();
     let spin = Target::c("spin").build();

@@ -13,7 +13,6 @@ mod window;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -33,9 +32,10 @@ use crate::notices::Notices;
 use crate::record::{RecordOptions, attach, shell_status, table_cache};
 use crate::screen::Screen;
 use crate::session::{self, Session};
+use crate::spawn::{self, Child};
 use crate::tables::cache;
 use crate::watch::{self, Happening};
-use crate::{agent_file, inject, liveness, program, spawn};
+use crate::{agent_file, inject, liveness, program};
 use feed::Feed;
 use view::{Next, View};
 
@@ -118,14 +118,15 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     let mut environment = session.environment(&options(args), &agent);
     let tables = table_cache(Notices::Quiet);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let mut child = match spawn::start_aside(&program, &args.command, environment, log) {
+    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    let mut child = match spawn::start(&program, &args.command, &environment, &signals.given, Some(&log)) {
         Ok(child) => child,
         Err(error) => {
             session.remove();
             return Err(error.into());
         }
     };
-    let shown = show_command(args, &session, &mut child);
+    let shown = show_command(args, &session, signals, &mut child);
     session.bell().stop();
     let ended = end(&mut child);
     session.remove();
@@ -134,9 +135,13 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
 }
 
 /// Gives the exit status of the command if it ended by itself.
-fn show_command(args: &TopArgs, session: &Session, child: &mut Child) -> anyhow::Result<Option<u8>> {
+fn show_command(
+    args: &TopArgs,
+    session: &Session,
+    signals: watch::Held,
+    child: &mut Child,
+) -> anyhow::Result<Option<u8>> {
     let bell = session.bell();
-    let signals = watch::hold_signals(false).context("cannot hold signals")?;
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let happenings = watch::start(signals, Some(pidfd), bell.clone()).context("cannot start a thread")?;
     let directory = session.directory().to_owned();
