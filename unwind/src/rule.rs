@@ -59,6 +59,8 @@ impl Rule {
     pub const GAP: Rule = Rule(Kind::Gap as u64);
     /// Outermost frame.
     pub const ROOT: Rule = Rule(Kind::Root as u64);
+    /// A function's first instruction: the return address is on top.
+    pub const ENTRY: Rule = Rule(Kind::Sp as u64 | 8 << 8);
     /// Evaluate all registers.
     pub const COMPLEX: Rule = Rule(Kind::Complex as u64);
 

@@ -20,7 +20,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rule::{Kind, Rule, SavedFp};
-use crate::x86_64::ADDRESS_BITS;
+use crate::x86_64::{self, ADDRESS_BITS};
 
 /// log2 of the number of sets.
 const SET_BITS: u32 = 13;
@@ -159,10 +159,15 @@ impl RuleCache {
         (entry & mask == wanted).then_some(entry)
     }
 
+    /// Has the processor fetch what is cached for `address`, without waiting for it.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: u64) {
+        x86_64::prefetch(self.set(address));
+    }
+
     #[inline]
     fn set(&self, address: u64) -> &Set {
-        let mixed = address ^ address >> SET_BITS;
-        &self.sets[(mixed >> NEAR_BITS) as usize % (1 << SET_BITS)]
+        &self.sets[(address >> NEAR_BITS) as usize % (1 << SET_BITS)]
     }
 }
 

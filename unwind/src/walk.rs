@@ -25,6 +25,9 @@ const SWITCHES: u8 = 16;
 /// Frames per walk that may be found without call frame information by scanning.
 const GUESSES: u8 = 32;
 
+/// Bytes of stack that are looked through for return addresses before the walk.
+const AHEAD: u64 = 512;
+
 /// What a walk found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
@@ -131,6 +134,9 @@ impl<M: Memory> Walker<'_, M> {
         }
         self.note(FoundBy::Cfi);
         let mut met = self.find();
+        if met.is_none() {
+            self.look_ahead();
+        }
         loop {
             if met.is_none() {
                 met = self.stride();
@@ -174,6 +180,22 @@ impl<M: Memory> Walker<'_, M> {
     /// Where the previous walk came to the frame noted last.
     fn find(&self) -> Option<usize> {
         self.memo.find_noted(self.depth - 1, self.at.fp?)
+    }
+
+    /// Has the rules fetched for what may be the next return addresses: in a chain of frames each would be waited for
+    /// alone. Nothing branches on a word, since it may have to be fetched too.
+    #[inline]
+    fn look_ahead(&mut self) {
+        let sp = self.at.sp;
+        self.cache.prefetch(self.at.pc);
+        if self.memory.known_until(sp).saturating_sub(sp) < AHEAD {
+            return;
+        }
+        for place in (sp..sp + AHEAD).step_by(WORD as usize) {
+            // SAFETY: the word lies in known memory.
+            let word = unsafe { self.memory.load(place) };
+            self.cache.prefetch(word);
+        }
     }
 
     /// Goes on over frames with simple rules that are in the cache, in known memory. Stops at a frame that the previous
@@ -303,6 +325,7 @@ impl<M: Memory> Walker<'_, M> {
         let pc = self.at.pc;
         !self.at.exact
             && pc.is_multiple_of(x86_64::FUNCTION_ALIGNMENT)
+            && module.rule_at(pc) == Ok(Rule::ENTRY)
             && matches!(cfi::find(module, pc), Ok(Some(fde)) if fde.start == pc)
             && matches!(cfi::find(module, pc.wrapping_sub(1)), Ok(None))
             && x86_64::call_before(pc, self.memory).is_none()
