@@ -1,9 +1,9 @@
 //! What profiling costs: CPU time (user and system, of the whole tree of processes, recorder included) of real programs,
 //! with a profiler as a ratio to without.
 //!
-//! Every round runs each method once, in an order that rotates; a ratio is made of two runs of the same round, and
-//! the table shows medians. "nothing again" is the noise: no difference below it means anything. The cost of one sample
-//! is the extra CPU time by the samples delivered. `--long`: all programs and rates, more rounds.
+//! A ratio is made of two runs, one right after the other, with the profiler and without, each first in every second
+//! round; the table shows medians. "nothing" is the noise: no difference below it means anything. The cost of one sample
+//! is the extra CPU time by the samples delivered. `--quick`: three programs, fewer rates and rounds.
 
 mod method;
 mod program;
@@ -56,14 +56,14 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn methods(long: bool) -> Vec<Method> {
-    let mut methods = vec![Method::Nothing, Method::Floor, Method::Selfwind(99), Method::Selfwind(997)];
-    if long {
+fn methods(quick: bool) -> Vec<Method> {
+    let mut methods = vec![Method::Nothing, Method::Selfwind(99), Method::Selfwind(997)];
+    if !quick {
         methods.push(Method::Selfwind(9973));
     }
     if is_installed("perf") {
         methods.push(Method::Perf(99, "fp"));
-        if long {
+        if !quick {
             methods.extend([Method::Perf(997, "fp"), Method::Perf(99, "dwarf"), Method::Perf(997, "dwarf")]);
         }
     } else {
@@ -72,7 +72,7 @@ fn methods(long: bool) -> Vec<Method> {
     match method::libprofiler() {
         Some(library) => {
             methods.push(Method::Gperftools(100, library.clone()));
-            if long {
+            if !quick {
                 methods.push(Method::Gperftools(1000, library));
             }
         }
@@ -83,59 +83,68 @@ fn methods(long: bool) -> Vec<Method> {
     methods
 }
 
+/// A run with a profiler, and one without right before or after it.
+#[derive(Clone, Copy)]
+struct Pair {
+    alone: Run,
+    with: Run,
+}
+
+impl Pair {
+    fn measure(program: &Program, method: &Method, directory: &Path, alone_first: bool) -> Self {
+        let before = alone_first.then(|| measure(program, &Method::Nothing, directory));
+        let with = measure(program, method, directory);
+        Self { alone: before.unwrap_or_else(|| measure(program, &Method::Nothing, directory)), with }
+    }
+
+    fn ratio(&self) -> f64 {
+        self.with.cpu / self.alone.cpu
+    }
+}
+
 /// The table of one program; gives the ratio of each method.
 fn table(program: &Program, methods: &[Method], rounds: usize, directory: &Path) -> Vec<f64> {
-    let mut runs = vec![Vec::new(); methods.len()];
+    let mut pairs = vec![Vec::new(); methods.len()];
     for round in 0..rounds {
         for place in 0..methods.len() {
             let index = (place + round) % methods.len();
-            runs[index].push(measure(program, &methods[index], directory));
+            pairs[index].push(Pair::measure(program, &methods[index], directory, round % 2 == 0));
         }
     }
-    println!(
-        "\n{} ({:.2} s of CPU time, {rounds} rounds)",
-        program.name,
-        median(runs[0].iter().map(|run| run.cpu).collect())
-    );
+    let used = median(pairs.iter().flatten().map(|pair| pair.alone.cpu).collect());
+    println!("\n{} ({used:.2} s of CPU time, {rounds} rounds)", program.name);
     println!(
         "{:16} {:>9} {:>9} {:>9} {:>9} {:>13}",
         "", "CPU ratio", "samples", "of asked", "us/sample", "bytes/sample"
     );
-    let mut ratios = Vec::new();
-    for (method, runs_of) in methods.iter().zip(&runs) {
-        let pairs = || runs_of.iter().zip(&runs[0]);
-        let ratio = median(pairs().map(|(run, alone)| run.cpu / alone.cpu).collect());
-        ratios.push(ratio);
-        let Some(frequency) = method.frequency() else {
-            println!("{:16} {ratio:9.4}", method.name());
-            continue;
-        };
-        let samples = median(runs_of.iter().map(|run| run.harvest.samples).collect());
-        let asked = median(
-            pairs().map(|(run, alone)| run.harvest.weight / (alone.cpu * f64::from(frequency))).collect(),
-        );
-        let cost = median(
-            pairs().map(|(run, alone)| 1e6 * (run.cpu - alone.cpu) / run.harvest.samples.max(1.0)).collect(),
-        );
-        let bytes =
-            median(runs_of.iter().map(|run| run.harvest.bytes / run.harvest.samples.max(1.0)).collect());
-        println!(
-            "{:16} {ratio:9.4} {samples:9.0} {:8.0}% {cost:9.1} {bytes:13.0}",
-            method.name(),
-            100.0 * asked
-        );
-    }
-    ratios
+    methods.iter().zip(&pairs).map(|(method, pairs)| row(method, pairs)).collect()
+}
+
+/// One line of the table; gives the ratio.
+fn row(method: &Method, pairs: &[Pair]) -> f64 {
+    let of = |value: &dyn Fn(&Pair) -> f64| median(pairs.iter().map(value).collect());
+    let ratio = of(&Pair::ratio);
+    let Some(frequency) = method.frequency() else {
+        println!("{:16} {ratio:9.4}", method.name());
+        return ratio;
+    };
+    let samples = of(&|pair| pair.with.harvest.samples);
+    let asked = of(&|pair| pair.with.harvest.weight / (pair.alone.cpu * f64::from(frequency)));
+    let cost = of(&|pair| 1e6 * (pair.with.cpu - pair.alone.cpu) / pair.with.harvest.samples.max(1.0));
+    let bytes = of(&|pair| pair.with.harvest.bytes / pair.with.harvest.samples.max(1.0));
+    let (name, asked) = (method.name(), 100.0 * asked);
+    println!("{name:16} {ratio:9.4} {samples:9.0} {asked:8.0}% {cost:9.1} {bytes:13.0}");
+    ratio
 }
 
 fn main() {
-    let long = std::env::args().any(|argument| argument == "--long");
-    let rounds = if long { 9 } else { 5 };
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let rounds = if quick { 5 } else { 9 };
     let scratch = Scratch::new();
     program::prepare(scratch.path());
-    let methods = methods(long);
+    let methods = methods(quick);
     let mut ratios = vec![Vec::new(); methods.len()];
-    for program in program::ALL.iter().filter(|program| long || program.short) {
+    for program in program::ALL.iter().filter(|program| !quick || program.quick) {
         if !program.is_there() {
             println!("{}: not installed", program.name);
             continue;

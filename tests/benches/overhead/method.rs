@@ -10,10 +10,8 @@ use selfwind_tests::recording::stats;
 /// One way.
 #[derive(Clone, Debug)]
 pub(crate) enum Method {
-    /// The program alone.
+    /// The program alone: how much equal runs differ.
     Nothing,
-    /// The same once more: how much equal runs differ.
-    Floor,
     /// `selfwind record` at a frequency.
     Selfwind(u32),
     /// `perf record` at a frequency, with frame pointers or copied stacks.
@@ -38,7 +36,6 @@ impl Method {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Nothing => "nothing".into(),
-            Self::Floor => "nothing again".into(),
             Self::Selfwind(hz) => format!("selfwind {hz}"),
             Self::Perf(hz, how) => format!("perf {how} {hz}"),
             Self::Gperftools(hz, _) => format!("gperftools {hz}"),
@@ -48,7 +45,7 @@ impl Method {
     /// Samples per second that are asked for.
     pub(crate) fn frequency(&self) -> Option<u32> {
         match self {
-            Self::Nothing | Self::Floor => None,
+            Self::Nothing => None,
             Self::Selfwind(hz) | Self::Perf(hz, _) | Self::Gperftools(hz, _) => Some(*hz),
         }
     }
@@ -57,7 +54,7 @@ impl Method {
     pub(crate) fn prefix(&self, file: &Path) -> String {
         let file = file.display();
         match self {
-            Self::Nothing | Self::Floor => String::new(),
+            Self::Nothing => String::new(),
             Self::Selfwind(hz) => format!("{} record -q -F {hz} -o {file} --", selfwind().display()),
             Self::Perf(hz, how) => format!("perf record -q -F {hz} --call-graph {how} -o {file} --"),
             Self::Gperftools(hz, library) => {
@@ -70,7 +67,7 @@ impl Method {
     pub(crate) fn harvest(&self, file: &Path, said: &str) -> Yield {
         let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len()) as f64;
         let (samples, weight) = match self {
-            Self::Nothing | Self::Floor => (0.0, 0.0),
+            Self::Nothing => (0.0, 0.0),
             Self::Selfwind(_) => {
                 let stats = stats(file);
                 (stats.number("samples") as f64, stats.number("weight") as f64)
