@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::activity::Active;
 use crate::config::Config;
 use crate::modules::Names;
 use crate::session::{Directory, Myself};
+use handler::activity::Active;
 
 /// What the agent needs after its start. Made once per process; a forked child makes its own.
 pub(crate) struct Agent {

@@ -4,22 +4,23 @@
 //! here, on a stack of the recorder's, with all signals blocked. Whatever that thread was doing, it may be in the middle
 //! of it (in `malloc`, in the loader), so nothing of the program is called: system calls and our own heap only.
 //!
-//! What a preloaded agent sees through the functions it stands in front of is not seen here: new threads, forks, execs,
-//! what the program does with the signal, and a system call filter installed later.
+//! What a preloaded agent sees through the functions it stands in front of is not seen here: forks, execs, libraries
+//! loaded later, what the program does with the signal, and a system call filter installed later. New threads are found
+//! by the ticks of those that are known.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
 use core::ffi::CStr;
 
 use handler::process::{self, Recording};
-use handler::slot;
+use handler::slot::{self, Slot};
 use shm_format::injection::{Call, Command};
 
 use crate::agent::{self, Agent};
 use crate::config::Config;
 use crate::journal::{self, ModuleNews};
 use crate::modules::{self, Stage};
-use crate::session::Directory;
+use crate::session::{Directory, Failure, Myself};
 use crate::{link_map, sources, threads};
 
 // The entry point of the library's file. Hidden: it is no name of the program's.
@@ -62,7 +63,7 @@ fn start(call: &'static Call) -> Result<(), alloc::vec::Vec<u8>> {
     );
     link_map::set_without_loader(call.debugger as *mut _);
     if let (Some(recording), Some(agent)) = (process::recording(), agent::get()) {
-        resume(recording, agent, config);
+        resume(recording, agent, config).map_err(Failure::text)?;
         tell_control(call);
         return Ok(());
     }
@@ -79,17 +80,40 @@ fn tell_control(call: &Call) {
 }
 
 /// Samples once more, or goes on with what has been loaded and started since.
-fn resume(recording: &Recording, agent: &'static Agent, config: Config) {
+fn resume(recording: &Recording, agent: &'static Agent, config: Config) -> Result<(), Failure> {
     modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     slot::taken().for_each(sources::stop_timer);
+    let same_rate = config.frequency == agent.config.frequency;
     let agent: &'static Agent = Box::leak(Box::new(Agent {
         names: agent.names.clone(),
         directory: Directory::clone(&agent.directory),
         config,
     }));
     agent::set(agent);
+    let (limit, period_ns) = agent.config.limit(recording.source);
+    recording.governor.set(limit, period_ns);
+    recording.newcomers.set_period(period_ns);
     process::set_stopped(false);
-    threads::register_existing(recording, None);
+    if same_rate {
+        threads::register_existing(recording, None);
+        return Ok(());
+    }
+    restart(recording, agent)
+}
+
+/// Begins a region of its own for samples that weigh something else. A thread may have been stopped while it writes into
+/// the one before, which stays mapped, with its slot.
+fn restart(before: &Recording, agent: &'static Agent) -> Result<(), Failure> {
+    let Some(last) = agent::myself() else { return Err(Failure::Proc) };
+    let myself: &'static Myself = Box::leak(Box::new(Myself::read(Some(last.boot_id()))?));
+    let recording = crate::process::open(agent, myself, None)?;
+    journal::tell_setting(before, Call::SETTING, b"");
+    agent.directory.remove_region(last);
+    agent::set_myself(myself);
+    slot::taken().for_each(Slot::abandon);
+    modules::tell_all(&mut ModuleNews(recording));
+    crate::process::begin(agent, recording, |recording| threads::register_existing(recording, None));
+    Ok(())
 }
 
 /// Samples no more. Slots and region stay: a thread may have been stopped in the middle of a sample.

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use core::ffi::CStr;
 
+use handler::governor::Governor;
 use handler::process::Source;
 use handler::slot::MAX_FRAMES;
 use shm_format::Mode;
@@ -15,6 +16,8 @@ use crate::sources::Events;
 /// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
 const DEFAULT_FREQUENCY: u64 = 99;
 const MAX_FREQUENCY: u64 = 100_000;
+/// Hundredths of a percent of the CPU time that handlers may take.
+const DEFAULT_OVERHEAD: u64 = 200;
 const DEFAULT_FRAMES: usize = 512;
 const MIN_POOL: usize = 64 * 1024;
 /// What a region starts with when a reader empties it all the time, and when it keeps history by itself.
@@ -38,6 +41,8 @@ pub(crate) struct Config {
     pub(crate) mode: Mode,
     /// SELFWIND_MAX_STACK.
     pub(crate) max_frames: usize,
+    /// SELFWIND_MAX_OVERHEAD, in hundredths of a percent.
+    pub(crate) max_overhead: u64,
     /// SELFWIND_POOL: bytes of chunks backed at the start.
     pub(crate) pool: usize,
     /// SELFWIND_TABLES: the directory of table files, by default the one in the user's cache; none for no tables.
@@ -63,6 +68,7 @@ impl Config {
             events: Events::default(),
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
+            max_overhead: DEFAULT_OVERHEAD,
             pool: 0,
             tables: None,
             session: 0,
@@ -130,6 +136,7 @@ impl Config {
             b"MAX_STACK" => {
                 self.max_frames = frames(value)?;
             }
+            b"MAX_OVERHEAD" => self.max_overhead = percent(value)?,
             b"POOL" => self.pool = pool(value)?,
             b"SESSION" => self.session = hexadecimal(value)?,
             // Names of the recorder's own, or of a later version.
@@ -151,6 +158,27 @@ impl Config {
     /// Nanoseconds that one unit of weight stands for: of CPU time or time off the processor; 0 for events.
     pub(crate) fn unit_ns(&self, source: Source) -> u64 {
         if source == Source::Perf { self.events.unit_ns() } else { self.period_ns() }
+    }
+
+    /// The limit of what samples from `source` may cost. Events that are no time have none.
+    pub(crate) fn governor(&self, source: Source) -> Governor {
+        let (limit, period_ns) = self.limit(source);
+        Governor::new(limit, period_ns)
+    }
+
+    /// The limit, in hundredths of a percent of CPU time, and the nanoseconds of it that a tick stands for.
+    pub(crate) fn limit(&self, source: Source) -> (u64, u64) {
+        match self.unit_ns(source) {
+            period_ns if source != Source::Perf || self.events.are_one_clock() => {
+                (self.max_overhead, period_ns)
+            }
+            _ => (Governor::NO_LIMIT, 1),
+        }
+    }
+
+    /// The period of timers for threads that nobody announces; 0 if they can have none.
+    pub(crate) fn newcomers_period(&self, source: Source) -> u64 {
+        if source == Source::Perf && !self.events.are_time() { 0 } else { self.unit_ns(source) }
     }
 
     /// Nanoseconds of CPU time between samples.
@@ -193,6 +221,18 @@ fn mode_of(value: &[u8]) -> Option<Mode> {
 
 fn frames(value: &[u8]) -> Option<usize> {
     number(value).map(|frames| frames as usize).filter(|frames| (1..=MAX_FRAMES).contains(frames))
+}
+
+/// Percent with at most two decimals, above 0 and up to 100, in hundredths.
+fn percent(value: &[u8]) -> Option<u64> {
+    let mut parts = value.splitn(2, |byte| *byte == b'.');
+    let whole = number(parts.next()?).filter(|whole| *whole <= 100)?;
+    let decimals = match parts.next() {
+        None => 0,
+        Some([tenths]) => 10 * number(&[*tenths])?,
+        Some(two) => number(two).filter(|_| two.len() == 2)?,
+    };
+    Some(whole * 100 + decimals).filter(|sum| (1..=Governor::NO_LIMIT).contains(sum))
 }
 
 fn pool(value: &[u8]) -> Option<usize> {

@@ -9,7 +9,6 @@
 
 extern crate alloc;
 
-mod activity;
 mod agent;
 mod attached;
 mod auxiliary;

@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use handler::answer;
 use handler::clock;
+use handler::newcomers::Newcomers;
 use handler::process::{self, Page, ProcessTime, Recording, Source};
 use handler::slot::{self, Slot};
 use shm_format::Bell;
 use shm_format::record::{self, DurableRecord};
 
-use crate::activity::{self, Active};
 use crate::agent::{self, Agent};
 use crate::interpose;
 use crate::journal::{self, ModuleNews};
@@ -28,6 +28,7 @@ use crate::signals;
 use crate::sources::{self, process_timer};
 use crate::symbols::Real;
 use crate::threads;
+use handler::activity::{self, Active};
 
 const PAGE: usize = size_of::<Page>();
 
@@ -62,6 +63,8 @@ pub(crate) fn open(
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
+        governor: agent.config.governor(choice.source),
+        newcomers: Newcomers::new(sources::signal(), agent.config.newcomers_period(choice.source)),
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
@@ -225,6 +228,7 @@ pub(crate) fn before_exec(
         answer::leave(recording, slot);
         // An event inside the exec would send its signal to the new image, removed at exec or not.
         slot.kernel_rings.close();
+        recording.region.control().leave_out(slot.take_put_off().into());
         if slot.cursor.close(&recording.region).wake {
             recording.ring();
         }
@@ -287,6 +291,7 @@ pub(crate) fn end() {
     if let Some(slot) = slot::noted() {
         answer::leave(recording, slot);
         sources::stop_thread(slot);
+        recording.region.control().leave_out(slot.take_put_off().into());
         let _ = slot.cursor.close(&recording.region);
     }
     journal::append(recording, &DurableRecord::Exit(record::Exit { ticks: clock::now(), status: None }));

@@ -11,9 +11,9 @@ use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
 use unwind::{Module, Section, debug_frame, table_file};
 
-use crate::activity::Active;
 use crate::kernel::{self, File};
 use crate::modules::{extend, extend_table};
+use handler::activity::Active;
 
 /// Largest file that is mapped to look for sections.
 const LARGEST_FILE: u64 = 4 << 30;

@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 use handler::clock;
 use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
-use crate::activity::Active;
 use crate::config::Config;
 use crate::kernel::{self, Errno, File};
+use handler::activity::Active;
 
 /// Address space for chunks; only the backed part costs memory.
 const CHUNK_SPACE: usize = 64 << 20;
@@ -183,6 +183,13 @@ impl Directory {
     /// The path of a file in the directory.
     fn file(&self, name: &[u8]) -> Option<CString> {
         CString::new([self.0.as_slice(), b"/", name].concat()).ok()
+    }
+
+    /// Removes the name of the region of `myself`; who has it mapped keeps it.
+    pub(crate) fn remove_region(&self, myself: &Myself) {
+        if let Some(path) = self.file(&myself.file_name("region")) {
+            kernel::unlink(&path);
+        }
     }
 
     /// Leaves a note why `myself` records nothing.

@@ -11,19 +11,20 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use handler::answer;
 use handler::clock;
+use handler::newcomers;
 use handler::process::{self, Recording};
 use handler::slot::{self, Slot};
 use handler::stack::Bounds;
 use handler::sys;
 use shm_format::record::{self, DurableRecord};
 
-use crate::activity::Active;
 use crate::agent;
 use crate::journal;
 use crate::kernel::{self, File};
 use crate::lock::{Lock, Masked};
 use crate::sources;
 use crate::symbols::Real;
+use handler::activity::Active;
 
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
 const NAME: usize = 16;
@@ -101,6 +102,7 @@ pub(crate) fn prepare(routine: usize, argument: usize) -> *mut Start {
     let _masked = Masked::new();
     ensure_key();
     let hidden = slot::noted().is_some_and(Slot::is_hidden);
+    newcomers::expect();
     Box::into_raw(Box::new(Start { routine, argument, hidden }))
 }
 
@@ -112,6 +114,7 @@ pub(crate) unsafe fn cancel(start: *mut Start) {
     let _masked = Masked::new();
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(start) });
+    newcomers::settle();
 }
 
 /// First act of a new thread.
@@ -122,6 +125,7 @@ unsafe extern "C" fn begin(start: *mut Start) -> Begun {
     if let (Some(_active), Some(recording)) = (Active::enter(), process::recording()) {
         register(recording, own_stack(), hidden);
     }
+    newcomers::settle();
     Begun { routine, argument }
 }
 
@@ -171,9 +175,10 @@ fn claim(tid: u32) -> Option<&'static Slot> {
     }
     let _held = LOCK.hold();
     slot::claim(tid, sequence).or_else(|| {
-        let block = kernel::map_private(slot::next_block_bytes()?)?;
-        // SAFETY: a zeroed mapping of the asked size, never unmapped; the lock is held.
-        unsafe { slot::add_block(block.as_ptr()) };
+        let bytes = slot::next_block_bytes()?;
+        let block = kernel::map_private(bytes)?;
+        // SAFETY: a zeroed mapping of the asked size, never unmapped.
+        unsafe { slot::add_block(block.as_ptr(), bytes) };
         slot::claim(tid, sequence)
     })
 }
@@ -252,6 +257,7 @@ fn retire(recording: &Recording, slot: &Slot) {
         answer::leave(recording, slot);
         sources::stop_thread(slot);
     }
+    recording.region.control().leave_out(slot.take_put_off().into());
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
     }
@@ -276,7 +282,9 @@ pub(crate) fn look_after_strangers(recording: &Recording) {
         }
         let arguments = [sys::process_id() as usize, slot.tid() as usize, 0, 0, 0, 0];
         // SAFETY: signal 0 only asks whether the thread is there.
-        if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH)) {
+        if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH))
+            && slot.end_adoption()
+        {
             retire(recording, slot);
         }
     }
@@ -305,6 +313,9 @@ pub(crate) fn register_existing(recording: &Recording, own: Option<u32>) {
 /// Gives another thread a slot and a timer, unless it has them.
 fn register_other(recording: &Recording, tid: u32) {
     if let Some(slot) = slot::taken().find(|slot| slot.tid() == tid) {
+        if slot.take_adopted() {
+            announce(recording, slot);
+        }
         if slot.timer() == Slot::NO_TIMER {
             start(recording, slot);
         }
@@ -322,6 +333,7 @@ fn register_other(recording: &Recording, tid: u32) {
 /// In a forked child: the calling thread is the only one left.
 pub(crate) fn restart_after_fork(recording: &Recording) {
     COUNT.store(0, Ordering::Relaxed);
+    newcomers::forget_expected();
     let own = slot::noted();
     for slot in slot::taken().filter(|slot| !own.is_some_and(|own| core::ptr::eq(*slot, own))) {
         slot.release();

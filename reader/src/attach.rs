@@ -86,9 +86,13 @@ impl Attached {
             exe: String::new(),
             control: None,
             sampling: true,
+            period_ns: 0,
         };
         attached.durable(&mut |record| match record {
-            DurableRecord::Process(process) => peek.exe = String::from_utf8_lossy(process.exe).into_owned(),
+            DurableRecord::Process(process) => {
+                peek.exe = String::from_utf8_lossy(process.exe).into_owned();
+                peek.period_ns = process.period_ns;
+            }
             DurableRecord::Setting(setting) if setting.key == Call::SETTING => {
                 let value = std::str::from_utf8(setting.value).ok();
                 let control = value.and_then(|value| u64::from_str_radix(value, 16).ok());
@@ -194,6 +198,8 @@ pub struct Peek {
     pub control: Option<u64>,
     /// False after such a recorder has ended the sampling.
     pub sampling: bool,
+    /// CPU time between samples; 0 if they do not come by time.
+    pub period_ns: u64,
 }
 
 fn open_region(path: &Path) -> Result<File, AttachError> {

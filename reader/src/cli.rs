@@ -15,6 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::inject::command::{self, AttachArgs};
 use crate::notices::{Notices, warn};
 use crate::output::{self, Format, Grouping};
+use crate::rate::{self, Overhead};
 use crate::record::{OWN_FAILURE, RecordOptions};
 use crate::report;
 use crate::screen::Screen;
@@ -99,7 +100,7 @@ enum Command {
 struct RecordArgs {
     /// Samples per second of CPU time of each thread
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
-          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+          value_parser = rate::frequency)]
     freq: u32,
     /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked)
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto")]
@@ -129,6 +130,9 @@ struct RecordArgs {
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
+    /// Part of the CPU time that sampling may take, in percent; above it fewer samples are taken, and the summary says so
+    #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
+    max_overhead: Overhead,
     /// Say nothing but errors
     #[arg(short, long, env = "SELFWIND_QUIET", value_parser = FalseyValueParser::new())]
     quiet: bool,
@@ -343,6 +347,7 @@ impl From<RecordArgs> for RecordOptions {
             pid: args.pid,
             snapshot: args.snapshot,
             max_stack: args.max_stack,
+            max_overhead: args.max_overhead,
             notices: Notices::new(args.quiet, args.verbose),
             command: args.command,
         }
@@ -414,7 +419,9 @@ mod tests {
     #[test]
     fn wrong_values_are_named() {
         for (arguments, part) in [
-            (&["-F", "0", "ls"][..], "0"),
+            (&["-F", "0", "ls"][..], "-F 1"),
+            (&["-F", "200000", "ls"], "the most is 100000"),
+            (&["--max-overhead", "0", "ls"], "0.01 to 100"),
             (&["-e", "perf:nonsense", "ls"], "no event `nonsense`"),
             (&["-e", "nonsense", "ls"], "auto, cpu, itimer"),
             (&["-d", "-1", "ls"], "-1"),

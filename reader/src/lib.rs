@@ -34,6 +34,7 @@ pub mod profile;
 pub mod profile_file;
 pub mod program;
 pub mod progress;
+pub mod rate;
 pub mod record;
 pub mod report;
 pub mod request;

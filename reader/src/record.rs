@@ -24,11 +24,14 @@ use crate::delay::Delay;
 use crate::destination::{Destination, with_suffix};
 use crate::follow::{Flow, Listener, Reason, follow};
 use crate::generated_code::GeneratedCodeKeeper;
+use crate::inject::Sampling;
+use crate::inject::renewal::Renewal;
 use crate::kernel_symbols::KernelSymbols;
 use crate::notices::{Notices, warn};
 use crate::output::{Format, Grouping};
 use crate::profile_file::{End, Event, ProfileWriter, SessionInfo};
 use crate::program::ProgramError;
+use crate::rate::Overhead;
 use crate::session::Session;
 use crate::snapshot::{self, Snapshots};
 use crate::source::Source;
@@ -58,7 +61,7 @@ const NOTES_LIMIT: usize = 20;
 const COMMAND_LIMIT: usize = 4096;
 
 /// What to record and how.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RecordOptions {
     /// Samples per second of CPU time.
     pub frequency: u32,
@@ -80,6 +83,8 @@ pub struct RecordOptions {
     pub snapshot: bool,
     /// Frames kept of a stack.
     pub max_stack: u32,
+    /// What sampling may cost.
+    pub max_overhead: Overhead,
     /// How much to say.
     pub notices: Notices,
     /// The program and its arguments.
@@ -87,6 +92,12 @@ pub struct RecordOptions {
 }
 
 impl RecordOptions {
+    /// For an agent that is put into a running process.
+    fn settings(&self) -> inject::Settings {
+        let Self { frequency, max_stack, max_overhead, .. } = *self;
+        inject::Settings { frequency, max_stack, max_overhead }
+    }
+
     /// When to stop, if the recording begins now.
     fn deadline(&self) -> Option<Instant> {
         Some(Instant::now() + self.delay.unwrap_or_default() + self.duration?)
@@ -262,7 +273,8 @@ fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
         return snapshot::of_process(options, pid);
     }
     // First, because it may make the directory that is looked through next.
-    let attached = liveness::start_time(pid).is_some() && attach(options, pid)?;
+    let sampling = if liveness::start_time(pid).is_some() { Some(attach(options, pid)?) } else { None };
+    let options = &as_sampled(options, pid, sampling);
     let directories = crate::session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices);
     collector.find_process(pid)?;
@@ -279,9 +291,17 @@ fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
             .notices
             .say(format_args!("recording process {pid}; Ctrl-C ends the recording, not the process"));
     }
-    follow(&mut collector, &bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
+    let by_us = sampling == Some(Sampling::Begun);
+    let renewable = by_us || matches!(sampling, Some(Sampling::Found { attached: true, .. }));
+    let followed = if renewable {
+        let mut listener = Renewal::new(&mut recording, pid, options.settings(), options.notices);
+        follow(&mut collector, &bell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
+    } else {
+        follow(&mut collector, &bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
+    };
+    followed
         .and_then(|_| {
-            if attached && let Err(error) = inject::detach(pid) {
+            if by_us && let Err(error) = inject::detach(pid) {
                 options.notices.detail(format_args!("not detached: {error}"));
             }
             collector.finish(&mut recording)
@@ -300,13 +320,30 @@ pub(crate) fn table_cache(notices: Notices) -> Option<Cache> {
 }
 
 /// Has the process sampled if it is not; says whether that was needed.
-pub(crate) fn attach(options: &RecordOptions, pid: u32) -> anyhow::Result<bool> {
-    let settings = inject::Settings { frequency: options.frequency, max_stack: options.max_stack };
-    let attached = inject::ensure(pid, settings)?;
-    if attached {
+pub(crate) fn attach(options: &RecordOptions, pid: u32) -> anyhow::Result<Sampling> {
+    let sampling = inject::ensure(pid, options.settings())?;
+    if sampling == Sampling::Begun {
         options.notices.detail(format_args!("process {pid}: the agent has been put into it"));
     }
-    Ok(attached)
+    Ok(sampling)
+}
+
+/// The options with the rate at which the process is really sampled.
+pub(crate) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
+    let mut options = options.clone();
+    if let Some(Sampling::Found { frequency, attached }) = sampling
+        && frequency != options.frequency
+    {
+        let rate = if frequency == 0 { "by events".into() } else { format!("{frequency} times a second") };
+        let change = if attached {
+            format!("; `selfwind attach -F {} -p {pid}` changes that", options.frequency)
+        } else {
+            String::new()
+        };
+        options.notices.say(format_args!("process {pid} is sampled already, {rate}{change}"));
+        options.frequency = frequency;
+    }
+    options
 }
 
 /// The exit status as a shell tells it.
@@ -503,6 +540,9 @@ impl Recording {
             );
         }
         notices.say(format_args!("{} -> {next}", stats.summary()));
+        if let Some(text) = stats.lowered() {
+            notices.say(text);
+        }
         if stats.samples == 0 && stats.detail.images == 0 {
             notices.say("no process came up with the agent (is SELFWIND_ENABLE=0 set?); `selfwind record -v` tells more");
         } else if stats.samples == 0 && stats.detail.frequency == 0 {

@@ -97,6 +97,7 @@ impl Session {
             ("SELFWIND_FREQ".into(), options.frequency.to_string().into()),
             ("SELFWIND_EVENT".into(), options.source.name().into()),
             ("SELFWIND_MAX_STACK".into(), options.max_stack.to_string().into()),
+            ("SELFWIND_MAX_OVERHEAD".into(), options.max_overhead.to_string().into()),
             ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
         ];
         if let Some(events) = options.source.events(options.frequency) {

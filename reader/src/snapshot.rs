@@ -10,8 +10,9 @@ use anyhow::Context;
 
 use crate::collector::{Collector, Scope};
 use crate::destination::with_suffix;
+use crate::inject;
 use crate::notices::warn;
-use crate::record::{Output, RecordOptions, Recording};
+use crate::record::{Output, RecordOptions, Recording, as_sampled};
 use crate::session::Session;
 
 /// Writes what the ring of a process holds now.
@@ -22,6 +23,7 @@ pub(crate) fn of_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8
     let directories = crate::session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices).looking();
     let since = collector.find_process(pid)?;
+    let options = &as_sampled(options, pid, inject::found(pid));
     let output = Output::prepare(options.output.as_deref())?;
     write(collector, output, options, pid, since)?;
     Ok(0)

@@ -38,6 +38,8 @@ struct KnownThread {
     name: String,
     /// Has had a sample since its name was last looked at.
     active: bool,
+    /// There is a Thread event of it.
+    told: bool,
 }
 
 impl Translator {
@@ -93,7 +95,7 @@ impl Translator {
             }
             DurableRecord::Thread(thread) => {
                 let (tid, seq, name) = (thread.tid, thread.seq, text(thread.name));
-                self.threads.insert(seq, KnownThread { tid, name: name.clone(), active: false });
+                self.threads.insert(seq, KnownThread { tid, name: name.clone(), active: false, told: true });
                 Event::Thread(ThreadInfo { process, tid, seq, name, start_ns: ns(thread.ticks) })
             }
             DurableRecord::ThreadName(thread) => {
@@ -171,7 +173,12 @@ impl Translator {
             .filter_map(|(&seq, thread)| std::mem::take(&mut thread.active).then_some((seq, thread.tid)))
             .collect();
         for (seq, tid) in active {
-            if let Some(name) = name_of(tid) {
+            let Some(name) = name_of(tid) else { continue };
+            let known = self.threads.get_mut(&seq).filter(|thread| !thread.told);
+            if let Some(known) = known {
+                (known.name, known.told) = (name.clone(), true);
+                out.push(Event::Thread(ThreadInfo { process: self.id, tid, seq, name, start_ns: ns }));
+            } else {
                 out.extend(self.rename(tid, seq, name, ns));
             }
         }
@@ -179,9 +186,9 @@ impl Translator {
 
     /// A sample, with the thread it was taken on and its frames from the root.
     pub fn stack(&mut self, tid: u32, thread_seq: u32, ns: u64, head: StackHead, frames: &[u64]) -> Sample {
-        if let Some(thread) = self.threads.get_mut(&thread_seq) {
-            thread.active = true;
-        }
+        // One that nobody has announced has its name from the kernel.
+        let unknown = || KnownThread { tid, name: String::new(), active: true, told: false };
+        self.threads.entry(thread_seq).or_insert_with(unknown).active = true;
         Sample {
             process: self.id,
             tid,

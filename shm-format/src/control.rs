@@ -55,12 +55,21 @@ pub enum Skip {
     DisabledThread = 3,
     /// What asked for it has been answered already: the thread has not run since.
     Answered = 4,
+    /// Handlers had taken the share of the CPU time that they may have. What the tick stands for is not in this cause's
+    /// weight but in that of the thread's next sample.
+    OverLimit = 5,
 }
 
 impl Skip {
     /// Every cause, in the order of its number.
-    pub const ALL: [Self; 5] =
-        [Self::Nested, Self::ForeignProcess, Self::Stopped, Self::DisabledThread, Self::Answered];
+    pub const ALL: [Self; 6] = [
+        Self::Nested,
+        Self::ForeignProcess,
+        Self::Stopped,
+        Self::DisabledThread,
+        Self::Answered,
+        Self::OverLimit,
+    ];
 
     /// Name in reports.
     #[must_use]
@@ -71,6 +80,7 @@ impl Skip {
             Self::Stopped => "stopped",
             Self::DisabledThread => "disabled_thread",
             Self::Answered => "answered",
+            Self::OverLimit => "max_overhead",
         }
     }
 }
@@ -129,6 +139,13 @@ impl ControlPage {
     #[inline]
     pub fn skip(&self, cause: Skip, weight: u64) {
         self.skipped.add(cause as usize, weight);
+    }
+
+    /// A thread ends that had left that much weight to its next sample.
+    pub fn leave_out(&self, weight: u64) {
+        if let Some(tally) = self.skipped.causes.get(Skip::OverLimit as usize) {
+            tally.weight.fetch_add(weight, Ordering::Relaxed);
+        }
     }
 
     /// A handler took that many ticks of the trace clock.

@@ -1,4 +1,5 @@
-/* A thread made by clone without the C library: it shares the creator's thread pointer and no wrapper saw it begin. */
+/* A thread made by clone without the C library, which no wrapper saw begin. It shares the creator's thread pointer, or
+ * with `own` has one to memory of its own, in which nobody else may write. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <sched.h>
@@ -18,23 +19,28 @@ static volatile int tid_word;
 static int body(void *p)
 {
 	(void)p;
-	raw_clone_work(200);
+	raw_clone_work(600);
 	result = 41;
 	return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	size_t size = 256 * 1024;
+	(void)argv;
+	size_t size = 256 * 1024, own = 64 * 1024;
 	char *stack = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *local = mmap(0, own, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	tid_word = 1;
 	int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
-		    CLONE_CHILD_CLEARTID;
-	if (clone(body, stack + size, flags, 0, 0, 0, (void *)&tid_word) < 0)
+		    CLONE_CHILD_CLEARTID | (argc > 1 ? CLONE_SETTLS : 0);
+	if (clone(body, stack + size, flags, 0, 0, local + own / 2, (void *)&tid_word) < 0)
 		return 1;
-	creator_work(200);
+	creator_work(600);
 	while (tid_word)
 		syscall(SYS_futex, &tid_word, FUTEX_WAIT, 1, 0, 0, 0);
-	printf("result %d\n", result);
+	int written = 0;
+	for (size_t i = 0; i < own; i++)
+		written += local[i] != 0;
+	printf("result %d, %d bytes written\n", result, written);
 	return 35;
 }

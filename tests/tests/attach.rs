@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use selfwind_tests::binary::selfwind;
-use selfwind_tests::outcome::{Outcome, run_within};
+use selfwind_tests::outcome::{Outcome, run, run_within};
 use selfwind_tests::recording::{folded, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
@@ -185,6 +185,51 @@ fn a_recording_of_a_process_without_the_agent() {
         assert!(idle.status == 1 && idle.stderr.contains("not attached"), "{idle:?}");
         assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "{mode}");
     }
+}
+
+#[test]
+fn what_comes_after_the_attach_is_recorded_too() {
+    let attacher = Attacher::new();
+    for (target, plugin) in [
+        (Target::c("attach_later").with("dl", &["-ldl"]), Target::c("plugin").shared("attach-plugin.so")),
+        (Target::c("attach_later").musl(), Target::c("plugin").musl().shared("attach-plugin-musl.so")),
+    ] {
+        let (program, plugin) = (target.build(), plugin.build());
+        for (mode, function) in
+            [("thread", "later_work"), ("clone", "later_work"), ("library", "plugin_work")]
+        {
+            let guest = Guest::start(&program, &[mode, plugin.to_str().expect("UTF-8")]);
+            let file = attacher.scratch.join("later.data");
+            let path = file.to_str().expect("UTF-8");
+            // To its end, however long a busy machine takes for it.
+            let mut record = attacher.command(&["record", "-q", "-F", "499", "-o", path, "-p", &guest.pid()]);
+            let outcome = run(&mut record);
+            assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+            assert_eq!(guest.end(), (Some(0), "ok\n".to_string()), "{mode} {}", program.display());
+            stats(&file).assert_adds_up();
+            let folded = folded(&file);
+            assert!(folded.inclusive(function) > 0, "{} {mode}: {folded:?}", program.display());
+        }
+    }
+}
+
+#[test]
+fn the_rate_is_the_one_that_the_process_has() {
+    let attacher = Attacher::new();
+    let guest = Guest::start(&Target::c("attach").with("lm", &["-lm"]).build(), &["heap", "6000"]);
+    let file = attacher.scratch.join("rate.data");
+    let path = file.to_str().expect("UTF-8");
+    for (attached, said) in [("997", true), ("499", true), ("99", false)] {
+        let outcome = attacher.run(&["attach", "-F", attached, "-p", &guest.pid()]);
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+        let outcome = attacher.run(&["record", "-d", "0.3", "-o", path, "-p", &guest.pid()]);
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+        let stats = stats(&file);
+        assert_eq!(stats.detail(&["frequency"]).to_string(), attached);
+        assert_eq!(outcome.stderr.contains("is sampled already"), said, "{}", outcome.stderr);
+        stats.assert_adds_up();
+    }
+    assert_eq!(guest.end(), (Some(0), "ok\n".to_string()));
 }
 
 #[test]

@@ -258,7 +258,10 @@ fn odd_frames() {
 #[test]
 fn raw_clone() {
     for target in both("raw_clone") {
-        hazard(&target, &[], &["creator_work"]);
+        for arguments in [&[][..], &["own"]] {
+            // Found by the ticks of the one that made it.
+            hazard(&target, arguments, &["creator_work", "raw_clone_work"]);
+        }
     }
 }
 
@@ -382,6 +385,8 @@ fn bad_settings_never_break_the_program() {
         ("SELFWIND_MODE", "sideways"),
         ("SELFWIND_MAX_STACK", "0"),
         ("SELFWIND_MAX_STACK", "1000000000"),
+        ("SELFWIND_MAX_OVERHEAD", "0"),
+        ("SELFWIND_MAX_OVERHEAD", "1.234"),
         ("SELFWIND_POOL", "1"),
         ("SELFWIND_POOL", "18446744073709551615"),
         ("SELFWIND_SESSION", "xyz"),

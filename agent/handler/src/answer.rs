@@ -101,7 +101,7 @@ fn copy(recording: &Recording, slot: &Slot, ring: &KernelRing, piece: &KernelAns
 }
 
 /// Consumes what `request` asks for without an answer: it is counted as lost or skipped.
-fn discard(rings: &KernelRings, request: &Request) {
+pub(crate) fn discard(rings: &KernelRings, request: &Request) {
     for (ring, head) in rings.all().iter().zip(request.heads) {
         if ring.tail() < head {
             ring.consume(head, ring.head());

@@ -68,6 +68,11 @@ pub fn process_cpu_ns() -> u64 {
     kernel_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CLOCK_MONOTONIC in nanoseconds: one system call.
+pub(crate) fn monotonic_ns() -> u64 {
+    kernel_ns(libc::CLOCK_MONOTONIC)
+}
+
 fn kernel_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `timespec`.

@@ -12,17 +12,21 @@
 #![warn(clippy::indexing_slicing, clippy::panic)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
+pub mod activity;
 pub mod answer;
 pub mod chain;
 pub mod clock;
 pub mod context;
+pub mod governor;
 pub mod kernel_ring;
 pub mod nesting;
+pub mod newcomers;
 pub mod process;
 pub mod request;
 pub mod slot;
 pub mod stack;
 pub mod sys;
+pub mod thread_timer;
 pub mod tick;
 
 use core::ffi::{c_int, c_void};
@@ -50,7 +54,7 @@ pub unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, co
     let entered = clock::now();
     // SAFETY: the kernel passes a live `siginfo`.
     let ours = unsafe { Tick::read(info, process::recording()) };
-    let Some((recording, tick)) = ours else {
+    let Some((recording, mut tick)) = ours else {
         // SAFETY: the arguments are those of this very handler.
         return unsafe {
             if !request::serve(info, Context::new(context), entered) {
@@ -59,19 +63,28 @@ pub unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, co
         };
     };
     let control = recording.region.control();
-    control.fire(tick.weight.into());
+    let fired = tick.weight;
+    control.fire(fired.into());
     // SAFETY: the kernel passes a live `ucontext`.
     let context = unsafe { Context::new(context) };
-    match sample(recording, &tick, context, entered) {
+    let outcome = sample(recording, &mut tick, context, entered);
+    match &outcome {
         Ok(()) => control.record(tick.weight.into()),
-        Err(Missed::Lost(cause)) => control.lose(cause, tick.weight.into()),
-        Err(Missed::Skipped(cause)) => control.skip(cause, tick.weight.into()),
+        Err(Missed::Lost(cause)) => control.lose(*cause, tick.weight.into()),
+        Err(Missed::Skipped(cause)) => control.skip(*cause, tick.weight.into()),
     }
-    control.handler_time(clock::now().wrapping_sub(entered));
+    if !recording.is_over() {
+        recording.newcomers.tick(recording, fired);
+    }
+    let spent = clock::now().wrapping_sub(entered);
+    control.handler_time(spent);
+    if !matches!(outcome, Err(Missed::Skipped(_))) {
+        recording.governor.spend(spent);
+    }
 }
 
 /// Walks the interrupted stack and writes its record.
-fn sample(recording: &Recording, tick: &Tick, context: Context<'_>, entered: u64) -> Result<(), Missed> {
+fn sample(recording: &Recording, tick: &mut Tick, context: Context<'_>, entered: u64) -> Result<(), Missed> {
     if recording.is_over() {
         tick.silence();
         return Err(Missed::Skipped(Skip::Stopped));
@@ -81,6 +94,10 @@ fn sample(recording: &Recording, tick: &Tick, context: Context<'_>, entered: u64
     if let Some(request) = &tick.request {
         answer::refuse_known(recording, slot, request, context)?;
     }
+    if !recording.governor.admits(tick.weight) && !recording.region.has_requests() {
+        return Err(tick.put_off(slot));
+    }
+    tick.take_over(slot);
     // SAFETY: the guard makes this the only use of the memo.
     let memo = unsafe { &mut *slot.memo() };
     let walk = walk(recording, slot, context, memo);

@@ -10,6 +10,8 @@ use shm_format::{Bell, Region};
 use unwind::{Modules, RuleCache};
 
 use crate::clock;
+use crate::governor::Governor;
+use crate::newcomers::Newcomers;
 use crate::slot::Slot;
 use crate::sys;
 
@@ -57,6 +59,10 @@ pub struct Recording {
     pub cache: &'static RuleCache,
     /// What ITIMER_PROF's ticks stand for.
     pub process_time: ProcessTime,
+    /// What sampling may cost.
+    pub governor: Governor,
+    /// Threads that nobody announces.
+    pub newcomers: Newcomers,
 }
 
 /// How much of the process's CPU time its ticks have stood for so far. The kernel merges expiries of ITIMER_PROF and

@@ -16,6 +16,7 @@ use crate::kernel_ring::KernelRings;
 use crate::nesting::Nesting;
 use crate::process::Snapshot;
 use crate::stack::Bounds;
+use crate::sys;
 
 /// Most frames a sample can have.
 pub const MAX_FRAMES: usize = shm_format::MAX_DEPTH;
@@ -40,6 +41,7 @@ pub struct Slot {
     adopted: AtomicU32,
     hidden: AtomicU32,
     owed: AtomicU32,
+    put_off: AtomicU32,
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
@@ -114,13 +116,34 @@ pub fn next_block_bytes() -> Option<usize> {
 /// Adds a block of slots.
 ///
 /// # Safety
-/// `block` has [`next_block_bytes`] zeroed bytes on a page boundary that stay mapped for ever; calls are
-/// serialised.
-pub unsafe fn add_block(block: *mut u8) {
-    if let Some(place) = ARENA.iter().find(|block| block.slots.load(Ordering::Relaxed).is_null()) {
-        // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look.
-        place.slots.store(block.cast::<Slot>(), Ordering::Release);
+/// `block` has `bytes` zeroed bytes, those of [`next_block_bytes`], on a page boundary, and stays mapped for ever.
+pub unsafe fn add_block(block: *mut u8, bytes: usize) {
+    let place = ARENA.iter().enumerate().find(|(index, _)| block_len(*index) * size_of::<Slot>() == bytes);
+    if let Some((_, place)) = place {
+        // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look. Where
+        // another was faster, its block stays and this one is room for nothing.
+        let (order, block) = (Ordering::Release, block.cast::<Slot>());
+        let _ = place.slots.compare_exchange(ptr::null_mut(), block, order, Ordering::Relaxed);
     }
+}
+
+/// Adds a block of slots from inside a handler.
+#[cold]
+pub(crate) fn make_room() {
+    let Some(bytes) = next_block_bytes() else { return };
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
+    let block = unsafe { sys::call(libc::SYS_mmap, [0, bytes, access, kind, usize::MAX, 0]) };
+    if block > 0 {
+        // SAFETY: a zeroed mapping of this size that is never unmapped.
+        unsafe { add_block(block as *mut u8, bytes) };
+    }
+}
+
+/// Slots that belong to a thread, about.
+pub(crate) fn count() -> u32 {
+    ARENA.iter().map(|block| block.taken.load(Ordering::Relaxed)).sum()
 }
 
 /// All slots that belong to a thread.
@@ -196,6 +219,7 @@ impl Slot {
         self.adopted.store(0, Ordering::Relaxed);
         self.hidden.store(0, Ordering::Relaxed);
         self.owed.store(0, Ordering::Relaxed);
+        self.put_off.store(0, Ordering::Relaxed);
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
         self.pin.store(ptr::null_mut(), Ordering::Relaxed);
         self.nesting.reset();
@@ -222,13 +246,32 @@ impl Slot {
         STRANGERS.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// True if a handler or another thread made this slot: its thread does not know it, and may have thread-local
+    /// storage that is not the C library's.
+    pub(crate) fn is_strange(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed) != 0
+    }
+
+    /// True once: the caller, and nobody else, ends the slot's life.
+    pub fn end_adoption(&self) -> bool {
+        let ended = self.adopted.swap(0, Ordering::AcqRel) != 0;
+        if ended {
+            STRANGERS.fetch_sub(1, Ordering::Relaxed);
+        }
+        ended
+    }
+
+    /// Leaves the slot to a handler that may be at work in it, for ever: nobody finds or takes it any more.
+    pub fn abandon(&self) {
+        self.end_adoption();
+        self.tid.store(0, Ordering::Relaxed);
+    }
+
     /// Gives the slot back. The cursor is closed and the timer deleted before.
     pub fn release(&self) {
         self.tid.store(0, Ordering::Relaxed);
         self.pin.store(ptr::null_mut(), Ordering::Relaxed);
-        if self.adopted.swap(0, Ordering::Relaxed) != 0 {
-            STRANGERS.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.end_adoption();
         // Pairs with the acquire in `try_take`.
         self.state.store(FREE, Ordering::Release);
         if let Some((block, number)) = locate(ptr::from_ref(self) as usize) {
@@ -270,6 +313,17 @@ impl Slot {
     /// True once after [`set_owed`](Self::set_owed).
     pub fn take_owed(&self) -> bool {
         self.owed.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Leaves so many periods to the thread's next sample.
+    pub(crate) fn put_off(&self, periods: u32) {
+        let sum = self.put_off.load(Ordering::Relaxed).saturating_add(periods);
+        self.put_off.store(sum, Ordering::Relaxed);
+    }
+
+    /// The periods that ticks without a sample have left.
+    pub fn take_put_off(&self) -> u32 {
+        self.put_off.swap(0, Ordering::Relaxed)
     }
 
     /// The kernel's timer of the thread, or [`Slot::NO_TIMER`].
@@ -383,7 +437,7 @@ mod tests {
     fn slots_are_claimed_found_and_released() {
         let bytes = next_block_bytes().unwrap();
         // SAFETY: a zeroed block of the asked size, page-aligned and leaked.
-        unsafe { add_block(alloc_zeroed(Layout::from_size_align(bytes, 4096).unwrap())) };
+        unsafe { add_block(alloc_zeroed(Layout::from_size_align(bytes, 4096).unwrap()), bytes) };
         let first = claim(11, 1).unwrap();
         let second = claim(12, 2).unwrap();
         assert!(!ptr::eq(first, second));

@@ -5,6 +5,7 @@ use core::ptr;
 use shm_format::{Loss, Skip};
 
 use crate::Missed;
+use crate::answer;
 use crate::context::Context;
 use crate::kernel_ring::Request;
 use crate::process::{self, Recording, Source};
@@ -155,6 +156,11 @@ impl Tick {
     /// The slot of the calling thread.
     #[inline]
     pub(crate) fn slot(&self, context: Context<'_>) -> Result<&'static Slot, Missed> {
+        if let Owner::Thread { slot, .. } = &self.owner
+            && slot.is_strange()
+        {
+            return verify_strange(slot);
+        }
         let noted = slot::noted();
         match (&self.owner, noted) {
             (Owner::Thread { slot, .. } | Owner::Kernel { slot }, Some(noted)) if ptr::eq(*slot, noted) => {
@@ -163,6 +169,21 @@ impl Tick {
             (Owner::Thread { slot, .. } | Owner::Kernel { slot }, _) => verify(slot, noted),
             (Owner::Process, _) => own_slot(context),
         }
+    }
+
+    /// Leaves the tick out, and what it stands for to the thread's next sample.
+    #[cold]
+    pub(crate) fn put_off(&mut self, slot: &Slot) -> Missed {
+        slot.put_off(core::mem::take(&mut self.weight));
+        if let Some(request) = &self.request {
+            answer::discard(&slot.kernel_rings, request);
+        }
+        Missed::Skipped(Skip::OverLimit)
+    }
+
+    /// Stands for what was left out before, too.
+    pub(crate) fn take_over(&mut self, slot: &Slot) {
+        self.weight = self.weight.saturating_add(slot.take_put_off());
     }
 
     /// Stops the timer, when nobody wants its ticks any more.
@@ -207,6 +228,14 @@ fn verify(slot: &'static Slot, noted: Option<&Slot>) -> Result<&'static Slot, Mi
         }
     }
     Ok(slot)
+}
+
+/// The same for a slot that its thread does not know; thread-local storage is left alone.
+fn verify_strange(slot: &'static Slot) -> Result<&'static Slot, Missed> {
+    match process::is_filtered() || slot.tid() == sys::thread_id() {
+        true => Ok(slot),
+        false => Err(Missed::Skipped(Skip::DisabledThread)),
+    }
 }
 
 /// Finds or makes the slot of a thread that has none, or is not on its own stack.

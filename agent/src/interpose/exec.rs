@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long};
 
 use super::{call_real, fail, own_recording, real_functions};
-use crate::activity::Active;
 use crate::lock::Masked;
 use crate::process;
+use handler::activity::Active;
 
 real_functions! {
     EXECVE = c"execve";

@@ -5,11 +5,11 @@
 
 use core::ffi::{c_int, c_long, c_ulong};
 
+use handler::activity::{self, Active};
 use handler::process;
 
-use crate::activity::{self, Active};
-
 use super::{call_real, exec, fail, own_recording, real_functions, signals};
+use crate::kernel;
 
 real_functions! {
     PRCTL = c"prctl";
@@ -20,6 +20,9 @@ real_functions! {
 fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let before = process::is_filtered();
     activity::announce_filter();
+    while activity::anybody() {
+        kernel::yield_now();
+    }
     let result = install();
     if result < 0 {
         process::set_filtered(before);

@@ -5,10 +5,10 @@ use core::ffi::{c_char, c_int, c_void};
 use handler::slot;
 
 use super::{call_real, fail, own_recording, real_functions};
-use crate::activity::Active;
 use crate::lock::Masked;
 use crate::threads::News;
 use crate::{modules, threads};
+use handler::activity::Active;
 
 real_functions! {
     SET_NAME = c"pthread_setname_np";

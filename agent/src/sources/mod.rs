@@ -15,7 +15,6 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use alloc::vec::Vec;
 
-use handler::clock;
 use handler::process::{Recording, Source};
 use handler::slot::Slot;
 
@@ -73,12 +72,6 @@ pub(crate) fn choose(config: &Config) -> Choice {
         note.get_or_insert_default().extend_from_slice(b"itimer: no timer left for this user (ulimit -i)");
     }
     Choice { source: wanted, note }
-}
-
-/// The time to the first expiry: random within the period, at least one nanosecond.
-fn first_expiry(period_ns: u64, salt: u64) -> u64 {
-    let mixed = (clock::now() ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(mixed) * u128::from(period_ns)) >> 64) as u64 + 1
 }
 
 /// Why a thread is not sampled as the others are.

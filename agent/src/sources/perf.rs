@@ -64,6 +64,11 @@ impl Events {
         self.0.first().is_some_and(|event| event.kind == SOFTWARE && event.config <= TASK_CLOCK)
     }
 
+    /// True if a sample stands for CPU time and nothing else asks for samples.
+    pub(crate) fn are_one_clock(&self) -> bool {
+        self.0.len() == 1 && self.are_time()
+    }
+
     /// Nanoseconds that a unit of weight stands for: of CPU time, or off the processor; 0 if it is no time.
     pub(crate) fn unit_ns(&self) -> u64 {
         /// Time off the processor is counted in microseconds.

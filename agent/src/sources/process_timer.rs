@@ -1,6 +1,7 @@
 //! ITIMER_PROF: one timer for the process.
 
-use super::first_expiry;
+use handler::thread_timer::first_expiry;
+
 use crate::kernel::{self, Errno};
 
 fn timeval(ns: u64) -> libc::timeval {

@@ -5,13 +5,15 @@ use std::io::{self, Write};
 use clap::Args;
 
 use crate::inject::{self, Attachment, InjectError, Settings};
+use crate::rate::{self, Overhead};
 
 const HELP: &str = "Examples:
   selfwind attach -p 4711                then: selfwind record -p 4711 -d 10, tail -p 4711
   selfwind attach --detach -p 4711
 
 The process stands still for some milliseconds. What only a process that is started with the agent sees is \
-missing after an attach: libraries loaded later (attach once more), children, and what the program does with SIGPROF.";
+missing after an attach: libraries loaded later (record -p looks for them; else attach once more), children, and what \
+the program does with SIGPROF. Attaching once more with another rate begins the flight recorder anew.";
 
 /// What is asked of a process.
 #[derive(Debug, Args)]
@@ -22,12 +24,15 @@ pub struct AttachArgs {
     pid: u32,
     /// Samples per second of CPU time of each thread
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
-          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+          value_parser = rate::frequency)]
     freq: u32,
     /// Deepest stack that is kept whole, in frames
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
+    /// Part of the CPU time that sampling may take, in percent; above it fewer samples are taken, and the summary says so
+    #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
+    max_overhead: Overhead,
     /// End the sampling; the process runs on
     #[arg(long)]
     detach: bool,
@@ -41,7 +46,9 @@ pub fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
         writeln!(out, "process {pid} is not sampled any more")?;
         return Ok(());
     }
-    let what = match inject::attach(pid, Settings { frequency: args.freq, max_stack: args.max_stack })? {
+    let settings =
+        Settings { frequency: args.freq, max_stack: args.max_stack, max_overhead: args.max_overhead };
+    let what = match inject::attach(pid, settings)? {
         Attachment::New => "is sampled from now on",
         Attachment::Renewed => "was sampled already; libraries and threads are those of now",
     };

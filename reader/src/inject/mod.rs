@@ -12,6 +12,7 @@ mod frozen;
 mod gadgets;
 mod image;
 mod memory;
+pub mod renewal;
 mod visit;
 
 use std::io;
@@ -25,6 +26,7 @@ use shm_format::injection::{Call, Command};
 use crate::agent_file::{self, private_directory};
 use crate::attach::Attached;
 use crate::process::RegionName;
+use crate::rate::{self, Overhead};
 use crate::session;
 
 use frozen::Frozen;
@@ -176,6 +178,8 @@ pub struct Settings {
     pub frequency: u32,
     /// Frames kept of a stack.
     pub max_stack: u32,
+    /// What sampling may cost.
+    pub max_overhead: Overhead,
 }
 
 /// What an attach found.
@@ -187,11 +191,26 @@ pub enum Attachment {
     Renewed,
 }
 
+/// How a process comes to be sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampling {
+    /// By an agent that has just been put into it.
+    Begun,
+    /// It was already.
+    Found {
+        /// Samples per second of CPU time; 0 if they do not come by time.
+        frequency: u32,
+        /// A recorder put the agent there, and can do so again.
+        attached: bool,
+    },
+}
+
 /// An agent in a process.
 struct Present {
     /// The stub's address, if a recorder has put it there.
     control: Option<u64>,
     sampling: bool,
+    period_ns: u64,
 }
 
 /// Has `pid` sampled, from now until [`detach`] or its end.
@@ -207,12 +226,21 @@ pub fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectError> {
     Ok(if present.is_some_and(|present| present.sampling) { Attachment::Renewed } else { Attachment::New })
 }
 
-/// Has `pid` sampled, unless it is already; true if it was not.
-pub fn ensure(pid: u32, settings: Settings) -> Result<bool, InjectError> {
-    match present(pid as i32) {
-        Some(Present { sampling: true, .. }) => Ok(false),
-        _ => attach(pid, settings).map(|_| true),
+/// Has `pid` sampled, unless it is already.
+pub fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
+    match found(pid) {
+        Some(found) => Ok(found),
+        None => attach(pid, settings).map(|_| Sampling::Begun),
     }
+}
+
+/// How `pid` is sampled, if it is.
+pub fn found(pid: u32) -> Option<Sampling> {
+    let Present { control, period_ns, .. } = present(pid as i32).filter(|present| present.sampling)?;
+    let frequency = (1_000_000_000 + period_ns / 2).checked_div(period_ns).unwrap_or(0);
+    // Time off the processor and events have units, not rates.
+    let frequency = if frequency > u64::from(rate::HIGHEST_FREQUENCY) { 0 } else { frequency as u32 };
+    Some(Sampling::Found { frequency, attached: control.is_some() })
 }
 
 /// Ends what [`attach`] began. The process runs on.
@@ -236,7 +264,7 @@ fn present(pid: i32) -> Option<Present> {
             && facts::maps(pid as u32, &entry.path())
     })?;
     let peek = Attached::peek(&region.path()).ok()?;
-    Some(Present { control: peek.control, sampling: peek.sampling })
+    Some(Present { control: peek.control, sampling: peek.sampling, period_ns: peek.period_ns })
 }
 
 fn strings(settings: Settings) -> Result<Vec<u8>, InjectError> {
@@ -248,6 +276,7 @@ fn strings(settings: Settings) -> Result<Vec<u8>, InjectError> {
         ("EVENT", "cpu".into()),
         ("FREQ", settings.frequency.to_string()),
         ("MAX_STACK", settings.max_stack.to_string()),
+        ("MAX_OVERHEAD", settings.max_overhead.to_string()),
     ] {
         strings.extend(format!("SELFWIND_{name}={value}\0").bytes());
     }

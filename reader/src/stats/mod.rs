@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use shm_format::Skip;
 
 use crate::profile_file::{
     Cause, Counters, End, Event, NO_ANSWER, ProcessFate, ProcessInfo, ProfileReader, Sample,
@@ -51,6 +52,8 @@ pub struct Detail {
     pub exit_status: Option<i32>,
     /// Samples per second of CPU time asked for.
     pub frequency: u32,
+    /// How often samples were taken.
+    pub rate: Rate,
     /// Whether everything that fired is accounted for.
     pub accounting: Accounting,
     /// Lost samples by cause. `unread`: counted as recorded, not in the profile (overwritten, torn, set aside).
@@ -92,6 +95,17 @@ pub struct Detail {
     pub undecodable: u64,
     /// Each process image.
     pub by_process: Vec<ProcessStats>,
+}
+
+/// Samples per second of CPU time, where they stand for time.
+#[derive(Debug, Default, Serialize)]
+pub struct Rate {
+    /// As asked for.
+    pub asked: f64,
+    /// As they came: weight counts the periods that were asked for.
+    pub delivered: f64,
+    /// Ticks that were left out because of `--max-overhead`.
+    pub left_out: u64,
 }
 
 /// `fired = unwinds + lost + skipped + earlier + cut_short`.
@@ -314,6 +328,7 @@ impl Tally {
         detail.sources = self.sources.clone();
         detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
         detail.settings = self.settings.clone();
+        detail.rate = rate(self.frequency, stats.samples, stats.weight, &detail.skipped);
         detail.handler_ns = handler_time(&buckets);
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
         detail.frames_per_sample = ratio(self.frames, stats.samples);
@@ -418,6 +433,13 @@ fn handler_time(buckets: &BTreeMap<(u64, u64), u64>) -> HandlerTime {
             .map_or(0, |((high, _), _)| *high)
     };
     HandlerTime { count, p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) }
+}
+
+fn rate(frequency: u32, samples: u64, weight: u64, skipped: &BTreeMap<String, u64>) -> Rate {
+    let asked = f64::from(frequency);
+    let delivered = if weight == 0 { 0.0 } else { (asked * samples as f64 / weight as f64).round() };
+    let left_out = skipped.get(Skip::OverLimit.name()).copied().unwrap_or(0);
+    Rate { asked, delivered, left_out }
 }
 
 fn end_name(end: u8) -> String {

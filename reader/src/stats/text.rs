@@ -25,6 +25,20 @@ impl Stats {
         )
     }
 
+    /// What is to be said of a rate that was lowered, if it was.
+    pub fn lowered(&self) -> Option<String> {
+        let rate = &self.detail.rate;
+        (rate.left_out > 0).then(|| {
+            format!(
+                "{} of {} samples a second, to stay below --max-overhead ({} left out; a handler takes {} us)",
+                rate.delivered,
+                rate.asked,
+                counted(rate.left_out, "tick", "ticks"),
+                self.detail.handler_ns.p50.div_ceil(1000),
+            )
+        })
+    }
+
     /// The text of `stats`, with the `limit` processes that have the most samples.
     pub fn text(&self, tail: Option<Tail>, limit: usize) -> String {
         let detail = &self.detail;
@@ -42,6 +56,10 @@ impl Stats {
         line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
         line("ends", causes(&detail.ends).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
         line("fired", format!("{}  ({})", detail.accounting.fired, self.accounting_text()));
+        if detail.rate.asked > 0.0 {
+            let why = if detail.rate.left_out > 0 { "  (--max-overhead)" } else { "" };
+            line("rate", format!("{} of {} Hz{why}", detail.rate.delivered, detail.rate.asked));
+        }
         let handler = &detail.handler_ns;
         line("handler", format!("p50 {} ns, p99 {} ns, max {} ns", handler.p50, handler.p99, handler.max));
         line(

@@ -45,7 +45,7 @@ pub struct StitchCounts {
     pub unanswered: u64,
     /// The kernel's ring was full: user stacks without kernel stacks.
     pub lost: u64,
-    /// Bytes of rings that the pool had no room for.
+    /// Bytes of rings that the pool had no room for, or of ticks that were left out.
     pub missing_bytes: u64,
     /// Records that are not what the kernel writes.
     pub malformed: u64,
@@ -244,7 +244,7 @@ impl Stitcher {
         let parts = parse(ring, counts);
         let requester = KernelRing { code: ring.code, handler: ring.handler };
         ring.handler = (head.head_in, head.head_out);
-        let event = ring.event;
+        let (event, weighs_time) = (ring.event, ring.weighs_time);
         let thread = self.threads.entry(writer.thread_seq).or_default();
         if head.flags & KernelAnswerHead::UNANSWERED != 0 {
             counts.unanswered += parts.samples.len() as u64;
@@ -264,6 +264,12 @@ impl Stitcher {
         } else {
             thread.last = Some(stack.clone());
         }
+        // Ticks that were left out gave their weight to this one; it is the only one of a clock that is alone.
+        let told = parts.samples.len() as u64 + parts.lost;
+        let carried = u64::from(stack.weight).saturating_sub(told);
+        let alone =
+            carried > 0 && self.rings.values().filter(|r| r.thread_seq == writer.thread_seq).count() == 1;
+        let carried = if alone && !weighs_time { carried } else { 0 };
         let mut others = Vec::new();
         for part in parts.samples {
             let claim = requester.claim(&part.sample, part.place, head, &stack.frames);
@@ -298,7 +304,7 @@ impl Stitcher {
             }
         }
         let matched: u64 = stack.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
-        stack.weight = matched.saturating_add(parts.lost).min(u32::MAX.into()) as u32;
+        stack.weight = matched.saturating_add(parts.lost + carried).min(u32::MAX.into()) as u32;
         let empty = repeated && stack.kernel.is_empty();
         out.extend((!empty).then_some(stack));
         out.append(&mut others);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::rate;
 use crate::source::Source;
 
 const USAGE: &str = "selfwind top [OPTIONS] [--] CMD [ARGS]...
@@ -29,7 +30,7 @@ keeps running.";
 pub struct TopArgs {
     /// Samples per second of CPU time of each thread
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
-          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+          value_parser = rate::frequency)]
     pub(super) freq: u32,
     /// What triggers samples of CMD, as for `record`
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto")]

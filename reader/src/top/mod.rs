@@ -65,7 +65,7 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     // First, because it may make the directory that is looked through next.
     let attached = args.pid.filter(|&pid| liveness::start_time(pid).is_some());
     let attached = match attached {
-        Some(pid) if attach(&options(args), pid)? => Some(pid),
+        Some(pid) if attach(&options(args), pid)? == inject::Sampling::Begun => Some(pid),
         _ => None,
     };
     let shown = watch_processes(args);

@@ -1,26 +1,24 @@
 //! Who may make a system call now.
 //!
-//! A program that is about to filter its system calls, in one thread or in all, must not meet an agent in the
-//! middle of one that the filter kills for. So whoever makes calls outside the handler says so before, and the
+//! A program that is about to filter its system calls, in one thread or in all, must not meet an agent in the middle of
+//! one that the filter kills for. So whoever makes calls that the program would not make says so before, and the
 //! installation of a filter waits until they are done. Afterwards nobody enters any more.
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use handler::process;
-
-use crate::kernel;
+use crate::process;
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
 /// The right to make system calls that the program may not make itself.
-pub(crate) struct Active(());
+pub struct Active(());
 
 impl Active {
     /// The right, unless the program filters its calls.
-    pub(crate) fn enter() -> Option<Active> {
+    pub fn enter() -> Option<Active> {
         ACTIVE.fetch_add(1, Ordering::Relaxed);
         let active = Active(());
-        // Either this sees the filter announced, or `announce_filter` sees this at work.
+        // Either this sees the filter announced, or who announces it sees this at work.
         fence(Ordering::SeqCst);
         (!process::is_filtered()).then_some(active)
     }
@@ -32,16 +30,18 @@ impl Drop for Active {
     }
 }
 
-/// Keeps everybody from making calls, and waits for those who are at it.
-pub(crate) fn announce_filter() {
+/// Keeps everybody from making calls; who is at it still shows in [`anybody`].
+pub fn announce_filter() {
     process::set_filtered(true);
     fence(Ordering::SeqCst);
-    while ACTIVE.load(Ordering::Acquire) != 0 {
-        kernel::yield_now();
-    }
+}
+
+/// True while somebody makes calls.
+pub fn anybody() -> bool {
+    ACTIVE.load(Ordering::Acquire) != 0
 }
 
 /// Forgets, in a forked child, the threads that are not there any more.
-pub(crate) fn forget_others() {
+pub fn forget_others() {
     ACTIVE.store(0, Ordering::Relaxed);
 }

@@ -1,0 +1,180 @@
+//! The limit of what sampling may cost, as a share of the program's CPU time.
+//!
+//! Every tick brings its share of the CPU time that it stands for, every sample takes what its handler took. While
+//! nothing is left no stack is walked: the weight of such a tick goes to the next sample of its thread, so that the
+//! profile weighs what it should and has fewer samples. The account is the process's, and no exact one: a run that takes
+//! very much longer than others was interrupted, on a machine that is busy, and counts as a few of them.
+
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::clock;
+use crate::process;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// A run counts as no more than so many typical ones.
+const LONGEST_RUN: u64 = 8;
+/// The share by which a run changes what is typical.
+const INERTIA: u64 = 16;
+/// Ticks of the clock that the first run may take.
+const FIRST_RUN: u64 = 1 << 18;
+/// Ticks of the clock from which its rate can be told.
+const BASE_LINE: u64 = 1 << 26;
+/// Parts of the base line by which the two clocks may be read apart.
+const PRECISION: u64 = 64;
+
+/// Decides whether there is time for a sample.
+#[derive(Debug)]
+pub struct Governor {
+    /// Ticks and nanoseconds of the same moment.
+    began: (u64, u64),
+    limit: AtomicU64,
+    period_ns: AtomicU64,
+    /// Ticks of the clock that a period of the source brings; 0 while unknown.
+    income: AtomicU64,
+    /// Ticks of the clock that a run typically takes; 0 while unknown.
+    typical: AtomicU64,
+    left: AtomicI64,
+}
+
+impl Governor {
+    /// A limit that is none.
+    pub const NO_LIMIT: u64 = 10_000;
+
+    /// Keeps handlers below `limit` hundredths of a percent of the CPU time, of which a tick's weight counts periods.
+    pub fn new(limit: u64, period_ns: u64) -> Self {
+        Self {
+            began: (clock::now(), clock::monotonic_ns()),
+            limit: AtomicU64::new(limit),
+            period_ns: AtomicU64::new(period_ns),
+            income: AtomicU64::new(0),
+            typical: AtomicU64::new(0),
+            left: AtomicI64::new(0),
+        }
+    }
+
+    /// Another limit and period, from now on.
+    pub fn set(&self, limit: u64, period_ns: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+        self.period_ns.store(period_ns, Ordering::Relaxed);
+        self.income.store(0, Ordering::Relaxed);
+    }
+
+    /// True if a tick that stands for so many periods may be sampled.
+    pub(crate) fn admits(&self, periods: u32) -> bool {
+        if self.limit.load(Ordering::Relaxed) >= Self::NO_LIMIT {
+            return true;
+        }
+        let income = match self.income.load(Ordering::Relaxed) {
+            0 => self.learn(),
+            known => known,
+        };
+        if income == 0 {
+            return true;
+        }
+        // No more is saved than a second brings.
+        let most =
+            as_signed(income.saturating_mul(SECOND_NS / self.period_ns.load(Ordering::Relaxed).max(1)));
+        let more = as_signed(income.saturating_mul(periods.into()));
+        let left = self.left.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        if left > most {
+            self.left.fetch_sub(left - most, Ordering::Relaxed);
+        }
+        left >= 0
+    }
+
+    /// A handler took so many ticks of the clock for a sample.
+    pub(crate) fn spend(&self, ticks: u64) {
+        let typical = match self.typical.load(Ordering::Relaxed) {
+            0 => ticks.clamp(1, FIRST_RUN),
+            known => known,
+        };
+        let ticks = ticks.min(typical.saturating_mul(LONGEST_RUN));
+        let next = (typical * (INERTIA - 1) + ticks).div_ceil(INERTIA);
+        self.typical.store(next, Ordering::Relaxed);
+        self.left.fetch_sub(as_signed(ticks), Ordering::Relaxed);
+    }
+
+    /// Finds out what a period brings, once enough time has passed to tell the clock's rate. One system call.
+    #[cold]
+    fn learn(&self) -> u64 {
+        let (ticks, ns) = self.began;
+        if clock::now().wrapping_sub(ticks) < BASE_LINE || process::is_filtered() {
+            return 0;
+        }
+        let before = clock::now();
+        let passed_ns = clock::monotonic_ns().saturating_sub(ns).max(1);
+        let passed = before.wrapping_sub(ticks);
+        if clock::now().wrapping_sub(before) > passed / PRECISION {
+            // Interrupted in between.
+            return 0;
+        }
+        let (limit, period_ns) = (self.limit.load(Ordering::Relaxed), self.period_ns.load(Ordering::Relaxed));
+        let in_ticks = |ns: u128| (ns * u128::from(passed) / u128::from(passed_ns)) as u64;
+        let share = in_ticks(u128::from(period_ns) * u128::from(limit) / u128::from(Self::NO_LIMIT)).max(1);
+        // What the first runs cost, with cold caches, is not held against the others.
+        self.left.store(as_signed(share.saturating_mul(SECOND_NS / period_ns.max(1))), Ordering::Relaxed);
+        self.income.store(share, Ordering::Relaxed);
+        share
+    }
+}
+
+fn as_signed(ticks: u64) -> i64 {
+    i64::try_from(ticks).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock of one tick per nanosecond, with ticks every millisecond.
+    fn governor(limit: u64) -> Governor {
+        let governor = Governor::new(limit, 1_000_000);
+        governor.income.store(1_000_000 * limit / Governor::NO_LIMIT, Ordering::Relaxed);
+        governor
+    }
+
+    /// Of `ticks` ticks with handlers of `cost_ns`, those that are sampled.
+    fn sampled(governor: &Governor, ticks: usize, cost_ns: u64) -> usize {
+        let run = |_: &usize| {
+            let admitted = governor.admits(1);
+            if admitted {
+                governor.spend(cost_ns);
+            }
+            admitted
+        };
+        (0..ticks).filter(run).count()
+    }
+
+    #[test]
+    fn cheap_handlers_are_let_be_and_dear_ones_held_to_the_limit() {
+        assert_eq!(sampled(&governor(200), 10_000, 10_000), 10_000);
+        // 2 % of a millisecond is a tenth of what each takes.
+        let found = sampled(&governor(200), 10_000, 200_000);
+        assert!((900..1_100).contains(&found), "{found}");
+        assert_eq!(sampled(&governor(Governor::NO_LIMIT), 10_000, 2_000_000), 10_000);
+    }
+
+    #[test]
+    fn one_interruption_costs_few_samples_and_savings_are_bounded() {
+        let governor = governor(200);
+        assert!(governor.admits(100_000));
+        assert_eq!(governor.left.load(Ordering::Relaxed), 20_000_000);
+        governor.spend(1_000);
+        governor.spend(u64::MAX);
+        assert_eq!(governor.left.load(Ordering::Relaxed), 20_000_000 - 1_000 - 8 * 1_000);
+        // Not for ever, should all runs get so long.
+        (0..100).for_each(|_| governor.spend(50_000));
+        assert!(governor.typical.load(Ordering::Relaxed) > 40_000);
+    }
+
+    #[test]
+    fn the_rate_of_the_clock_is_learnt() {
+        let governor = Governor::new(200, 1_000_000);
+        while governor.income.load(Ordering::Relaxed) == 0 {
+            assert!(governor.admits(1));
+        }
+        assert!(governor.left.load(Ordering::Relaxed) > 0);
+        governor.set(1, 1_000_000);
+        assert_eq!(governor.income.load(Ordering::Relaxed), 0);
+    }
+}

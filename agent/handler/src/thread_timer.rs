@@ -1,0 +1,97 @@
+//! A timer of the kernel on the CPU clock of one thread, whose signals go to that thread and carry its slot.
+
+use core::ptr;
+
+use crate::clock;
+use crate::slot::Slot;
+use crate::sys;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The kernel's `struct sigevent` with a thread to signal.
+#[repr(C)]
+pub struct SignalEvent {
+    /// What the signal carries.
+    pub value: usize,
+    /// Its number.
+    pub signal: i32,
+    /// Whom it goes to: SIGEV_.
+    pub notify: i32,
+    /// The thread, if it goes to one.
+    pub thread: i32,
+    /// Nothing.
+    pub padding: [i32; 11],
+}
+
+/// The clock of the CPU time of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
+fn cpu_clock(tid: u32) -> usize {
+    const PER_THREAD: u32 = 4;
+    const SCHED: u32 = 2;
+    (!tid << 3 | PER_THREAD | SCHED) as i32 as usize
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / SECOND_NS) as i64, tv_nsec: (ns % SECOND_NS) as i64 }
+}
+
+/// The time to the first expiry: random within the period, at least one nanosecond.
+pub fn first_expiry(period_ns: u64, salt: u64) -> u64 {
+    let mixed = (clock::now() ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(mixed) * u128::from(period_ns)) >> 64) as u64 + 1
+}
+
+/// Makes a timer as `event` says; its number, or the kernel's error.
+pub fn create(clock: usize, event: &SignalEvent) -> Result<i32, i32> {
+    let mut timer = 0i32;
+    let arguments = [clock, ptr::from_ref(event) as usize, (&raw mut timer) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one `sigevent` and writes one timer id.
+    match unsafe { sys::call(libc::SYS_timer_create, arguments) } {
+        0 => Ok(timer),
+        error => Err(-error as i32),
+    }
+}
+
+/// Arms a timer for the slot's thread. Fails where the user may not queue more signals (`ulimit -i`), and when the
+/// thread is gone.
+pub fn arm(slot: &Slot, signal: i32, period_ns: u64) -> Result<(), i32> {
+    let tid = slot.tid();
+    let event = SignalEvent {
+        value: ptr::from_ref(slot) as usize,
+        signal,
+        notify: libc::SIGEV_THREAD_ID,
+        thread: tid as i32,
+        padding: [0; 11],
+    };
+    let timer = create(cpu_clock(tid), &event)?;
+    slot.set_timer(timer);
+    let time = libc::itimerspec {
+        it_interval: timespec(period_ns),
+        it_value: timespec(first_expiry(period_ns, tid.into())),
+    };
+    set(timer, &time)
+}
+
+/// Sets a timer made here.
+pub fn set(timer: i32, time: &libc::itimerspec) -> Result<(), i32> {
+    let arguments = [timer as usize, 0, ptr::from_ref(time) as usize, 0, 0, 0];
+    // SAFETY: the kernel reads one `itimerspec`; the timer is ours.
+    match unsafe { sys::call(libc::SYS_timer_settime, arguments) } {
+        0 => Ok(()),
+        error => Err(-error as i32),
+    }
+}
+
+/// Deletes a timer made here.
+pub fn delete(timer: i32) {
+    // SAFETY: the timer is ours and is not used again.
+    unsafe { sys::call(libc::SYS_timer_delete, [timer as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Deletes the timer of the slot's thread, if it has one.
+pub fn disarm(slot: &Slot) {
+    let timer = slot.timer();
+    if timer != Slot::NO_TIMER {
+        slot.set_timer(Slot::NO_TIMER);
+        delete(timer);
+    }
+}
