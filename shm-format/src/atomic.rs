@@ -12,10 +12,18 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-pub(crate) use crate::x86_64::{local_add, local_compare_exchange};
+pub(crate) use crate::x86_64::{local_add, local_compare_exchange, store_bytes, store_words};
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-pub(crate) use portable::{local_add, local_compare_exchange};
+pub(crate) use portable::{local_add, local_compare_exchange, store_bytes, store_words};
+
+/// Keeps accesses of private words in their order, for handlers of the same thread. No instruction.
+#[inline(always)]
+pub(crate) fn signal_fence() {
+    // Loom knows no handlers.
+    #[cfg(not(loom))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 mod portable {
@@ -29,5 +37,19 @@ mod portable {
     /// Adds to the word (wrapping) and returns the value before.
     pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
         word.fetch_add(value, Ordering::Release)
+    }
+
+    /// Stores values into words, in any order; as many as both sides have.
+    pub(crate) fn store_words(words: &[AtomicU64], values: &[u64]) {
+        for (word, value) in words.iter().zip(values) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    /// Stores bytes, eight to a little-endian word, in any order; as many whole words as both sides have.
+    pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
+        for (word, bytes) in words.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
     }
 }

@@ -115,23 +115,11 @@ impl<'a> Chunk<'a> {
 
     /// Reader: the record header at `at`, if it is one of this generation that fits before `limit` words.
     pub(crate) fn record(&self, at: usize, generation: u64, limit: usize) -> Option<RecordHeader> {
-        // Acquire of the release in `finish`: the payload is visible.
+        // Acquire of the release in `Reservation::commit`: the payload is visible.
         let header = RecordHeader(self.words.get(at)?.load(Ordering::Acquire));
         let least = if header.is_wide() { 2 } else { 1 };
         let fits = header.words() >= least && at.checked_add(header.words())? <= limit;
         let ours = header.state() != RecordState::None && header.tag() == tag(generation, self.nonce);
         (fits && ours).then_some(header)
-    }
-
-    /// Writer: the record at `at` is complete.
-    pub(crate) fn finish(&self, at: usize, header: RecordHeader) {
-        if let Some(word) = self.words.get(at) {
-            word.store(header.done().0, Ordering::Release);
-        }
-    }
-
-    /// The words of a record's payload, for writing in place; none if they are not all inside the chunk.
-    pub(crate) fn payload(&self, at: usize, words: usize) -> &'a [AtomicU64] {
-        self.words.get(at..at.saturating_add(words)).unwrap_or(&[])
     }
 }

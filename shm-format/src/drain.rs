@@ -257,12 +257,64 @@ impl RegionReader {
         scratch: &mut [u8],
         sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
     ) -> DrainStats {
+        self.drain_all(pass, scratch, None, sink)
+    }
+
+    /// As [`drain`](Self::drain), but nothing is given back, and nothing in the region says that it was taken: the
+    /// reader's place in each chunk goes to `places`, which begins as zeros, one for each of [`chunks`](Self::chunks).
+    /// [`acknowledge`](Self::acknowledge) does the rest. If this process dies before, its successor has all of it.
+    pub fn drain_holding(
+        &mut self,
+        pass: Pass,
+        scratch: &mut [u8],
+        places: &mut [u64],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> DrainStats {
+        self.drain_all(pass, scratch, Some(places), sink)
+    }
+
+    /// What was taken up to that place of a chunk, which [`drain_holding`](Self::drain_holding) gave, is safe: no
+    /// successor need see it, and if it is all, the writers may have the chunk again. Whether they got it.
+    pub fn acknowledge(&mut self, index: u32, place: u64) -> bool {
+        let Some(chunk) = self.chunk(index as usize) else { return false };
+        let state = chunk.state();
+        let Some(at) = Consumed::of(place, state.generation()) else { return false };
+        chunk.header.consumed.store(place, Ordering::Relaxed);
+        let released = at.finished && state.phase() == Phase::Reading && chunk.release(state.generation());
+        if released {
+            mend_hint(self.bitmap(), index);
+        }
+        released
+    }
+
+    /// Chunks that may hold records now.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        self.backed()
+    }
+
+    fn drain_all(
+        &mut self,
+        pass: Pass,
+        scratch: &mut [u8],
+        mut places: Option<&mut [u64]>,
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> DrainStats {
         let mut stats = DrainStats::default();
         let replay = !core::mem::replace(&mut self.begun, true);
         for index in 0..self.backed() {
             let Some(chunk) = self.chunk(index) else { break };
+            let held = match &mut places {
+                None => None,
+                Some(places) => match places.get_mut(index) {
+                    // Backed since: the next time.
+                    None => break,
+                    place => place,
+                },
+            };
             let index = index as u32;
-            let walk = Walk { chunk, index, generation: 0, pass, owned: true, replay, stats: &mut stats };
+            let walk =
+                Walk { chunk, index, generation: 0, pass, owned: true, replay, held, stats: &mut stats };
             walk.visit(&self.control().fill, self.bitmap(), scratch, sink);
         }
         stats
@@ -339,6 +391,8 @@ pub(crate) struct Walk<'a, 's> {
     pub(crate) owned: bool,
     /// Deliver what was taken before, too.
     pub(crate) replay: bool,
+    /// Where the reader's place goes instead of into the region, which then keeps what is taken.
+    pub(crate) held: Option<&'a mut u64>,
     pub(crate) stats: &'s mut DrainStats,
 }
 
@@ -355,7 +409,7 @@ impl Walk<'_, '_> {
         self.generation = state.generation();
         match state.phase() {
             Phase::Free if self.pass == Pass::Look => return,
-            Phase::Free => return self.mend_hint(bitmap),
+            Phase::Free => return mend_hint(bitmap, self.index),
             _ if self.pass == Pass::Look || state.phase() == Phase::Writing => {
                 self.owned = false;
                 return self.run(scratch, sink);
@@ -368,21 +422,14 @@ impl Walk<'_, '_> {
             _ => {}
         }
         self.run(scratch, sink);
+        if self.held.is_some() {
+            return;
+        }
         if self.chunk.release(self.generation) {
             self.stats.chunks += 1;
-            self.mend_hint(bitmap);
+            mend_hint(bitmap, self.index);
         } else {
             self.stats.violations += 1;
-        }
-    }
-
-    /// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
-    fn mend_hint(&self, bitmap: &[AtomicU64]) {
-        if let Some(word) = bitmap.get(self.index as usize / 64) {
-            let bit = 1 << (self.index % 64);
-            if word.load(Ordering::Relaxed) & bit == 0 {
-                word.fetch_or(bit, Ordering::Relaxed);
-            }
         }
     }
 
@@ -393,12 +440,20 @@ impl Walk<'_, '_> {
     /// has been written, because only the newest record of a chunk can lack one.
     pub(crate) fn run(&mut self, scratch: &mut [u8], sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>)) {
         let (chunk, generation) = (self.chunk, self.generation);
-        let before = chunk.header.consumed.load(Ordering::Relaxed);
+        let held = self.held.as_deref().copied().filter(|place| Consumed::of(*place, generation).is_some());
+        let before = match held {
+            Some(place) => place,
+            None => chunk.header.consumed.load(Ordering::Relaxed),
+        };
         let mut at = match self.pass {
             Pass::Look => Consumed::START,
             _ => Consumed::unpack(before, generation),
         };
         if at.finished {
+            // By a predecessor, perhaps, that did not live to give the chunk back.
+            if let Some(held) = &mut self.held {
+                **held = before;
+            }
             return;
         }
         let size = chunk.words.len();
@@ -509,7 +564,7 @@ impl Walk<'_, '_> {
             self.stats.torn += u64::from(next.is_some_and(|next| ours(next.tag())));
         }
         at.finished = over || sealed.is_some_and(|end| at.offset >= end);
-        if at.pack(self.generation) != before {
+        if self.held.is_some() || at.pack(self.generation) != before {
             self.note(at);
         }
     }
@@ -521,9 +576,22 @@ impl Walk<'_, '_> {
     }
 
     /// Stores the reader's place.
-    fn note(&self, at: Consumed) {
-        if self.pass != Pass::Look {
-            self.chunk.header.consumed.store(at.pack(self.generation), Ordering::Relaxed);
+    fn note(&mut self, at: Consumed) {
+        let place = at.pack(self.generation);
+        match &mut self.held {
+            Some(held) => **held = place,
+            None if self.pass != Pass::Look => self.chunk.header.consumed.store(place, Ordering::Relaxed),
+            None => {}
+        }
+    }
+}
+
+/// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
+fn mend_hint(bitmap: &[AtomicU64], index: u32) {
+    if let Some(word) = bitmap.get(index as usize / 64) {
+        let bit = 1 << (index % 64);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 }

@@ -72,6 +72,7 @@ impl SmallPool {
                 pass,
                 owned: true,
                 replay: false,
+                held: None,
                 stats: &mut stats,
             };
             walk.visit(&self.fill, &self.bitmap, &mut scratch, &mut |chunk, record| {
@@ -87,9 +88,6 @@ impl SmallPool {
 impl Pool for SmallPool {
     fn backed(&self) -> usize {
         self.chunks.len()
-    }
-    fn chunk_words(&self) -> usize {
-        WORDS
     }
     fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
         let (header, words) = self.chunks.get(index)?;

@@ -30,8 +30,6 @@ pub enum Step {
 pub trait Pool {
     /// Chunks that may be used now; never more than have memory.
     fn backed(&self) -> usize;
-    /// Words of a chunk after its header, at most 4,088.
-    fn chunk_words(&self) -> usize;
     /// A chunk of the address space, if the index is inside it.
     fn chunk(&self, index: usize) -> Option<Chunk<'_>>;
     /// One bit per chunk: probably free.

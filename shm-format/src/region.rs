@@ -22,6 +22,9 @@ use crate::request::ANSWERS_LEN;
 pub struct Region {
     base: NonNull<u8>,
     geometry: Geometry,
+    /// Offset of chunk 0 and words of a chunk, for the writers of records.
+    chunks: usize,
+    chunk_words: usize,
     mode: Mode,
     nonce: u64,
     chunks_backed: AtomicU64,
@@ -72,6 +75,8 @@ impl Region {
         let region = Self {
             base,
             geometry: *geometry,
+            chunks: geometry.chunk_offset(0),
+            chunk_words: geometry.chunk_words(),
             mode,
             nonce: identity.region_nonce,
             chunks_backed: AtomicU64::new(0),
@@ -201,20 +206,15 @@ impl Pool for Region {
     }
 
     #[inline]
-    fn chunk_words(&self) -> usize {
-        self.geometry.chunk_words()
-    }
-
-    #[inline]
     fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
         if index >= self.geometry.chunk_capacity as usize {
             return None;
         }
-        let offset = self.geometry.chunk_offset(index as u32);
+        let offset = self.chunks + index * self.geometry.chunk_size as usize;
         // SAFETY: the index is inside the capacity, so the chunk is inside the mapping; chunks are aligned to their
         // size's page; the header is made of atomics.
         let header = unsafe { self.base.add(offset).cast::<ChunkHeader>().as_ref() };
-        let words = self.words(offset + CHUNK_HEADER, self.geometry.chunk_words());
+        let words = self.words(offset + CHUNK_HEADER, self.chunk_words);
         Some(Chunk { header, words, nonce: self.nonce })
     }
 

@@ -40,7 +40,7 @@ impl Form {
     const ASIDE: u8 = 0;
     const FIRST: u8 = 1;
     /// After the record just before.
-    const NEXT: u8 = 2;
+    pub(crate) const NEXT: u8 = 2;
     const LATER: u8 = 3;
 
     pub(crate) const fn bits(self) -> u8 {
@@ -78,11 +78,7 @@ pub(crate) mod code {
 
     /// The code of a difference.
     pub(crate) const fn of(difference: u64) -> u8 {
-        match difference.leading_zeros() {
-            40..=64 => 1,
-            32..40 => 2,
-            _ => 3,
-        }
+        1 + (difference >= 1 << 24) as u8 + (difference >= 1 << 32) as u8
     }
 
     /// The bytes that follow for that code.

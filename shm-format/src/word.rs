@@ -75,45 +75,39 @@ impl Tagged {
 
 /// Where a thread is in its chunk; lives in the thread's private memory.
 ///
-/// `sequence:23 | bare:1 | chunk:16 | last:12 | end:12`. `end` and `last` count words after the chunk header; `last`
-/// is the length of the newest record, which begins at `end - last`. `bare` says that this record's header may not
-/// be written yet. The sequence grows with each record, so that a word seen before a nested handler ran can only
-/// come back after 2^23 nested records that end in the same chunk at the same place.
+/// `sequence:24 | chunk:16 | last:12 | end:12`. `end` and `last` count words after the chunk header; `last` is the
+/// length of the newest record, which begins at `end - last`, and 0 if the thread has none in the chunk. The sequence
+/// grows with each record, so that a word seen before a nested handler ran can only come back after 2^24 nested
+/// records that end in the same chunk at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserve(pub(crate) u64);
 
 impl Reserve {
     pub(crate) const NO_CHUNK: u16 = u16::MAX;
     const FIELD: u64 = 0xfff;
-    const BARE: u64 = 1 << 40;
-    const SEQUENCE_SHIFT: u32 = 41;
+    const LAST_SHIFT: u32 = 12;
+    const CHUNK_SHIFT: u32 = 24;
+    const SEQUENCE_SHIFT: u32 = 40;
 
     /// Before the first chunk of a thread.
-    pub(crate) const EMPTY: Self = Self((Self::NO_CHUNK as u64) << 24);
+    pub(crate) const EMPTY: Self = Self((Self::NO_CHUNK as u64) << Self::CHUNK_SHIFT);
 
     /// The place at the start of `chunk` (or of no chunk), with the sequence of `self`.
     pub(crate) const fn at_start_of(self, chunk: u16) -> Self {
-        Self(self.0 >> Self::SEQUENCE_SHIFT << Self::SEQUENCE_SHIFT | (chunk as u64) << 24)
+        let sequence = self.0 >> Self::SEQUENCE_SHIFT << Self::SEQUENCE_SHIFT;
+        Self(sequence | (chunk as u64) << Self::CHUNK_SHIFT)
     }
 
     /// The place after one more record of `words`; the caller has checked that it fits.
     pub(crate) const fn advanced(self, words: usize) -> Self {
         let words = words as u64 & Self::FIELD;
-        let sequence = (self.0 >> Self::SEQUENCE_SHIFT).wrapping_add(1) << Self::SEQUENCE_SHIFT;
-        let chunk = self.0 & (0xffff << 24);
-        Self(sequence | Self::BARE | chunk | words << 12 | (self.0 & Self::FIELD).wrapping_add(words))
-    }
-
-    pub(crate) const fn clothed(self) -> Self {
-        Self(self.0 & !Self::BARE)
-    }
-
-    pub(crate) const fn is_bare(self) -> bool {
-        self.0 & Self::BARE != 0
+        // One addition: the end does not overflow, and the sequence is at the top.
+        let more = 1 << Self::SEQUENCE_SHIFT | words << Self::LAST_SHIFT | words;
+        Self((self.0 & !(Self::FIELD << Self::LAST_SHIFT)).wrapping_add(more))
     }
 
     pub(crate) const fn chunk(self) -> u16 {
-        (self.0 >> 24) as u16
+        (self.0 >> Self::CHUNK_SHIFT) as u16
     }
 
     pub(crate) const fn end(self) -> usize {
@@ -121,7 +115,7 @@ impl Reserve {
     }
 
     pub(crate) const fn last(self) -> usize {
-        (self.0 >> 12 & Self::FIELD) as usize
+        (self.0 >> Self::LAST_SHIFT & Self::FIELD) as usize
     }
 
     /// The full sequence nearest to `near` whose low bits are these.
@@ -242,15 +236,23 @@ impl Consumed {
 
     /// What the word says about `generation`: the start, if it speaks of another.
     pub(crate) const fn unpack(word: u64, generation: u64) -> Self {
-        if word >> 34 != generation & ((1 << 30) - 1) {
-            return Self::START;
+        match Self::of(word, generation) {
+            Some(consumed) => consumed,
+            None => Self::START,
         }
-        Self {
+    }
+
+    /// What the word says about `generation`, if it speaks of that.
+    pub(crate) const fn of(word: u64, generation: u64) -> Option<Self> {
+        if word >> 34 != generation & ((1 << 30) - 1) {
+            return None;
+        }
+        Some(Self {
             offset: (word & 0x1fff) as usize,
             index: (word >> 13 & 0x1fff) as usize,
             waits: (word >> 26 & 0x7f) as u8,
             finished: word >> 33 & 1 != 0,
-        }
+        })
     }
 
     pub(crate) const fn pack(self, generation: u64) -> u64 {

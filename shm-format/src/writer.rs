@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - *Bare*: between its compare-and-swap and its BUSY header the newest record has no header. Its length is in the
-//!   word, and whoever comes next writes BUSY for it. Only the newest record can be bare.
+//!   word, and whoever comes next writes BUSY for it. Only the newest record can be bare: it is unless `clothed` is the
+//!   same word. Two words, so that a record does not wait for two swaps of one.
 //! - The clock is read between load and compare-and-swap: if a nested record got in between, the swap fails and the
 //!   clock is read again. Times rise with positions.
 //! - A chunk that is the thread's current one is never recycled, and neither is one that holds a reserved but
@@ -21,7 +22,7 @@ use core::mem::ManuallyDrop;
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicU64, Ordering, local_add, local_compare_exchange};
+use crate::atomic::{AtomicU64, Ordering, local_add, local_compare_exchange, signal_fence, store_words};
 use crate::chunk::Chunk;
 use crate::control::Loss;
 use crate::pool::{Pool, Step};
@@ -61,6 +62,8 @@ pub struct ThreadCursor {
 struct Inner {
     /// [`Reserve`]: the only word that says where the next record goes.
     word: AtomicU64,
+    /// What `word` was when the newest record that is known to have a header was the newest.
+    clothed: AtomicU64,
     /// The full sequence at about the last change of chunk; completes the low bits in `word`.
     sequence: AtomicU64,
     /// Records lost since `begin`.
@@ -85,6 +88,7 @@ macro_rules! new_cursor {
             Self {
                 inner: CachePadded::new(Inner {
                     word: AtomicU64::new(Reserve::EMPTY.0),
+                    clothed: AtomicU64::new(Reserve::EMPTY.0),
                     sequence: AtomicU64::new(0),
                     lost: AtomicU64::new(0),
                     owner: AtomicU64::new(0),
@@ -108,6 +112,7 @@ impl ThreadCursor {
     pub fn begin(&self, tid: u32, thread_seq: u32) {
         let inner = &self.inner;
         inner.word.store(Reserve::EMPTY.0, Ordering::Relaxed);
+        inner.clothed.store(Reserve::EMPTY.0, Ordering::Relaxed);
         inner.sequence.store(0, Ordering::Relaxed);
         inner.lost.store(0, Ordering::Relaxed);
         inner.wake.store(0, Ordering::Relaxed);
@@ -119,7 +124,7 @@ impl ThreadCursor {
     /// `now` reads the trace clock; it is called once per try. Fails, and counts the loss for the thread, with
     /// `TooLarge` (more words than [`Region::max_payload_words`]), `PoolFull` or `Retries`. The region's counters are
     /// the caller's, who knows the weight.
-    #[inline]
+    #[inline(always)]
     pub fn reserve<'a, P: Pool>(
         &'a self,
         pool: &'a P,
@@ -127,15 +132,11 @@ impl ThreadCursor {
         payload_words: usize,
         now: impl Fn() -> u64,
     ) -> Result<Reservation<'a, P>, Loss> {
-        // Before a chunk is taken for nothing.
-        if payload_words.saturating_add(OVERHEAD) > pool.chunk_words() {
-            return self.lose(Loss::TooLarge);
-        }
         self.reserve_sized(pool, kind, now, |_| payload_words)
     }
 
     /// As [`reserve`](Self::reserve), with a length that depends on the place: `size` is asked at each try.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve_sized<'a, P: Pool>(
         &'a self,
         pool: &'a P,
@@ -147,11 +148,12 @@ impl ThreadCursor {
             let word = Reserve(self.inner.word.load(Ordering::Relaxed));
             pool.step(Step::Loaded);
             if let Some(chunk) = pool.chunk(usize::from(word.chunk())) {
-                let generation = help(chunk, word);
+                let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
+                let Some(clothed) = self.help(chunk, generation, word) else { continue };
                 pool.step(Step::Helped);
                 let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
                 let payload_words = size(Place { chunk: word.chunk(), generation, sequence });
-                if payload_words.saturating_add(OVERHEAD) > pool.chunk_words() {
+                if payload_words > chunk.words.len().saturating_sub(OVERHEAD) {
                     return self.lose(Loss::TooLarge);
                 }
                 let ticks = now();
@@ -159,7 +161,8 @@ impl ThreadCursor {
                 let delta = ticks.wrapping_sub(chunk.header.ts_base.load(Ordering::Relaxed));
                 let wide = delta > u64::from(u32::MAX);
                 let words = payload_words + 1 + usize::from(wide);
-                if words <= chunk.words.len().saturating_sub(word.end()) {
+                let room = chunk.words.get(word.end()..).and_then(|room| room.get(..words));
+                if let Some((first, payload)) = room.and_then(<[AtomicU64]>::split_first) {
                     let header = RecordHeader::new(
                         RecordState::Busy,
                         words,
@@ -173,19 +176,26 @@ impl ThreadCursor {
                         continue;
                     }
                     pool.step(Step::Reserved);
-                    chunk.store(word.end(), header.0);
+                    first.store(header.0, Ordering::Relaxed);
                     pool.step(Step::Busy);
-                    local_compare_exchange(&self.inner.word, next.0, next.clothed().0);
+                    // Fails if a nested record was clothed since, which is a newer one.
+                    local_compare_exchange(&self.inner.clothed, clothed, next.0);
                     pool.step(Step::Clothed);
-                    if wide {
-                        chunk.store(word.end() + 1, ticks);
-                    }
+                    let payload = match payload.split_first() {
+                        Some((full, payload)) if wide => {
+                            full.store(ticks, Ordering::Relaxed);
+                            payload
+                        }
+                        _ => payload,
+                    };
                     return Ok(Reservation {
                         cursor: self,
                         pool,
                         chunk,
-                        at: word.end(),
+                        first,
+                        payload,
                         header,
+                        words,
                         generation,
                         _not_sent: PhantomData,
                     });
@@ -202,9 +212,10 @@ impl ThreadCursor {
         for _ in 0..RETRIES {
             let word = Reserve(self.inner.word.load(Ordering::Relaxed));
             let Some(chunk) = pool.chunk(usize::from(word.chunk())) else { break };
-            help(chunk, word);
+            let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
+            let helped = self.help(chunk, generation, word).is_some();
             let next = word.at_start_of(Reserve::NO_CHUNK);
-            if local_compare_exchange(&self.inner.word, word.0, next.0) {
+            if helped && local_compare_exchange(&self.inner.word, word.0, next.0) {
                 self.seal(pool, chunk, word);
                 break;
             }
@@ -223,6 +234,37 @@ impl ThreadCursor {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.inner.lost.load(Ordering::Relaxed)
+    }
+
+    /// Gives the newest record in `word` a header if it may have none; what is clothed then. None: a nested record got
+    /// in between, and `word` is not the newest any more.
+    ///
+    /// A bare record belongs to code of this thread that is suspended below us (or was abandoned): until that goes on,
+    /// nobody else writes the header, and the chunk, holding an uncommitted record, is not recycled. So a plain store
+    /// is right, and it can only replace garbage or the same BUSY.
+    #[inline]
+    fn help(&self, chunk: Chunk<'_>, generation: u64, word: Reserve) -> Option<u64> {
+        // `word` was loaded before.
+        signal_fence();
+        let clothed = self.inner.clothed.load(Ordering::Relaxed);
+        if clothed != word.0 && word.last() > 0 {
+            self.help_bare(chunk, generation, word)?;
+        }
+        Some(clothed)
+    }
+
+    #[cold]
+    fn help_bare(&self, chunk: Chunk<'_>, generation: u64, word: Reserve) -> Option<()> {
+        signal_fence();
+        // Unless the word has stayed, what is clothed was loaded after a nested record, and says nothing of this one.
+        if self.inner.word.load(Ordering::Relaxed) != word.0 {
+            return None;
+        }
+        let kind = RecordKind::Void.number();
+        let busy =
+            RecordHeader::new(RecordState::Busy, word.last(), false, kind, tag(generation, chunk.nonce), 0);
+        chunk.store(word.end().wrapping_sub(word.last()), busy.0);
+        Some(())
     }
 
     #[cold]
@@ -285,23 +327,6 @@ impl ThreadCursor {
     }
 }
 
-/// Gives the newest record in `word` a header if it may have none; the chunk's generation.
-///
-/// A bare record belongs to code of this thread that is suspended below us (or was abandoned): until that goes on,
-/// nobody else writes the header, and the chunk, holding an uncommitted record, is not recycled. So a plain store is
-/// right, and it can only replace garbage or the same BUSY.
-#[inline]
-fn help(chunk: Chunk<'_>, word: Reserve) -> u64 {
-    let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
-    if word.is_bare() {
-        let tag = tag(generation, chunk.nonce);
-        let kind = RecordKind::Void.number();
-        let busy = RecordHeader::new(RecordState::Busy, word.last(), false, kind, tag, 0);
-        chunk.store(word.end().wrapping_sub(word.last()), busy.0);
-    }
-    generation
-}
-
 /// What a commit means for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -315,8 +340,11 @@ pub struct Reservation<'a, P: Pool = Region> {
     cursor: &'a ThreadCursor,
     pool: &'a P,
     chunk: Chunk<'a>,
-    at: usize,
+    /// Where the header is.
+    first: &'a AtomicU64,
+    payload: &'a [AtomicU64],
     header: RecordHeader,
+    words: usize,
     generation: u64,
     /// A reservation belongs to its thread.
     _not_sent: PhantomData<*mut ()>,
@@ -324,8 +352,7 @@ pub struct Reservation<'a, P: Pool = Region> {
 
 impl<P: Pool> Reservation<'_, P> {
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        let before = 1 + usize::from(self.header.is_wide());
-        self.chunk.payload(self.at + before, self.header.words() - before)
+        self.payload
     }
 
     /// Number of payload words.
@@ -351,9 +378,7 @@ impl<P: Pool> Reservation<'_, P> {
     /// Copies words into the payload from word `start`; what does not fit is left out.
     #[inline]
     pub fn copy_from(&mut self, start: usize, values: &[u64]) {
-        for (word, value) in self.words().get(start..).unwrap_or(&[]).iter().zip(values) {
-            word.store(*value, Ordering::Relaxed);
-        }
+        store_words(self.words().get(start..).unwrap_or(&[]), values);
     }
 
     /// The payload words in place. Another process may change them at any time: write, and never read back.
@@ -372,9 +397,10 @@ impl<P: Pool> Reservation<'_, P> {
 
     #[inline]
     fn finish(&self, header: RecordHeader) -> Committed {
-        self.chunk.finish(self.at, header);
+        // Acquired by the reader in `Chunk::record`: the payload is there.
+        self.first.store(header.done().0, Ordering::Release);
         self.pool.step(Step::Done);
-        let words = header.words() as u64;
+        let words = self.words as u64;
         let committed = local_add(&self.chunk.header.committed, words).wrapping_add(words);
         self.pool.step(Step::Committed);
         // From here the chunk may already belong to another: only the compare-and-swap in `complete`, which knows

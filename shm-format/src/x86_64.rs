@@ -1,10 +1,11 @@
-//! Same-thread read-modify-writes for x86-64: one instruction each, without the `lock` prefix.
+//! Same-thread read-modify-writes for x86-64: one instruction each, without the `lock` prefix. And copies into shared
+//! memory, 16 bytes at a time, which the compiler does not make of atomic stores.
 //!
 //! A signal is delivered between instructions, so one instruction is atomic against every handler of its thread.
 //! Stores of x86-64 are release stores, and neither `asm!` block is `nomem`, so the compiler moves no memory access
 //! across them: both have release ordering for other processors.
 
-use crate::atomic::AtomicU64;
+use crate::atomic::{AtomicU64, Ordering};
 use core::arch::asm;
 
 /// Replaces `old` by `new` if the word still holds `old`; says whether it did.
@@ -39,4 +40,59 @@ pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
         );
     }
     amount
+}
+
+/// Stores values into words, in any order; as many as both sides have.
+#[inline]
+pub(crate) fn store_words(words: &[AtomicU64], values: &[u64]) {
+    // SAFETY: the values are eight bytes each.
+    unsafe { store(words, values.as_ptr().cast(), values.len()) };
+}
+
+/// Stores bytes, eight to a little-endian word, in any order; as many whole words as both sides have.
+#[inline]
+pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
+    // SAFETY: that many whole words are there.
+    unsafe { store(words, bytes.as_ptr(), bytes.len() / 8) };
+}
+
+/// Stores `most` words from `from` on, or as many as there are places.
+///
+/// # Safety
+/// `from` points to `8 * most` readable bytes.
+#[inline(always)]
+unsafe fn store(words: &[AtomicU64], from: *const u8, most: usize) {
+    const BLOCK: usize = 4;
+    let count = words.len().min(most);
+    let blocks = count - count % BLOCK;
+    if blocks > 0 {
+        // SAFETY: 8 * blocks bytes are there on both sides: `at` rises from minus that many bytes to 0, counted from
+        // their ends. The words are of interior mutability. Only two vector registers and the flags are changed beside.
+        unsafe {
+            asm!(
+                "2:",
+                "movups {low}, [{from} + {at}]",
+                "movups {high}, [{from} + {at} + 16]",
+                "movups [{to} + {at}], {low}",
+                "movups [{to} + {at} + 16], {high}",
+                "add {at}, 32",
+                "jnz 2b",
+                from = in(reg) from.add(8 * blocks),
+                to = in(reg) words.as_ptr().add(blocks),
+                at = inout(reg) (8 * blocks).wrapping_neg() => _,
+                low = out(xmm_reg) _,
+                high = out(xmm_reg) _,
+                options(nostack),
+            );
+        }
+    }
+    let mut at = blocks;
+    while at < count {
+        // SAFETY: `at` is less than the length of both.
+        unsafe {
+            let value = from.cast::<u64>().add(at).read_unaligned();
+            words.get_unchecked(at).store(value, Ordering::Relaxed);
+        }
+        at += 1;
+    }
 }

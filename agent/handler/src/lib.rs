@@ -122,8 +122,15 @@ fn sample(recording: &Recording, tick: &mut Tick, context: Context<'_>, entered:
     Ok(())
 }
 
-/// Walks the interrupted stack; its frames are the memo's.
+/// Walks the interrupted stack; its frames are the memo's. The chain of records is told what it may leave out.
 fn walk(recording: &Recording, slot: &Slot, context: Context<'_>, memo: &mut Memo) -> Walk {
+    let walk = walk_untold(recording, slot, context, memo);
+    // SAFETY: the memo is the caller's by the slot's nesting guard, and so is the chain.
+    unsafe { &mut *slot.chain() }.walked(walk.unchanged);
+    walk
+}
+
+fn walk_untold(recording: &Recording, slot: &Slot, context: Context<'_>, memo: &mut Memo) -> Walk {
     let mut memory = Stack::new(known_bounds(slot, context), !process::is_filtered());
     let Some(pinned) = Pinned::new(slot) else {
         memo.forget();

@@ -50,9 +50,6 @@ impl Pool for Interrupted<'_> {
     fn backed(&self) -> usize {
         self.region.backed()
     }
-    fn chunk_words(&self) -> usize {
-        Pool::chunk_words(self.region)
-    }
     fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
         self.region.chunk(index)
     }

@@ -36,14 +36,22 @@ pub struct Writer {
     pub cursor: ThreadCursor,
     chain: StackChain,
     frames: Vec<u64>,
+    /// The chain is told how walks resemble each other.
+    tells: bool,
     written: Vec<(u64, Written)>,
+}
+
+/// How many outermost frames two stacks, leaf first, have in common.
+fn common(one: &[u64], other: &[u64]) -> usize {
+    one.iter().rev().zip(other.iter().rev()).take_while(|(one, other)| one == other).count()
 }
 
 impl Writer {
     pub fn new(tid: u32) -> Self {
         let cursor = ThreadCursor::new();
         cursor.begin(tid, tid);
-        Self { tid, cursor, chain: StackChain::new(), frames: Vec::new(), written: Vec::new() }
+        let tells = tid.is_multiple_of(2);
+        Self { tid, cursor, chain: StackChain::new(), frames: Vec::new(), tells, written: Vec::new() }
     }
 
     pub fn write(&mut self, region: &Region, head: StackHead, frames: &[u64]) -> Result<(), Loss> {
@@ -55,7 +63,11 @@ impl Writer {
 
     /// Writes the next stack.
     pub fn grow(&mut self, region: &Region, random: &mut Random) {
-        self.frames = grown(random, &self.frames);
+        self.walk(random);
+        if random.below(8) == 0 {
+            // That one was not for the ring.
+            self.walk(random);
+        }
         let rare = |random: &mut Random| if random.below(10) == 0 { random.next() } else { 0 };
         let head = StackHead {
             weight: 1 + (rare(random) as u32 >> 8),
@@ -66,6 +78,17 @@ impl Writer {
         let frames = self.frames.clone();
         // A full pool is a loss like any other.
         let _ = self.write(region, head, &frames);
+    }
+
+    fn walk(&mut self, random: &mut Random) {
+        let now = grown(random, &self.frames);
+        if self.tells {
+            // A walker knows of no more than there are.
+            let unchanged = common(&self.frames, &now) as u64;
+            let known = if random.below(4) == 0 { random.below(unchanged + 1) } else { unchanged };
+            self.chain.walked(known as usize);
+        }
+        self.frames = now;
     }
 
     /// Writes the next stack, or something else, or ends and begins again.

@@ -38,7 +38,7 @@ fn main() {
 fn writers(lttng: Option<&Lttng>, rounds: usize) {
     let mut ours = Ours::new(CHUNKS);
     ours.write(EVENTS);
-    let mut own: [Vec<f64>; 5] = Default::default();
+    let mut own: [Vec<f64>; ours::ROWS] = Default::default();
     let mut theirs: [Vec<f64>; 3] = Default::default();
     if let Some(lttng) = lttng
         && let Err(reason) = lttng.session(None)
@@ -55,27 +55,26 @@ fn writers(lttng: Option<&Lttng>, rounds: usize) {
     }
     let own = own.each_mut().map(|row| median(row));
     let theirs = theirs.each_mut().map(|row| median(row));
-    println!("writing one record, ns of thread CPU time, overwrite mode, nobody reads; ratio to LTTng-UST");
-    println!("{:<30}{:>10}{:>10}{:>10}", "", "8 bytes", "16 frames", "40 frames");
-    println!("{:<30}{:>10.1}{:>10.1}{:>10.1}", "LTTng-UST", theirs[0], theirs[1], theirs[2]);
-    println!("{:<30}{:>10.1}{:>10.1}{:>10.1}", "selfwind, plain words", own[0], own[1], own[2]);
-    println!("{:<30}{:>10}{:>10.1}{:>10.1}", "selfwind, stack codec", "", own[3], own[4]);
-    println!("{:<30}{:>10.1}", "  of it reading the clock", ours::clock(EVENTS));
-    let ratio = |own: f64, theirs: f64| own / theirs;
-    println!(
-        "{:<30}{:>10.2}{:>10.2}{:>10.2}",
-        "  ratio, plain words",
-        ratio(own[0], theirs[0]),
-        ratio(own[1], theirs[1]),
-        ratio(own[2], theirs[2])
-    );
-    println!(
-        "{:<30}{:>10}{:>10.2}{:>10.2}",
-        "  ratio, stack codec",
-        "",
-        ratio(own[3], theirs[1]),
-        ratio(own[4], theirs[2])
-    );
+    let clock = ours::clock(EVENTS);
+    println!("writing one record, ns of thread CPU time, overwrite mode, nobody reads");
+    println!("{:<44}{:>9}{:>7}{:>10}{:>7}{:>10}{:>7}", "", "8 bytes", "", "16 frames", "", "40 frames", "");
+    let line = |name: &str, times: [f64; 3]| {
+        print!("{name:<44}");
+        for (ns, peer) in times.into_iter().zip(theirs) {
+            if ns.is_nan() {
+                print!("{:>17}", "");
+            } else {
+                print!("{ns:>9.1}{:>7.2}x", ns / peer);
+            }
+        }
+        println!();
+    };
+    line("LTTng-UST", theirs);
+    line("selfwind, plain words", [own[0], own[1], own[2]]);
+    line("selfwind, codec, 12 frames new", [f64::NAN, own[3], own[4]]);
+    line("selfwind, codec, 12 new, told by the walk", [f64::NAN, own[5], own[6]]);
+    line("selfwind, codec, 1 new, told by the walk", [f64::NAN, own[7], own[8]]);
+    println!("{:<44}{clock:>9.1}", "  of it, in each of ours, reading the clock");
 }
 
 fn readers(lttng: Option<&Lttng>, place: &std::path::Path, rounds: usize) {

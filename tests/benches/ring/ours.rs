@@ -21,8 +21,33 @@ pub(crate) struct Ours {
     region: Region,
     cursor: ThreadCursor,
     chain: StackChain,
-    stacks: Box<[[u64; DEEPEST]; STACKS]>,
+    stacks: Box<Stacks>,
+    /// Others only in their leaf.
+    similar: Box<Stacks>,
 }
+
+type Stacks = [[u64; DEEPEST]; STACKS];
+
+/// How stacks are written.
+pub(crate) enum Manner {
+    Plain,
+    /// By the codec: so many leaf frames change, and the walk says so or not.
+    Coded {
+        new: usize,
+        told: bool,
+    },
+}
+
+/// The rows for 16 and 40 frames, in order.
+pub(crate) const MANNERS: [Manner; 4] = [
+    Manner::Plain,
+    Manner::Coded { new: NEW, told: false },
+    Manner::Coded { new: NEW, told: true },
+    Manner::Coded { new: 1, told: true },
+];
+pub(crate) const ROWS: usize = 1 + 2 * MANNERS.len();
+/// Leaf frames in which neighbouring stacks differ; `lttng.c` has the same number.
+pub(crate) const NEW: usize = 12;
 
 /// What one round of draining gave: records (or stacks) per second of CPU time.
 pub(crate) struct Drained {
@@ -58,21 +83,28 @@ impl Ours {
         };
         let cursor = ThreadCursor::new();
         cursor.begin(1, 1);
-        let address = |s: usize, f: usize| 0x7f00_0000_0000 + 4099 * (f * 7 + if f < 12 { s % 8 } else { 0 });
-        let stacks = Box::new(std::array::from_fn(|s| std::array::from_fn(|f| address(s, f) as u64)));
-        Self { base, len, region: region.expect("a region"), cursor, chain: StackChain::new(), stacks }
+        let stacks = |new: usize| -> Box<Stacks> {
+            let address =
+                |s: usize, f: usize| 0x7f00_0000_0000 + 4099 * (f * 7 + if f < new { s % 8 } else { 0 });
+            Box::new(std::array::from_fn(|s| std::array::from_fn(|f| address(s, f) as u64)))
+        };
+        let (chain, region) = (StackChain::new(), region.expect("a region"));
+        Self { base, len, region, cursor, chain, stacks: stacks(NEW), similar: stacks(1) }
     }
 
-    /// Thread CPU ns per record: a number, 16 and 40 frames as they are, 16 and 40 frames by the codec.
-    pub(crate) fn write(&mut self, events: u64) -> [f64; 5] {
+    /// Thread CPU ns per record: a number; then, for 16 and 40 frames: as they are, and by the codec in each manner.
+    pub(crate) fn write(&mut self, events: u64) -> [f64; ROWS] {
         let per = |spent: f64| spent * 1e9 / events as f64;
-        [
-            per(spent(|| self.numbers(events))),
-            per(spent(|| self.plain(events, 16))),
-            per(spent(|| self.plain(events, 40))),
-            per(spent(|| self.coded(events, 16))),
-            per(spent(|| self.coded(events, 40))),
-        ]
+        let mut row = [per(spent(|| self.numbers(events))); ROWS];
+        for (place, (depth, manner)) in
+            row[1..].iter_mut().zip(MANNERS.iter().flat_map(|m| [(16, m), (40, m)]))
+        {
+            *place = per(spent(|| match manner {
+                Manner::Plain => self.plain(events, depth),
+                Manner::Coded { new, told } => self.coded(events, depth, *new, *told),
+            }));
+        }
+        row
     }
 
     fn numbers(&mut self, events: u64) {
@@ -93,9 +125,14 @@ impl Ours {
         }
     }
 
-    fn coded(&mut self, events: u64, depth: usize) {
+    /// With `new` leaf frames other than those of the stack before, of which the chain is told or not.
+    fn coded(&mut self, events: u64, depth: usize, new: usize, told: bool) {
+        let stacks = if new < NEW { &self.similar } else { &self.stacks };
         for number in 0..events as usize {
-            let frames = &self.stacks[number % STACKS][..depth];
+            let frames = &stacks[number % STACKS][..depth];
+            if told {
+                self.chain.walked(if number == 0 { 0 } else { depth - new });
+            }
             let written = self.chain.write(&self.cursor, &self.region, HEAD, frames, ticks);
             let _ = black_box(written.expect("room"));
         }
@@ -104,13 +141,13 @@ impl Ours {
     /// Fills the pool with records of each kind in turn and drains it.
     pub(crate) fn drain(&mut self) -> Drained {
         let (records, _) = self.fill_and_drain(|ours| ours.numbers(1000), false);
-        let (stacks, _) = self.fill_and_drain(|ours| ours.coded(1000, 40), true);
+        let (stacks, _) = self.fill_and_drain(|ours| ours.coded(1000, 40, NEW, false), true);
         Drained { numbers: records, stacks }
     }
 
     /// Bytes in the ring of one stack of 40 frames.
     pub(crate) fn bytes(&mut self) -> f64 {
-        let (_, bytes) = self.fill_and_drain(|ours| ours.coded(1000, 40), true);
+        let (_, bytes) = self.fill_and_drain(|ours| ours.coded(1000, 40, NEW, false), true);
         bytes
     }
 
