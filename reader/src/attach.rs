@@ -10,7 +10,7 @@ mod truncation;
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -181,6 +181,30 @@ impl Attached {
         self.take(|reader| reader.drain(pass, scratch, sink))
     }
 
+    /// Delivers new records of the pool, which stay there until they are [acknowledged](Self::acknowledge): see
+    /// [`RegionReader::drain_holding`].
+    pub fn drain_holding(
+        &mut self,
+        pass: Pass,
+        scratch: &mut [u8],
+        places: &mut Vec<u64>,
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> DrainStats {
+        self.take(|reader| {
+            places.resize(reader.chunks().max(places.len()), 0);
+            reader.drain_holding(pass, scratch, places, sink)
+        })
+    }
+
+    /// What was taken up to these places of chunks is safe.
+    pub fn acknowledge(&mut self, places: &[(u32, u64)]) {
+        self.take(|reader| {
+            for (index, place) in places {
+                reader.acknowledge(*index, *place);
+            }
+        });
+    }
+
     /// Closes the chunks of a thread that is gone.
     pub fn retire(&mut self, tid: u32, thread_seq: u32) {
         self.take(|reader| reader.retire(tid, thread_seq));
@@ -227,7 +251,8 @@ pub struct Bell {
 impl Bell {
     /// A bell that the processes of a session share; `file` is new and empty.
     pub fn in_file(file: &File) -> io::Result<Self> {
-        file.set_len(PAGE as u64)?;
+        // Written and not only made as long: a store to a page without memory is answered by SIGBUS.
+        (&*file).write_all(&[0; PAGE])?;
         Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
     }
 
@@ -337,6 +362,43 @@ mod tests {
         assert!(matches!(Attached::open(&path), Err(AttachError::System(_))));
         assert!(matches!(Attached::open(&dir), Err(AttachError::System(_))));
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Whether a thread of this process waits in the kernel, as far as the kernel tells.
+    fn is_asleep(thread: i32) -> bool {
+        let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall"));
+        call.is_ok_and(|call| call.starts_with(&format!("{} ", nix::libc::SYS_futex)))
+    }
+
+    #[test]
+    fn of_many_sleepers_each_ring_wakes_one() {
+        const SLEEPERS: usize = 6;
+        let bell = std::sync::Arc::new(Bell::private().unwrap());
+        let (told, threads) = std::sync::mpsc::channel();
+        let (woke, woken) = std::sync::mpsc::channel();
+        for _ in 0..SLEEPERS {
+            let (bell, told, woke) = (bell.clone(), told.clone(), woke.clone());
+            std::thread::spawn(move || {
+                let sleep = bell.prepare_sleep();
+                told.send(nix::unistd::gettid().as_raw()).unwrap();
+                sleep.sleep(Duration::from_secs(600));
+                woke.send(()).unwrap();
+            });
+        }
+        let threads: Vec<i32> = threads.iter().take(SLEEPERS).collect();
+        // Who is not asleep yet would see the ring without being woken.
+        let began = Instant::now();
+        while !threads.iter().all(|thread| is_asleep(*thread)) && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for _ in 0..SLEEPERS {
+            // The announcement of one reader is enough.
+            std::mem::forget(bell.prepare_sleep());
+            bell.ring();
+            bell.ring();
+            woken.recv_timeout(Duration::from_secs(120)).unwrap();
+            assert!(woken.recv_timeout(Duration::from_millis(50)).is_err(), "one ring woke two");
+        }
     }
 
     #[test]

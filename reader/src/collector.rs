@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::attach::{AttachError, Attached};
 use crate::clock::TraceClock;
 use crate::follow::Listener;
+use crate::held::{Held, Taken};
 use crate::liveness::{self, Liveness};
 use crate::merge::Merge;
 use crate::notices::Notices;
@@ -20,6 +21,11 @@ use crate::profile_file::{Event, ProcessEnd};
 
 /// How often the counters of living processes go into the profile.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);
+
+/// How often rings are told what is safe, if no writer waits for it.
+const ACKNOWLEDGE_EVERY: Duration = Duration::from_millis(250);
+/// Passes until a stack that answers the kernel is a sample.
+const STITCHED: u32 = 2;
 
 /// How often a flight recorder looks for regions that it can forget.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +71,8 @@ pub struct Collector {
     notices: Notices,
     clock: TraceClock,
     merge: Merge,
+    held: Held,
+    acknowledged: Instant,
     processes: BTreeMap<u32, Process>,
     next_id: u32,
     /// Files that need no second look.
@@ -97,6 +105,8 @@ impl Collector {
             notices,
             clock: TraceClock::start(),
             merge: Merge::default(),
+            held: Held::default(),
+            acknowledged: Instant::now(),
             processes: BTreeMap::new(),
             next_id: 0,
             seen: BTreeSet::new(),
@@ -162,6 +172,11 @@ impl Collector {
         self.processes.values().any(|process| process.is_live())
     }
 
+    /// True while writers wait for chunks that have been read.
+    pub fn is_urgent(&self) -> bool {
+        self.held.is_urgent()
+    }
+
     /// Drains everything that is there now.
     pub fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         let began = self.clock.refresh();
@@ -171,8 +186,10 @@ impl Collector {
         }
         self.attach_new();
         self.drain(false, listener)?;
-        self.release(self.watermark, listener)?;
+        let late = if self.held.is_stuck() { u64::MAX } else { self.watermark };
+        self.release(late, listener)?;
         self.watermark = began;
+        self.acknowledge(listener)?;
         if self.counted.elapsed() >= COUNTERS_EVERY {
             self.counted = Instant::now();
             for process in self.processes.values_mut() {
@@ -190,7 +207,40 @@ impl Collector {
         self.attach_new();
         self.read_notes();
         self.drain(true, listener)?;
-        self.release(u64::MAX, listener)
+        self.release(u64::MAX, listener)?;
+        listener.save()?;
+        for taken in self.held.release_all() {
+            self.let_go(taken);
+        }
+        Ok(())
+    }
+
+    /// Tells rings what of theirs is safe.
+    fn acknowledge(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
+        self.held.end_pass(self.merge.arrivals());
+        let oldest = self.merge.oldest();
+        let is_time = self.held.is_urgent() || self.acknowledged.elapsed() >= ACKNOWLEDGE_EVERY;
+        if is_time && self.held.is_due(oldest) {
+            self.acknowledged = Instant::now();
+            listener.save()?;
+            for taken in self.held.release(oldest) {
+                self.let_go(taken);
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, taken: Taken) {
+        for (id, places) in taken.places {
+            if let Some(process) = self.processes.get_mut(&id) {
+                process.acknowledge(&places);
+            }
+        }
+        for process in taken.gone {
+            if let Some(removed) = process.let_go(self.keep) {
+                self.seen.remove(&removed);
+            }
+        }
     }
 
     fn region_files(&self) -> Vec<PathBuf> {
@@ -253,7 +303,9 @@ impl Collector {
             if path.extension().is_some_and(|extension| extension == "failed")
                 && self.seen.insert(path.clone())
             {
-                let reason = std::fs::read(&path).unwrap_or_default();
+                // A link that leads nowhere holds the text.
+                let reason = std::fs::read_link(&path).map(|text| text.into_os_string().into_encoded_bytes());
+                let reason = reason.unwrap_or_default();
                 let reason =
                     String::from_utf8_lossy(&reason[..reason.len().min(NOTE_LIMIT)]).trim().to_owned();
                 let pid =
@@ -323,7 +375,7 @@ impl Collector {
     }
 
     fn drain(&mut self, last: bool, listener: &mut dyn Listener) -> io::Result<()> {
-        let mut ended = Vec::new();
+        let (mut ended, mut taken) = (Vec::new(), Taken::default());
         let (mut events, mut samples) = (Vec::new(), Vec::new());
         for (&id, process) in &mut self.processes {
             let mut around = Surroundings {
@@ -346,9 +398,13 @@ impl Collector {
                     listener.event(Event::Sample(oldest))?;
                 }
             }
+            taken.urgent |= process.keeps_chunks();
+            taken.patience = taken.patience.max(if process.is_stitched() { STITCHED } else { 0 });
+            taken.places.push((id, process.news()));
         }
+        taken.places.retain(|(_, places)| !places.is_empty());
         for id in ended {
-            let Some(process) = self.processes.remove(&id) else { continue };
+            let Some(mut process) = self.processes.remove(&id) else { continue };
             if process.is_cut() {
                 self.cut = true;
                 let pid = process.pid();
@@ -356,10 +412,13 @@ impl Collector {
                     "process {pid}: its region file was made shorter while it was recorded; its profile ends there"
                 ));
             }
-            if let Some(removed) = process.let_go(self.keep) {
+            if !process.is_empty() {
+                taken.gone.push(process);
+            } else if let Some(removed) = process.let_go(self.keep) {
                 self.seen.remove(&removed);
             }
         }
+        self.held.take(taken);
         Ok(())
     }
 

@@ -11,6 +11,8 @@ use crate::watch::Happening;
 
 /// A lost wake, a new process, a thread's new name: noticed after this time at the latest.
 const TURN: Duration = Duration::from_millis(100);
+/// Chunks that were taken go back to their writers after two of these.
+const SHORT_TURN: Duration = Duration::from_millis(2);
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,11 @@ pub trait Listener {
 
     /// That was all for now.
     fn pause(&mut self) -> io::Result<()>;
+
+    /// Makes sure of what it was told: after this, our own death loses nothing of it.
+    fn save(&mut self) -> io::Result<()> {
+        self.pause()
+    }
 }
 
 /// Drains until told to finish. Ends early with the error of the listener.
@@ -69,7 +76,8 @@ pub fn follow(
             return Ok(Reason::Deadline);
         }
         if idle {
-            sleep.sleep(left.map_or(TURN, |left| left.min(TURN)));
+            let turn = if collector.is_urgent() { SHORT_TURN } else { TURN };
+            sleep.sleep(left.map_or(turn, |left| left.min(turn)));
         }
     }
 }

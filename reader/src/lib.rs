@@ -17,6 +17,7 @@ pub mod doctor;
 pub mod dump;
 pub mod follow;
 pub mod generated_code;
+pub mod held;
 pub mod inject;
 pub mod kernel_symbols;
 pub mod list;

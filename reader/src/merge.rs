@@ -52,6 +52,16 @@ impl Merge {
         if self.frames > FRAMES_LIMIT { self.pop(u64::MAX) } else { None }
     }
 
+    /// Samples that have come so far: the number of the last one.
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+
+    /// The least number of those that wait; every lower one is out.
+    pub fn oldest(&self) -> u64 {
+        self.heap.iter().map(|Reverse(waiting)| waiting.key.1).min().unwrap_or(u64::MAX)
+    }
+
     /// The oldest sample, if it is older than `watermark` (nanoseconds).
     pub fn pop(&mut self, watermark: u64) -> Option<Sample> {
         if self.heap.peek()?.0.key.0 >= watermark && watermark != u64::MAX {
@@ -87,6 +97,10 @@ mod tests {
             out.push((sample.ns, sample.tid));
         }
         assert_eq!(out, [(1, 2), (5, 1), (5, 2), (5, 3)]);
+        assert_eq!((merge.arrivals(), merge.oldest()), (6, 2));
+        // Late: it goes out at once, behind what is out already.
+        assert_eq!(merge.push(sample(3, 4)), None);
+        assert_eq!(merge.pop(9).map(|late| late.ns), Some(3));
         assert_eq!(merge.pop(u64::MAX).unwrap().ns, 9);
         assert_eq!(merge.pop(u64::MAX).unwrap().ns, u64::MAX);
         assert_eq!((merge.pop(u64::MAX), merge.frames), (None, 0));

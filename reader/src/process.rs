@@ -5,12 +5,14 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use shm_format::{
-    CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, Scale, Undecodable,
+    ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, RecordRef, Scale,
+    Undecodable,
 };
 
 use crate::attach::Attached;
 use crate::chains::Chains;
 use crate::clock::TraceClock;
+use crate::held::Places;
 use crate::liveness::Liveness;
 use crate::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
 use crate::stitch::{Stitcher, Writer, Written};
@@ -74,6 +76,12 @@ pub struct Process {
     chains: Chains,
     stitcher: Stitcher,
     found: Found,
+    /// How far each chunk was read.
+    places: Vec<u64>,
+    /// Those of them that were handed out.
+    told_places: Vec<u64>,
+    /// Chunks that were taken whole in the last pass.
+    taken: u64,
     known: CountersSnapshot,
     /// By thread number.
     threads: BTreeMap<u32, Sequences>,
@@ -110,6 +118,9 @@ impl Process {
             chains: Chains::default(),
             stitcher: Stitcher::default(),
             found: Found::default(),
+            places: Vec::new(),
+            told_places: Vec::new(),
+            taken: 0,
             known: attached.counters(),
             threads: BTreeMap::new(),
             told: None,
@@ -147,11 +158,49 @@ impl Process {
         self.identity.pid
     }
 
-    /// Detaches. The region of a process that is gone is removed, as it is drained, unless it is to be kept.
-    /// Gives the path of a removed region.
-    pub fn let_go(self, keep: bool) -> Option<PathBuf> {
+    /// Detaches: all that was read is safe. The region of a process that is gone is removed, as it is drained, unless
+    /// it is to be kept. Gives the path of a removed region.
+    pub fn let_go(mut self, keep: bool) -> Option<PathBuf> {
         let remove = !keep && !self.is_live();
+        if !remove {
+            let places: Places =
+                (0..).zip(self.places.iter().copied()).filter(|(_, place)| *place != 0).collect();
+            self.attached.acknowledge(&places);
+        }
         (remove && std::fs::remove_file(&self.path).is_ok()).then_some(self.path)
+    }
+
+    /// How far its chunks were read in the last pass, where that is news. To be [acknowledged](Self::acknowledge) when
+    /// what was read is safe.
+    pub fn news(&mut self) -> Places {
+        self.told_places.resize(self.places.len(), 0);
+        let news = self.places.iter().zip(&self.told_places).enumerate();
+        let news = news
+            .filter(|(_, (now, told))| now != told)
+            .map(|(index, (now, _))| (index as u32, *now))
+            .collect();
+        self.told_places.copy_from_slice(&self.places);
+        news
+    }
+
+    /// True if writers wait for chunks that the last pass has read.
+    pub fn keeps_chunks(&self) -> bool {
+        self.taken > 0
+    }
+
+    /// True if records become samples passes after they were read.
+    pub fn is_stitched(&self) -> bool {
+        self.stitcher.expects()
+    }
+
+    /// True if nothing ever fired in it: its end loses nothing.
+    pub fn is_empty(&mut self) -> bool {
+        self.known_counters().fired.count == 0
+    }
+
+    /// What was read up to these places is safe.
+    pub fn acknowledge(&mut self, places: &[(u32, u64)]) {
+        self.attached.acknowledge(places);
     }
 
     /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
@@ -244,7 +293,7 @@ impl Process {
         if around.scratch.len() < chunk_size {
             around.scratch.resize(chunk_size, 0);
         }
-        let stats = self.attached.drain(pass, around.scratch, &mut |chunk, record| {
+        let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| {
             let new = !record.again;
             if new {
                 threads.entry(chunk.thread_seq).or_default().saw(record.sequence);
@@ -279,7 +328,12 @@ impl Process {
             if new && (stitcher.expects() || !matches!(written, Written::Other)) {
                 stitcher.written(chunk.thread_seq, record.sequence, written);
             }
-        });
+        };
+        let stats = match pass {
+            Pass::Look => self.attached.drain(pass, around.scratch, &mut sink),
+            _ => self.attached.drain_holding(pass, around.scratch, &mut self.places, &mut sink),
+        };
+        self.taken = stats.chunks;
         let found = &mut self.found;
         found.records += stats.records;
         found.samples += delivered;

@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TWICE: Duration = Duration::from_secs(1);
 /// How long processes that outlive the command may take to notice the stop flag.
 const GRACE: Duration = Duration::from_millis(30);
-/// A killed recorder loses no more than this.
+/// How soon a profile can be read while it is written.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 /// How long a recording that is over waits for the unwind tables of the next one.
 const TABLES_PATIENCE: Duration = Duration::from_millis(200);
@@ -454,6 +454,11 @@ impl Listener for Recording {
             self.writer.flush()?;
         }
         Ok(())
+    }
+
+    fn save(&mut self) -> io::Result<()> {
+        self.flushed = Instant::now();
+        self.writer.flush()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Death in the middle: a killed target leaves everything it committed, a killed recorder leaves the target alone
-//! and a file that can be read.
+//! and a file that can be read; what it had taken and not written comes to whoever records the target next.
+//!
+//! Longer by `RECORDER_KILLS`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -11,6 +13,7 @@ use nix::unistd::Pid;
 use selfwind_tests::outcome::shell_status;
 use selfwind_tests::recording::{Recorder, folded, stats};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
 /// Starts a recording of `spin` and waits until it says that it spins; returns it and the target's id.
@@ -100,6 +103,71 @@ fn a_killed_recorder_leaves_the_target_unharmed_and_a_readable_file() {
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("the target's output");
     assert_eq!(rest, "spun\n");
+}
+
+/// Nothing is lost between two recorders, wherever the first one was killed: all that its file lacks, the second has.
+#[test]
+fn what_a_killed_recorder_had_not_written_its_successor_has() {
+    let kills = std::env::var("RECORDER_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
+    let mut twice = 0;
+    for round in 0..kills {
+        let scratch = Scratch::new();
+        let (mut recorder, target) = start(&Recorder::at(9999), &scratch, &[]);
+        // At another moment each time, between flushes and in them.
+        let_run(target, 0.3);
+        std::thread::sleep(Duration::from_micros(round * 7919 % 400_000));
+        recorder.kill().expect("our child");
+        recorder.wait().expect("our child");
+        let first = stats(&scratch.join("selfwind.data"));
+        let file = scratch.join("second.data");
+        let mut command = Command::new(selfwind_tests::binary::selfwind());
+        command.args(["record", "-q", "-p", &target.to_string(), "-o"]).arg(&file).stdin(Stdio::null());
+        let mut second = command.spawn().expect("selfwind runs");
+        let read = |file: &std::path::Path| {
+            let output =
+                Command::new(selfwind_tests::binary::selfwind()).args(["stats", "--json"]).arg(file).output();
+            output.ok().filter(|output| output.status.success())
+        };
+        wait_for("samples of the second recorder", || {
+            let stats = Stats::parse(&String::from_utf8(read(&file)?.stdout).ok()?);
+            (stats.number("samples") > 100).then_some(())
+        });
+        kill(target, Signal::SIGKILL).expect("orphaned");
+        assert_eq!(shell_status(second.wait().expect("our child")), 0);
+        let stats = stats(&file);
+        stats.assert_adds_up();
+        // What the second one does not have and cannot explain, the first must have.
+        let (written, earlier) = (first.number("samples"), stats.detail(&["accounting", "earlier"]));
+        assert!(written >= earlier, "the first wrote {written} of {earlier}: {:#}", stats.0);
+        assert!(written > 0 && stats.detail(&["torn"]) <= 3, "{:#}", stats.0);
+        assert_eq!(stats.detail(&["undecodable"]) + stats.detail(&["violations"]), 0, "{:#}", stats.0);
+        // Killed right after it wrote and before it said so.
+        twice += u64::from(written > earlier);
+    }
+    println!("{kills} recorders killed, {twice} of them between writing and saying so");
+}
+
+#[test]
+fn a_stopped_recorder_holds_nobody_up() {
+    let scratch = Scratch::new();
+    let (mut recorder, target) = start(&Recorder::at(9999), &scratch, &["1500"]);
+    let_run(target, 0.3);
+    let pid = Pid::from_raw(recorder.id() as i32);
+    kill(pid, Signal::SIGSTOP).expect("our child");
+    // To its end. Nobody reads: what the pool cannot hold is lost by name.
+    wait_for("the target's end", || {
+        let status = std::fs::read_to_string(format!("/proc/{target}/stat")).ok()?;
+        status.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z')).then_some(())
+    });
+    kill(pid, Signal::SIGCONT).expect("our child");
+    let mut output = recorder.stdout.take().expect("piped");
+    assert_eq!(shell_status(recorder.wait().expect("our child")), 39);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("the target's output");
+    assert_eq!(rest, "spun\n");
+    let stats = stats(&scratch.join("selfwind.data"));
+    stats.assert_adds_up();
+    assert!(stats.number("samples") > 0, "{:#}", stats.0);
 }
 
 #[test]
