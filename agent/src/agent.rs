@@ -12,6 +12,8 @@ pub(crate) struct Agent {
     pub(crate) config: Config,
     pub(crate) names: Names,
     pub(crate) directory: Directory,
+    /// Whose the directory is.
+    pub(crate) user: u32,
 }
 
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());

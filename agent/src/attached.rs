@@ -87,6 +87,7 @@ fn resume(recording: &Recording, agent: &'static Agent, config: Config) -> Resul
     let agent: &'static Agent = Box::leak(Box::new(Agent {
         names: agent.names.clone(),
         directory: Directory::clone(&agent.directory),
+        user: agent.user,
         config,
     }));
     agent::set(agent);

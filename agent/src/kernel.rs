@@ -85,20 +85,6 @@ impl File {
         Ok(done)
     }
 
-    /// Writes all of `bytes`.
-    pub(crate) fn write(&self, mut bytes: &[u8]) -> Result<(), Errno> {
-        while !bytes.is_empty() {
-            let arguments = [self.0 as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
-            // SAFETY: the kernel reads at most `bytes.len()` bytes from `bytes`.
-            match unsafe { call(libc::SYS_write, arguments) } {
-                Ok(count) => bytes = &bytes[count.min(bytes.len())..],
-                Err(Errno(libc::EINTR)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     /// Directory entries, in the kernel's `linux_dirent64` form; 0 at the end.
     pub(crate) fn entries(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let arguments = [self.0 as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
@@ -197,6 +183,13 @@ pub(crate) fn unlink(path: &CStr) {
     // SAFETY: the path is a live C string.
     let _ =
         unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+/// Makes a symbolic link.
+pub(crate) fn make_link(path: &CStr, target: &CStr) -> Result<(), Errno> {
+    let arguments = [target.as_ptr() as usize, libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: both are live C strings.
+    unsafe { call(libc::SYS_symlinkat, arguments) }.map(drop)
 }
 
 /// Reads a whole small file into `buffer`; the bytes read.

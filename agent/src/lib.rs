@@ -108,7 +108,8 @@ fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     let directory = Directory::find(&config)?;
     let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?));
     let names = names(&config);
-    let agent: &'static Agent = Box::leak(Box::new(Agent { config, names, directory }));
+    let agent: &'static Agent =
+        Box::leak(Box::new(Agent { config, names, directory, user: kernel::user_id() }));
     let recording =
         begin(agent, myself, stage).inspect_err(|failure| agent.directory.note_failure(myself, failure))?;
     agent::set_myself(myself);

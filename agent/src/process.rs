@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use handler::answer;
 use handler::clock;
@@ -139,6 +139,30 @@ fn give_back() {
 /// After a fork, in the parent.
 pub(crate) unsafe extern "C" fn after_fork_parent() {
     give_back();
+    if kernel_user().is_some_and(|user| user != 0) {
+        tell_stranger(b"children are not recorded", b"");
+    }
+}
+
+/// The effective user, unless the program has forbidden the question.
+fn kernel_user() -> Option<u32> {
+    Active::enter().map(|_active| kernel::user_id())
+}
+
+/// Tells once if this process has become a user who cannot make files in the session directory: what it forks and
+/// executes comes up without a region, and cannot say so.
+fn tell_stranger(what: &[u8], of: &[u8]) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let (Some(agent), Some(recording), Some(user)) = (agent::get(), process::recording(), kernel_user())
+    else {
+        return;
+    };
+    if user == agent.user || recording.is_over() || TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let pid = handler::sys::process_id();
+    let text = alloc::format!("process {pid} is user {user} now, to whom the session directory is closed");
+    journal::tell_setting(recording, &[what, of].concat(), text.as_bytes());
 }
 
 /// After a fork, in the child.
@@ -168,7 +192,10 @@ pub(crate) fn become_child() {
     let myself: &'static Myself = Box::leak(Box::new(myself));
     let opened = open(agent, myself, Some((parent.nonce, before.bell)));
     agent::set_myself(myself);
-    let Ok(recording) = opened else { return };
+    let recording = match opened {
+        Ok(recording) => recording,
+        Err(failure) => return agent.directory.note_failure(myself, &failure),
+    };
     modules::tell_all(&mut ModuleNews(recording));
     begin(agent, recording, threads::restart_after_fork);
 }
@@ -224,6 +251,7 @@ pub(crate) fn before_exec(
     // Before this mask goes: what was sent by then is delivered.
     refuse_requests(recording);
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
+    tell_stranger(b"a program is not recorded: ", path);
     if let Some(slot) = slot::noted() {
         answer::leave(recording, slot);
         // An event inside the exec would send its signal to the new image, removed at exec or not.

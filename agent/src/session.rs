@@ -15,14 +15,22 @@ use crate::config::Config;
 use crate::kernel::{self, Errno, File};
 use handler::activity::Active;
 
-/// Address space for chunks; only the backed part costs memory.
-const CHUNK_SPACE: usize = 64 << 20;
+/// Address space for chunks; only the backed part costs memory. One for each of 10,000 threads, and more.
+const CHUNK_SPACE: usize = 256 << 20;
 /// Below this the region is not worth making.
 const SMALLEST_CHUNK_SPACE: usize = 128 << 10;
+/// Memory for chunks that the region is made with, should there be no room for more.
+const SMALLEST_POOL: usize = 32 << 10;
+/// With less than this there are more and smaller chunks.
+const SMALL_POOL: usize = 128 << 10;
+/// A process with so many threads has smaller chunks: each holds one.
+const MANY_THREADS: u64 = 1024;
+const SMALL_CHUNK: u32 = 4 << 10;
 const DURABLE_SPACE: usize = 4 << 20;
 /// A program with a limit on its address space keeps all but this part of it.
 const ADDRESS_SPACE_PART: u64 = 64;
 const DURABLE_START: u64 = 64 << 10;
+const SMALL_DURABLE_START: u64 = 16 << 10;
 /// What a forked child starts with while a reader takes its records: most children soon exec or exit.
 const FORK_POOL: usize = 128 << 10;
 
@@ -61,10 +69,26 @@ impl Failure {
             Failure::Signal(error) => ("cannot take over the signal", Some(error)),
         };
         match error {
-            Some(error) => format!("{text}: errno {}", error.0).into_bytes(),
+            Some(error) => format!("{text}: {}", cause(error)).into_bytes(),
             None => text.as_bytes().to_vec(),
         }
     }
+}
+
+/// What an error means for a file in the session directory, and what to do.
+fn cause(error: Errno) -> alloc::borrow::Cow<'static, str> {
+    match error.0 {
+        libc::ENOSPC => {
+            "the file system of the session directory is full (XDG_RUNTIME_DIR names another one)"
+        }
+        libc::EDQUOT => "the quota of the session directory is used up (XDG_RUNTIME_DIR names another one)",
+        libc::EFBIG => "the limit on the size of files (RLIMIT_FSIZE, ulimit -f) is too low",
+        libc::ENOMEM => "no memory, or too little address space (RLIMIT_AS, ulimit -v)",
+        libc::EACCES | libc::EPERM => "the session directory belongs to another user",
+        libc::EMFILE | libc::ENFILE => "too many open files",
+        number => return format!("errno {number}").into(),
+    }
+    .into()
 }
 
 /// This process among all others, ever.
@@ -192,14 +216,15 @@ impl Directory {
         }
     }
 
-    /// Leaves a note why `myself` records nothing.
+    /// Leaves a note why `myself` records nothing: a link that leads nowhere. Unlike a file, it takes no block of a full
+    /// file system, and a limit on the size of files, which is enforced by a signal, does not apply to it.
     pub(crate) fn note_failure(&self, myself: &Myself, failure: &Failure) {
         if matches!(failure, Failure::Over) {
             return;
         }
         let Some(path) = self.file(&myself.file_name("failed")) else { return };
-        if let Ok(file) = File::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
-            let _ = file.write(&[failure.text().as_slice(), b"\n"].concat());
+        if let Ok(text) = CString::new(failure.text()) {
+            let _ = kernel::make_link(&path, &text);
         }
     }
 
@@ -236,7 +261,19 @@ pub(crate) fn create(
 /// Sizes, backs and maps the region file.
 fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Result<Region, Failure> {
     let small = is_fork && config.mode == Mode::Discard;
-    let pool = if small { config.pool.min(FORK_POOL) } else { config.pool };
+    let mut pool = if small { config.pool.min(FORK_POOL) } else { config.pool };
+    loop {
+        match lay_out_with(pool, config, file, myself) {
+            Err(Failure::Room(Errno(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM))) if pool > SMALLEST_POOL => {
+                pool = (pool / 2).max(SMALLEST_POOL);
+            }
+            made => return made,
+        }
+    }
+}
+
+/// As [`lay_out`], with this much memory for chunks.
+fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> Result<Region, Failure> {
     let mut space = CHUNK_SPACE.max(pool);
     let address_limit = kernel::limit(libc::RLIMIT_AS);
     if address_limit != libc::RLIM_INFINITY {
@@ -244,7 +281,7 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
     }
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, base) = loop {
-        let geometry = geometry(space, pool);
+        let geometry = geometry(space, pool, myself.threads);
         let bytes = geometry.total_len() + ANSWERS_LEN;
         // A file larger than the limit would be answered by a signal.
         let mapped = if bytes as u64 > file_limit {
@@ -256,6 +293,7 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
         match mapped {
             Ok(base) => break (geometry, base),
             Err(_) if space > SMALLEST_CHUNK_SPACE => space /= 2,
+            Err(error @ Errno(libc::EFBIG)) => return Err(Failure::Room(error)),
             Err(error) => return Err(Failure::Map(error)),
         }
     };
@@ -280,17 +318,20 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
     formatted
 }
 
-/// The largest sensible region within `space` bytes of chunks, with `pool` bytes of them backed.
-fn geometry(space: usize, pool: usize) -> Geometry {
+/// The largest sensible region within `space` bytes of chunks, with `pool` bytes of them backed, for a process that
+/// has so many threads.
+fn geometry(space: usize, pool: usize, threads: u64) -> Geometry {
     let default = Geometry::default();
-    let chunk = default.chunk_size as usize;
+    let is_small = pool < SMALL_POOL;
+    let chunk_size = if is_small || threads >= MANY_THREADS { SMALL_CHUNK } else { default.chunk_size };
+    let chunk = chunk_size as usize;
     let capacity = (space / chunk).clamp(1, 65_535);
     Geometry {
         chunk_capacity: capacity as u32,
         chunks_backed: (pool / chunk).clamp(1, capacity) as u32,
         durable_capacity: (capacity * chunk).min(DURABLE_SPACE) as u64,
-        durable_backed: DURABLE_START,
-        ..default
+        durable_backed: if is_small { SMALL_DURABLE_START } else { DURABLE_START },
+        chunk_size,
     }
 }
 
@@ -337,10 +378,11 @@ fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
     }
 }
 
-/// Chunks that `threads` threads want: one in use and one complete for each, and some for who comes next. A single
-/// thread has what the region started with.
+/// Chunks that `threads` threads want: one in use and one complete for each, and some for who comes next. Of very many
+/// threads, few complete one at a time. A single thread has what the region started with.
 fn chunks_for(threads: usize) -> usize {
-    if threads > 1 { 2 * threads + 32 } else { 0 }
+    const BUSY: usize = 512;
+    if threads > 1 { threads + threads.min(BUSY) + 32 } else { 0 }
 }
 
 /// True if `threads` threads want more chunks than the region has.
@@ -358,10 +400,13 @@ pub(crate) fn grow_pool(region: &Region, threads: usize) {
         return;
     }
     // By a quarter more, so that not every new thread comes here.
-    let wanted = (wanted + wanted / 4).min(geometry.chunk_capacity);
+    let mut more = (wanted + wanted / 4).min(geometry.chunk_capacity) - backed;
     let first = geometry.chunk_offset(backed);
-    if populate(region, first, geometry.chunk_offset(wanted) - first).is_some() {
-        region.set_chunks_backed(wanted);
+    while more > 0 {
+        if populate(region, first, geometry.chunk_offset(backed + more) - first).is_some() {
+            return region.set_chunks_backed(backed + more);
+        }
+        more /= 2;
     }
 }
 

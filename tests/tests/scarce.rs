@@ -1,0 +1,229 @@
+//! Scarce places: small and full file systems, limits on files and memory, crowds of threads and processes. The program
+//! never notices: no signal, no other output, its own status. Who is not recorded is named with the cause.
+//!
+//! Longer by `CROWD_THREADS` (10,000 for the full form).
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::stats::Stats;
+use selfwind_tests::target::Target;
+
+/// Where session directories may be, each a new file system of `$1`, of which `$2` bytes are left free (if not empty).
+const SMALL_PLACES: &str = r#"
+set -e
+for place in "/dev/shm/selfwind-$(id -u)" "/tmp/selfwind-$(id -u)"; do
+  mkdir -p -m 700 "$place"
+  mount -t tmpfs -o "size=$1,mode=700" tmpfs "$place"
+  if [ -n "$2" ]; then
+    head -c "$(($(stat -f -c '%a * %S' "$place") - $2))" /dev/zero >"$place/filler"
+  fi
+done
+unset XDG_RUNTIME_DIR
+shift 2
+exec "$@"
+"#;
+
+/// Whether this process may mount; the reason why not is printed.
+fn may_mount() -> bool {
+    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
+    let may = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !may {
+        println!("not tried: small file systems take a mount namespace: {tried:?}");
+    }
+    may
+}
+
+/// Records `crowd ARGUMENTS` with session directories in file systems of that size.
+fn crowded(scratch: &Scratch, size: &str, free: &str, arguments: &[&str]) -> Outcome {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", SMALL_PLACES, "sh", size, free]).arg(selfwind());
+    command.args(["record", "-F", "997", "-o"]).arg(scratch.join("selfwind.data")).arg("--");
+    run(command.arg(Target::c("crowd").build()).args(arguments).env("TMPDIR", scratch.path()))
+}
+
+/// The program ended as it does alone; what the recorder said beside.
+fn assert_unharmed(outcome: &Outcome) {
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "crowd 0\n"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("panicked"), "{outcome:?}");
+}
+
+fn adds_up(file: &Path) -> Stats {
+    let stats = stats(file);
+    stats.assert_adds_up();
+    assert_eq!(folded(file).total(), stats.number("weight"));
+    stats
+}
+
+#[test]
+fn a_file_system_of_64_mib_is_enough_for_a_hundred_processes() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let outcome = crowded(&scratch, "64m", "", &["children", "100"]);
+    assert_unharmed(&outcome);
+    assert!(!outcome.stderr.contains("not recorded"), "{outcome:?}");
+    let stats = adds_up(&scratch.join("selfwind.data"));
+    assert_eq!(stats.number("processes"), 101, "{:#}", stats.0);
+}
+
+#[test]
+fn those_for_whom_one_mebibyte_has_no_room_are_named_with_the_cause() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let outcome = crowded(&scratch, "1m", "", &["children", "30"]);
+    assert_unharmed(&outcome);
+    let cause =
+        "is not recorded: no room for the region file: the file system of the session directory is full";
+    let named = outcome.stderr.matches(cause).count() as u64;
+    let stats = adds_up(&scratch.join("selfwind.data"));
+    let recorded = stats.number("processes");
+    assert!(recorded >= 3 && named >= 1, "{recorded} recorded: {outcome:?}");
+    assert_eq!(recorded + named, 31, "every process is recorded or named: {outcome:?}");
+}
+
+#[test]
+fn many_threads_in_one_mebibyte_lose_by_name() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    assert_unharmed(&crowded(&scratch, "1m", "", &["threads", "150"]));
+    let stats = adds_up(&scratch.join("selfwind.data"));
+    assert!(stats.number("samples") > 0, "{:#}", stats.0);
+}
+
+#[test]
+fn a_nearly_full_file_system_records_nobody_and_says_why() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let outcome = crowded(&scratch, "1m", "40960", &["threads", "3"]);
+    assert_unharmed(&outcome);
+    assert!(outcome.stderr.contains("the session directory is full"), "{outcome:?}");
+    assert_eq!(adds_up(&scratch.join("selfwind.data")).number("samples"), 0);
+}
+
+#[test]
+fn a_full_file_system_is_said_before_the_program_runs() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let outcome = crowded(&scratch, "1m", "0", &["threads", "3"]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (125, ""), "{outcome:?}");
+    for part in ["/dev/shm/selfwind", "/tmp/selfwind", "No space left", "XDG_RUNTIME_DIR"] {
+        assert!(outcome.stderr.contains(part), "{part}: {outcome:?}");
+    }
+}
+
+/// Records `crowd ARGUMENTS` started by a shell that runs `before`.
+fn limited(scratch: &Scratch, before: &str, arguments: &[&str]) -> Outcome {
+    let mut command = Command::new(selfwind());
+    command.args(["record", "-F", "997", "-o"]).arg(scratch.join("selfwind.data"));
+    command.args(["--", "sh", "-c", &format!("{before} && exec \"$@\""), "sh"]);
+    run(command.arg(Target::c("crowd").build()).args(arguments))
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_costs_the_profile_not_the_program() {
+    for blocks in ["0", "4", "100", "1000", "100000"] {
+        let scratch = Scratch::new();
+        let outcome = limited(&scratch, &format!("ulimit -f {blocks}"), &["threads", "8"]);
+        assert_unharmed(&outcome);
+        let stats = adds_up(&scratch.join("selfwind.data"));
+        let recorded = stats.executables().iter().any(|(name, samples)| name == "crowd" && *samples > 0);
+        let said = outcome.stderr.contains("RLIMIT_FSIZE");
+        assert!(recorded != said, "{blocks} blocks: recorded {recorded}: {outcome:?}");
+        assert!(recorded || blocks != "100000", "{outcome:?}");
+        assert!(!recorded || blocks != "0", "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_limit_on_address_space_is_not_used_up() {
+    let scratch = Scratch::new();
+    // In KiB. Eight threads of 64 KiB, and what they allocate.
+    let outcome = limited(&scratch, "ulimit -v 400000", &["threads", "8"]);
+    assert_unharmed(&outcome);
+    assert!(adds_up(&scratch.join("selfwind.data")).number("samples") > 0, "{outcome:?}");
+}
+
+#[test]
+fn a_crowd_of_threads_is_recorded() {
+    let count = std::env::var("CROWD_THREADS").unwrap_or_else(|_| "1000".into());
+    let scratch = Scratch::new();
+    let outcome = limited(&scratch, "true", &["threads", &count]);
+    if outcome.status == 77 {
+        println!("not tried: {}", outcome.stdout);
+        return;
+    }
+    assert_unharmed(&outcome);
+    let stats = adds_up(&scratch.join("selfwind.data"));
+    let (weight, lost) = (stats.number("weight"), stats.number("lost"));
+    println!("{count} threads: weight {weight}, lost {lost}, {} bytes", stats.number("bytes"));
+    assert_eq!(lost, 0, "{:#}", stats.0);
+    assert!(stats.number("threads") >= count.parse().expect("a number"), "{:#}", stats.0);
+}
+
+#[test]
+fn a_limit_on_memory_kills_nobody_for_our_sake() {
+    let group = Path::new("/sys/fs/cgroup/selfwind-test");
+    if let Err(error) = fs::create_dir(group).or_else(|e| if group.is_dir() { Ok(()) } else { Err(e) }) {
+        println!("not tried: {}: {error}", group.display());
+        return;
+    }
+    let limited_to = fs::write(group.join("memory.max"), "48M");
+    let outcome = limited_to.map(|()| {
+        let scratch = Scratch::new();
+        let join = format!("echo $$ >{}/cgroup.procs", group.display());
+        let outcome = limited(&scratch, &join, &["threads", "200"]);
+        let samples = adds_up(&scratch.join("selfwind.data")).number("samples");
+        (outcome, samples)
+    });
+    let _ = fs::remove_dir(group);
+    match outcome {
+        Err(error) => println!("not tried: the memory controller is not here: {error}"),
+        Ok((outcome, samples)) => {
+            assert_unharmed(&outcome);
+            assert!(samples > 0, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_process_starts_as_another_user_is_said_not_to_be_recorded() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("not tried: becoming another user takes root");
+        return;
+    }
+    // The other user must be able to execute it.
+    let place = std::env::temp_dir().join(format!("selfwind-stranger-{}", std::process::id()));
+    fs::create_dir_all(&place).expect("a temporary directory");
+    let program = place.join("crowd");
+    fs::copy(Target::c("crowd").build(), &program).expect("ours");
+    let scratch = Scratch::new();
+    let mut command = Command::new(selfwind());
+    command.args(["record", "-F", "997", "-o"]).arg(scratch.join("selfwind.data")).arg("--");
+    let outcome = run(command.arg(&program).arg("stranger"));
+    let _ = fs::remove_dir_all(&place);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "child done\ncrowd 0\n"), "{outcome:?}");
+    let stats = adds_up(&scratch.join("selfwind.data"));
+    assert!(stats.number("samples") > 0);
+    assert!(outcome.stderr.contains("children are not recorded: process"), "{outcome:?}");
+    assert!(outcome.stderr.contains("is user 65534 now"), "{outcome:?}");
+    assert!(
+        stats.0.to_string().contains("children are not recorded"),
+        "the profile says so too: {:#}",
+        stats.0
+    );
+}
