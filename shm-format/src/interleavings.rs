@@ -14,8 +14,9 @@ use loom::thread;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::chunk::Chunk;
+use crate::chunk_reading::Walk;
 use crate::control::Loss;
-use crate::drain::{DrainStats, Pass, Walk};
+use crate::drain::{DrainStats, Pass};
 use crate::durable::{Log, LogPlace};
 use crate::layout::{BellPage, BellWord, ChunkHeader, FillLine, Mode, SearchLine};
 use crate::pool::Pool;

@@ -14,6 +14,7 @@ extern crate std;
 mod atomic;
 mod bell;
 mod chunk;
+mod chunk_reading;
 mod clock;
 mod control;
 mod drain;

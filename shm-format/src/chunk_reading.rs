@@ -1,0 +1,234 @@
+//! One reading of one chunk: how far its records can be believed, and where the reader is in it.
+//!
+//! What must never happen here: a loop whose bound comes from shared memory, payload handed out that was not complete
+//! when it was copied.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::chunk::Chunk;
+use crate::drain::{ChunkInfo, DrainStats, Pass, RecordRef};
+use crate::layout::FillLine;
+use crate::record::RecordKind;
+use crate::word::{Consumed, Phase, RecordHeader, RecordState, tag};
+
+/// One reading of one chunk.
+pub(crate) struct Walk<'a, 's> {
+    pub(crate) chunk: Chunk<'a>,
+    pub(crate) index: u32,
+    pub(crate) generation: u64,
+    pub(crate) pass: Pass,
+    /// Nobody else touches the chunk: the reader has claimed it.
+    pub(crate) owned: bool,
+    /// Deliver what was taken before, too.
+    pub(crate) replay: bool,
+    /// Where the reader's place goes instead of into the region, which then keeps what is taken.
+    pub(crate) held: Option<&'a mut u64>,
+    pub(crate) stats: &'s mut DrainStats,
+}
+
+impl Walk<'_, '_> {
+    /// Does with the chunk what its phase asks for.
+    pub(crate) fn visit(
+        mut self,
+        fill: &FillLine,
+        bitmap: &[AtomicU64],
+        scratch: &mut [u8],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) {
+        let state = self.chunk.state();
+        self.generation = state.generation();
+        match state.phase() {
+            Phase::Free if self.pass == Pass::Look => return,
+            Phase::Free => return mend_hint(bitmap, self.index),
+            _ if self.pass == Pass::Look || state.phase() == Phase::Writing => {
+                self.owned = false;
+                return self.run(scratch, sink);
+            }
+            Phase::Complete if !self.chunk.claim(self.generation) => return,
+            Phase::Complete => {
+                fill.complete.fetch_sub(1, Ordering::Relaxed);
+            }
+            // A predecessor died holding it.
+            _ => {}
+        }
+        self.run(scratch, sink);
+        if self.held.is_some() {
+            return;
+        }
+        if self.chunk.release(self.generation) {
+            self.stats.chunks += 1;
+            mend_hint(bitmap, self.index);
+        } else {
+            self.stats.violations += 1;
+        }
+    }
+
+    /// Delivers the chunk's records from the reader's place on, and moves the place.
+    ///
+    /// How far headers can be believed: all those before `sealed`, once it is there; before that, as long as fewer
+    /// words were seen complete than `committed` says, a committed record is still ahead, and every header up to it
+    /// has been written, because only the newest record of a chunk can lack one.
+    pub(crate) fn run(&mut self, scratch: &mut [u8], sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>)) {
+        let (chunk, generation) = (self.chunk, self.generation);
+        let held = self.held.as_deref().copied().filter(|place| Consumed::of(*place, generation).is_some());
+        let before = match held {
+            Some(place) => place,
+            None => chunk.header.consumed.load(Ordering::Relaxed),
+        };
+        let mut at = match self.pass {
+            Pass::Look => Consumed::START,
+            _ => Consumed::unpack(before, generation),
+        };
+        if at.finished {
+            // By a predecessor, perhaps, that did not live to give the chunk back.
+            if let Some(held) = &mut self.held {
+                **held = before;
+            }
+            return;
+        }
+        let size = chunk.words.len();
+        let sealed = chunk.sealed(generation);
+        let committed = chunk.committed(generation);
+        if sealed.unwrap_or(0).max(committed).max(at.offset) > size {
+            return self.violation(at);
+        }
+        let owner = chunk.header.owner.load(Ordering::Relaxed);
+        let info = ChunkInfo {
+            index: self.index,
+            generation,
+            tid: owner as u32,
+            thread_seq: (owner >> 32) as u32,
+            lost: chunk.header.lost.load(Ordering::Relaxed),
+        };
+        let first = chunk.header.first.load(Ordering::Relaxed);
+        let taken = at.offset;
+        if self.replay {
+            at = Consumed { offset: 0, index: 0, ..at };
+        }
+        let mut complete = at.offset;
+        // Each turn moves by at least one word, so this ends within the chunk.
+        while sealed.map_or(complete < committed, |end| at.offset < end) {
+            let limit = sealed.unwrap_or(size);
+            let Some(header) = chunk.record(at.offset, generation, limit) else {
+                if self.owned || chunk.still(generation) {
+                    self.violation(at);
+                } else {
+                    self.stats.overtaken += 1;
+                }
+                return;
+            };
+            let again = at.offset < taken;
+            if header.state() == RecordState::Busy {
+                // One passed over by an earlier reader has been counted.
+                if !again && !self.passes_over(sealed.is_some(), at.waits) {
+                    at.waits = if sealed.is_some() { at.waits + 1 } else { 0 };
+                    break;
+                }
+                self.stats.torn += u64::from(!again);
+            } else {
+                let sequence = first.wrapping_add(at.index as u64);
+                if !self.deliver(info, header, at.offset, (sequence, again), scratch, sink) {
+                    self.stats.overtaken += 1;
+                    return;
+                }
+                complete += header.words();
+                at.waits = if again { at.waits } else { 0 };
+            }
+            at.offset += header.words();
+            at.index += 1;
+        }
+        self.leave(at, sealed, before);
+    }
+
+    /// Copies a complete record and hands it on; false if a writer took the chunk meanwhile.
+    fn deliver(
+        &mut self,
+        info: ChunkInfo,
+        header: RecordHeader,
+        at: usize,
+        (sequence, again): (u64, bool),
+        scratch: &mut [u8],
+        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
+    ) -> bool {
+        let chunk = self.chunk;
+        let payload = at + 1 + usize::from(header.is_wide());
+        let bytes = (at + header.words()).saturating_sub(payload) * 8;
+        let copy = scratch.get_mut(..bytes);
+        let fits = copy.is_some();
+        let copy: &mut [u8] = copy.unwrap_or(&mut []);
+        copy_words(chunk.words.get(payload..).unwrap_or(&[]), copy);
+        let ticks = if header.is_wide() {
+            chunk.load(at + 1)
+        } else {
+            chunk.header.ts_base.load(Ordering::Relaxed).wrapping_add(u64::from(header.delta()))
+        };
+        if !self.owned && !chunk.still(self.generation) {
+            return false;
+        }
+        let new = u64::from(!again);
+        match RecordKind::from_number(header.kind()) {
+            Some(RecordKind::Void) => self.stats.void += new,
+            Some(kind) if fits => {
+                self.stats.records += new;
+                self.stats.bytes += new * bytes as u64;
+                sink(info, RecordRef { ticks, kind, sequence, again, payload: copy });
+            }
+            _ => self.stats.unknown += new,
+        }
+        true
+    }
+
+    /// Whether an unfinished record is passed over (and lost, should it be finished after all): when nobody can
+    /// finish it, or when its chunk was left by its writer many passes ago.
+    fn passes_over(&self, sealed: bool, waits: u8) -> bool {
+        let most = if self.pass == Pass::Look { 0 } else { Consumed::MAX_WAITS };
+        self.owned || self.pass == Pass::Final || (sealed && waits >= most)
+    }
+
+    fn leave(&mut self, mut at: Consumed, sealed: Option<usize>, before: u64) {
+        let over = self.owned || self.pass == Pass::Final;
+        if over && sealed.is_none() {
+            // What lies behind the last committed record is not proven to be a header: this only counts.
+            let next = self.chunk.record(at.offset, self.generation, self.chunk.words.len());
+            let ours = |tag_seen| tag_seen == tag(self.generation, self.chunk.nonce);
+            self.stats.torn += u64::from(next.is_some_and(|next| ours(next.tag())));
+        }
+        at.finished = over || sealed.is_some_and(|end| at.offset >= end);
+        if self.held.is_some() || at.pack(self.generation) != before {
+            self.note(at);
+        }
+    }
+
+    fn violation(&mut self, mut at: Consumed) {
+        self.stats.violations += 1;
+        at.finished = true;
+        self.note(at);
+    }
+
+    /// Stores the reader's place.
+    fn note(&mut self, at: Consumed) {
+        let place = at.pack(self.generation);
+        match &mut self.held {
+            Some(held) => **held = place,
+            None if self.pass != Pass::Look => self.chunk.header.consumed.store(place, Ordering::Relaxed),
+            None => {}
+        }
+    }
+}
+
+/// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
+pub(crate) fn mend_hint(bitmap: &[AtomicU64], index: u32) {
+    if let Some(word) = bitmap.get(index as usize / 64) {
+        let bit = 1 << (index % 64);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Copies words to bytes, little-endian; as many as both sides have.
+pub(crate) fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
+    for (word, place) in words.iter().zip(bytes.chunks_mut(8)) {
+        let value = word.load(Ordering::Relaxed).to_le_bytes();
+        place.copy_from_slice(value.get(..place.len()).unwrap_or(&value));
+    }
+}
