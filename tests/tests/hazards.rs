@@ -38,20 +38,39 @@ fn both(name: &str) -> [Target; 2] {
     [Target::c(name), Target::c(name).musl()]
 }
 
+/// Measures until it is right; a virtual machine whose host is busy can go without a tick for long.
+fn in_five(measure: impl Fn() -> Result<(), String>) {
+    let mut last = Ok(());
+    for _ in 0..5 {
+        last = measure();
+        if last.is_ok() {
+            return;
+        }
+    }
+    panic!("five times wrong, at last: {last:?}");
+}
+
+/// Error, if `found` is not within `by` of `expected`.
+fn near(what: &str, found: f64, expected: f64, by: f64) -> Result<(), String> {
+    let near = (found - expected).abs() <= by;
+    if near { Ok(()) } else { Err(format!("{what}: {found:.3}, not {expected} within {by}")) }
+}
+
 #[test]
 fn cpu_shares() {
+    const SHARES: [(&str, f64); 4] =
+        [("share_40", 40.0), ("share_30", 30.0), ("share_20", 20.0), ("share_10", 10.0)];
     for target in both("cpu_shares") {
-        let recording = hazard(&target, &[], &["share_40", "share_30", "share_20", "share_10"]);
-        let folded = recording.folded();
-        for (function, percent) in
-            [("share_40", 40.0), ("share_30", 30.0), ("share_20", 20.0), ("share_10", 10.0)]
-        {
-            let found = 100.0 * folded.inclusive(function) as f64 / folded.total() as f64;
-            assert!((found - percent).abs() <= 3.0, "{function} {found:.1} %, {percent} % used");
-        }
-        // One and a half seconds of CPU time at 499 Hz.
-        let weight = recording.stats().number("weight") as f64;
-        assert!((weight - 1.5 * 499.0).abs() < 0.05 * 1.5 * 499.0, "weight {weight}");
+        in_five(|| {
+            let recording = hazard(&target, &[], &SHARES.map(|(function, _)| function));
+            let folded = recording.folded();
+            for (function, percent) in SHARES {
+                let found = 100.0 * folded.inclusive(function) as f64 / folded.total() as f64;
+                near(function, found, percent, 3.0)?;
+            }
+            // One and a half seconds of CPU time at 499 Hz.
+            near("weight", recording.stats().number("weight") as f64, 1.5 * 499.0, 0.05 * 1.5 * 499.0)
+        });
     }
     assert_complete(&Recorder::default().record(&Target::c("cpu_shares").build(), &[""; 0]), 0.99);
 }
@@ -59,13 +78,15 @@ fn cpu_shares() {
 #[test]
 fn fork() {
     for target in both("fork") {
-        let recording = hazard(&target, &[], &["parent_work", "child_work", "grandchild_work"]);
-        let folded = recording.folded();
-        for function in ["parent_work", "child_work", "grandchild_work"] {
-            let share = folded.inclusive(function) as f64 / folded.total() as f64;
-            assert!((share - 1.0 / 3.0).abs() < 0.05, "{function} {share:.3}");
-        }
-        assert_eq!(recording.stats().number("processes"), 3);
+        in_five(|| {
+            let recording = hazard(&target, &[], &["parent_work", "child_work", "grandchild_work"]);
+            assert_eq!(recording.stats().number("processes"), 3);
+            let folded = recording.folded();
+            let share = |function| folded.inclusive(function) as f64 / folded.total() as f64;
+            near("parent_work", share("parent_work"), 1.0 / 3.0, 0.05)?;
+            near("child_work", share("child_work"), 1.0 / 3.0, 0.05)?;
+            near("grandchild_work", share("grandchild_work"), 1.0 / 3.0, 0.05)
+        });
     }
 }
 
@@ -97,20 +118,27 @@ fn exec_storm_at_a_high_rate() {
 #[test]
 fn vfork() {
     for target in both("vfork") {
-        let recording = hazard(&target, &[], &["vfork_parent_work"]);
-        // The children burn in the parent's memory and must not pass for it: 200 of 500 ms are theirs.
-        let folded = recording.folded();
-        let parent = folded.inclusive("vfork_parent_work") as f64 / 499.0;
-        assert!((0.25..0.36).contains(&parent), "{parent:.3} s of 0.3 s");
+        in_five(|| {
+            let recording = hazard(&target, &[], &["vfork_parent_work"]);
+            // The children burn in the parent's memory and must not pass for it: 200 of 500 ms are theirs.
+            let parent = recording.folded().inclusive("vfork_parent_work") as f64 / 499.0;
+            near("seconds of the parent", parent, 0.3, 0.06)
+        });
     }
 }
 
 #[test]
 fn posix_spawn() {
     for target in both("posix_spawn") {
-        let recording = hazard(&target, &[], &["spawner_work", "spawned_work"]);
-        let spawned = recording.folded().inclusive("spawned_work") as f64 / 499.0;
-        assert!((0.26..0.34).contains(&spawned), "{spawned:.3} s of 0.3 s");
+        in_five(|| {
+            let recording = hazard(&target, &[], &["spawner_work", "spawned_work"]);
+            near(
+                "seconds of the spawned",
+                recording.folded().inclusive("spawned_work") as f64 / 499.0,
+                0.3,
+                0.04,
+            )
+        });
     }
 }
 
@@ -137,7 +165,7 @@ fn dlopen_churn() {
             })
             .collect();
         let plugins: Vec<&str> = plugins.iter().map(String::as_str).collect();
-        let recording = hazard_by(&Recorder::at(1999), &target, &plugins, &["host_work", "plugin_work"]);
+        let recording = hazard_by(&Recorder::at(10_000), &target, &plugins, &["host_work", "plugin_work"]);
         let folded = recording.folded();
         let (inside, all) = (folded.nested("churn", "plugin_work"), folded.inclusive("plugin_work"));
         assert!(inside * 100 >= all * 95, "{inside} of {all} stacks go from the plugin to its host");

@@ -11,7 +11,7 @@ use selfwind_tests::target::Target;
 const FREQUENCY: u32 = 10_000;
 
 /// Programs whose behaviour is the same each time, with one argument or none.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 23] = [
     ("fork", ""),
     ("vfork", ""),
     ("posix_spawn", ""),
@@ -28,6 +28,9 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("coroutine", ""),
     ("coroutine_switch", ""),
     ("raw_clone", ""),
+    ("raw_clone", "own"),
+    ("deep_changes", "300"),
+    ("large_fork", ""),
     ("sigwait", ""),
     ("signalfd", ""),
     ("wild", ""),

@@ -2,9 +2,13 @@
 //! or sanitizer, or that do things very early and very late: with the agent as without, from both sources.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
-use selfwind_tests::target::Target;
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::{Target, is_installed};
 
 const SOURCES: [&str; 2] = ["cpu", "itimer"];
 
@@ -90,6 +94,62 @@ fn signalfd() {
 fn second_loader_namespace() {
     let plugin = Target::c("plugin").shared("namespaces-plugin.so").build();
     hazard(&Target::c("namespaces"), &[plugin.to_str().expect("UTF-8")], &[]);
+}
+
+/// At 10 kHz, from both sources.
+fn at_a_high_rate(target: &Target, arguments: &[&str]) -> Vec<Recording> {
+    let program = target.build();
+    SOURCES
+        .map(|source| record_unharmed(&Recorder::at(10_000).event(source), &program, arguments))
+        .into_iter()
+        .collect()
+}
+
+#[test]
+fn churn_of_loader_namespaces() {
+    let plugin = Target::c("plugin").shared("namespaces-plugin.so").build();
+    at_a_high_rate(&Target::c("namespace_churn"), &[plugin.to_str().expect("UTF-8")]);
+}
+
+#[test]
+fn forks_that_take_long() {
+    for target in both("large_fork") {
+        for recording in at_a_high_rate(&target, &[]) {
+            assert_eq!(recording.stats().number("processes"), 13);
+        }
+    }
+}
+
+#[test]
+fn thread_local_destructors() {
+    hazard(&Target::cpp("thread_locals"), &[], &["thread_body_work", "local_destructor_work"]);
+}
+
+#[test]
+fn stacks_in_pieces() {
+    if !is_installed("ld.gold") {
+        println!("ld.gold is not installed, which links split stacks");
+        return;
+    }
+    hazard(&Target::c("split_stack").with("split", &["-fsplit-stack"]), &[], &["split_work"]);
+}
+
+/// Where regions go there is no room: the program runs as ever, and it is said why there is no profile.
+#[test]
+fn full_shared_memory() {
+    if !is_root() {
+        println!("not root: left out");
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = Target::c("spin").build();
+    let alone = run(Command::new(&program).arg("100"));
+    let line = "mount -t tmpfs -o size=32k none /dev/shm && unset XDG_RUNTIME_DIR && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", line, "sh"]).arg(selfwind()).args(["record", "-o"]);
+    let outcome = run(command.arg(scratch.join("x.data")).arg("--").arg(&program).arg("100"));
+    assert_eq!((outcome.status, &outcome.stdout), (alone.status, &alone.stdout), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no room"), "{}", outcome.stderr);
 }
 
 #[test]

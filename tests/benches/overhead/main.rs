@@ -3,7 +3,7 @@
 //!
 //! A ratio is made of two runs, one right after the other, with the profiler and without, each first in every second
 //! round; the table shows medians. "nothing" is the noise: no difference below it means anything. The cost of one sample
-//! is the extra CPU time by the samples delivered. `--quick`: three programs, fewer rates and rounds.
+//! is the extra CPU time by the samples delivered. `--quick`: about a hundred samples a second only.
 
 mod method;
 mod program;
@@ -56,30 +56,29 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The same number of pairs for all.
+const ROUNDS: usize = 9;
+
 fn methods(quick: bool) -> Vec<Method> {
-    let mut methods = vec![Method::Nothing, Method::Selfwind(99), Method::Selfwind(997)];
-    if !quick {
-        methods.push(Method::Selfwind(9973));
-    }
+    let mut methods = vec![Method::Nothing, Method::Selfwind(99)];
     if is_installed("perf") {
         methods.push(Method::Perf(99, "fp"));
-        if !quick {
-            methods.extend([Method::Perf(997, "fp"), Method::Perf(99, "dwarf"), Method::Perf(997, "dwarf")]);
-        }
     } else {
         println!("perf is not installed: its rows are missing (apt-get install linux-perf)");
     }
-    match method::libprofiler() {
-        Some(library) => {
-            methods.push(Method::Gperftools(100, library.clone()));
-            if !quick {
-                methods.push(Method::Gperftools(1000, library));
-            }
-        }
-        None => println!(
-            "gperftools is not installed: its rows are missing (apt-get install libgoogle-perftools4)"
-        ),
+    let libprofiler = method::libprofiler();
+    if libprofiler.is_none() {
+        println!("gperftools is not installed: its rows are missing (apt-get install libgoogle-perftools4)");
     }
+    methods.extend(libprofiler.iter().map(|library| Method::Gperftools(100, library.clone())));
+    if quick {
+        return methods;
+    }
+    methods.extend([Method::Selfwind(997), Method::Selfwind(9973)]);
+    if is_installed("perf") {
+        methods.extend([Method::Perf(997, "fp"), Method::Perf(99, "dwarf"), Method::Perf(997, "dwarf")]);
+    }
+    methods.extend(libprofiler.map(|library| Method::Gperftools(1000, library)));
     methods
 }
 
@@ -103,16 +102,16 @@ impl Pair {
 }
 
 /// The table of one program; gives the ratio of each method.
-fn table(program: &Program, methods: &[Method], rounds: usize, directory: &Path) -> Vec<f64> {
+fn table(program: &Program, methods: &[Method], directory: &Path) -> Vec<f64> {
     let mut pairs = vec![Vec::new(); methods.len()];
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
         for place in 0..methods.len() {
             let index = (place + round) % methods.len();
             pairs[index].push(Pair::measure(program, &methods[index], directory, round % 2 == 0));
         }
     }
     let used = median(pairs.iter().flatten().map(|pair| pair.alone.cpu).collect());
-    println!("\n{} ({used:.2} s of CPU time, {rounds} rounds)", program.name);
+    println!("\n{} ({used:.2} s of CPU time, {ROUNDS} rounds)", program.name);
     println!(
         "{:16} {:>9} {:>9} {:>9} {:>9} {:>13}",
         "", "CPU ratio", "samples", "of asked", "us/sample", "bytes/sample"
@@ -139,12 +138,11 @@ fn row(method: &Method, pairs: &[Pair]) -> f64 {
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
-    let rounds = if quick { 5 } else { 9 };
     let scratch = Scratch::new();
     program::prepare(scratch.path());
     let methods = methods(quick);
     let mut ratios = vec![Vec::new(); methods.len()];
-    for program in program::ALL.iter().filter(|program| !quick || program.quick) {
+    for program in &program::ALL {
         if !program.is_there() {
             println!("{}: not installed", program.name);
             continue;
@@ -153,7 +151,7 @@ fn main() {
         for method in &methods {
             measure(program, method, scratch.path());
         }
-        for (all, ratio) in ratios.iter_mut().zip(table(program, &methods, rounds, scratch.path())) {
+        for (all, ratio) in ratios.iter_mut().zip(table(program, &methods, scratch.path())) {
             all.push(ratio);
         }
     }

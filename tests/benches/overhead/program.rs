@@ -13,8 +13,6 @@ pub(crate) struct Program {
     /// The command whose absence leaves it out.
     needs: &'static str,
     line: &'static str,
-    /// Part of the quick form.
-    pub(crate) quick: bool,
 }
 
 /// All programs; `$W` is the directory of [`prepare`].
@@ -22,17 +20,15 @@ pub(crate) const ALL: [Program; 6] = [
     Program {
         name: "python",
         needs: "python3",
-        quick: true,
         line: "P=$(python3 -c 'import sys; print(sys.executable)'); $RUN \"$P\" -c 'import json, zlib
 for i in range(60):
     text = json.dumps([{\"key\": k, \"value\": [k * i, str(k)]} for k in range(2500)])
     assert len(json.loads(text)) == 2500 and zlib.crc32(zlib.compress(text.encode(), 4))' >/dev/null",
     },
-    Program { name: "gcc -O2", needs: "gcc", quick: false, line: "$RUN gcc -O2 -c -o $W/big.o $W/big.c" },
+    Program { name: "gcc -O2", needs: "gcc", line: "$RUN gcc -O2 -c -o $W/big.o $W/big.c" },
     Program {
         name: "sqlite",
         needs: "sqlite3",
-        quick: true,
         line: "$RUN sqlite3 :memory: 'create table t as with recursive n(i) as (select 1 union all select i+1 from n \
                where i < 400000) select i, i * 7919 % 100003 as k, hex(i) as s from n; create index x on t(k); select \
                count(*), sum(length(s)) from t join (select k as q from t where i % 7 = 0) on k = q; ' >/dev/null",
@@ -40,16 +36,14 @@ for i in range(60):
     Program {
         name: "node",
         needs: "node",
-        quick: false,
         line: "$RUN node -e 'let n = 0; for (let r = 0; r < 30; r++) { const a = []; for (let i = 0; i < 40000; i++) \
                a.push({k: (i * 7919) % 100003, s: String(i)}); a.sort((x, y) => x.k - y.k); n += JSON.stringify(a).length } \
                console.log(n)' >/dev/null",
     },
-    Program { name: "sort, 2 threads", needs: "c++", quick: true, line: "$RUN $W/sort >/dev/null" },
+    Program { name: "sort, 2 threads", needs: "c++", line: "$RUN $W/sort >/dev/null" },
     Program {
         name: "redis",
         needs: "redis-benchmark",
-        quick: false,
         line: "rm -f $W/s; $RUN redis-server --port 0 --unixsocket $W/s --save '' --daemonize no >/dev/null & \
                until redis-cli -s $W/s ping >/dev/null 2>&1; do sleep 0.05; done; \
                redis-benchmark -s $W/s -n 60000 -c 20 -t set,get,lpush,zadd -q >/dev/null; \
