@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) source: Source,
     /// SELFWIND_PERF: the events of the source `perf`, or its clock.
     pub(crate) events: Events,
+    /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
+    pub(crate) deferred: bool,
     /// SELFWIND_MODE.
     pub(crate) mode: Mode,
     /// SELFWIND_MAX_STACK.
@@ -66,6 +68,7 @@ impl Config {
             frequency: DEFAULT_FREQUENCY,
             source: Source::ThreadTimer,
             events: Events::default(),
+            deferred: false,
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
             max_overhead: DEFAULT_OVERHEAD,
@@ -77,7 +80,7 @@ impl Config {
             note: Vec::new(),
         };
         let (mut mode, mut cache, mut home) = (None, None, None);
-        let (mut tables, mut events) = (None, None);
+        let (mut tables, mut events, mut named) = (None, None, None);
         for entry in environment {
             let entry = entry.to_bytes();
             let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
@@ -88,6 +91,8 @@ impl Config {
                 cache = directory(value);
             } else if name == b"HOME" {
                 home = directory(value);
+            } else if name == b"SELFWIND_EVENT" {
+                named = Some((entry, value));
             } else if name == b"SELFWIND_TABLES" && !value.is_empty() {
                 tables = Some(value);
             } else if let Some(name) = name.strip_prefix(b"SELFWIND_")
@@ -96,6 +101,7 @@ impl Config {
                 config.complain(entry);
             }
         }
+        config.choose_events(named, &mut events);
         config.tables = match tables {
             None => cache.or_else(|| Some([&home?, &b"/.cache"[..]].concat())),
             Some(value) => {
@@ -126,11 +132,11 @@ impl Config {
         events: &mut Option<Events>,
     ) -> Option<()> {
         match name {
+            b"DEFER" => self.deferred = flag(value)?,
             b"ENABLE" => self.enabled = flag(value)?,
             b"VERBOSE" => self.verbose = flag(value)?,
             b"DIR" => self.directory = Some(directory(value)?),
             b"FREQ" => self.frequency = number(value).filter(|hz| (1..=MAX_FREQUENCY).contains(hz))?,
-            b"EVENT" => self.source = source(value)?,
             b"PERF" => *events = Some(Events::parse(value)?),
             b"MODE" => *mode = Some(mode_of(value)?),
             b"MAX_STACK" => {
@@ -143,6 +149,23 @@ impl Config {
             _ => {}
         }
         Some(())
+    }
+
+    /// Applies SELFWIND_EVENT, the whole entry and its value. Events by name need their numbers, which a recorder finds out
+    /// (SELFWIND_PERF); without them a clock takes their place.
+    fn choose_events(&mut self, named: Option<(&[u8], &[u8])>, events: &mut Option<Events>) {
+        let Some((entry, value)) = named else { return };
+        if value == b"offcpu" && events.is_none() {
+            *events = Some(Events::off_processor());
+        }
+        let is_known = !value.starts_with(b"perf:") || events.is_some();
+        match source(value) {
+            Some(source) => self.source = source,
+            None => return self.complain(entry),
+        }
+        if !is_known {
+            self.complain(entry);
+        }
     }
 
     /// Notes a bad setting.

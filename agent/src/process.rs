@@ -62,6 +62,7 @@ pub(crate) fn open(
         source: choice.source,
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
+        tells_delay: choice.source == Source::Perf && agent.config.events.are_waits(),
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
         governor: agent.config.governor(choice.source),
         newcomers: Newcomers::new(sources::signal(), agent.config.newcomers_period(choice.source)),

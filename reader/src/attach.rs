@@ -30,7 +30,7 @@ use shm_format::{
     Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
 };
 
-pub use perf_event::{PerfScope, probe_perf_event};
+pub use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
 pub use request::{Asker, resource_limit, send_request};
 
 /// No region is longer; a longer file is not one.
@@ -86,12 +86,12 @@ impl Attached {
             exe: String::new(),
             control: None,
             sampling: true,
-            period_ns: 0,
+            source: (0, 0),
         };
         attached.durable(&mut |record| match record {
             DurableRecord::Process(process) => {
                 peek.exe = String::from_utf8_lossy(process.exe).into_owned();
-                peek.period_ns = process.period_ns;
+                peek.source = (process.source, process.period_ns);
             }
             DurableRecord::Setting(setting) if setting.key == Call::SETTING => {
                 let value = std::str::from_utf8(setting.value).ok();
@@ -222,8 +222,8 @@ pub struct Peek {
     pub control: Option<u64>,
     /// False after such a recorder has ended the sampling.
     pub sampling: bool,
-    /// CPU time between samples; 0 if they do not come by time.
-    pub period_ns: u64,
+    /// The number of its source, and the nanoseconds of a unit of weight.
+    pub source: (u32, u64),
 }
 
 fn open_region(path: &Path) -> Result<File, AttachError> {

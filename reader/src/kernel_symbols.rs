@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use crate::profile_file::{KernelSymbol, Sample};
+use crate::profile_file::{KernelSymbol, Sample, WAKE_LATENCY};
 
 /// A symbol that nothing follows ends so far behind its start.
 const LAST_BYTES: u64 = 4096;
@@ -72,7 +72,8 @@ impl KernelSymbols {
     /// The functions of a sample that were not told before.
     pub fn news(&mut self, sample: &Sample) -> Vec<KernelSymbol> {
         let mut news = Vec::new();
-        for &address in sample.kernel.iter().flat_map(|kernel| &kernel.frames) {
+        let frames = sample.kernel.iter().flat_map(|kernel| &kernel.frames);
+        for &address in frames.filter(|&&address| address != WAKE_LATENCY) {
             if self.seen.insert(address)
                 && let Some(symbol) = self.table().find(address)
                 && self.told.insert(symbol.start)
@@ -81,6 +82,11 @@ impl KernelSymbols {
             }
         }
         news
+    }
+
+    /// The function at an address.
+    pub fn find(&mut self, address: u64) -> Option<KernelSymbol> {
+        self.table().find(address)
     }
 
     /// True if kernel stacks came and no name is to be had for them.

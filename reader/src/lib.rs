@@ -25,6 +25,7 @@ pub mod live;
 pub mod liveness;
 pub mod manual;
 pub mod mappings;
+pub mod measure;
 pub mod merge;
 pub mod names;
 pub mod notices;

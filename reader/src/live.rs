@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use unwind::{FoundBy, Frame};
 
-use crate::profile_file::{Event, ModuleInfo, ProcessInfo, Sample};
+use crate::kernel_symbols::KernelSymbols;
+use crate::measure::Measure;
+use crate::profile_file::{
+    Event, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY, WAKE_LATENCY_NAME,
+};
 use crate::symbolize::{Request, SymbolSources, base_name, symbolize};
 
 /// Named addresses kept; then naming starts anew.
@@ -20,6 +24,9 @@ const NAMES_KEPT: usize = 1 << 20;
 pub struct Live {
     processes: BTreeMap<u32, Image>,
     names: HashMap<(Arc<Binary>, u64), Vec<String>>,
+    kernel: KernelSymbols,
+    /// The kernel and its modules, by their names.
+    kernel_binaries: BTreeMap<String, Arc<Binary>>,
 }
 
 /// A process image and what is mapped in it.
@@ -42,6 +49,7 @@ struct Module {
 struct Binary {
     path: PathBuf,
     build_id: Vec<u8>,
+    in_kernel: bool,
 }
 
 /// A frame that is ready to be named.
@@ -54,7 +62,22 @@ pub struct Located {
     pub found_by: FoundBy,
 }
 
+/// A sample with the whole stack of each of its parts.
+pub struct Part {
+    /// When it happened.
+    pub ns: u64,
+    /// What it stands for.
+    pub weight: u32,
+    /// Leaf first: the kernel's frames, then the program's.
+    pub stack: Vec<Located>,
+}
+
 impl Located {
+    /// True for a frame in the kernel.
+    pub fn is_in_kernel(&self) -> bool {
+        self.binary.as_ref().is_some_and(|binary| binary.in_kernel)
+    }
+
     /// The file name of its binary; empty outside all modules.
     pub fn module(&self) -> String {
         self.binary.as_ref().map(|binary| base_name(&binary.path)).unwrap_or_default()
@@ -65,6 +88,14 @@ impl Image {
     /// A short name of the program.
     pub fn program(&self) -> String {
         base_name(&self.info.exe)
+    }
+
+    /// Samples per second of CPU time, if it is sampled by CPU time.
+    pub fn hertz(&self) -> Option<u64> {
+        let ProcessInfo { source, period_ns, .. } = &self.info;
+        let measures = Measure::all(&SessionInfo::default(), [(source, *period_ns)].into_iter());
+        let is_time = *period_ns > 0 && measures.iter().all(Measure::is_cpu_time);
+        is_time.then(|| (1e9 / *period_ns as f64).round() as u64)
     }
 
     /// The name of a thread by its number in the process.
@@ -115,15 +146,49 @@ impl Live {
     }
 
     fn map(&mut self, module: ModuleInfo) {
-        let binary = Arc::new(Binary { path: module.path, build_id: module.build_id });
+        let binary = Arc::new(Binary { path: module.path, build_id: module.build_id, in_kernel: false });
         let ModuleInfo { start, end, bias, process, .. } = module;
         let modules = &mut self.image(process).modules;
         modules.retain(|&other, module| module.end <= start || end <= other);
         modules.insert(start, Module { end, bias, binary });
     }
 
-    /// Finds the binaries of a sample's frames, leaf first.
-    pub fn locate(&self, sample: &Sample) -> Vec<Located> {
+    /// The parts of a sample: the events of the kernel that its stack answers, or the sample itself.
+    pub fn parts(&mut self, sample: &Sample) -> Vec<Part> {
+        let user = self.locate(sample);
+        let part = |SamplePart { ns, weight, kernel, .. }: SamplePart<'_>| {
+            let mut stack: Vec<Located> =
+                kernel.iter().map(|&address| self.locate_in_kernel(address)).collect();
+            stack.extend_from_slice(&user);
+            Part { ns, weight, stack }
+        };
+        sample.parts().map(part).collect()
+    }
+
+    /// Names an address in the kernel at once: its symbols are at hand.
+    fn locate_in_kernel(&mut self, address: u64) -> Located {
+        if address == WAKE_LATENCY {
+            return Located { binary: None, address, found_by: FoundBy::Cfi };
+        }
+        let symbol = self.kernel.find(address);
+        let module = symbol.as_ref().map_or("", |symbol| &symbol.module);
+        let module = if module.is_empty() { "kernel" } else { module };
+        let binary = match self.kernel_binaries.get(module) {
+            Some(known) => known.clone(),
+            None => {
+                let path = PathBuf::from(format!("[{module}]"));
+                let new = Arc::new(Binary { path, build_id: Vec::new(), in_kernel: true });
+                self.kernel_binaries.insert(module.to_owned(), new.clone());
+                new
+            }
+        };
+        let name = symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name);
+        self.names.entry((binary.clone(), address)).or_insert_with(|| vec![name]);
+        Located { binary: Some(binary), address, found_by: FoundBy::Cfi }
+    }
+
+    /// Finds the binaries of a sample's frames in the program, leaf first.
+    fn locate(&self, sample: &Sample) -> Vec<Located> {
         let modules = self.processes.get(&sample.process).map(|image| &image.modules);
         let locate = |&word: &u64| {
             let frame = Frame::from_bits(word);
@@ -144,7 +209,8 @@ impl Live {
     /// Names the addresses that have no name yet.
     pub fn name<'l>(&mut self, frames: impl Iterator<Item = &'l Located>) {
         if self.names.len() > NAMES_KEPT {
-            self.names.clear();
+            // Those of the kernel are few, and some of them wait to be shown.
+            self.names.retain(|(binary, _), _| binary.in_kernel);
         }
         let mut missing: BTreeMap<Arc<Binary>, BTreeSet<u64>> = BTreeMap::new();
         for located in frames {
@@ -176,9 +242,54 @@ impl Live {
     /// The functions at a frame, innermost first; empty while it has no name.
     pub fn functions(&self, located: &Located) -> impl DoubleEndedIterator<Item = &str> {
         let (unknown, named) = match &located.binary {
+            None if located.address == WAKE_LATENCY => (Some(WAKE_LATENCY_NAME), None),
             None => (Some("[unknown]"), None),
             Some(binary) => (None, self.names.get(&(binary.clone(), located.address))),
         };
         unknown.into_iter().chain(named.into_iter().flatten().map(String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile_file::KernelSample;
+
+    #[test]
+    fn kernel_frames_lie_on_top() {
+        let mut live = Live::default();
+        live.learn(Event::Process(ProcessInfo { id: 1, ..ProcessInfo::default() }));
+        let module =
+            ModuleInfo { process: 1, start: 0x1000, end: 0x2000, path: "/job".into(), ..Default::default() };
+        live.learn(Event::Module(module));
+        let kernel = |ns, frames: &[u64]| KernelSample { ns, weight: 2, event: 0, frames: frames.to_vec() };
+        let address = 0xffff_ffff_8100_0100;
+        let sample = Sample {
+            process: 1,
+            weight: 7,
+            ns: 5,
+            frames: vec![0x1010],
+            kernel: vec![kernel(8, &[address]), kernel(9, &[WAKE_LATENCY, address])],
+            ..Sample::default()
+        };
+        let parts = live.parts(&sample);
+        let told: Vec<_> = parts.iter().map(|part| (part.ns, part.weight, part.stack.len())).collect();
+        assert_eq!(told, [(8, 2, 2), (9, 2, 3), (5, 3, 1)]);
+        let [top, user] = &parts[0].stack[..] else { panic!("{}", parts[0].stack.len()) };
+        assert!(top.is_in_kernel() && !user.is_in_kernel());
+        assert_eq!((top.module().as_str(), user.module().as_str()), ("[kernel]", "job"));
+        // Named at once, whether symbols of the kernel can be read or not.
+        assert_eq!(live.functions(top).count(), 1);
+        assert_eq!(live.functions(&parts[1].stack[0]).next(), Some(WAKE_LATENCY_NAME));
+    }
+
+    #[test]
+    fn only_what_is_sampled_by_time_has_a_rate() {
+        let hertz = |source: &str, period_ns| {
+            let info = ProcessInfo { source: source.into(), period_ns, ..ProcessInfo::default() };
+            Image { info, ..Image::default() }.hertz()
+        };
+        assert_eq!((hertz("cpu", 10_000_000), hertz("perf", 1_000_000)), (Some(100), Some(1000)));
+        assert_eq!((hertz("perf", 1000), hertz("perf", 0), hertz("", 0)), (None, None, None));
     }
 }

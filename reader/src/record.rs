@@ -272,6 +272,9 @@ fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.snapshot {
         return snapshot::of_process(options, pid);
     }
+    if liveness::start_time(pid).is_some() {
+        inject::check_source(pid, &options.source)?;
+    }
     // First, because it may make the directory that is looked through next.
     let sampling = if liveness::start_time(pid).is_some() { Some(attach(options, pid)?) } else { None };
     let options = &as_sampled(options, pid, sampling);

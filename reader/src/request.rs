@@ -21,7 +21,7 @@ use crate::attach::send_request;
 pub use target::{Target, TargetError};
 use thread::ThreadState;
 
-/// How long to wait for a slot that others use.
+/// How long to wait for a slot that others use, or as long as for an answer.
 const SLOT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a handler may take to finish an answer that it has begun.
 const WRITING_PATIENCE: Duration = Duration::from_millis(200);
@@ -155,7 +155,7 @@ struct Waiting {
 /// # Errors
 /// When no slot can be had. What single threads cannot do is in their reports.
 pub fn ask(target: &mut Target, tids: &[u32], manner: Manner) -> Result<Vec<Report>, TargetError> {
-    let slots = claim(target)?;
+    let slots = claim(target, manner.timeout.max(SLOT_PATIENCE))?;
     let reports = tids.iter().map(|_| None).collect();
     let mut round = Round { target, manner, free: slots, pending: Vec::new(), reports };
     let since = Instant::now();
@@ -192,8 +192,8 @@ fn pause(idle: u32) {
     }
 }
 
-fn claim(target: &mut Target) -> Result<Vec<usize>, TargetError> {
-    let deadline = Instant::now() + SLOT_PATIENCE;
+fn claim(target: &mut Target, patience: Duration) -> Result<Vec<usize>, TargetError> {
+    let deadline = Instant::now() + patience;
     loop {
         let slots = target.asker.claim(REQUEST_SLOTS - SLOTS_SPARED).map_err(|error| TargetError::Place {
             pid: target.pid,

@@ -15,6 +15,8 @@ const TRACEPOINT: u32 = 2;
 /// Flags of SELFWIND_PERF.
 const BY_FREQUENCY: u32 = 1;
 const WITH_SWITCHES: u32 = 2;
+/// Nanoseconds of a unit of weight of time off the processor.
+pub const OFF_PROCESSOR_UNIT_NS: u64 = 1000;
 /// Events of one session: each has a ring in every thread.
 const EVENTS_LIMIT: usize = 4;
 /// Where the tracing file system is mounted.
@@ -91,8 +93,11 @@ impl Source {
             Self::Perf => "perf".into(),
             Self::OffCpu => "offcpu".into(),
             Self::Events(events) => {
-                let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
-                format!("perf:{}", names.join(","))
+                let name = |event: &PerfEvent| match event.period {
+                    Some(period) => format!("{}@{period}", event.name),
+                    None => event.name.clone(),
+                };
+                format!("perf:{}", events.iter().map(name).collect::<Vec<_>>().join(","))
             }
         }
     }
@@ -135,6 +140,19 @@ impl Source {
             let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{filter}");
         }
         Some(text)
+    }
+
+    /// True if a process is sampled by this: what its agent calls its source, and the nanoseconds of a unit of weight.
+    pub fn is_sampled_as(&self, own: &str, unit_ns: u64) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::Cpu => own == "cpu",
+            Self::Itimer => own == "itimer",
+            Self::OffCpu => own == "perf" && unit_ns == OFF_PROCESSOR_UNIT_NS,
+            Self::Perf => own == "perf" && unit_ns > OFF_PROCESSOR_UNIT_NS,
+            // Which events an agent was told is not known here.
+            Self::Events(_) => own == "perf" && unit_ns == 0,
+        }
     }
 
     /// Refuses what this user may not have, where nothing else could take its place.
@@ -189,6 +207,26 @@ impl PerfEvent {
             }
         }
     }
+}
+
+/// How often an event is sampled if no period is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Every time.
+    Every,
+    /// So many times per second of CPU time.
+    Clock,
+    /// As often as a frequency asks, after a number of events that the kernel adapts.
+    Adapted,
+}
+
+/// The rate of the event with this name.
+pub fn rate_of(name: &str) -> Rate {
+    if HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) {
+        return Rate::Adapted;
+    }
+    let clock = SOFTWARE_EVENTS.iter().any(|(known, config, _)| *known == name && *config <= 1);
+    if clock { Rate::Clock } else { Rate::Every }
 }
 
 fn software(name: &str, config: u64, in_user_mode: bool, period: Option<u64>) -> PerfEvent {
@@ -305,6 +343,11 @@ mod tests {
         assert_eq!(events("perf:task-clock", 1000).as_deref(), Some("1:1:1000000:0:"));
         let source: Source = "perf:faults,task-clock".parse().unwrap();
         assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
+        assert_eq!("perf:faults,cs@10".parse::<Source>().unwrap().name(), "perf:faults,cs@10");
+        assert_eq!(
+            (rate_of("cs"), rate_of("cpu-clock"), rate_of("cycles")),
+            (Rate::Every, Rate::Clock, Rate::Adapted)
+        );
         assert_eq!("perf:cs".parse::<Source>().unwrap().frequency(99), 0);
     }
 

@@ -9,9 +9,9 @@ use unwind::End;
 use crate::attach::Bell;
 use crate::collector::{Collector, Scope};
 use crate::follow::{Flow, Listener, follow};
-use crate::live::{Image, Live, Located};
+use crate::live::{Image, Live, Located, Part};
 use crate::notices::Notices;
-use crate::profile_file::{Event, Sample};
+use crate::profile_file::{Event, Sample, end_name};
 use crate::session;
 use crate::{clock, watch};
 
@@ -60,6 +60,9 @@ struct FrameLine<'a> {
     #[serde(skip_serializing_if = "String::is_empty")]
     module: String,
     address: u64,
+    /// As folded stacks mark it; here the module says so.
+    #[serde(skip)]
+    in_kernel: bool,
 }
 
 impl<'a> Tail<'a> {
@@ -74,25 +77,26 @@ impl<'a> Tail<'a> {
                 function,
                 module: Located::module(located),
                 address: located.address,
+                in_kernel: located.is_in_kernel(),
             };
             self.live.functions(located).map(line)
         };
         stack.iter().flat_map(frame).collect()
     }
 
-    fn print(&mut self, sample: &Sample, stack: &[Located]) -> io::Result<()> {
+    fn print(&mut self, sample: &Sample, part: &Part) -> io::Result<()> {
         let nobody = Image::default();
         let image = self.live.process(sample.process).unwrap_or(&nobody);
         let process = image.program();
         let line = SampleLine {
-            time_ns: sample.ns,
+            time_ns: part.ns,
             pid: image.info.pid,
             tid: sample.tid,
             process: &process,
             thread: image.thread(sample.thread_seq),
-            weight: sample.weight,
-            end: End::from_number(sample.end).map_or("unknown", End::name),
-            frames: self.frames(stack),
+            weight: part.weight,
+            end: end_name(sample.end),
+            frames: self.frames(&part.stack),
         };
         let mut text = Vec::new();
         if self.json {
@@ -105,8 +109,11 @@ impl<'a> Tail<'a> {
             if line.weight != 1 {
                 write!(text, " x{}", line.weight)?;
             }
-            let functions: Vec<&str> = line.frames.iter().map(|frame| frame.function).collect();
-            write!(text, "  {}", functions.join(" < "))?;
+            for (number, frame) in line.frames.iter().enumerate() {
+                let (before, mark) =
+                    (if number == 0 { "  " } else { " < " }, if frame.in_kernel { "_[k]" } else { "" });
+                write!(text, "{before}{}{mark}", frame.function)?;
+            }
             if sample.end != End::Root as u8 {
                 write!(text, " < [truncated: {}]", line.end)?;
             }
@@ -132,10 +139,12 @@ impl Listener for Tail<'_> {
 
     fn pause(&mut self) -> io::Result<()> {
         let samples = std::mem::take(&mut self.pending);
-        let stacks: Vec<Vec<Located>> = samples.iter().map(|sample| self.live.locate(sample)).collect();
-        self.live.name(stacks.iter().flatten());
-        for (sample, stack) in samples.iter().zip(&stacks) {
-            self.print(sample, stack)?;
+        let parts: Vec<Vec<Part>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
+        self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
+        for (sample, parts) in samples.iter().zip(&parts) {
+            for part in parts {
+                self.print(sample, part)?;
+            }
         }
         self.out.flush()
     }

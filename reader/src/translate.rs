@@ -213,7 +213,7 @@ fn path(bytes: &[u8]) -> PathBuf {
 }
 
 /// Names of the numbers by which the agent calls its sources.
-fn source_name(source: u32) -> String {
+pub fn source_name(source: u32) -> String {
     match source {
         1 => "itimer".into(),
         2 => "cpu".into(),

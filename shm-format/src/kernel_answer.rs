@@ -19,8 +19,9 @@ pub struct KernelAnswerHead {
     pub head_in: u64,
     /// The ring's head when this was written: what lies between came from the handler itself.
     pub head_out: u64,
-    /// When the handler began, in ticks.
-    pub ticks_in: u64,
+    /// With [`KernelAnswerHead::DELAY`]: nanoseconds for which the thread has been ready to run and had no processor, all
+    /// together.
+    pub delay_ns: u64,
     /// The interrupted instruction.
     pub ip: u64,
     /// The interrupted stack pointer.
@@ -40,6 +41,8 @@ impl KernelAnswerHead {
     pub const UNANSWERED: u32 = 8;
     /// The stack is that of an earlier handler, which had the same nonce.
     pub const REPEATED: u32 = 16;
+    /// `delay_ns` is known.
+    pub const DELAY: u32 = 32;
 
     /// The payload words before the bytes.
     #[must_use]
@@ -50,7 +53,7 @@ impl KernelAnswerHead {
             self.offset,
             self.head_in,
             self.head_out,
-            self.ticks_in,
+            self.delay_ns,
             self.ip,
             self.sp,
         ]
@@ -75,7 +78,7 @@ impl<'a> KernelAnswer<'a> {
         for (word, part) in words.iter_mut().zip(fixed.chunks_exact(8)) {
             *word = u64::from_le_bytes(part.try_into().ok()?);
         }
-        let [nonce, ring, offset, head_in, head_out, ticks_in, ip, sp] = words;
+        let [nonce, ring, offset, head_in, head_out, delay_ns, ip, sp] = words;
         let head = KernelAnswerHead {
             nonce,
             ring: ring as u32,
@@ -83,7 +86,7 @@ impl<'a> KernelAnswer<'a> {
             offset,
             head_in,
             head_out,
-            ticks_in,
+            delay_ns,
             ip,
             sp,
         };
@@ -112,7 +115,7 @@ mod tests {
             offset: 48,
             head_in: 64,
             head_out: 96,
-            ticks_in: 5,
+            delay_ns: 5,
             ip: 0x40_1000,
             sp: 0x7fff_0000,
         };

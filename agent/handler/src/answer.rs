@@ -5,6 +5,7 @@ use shm_format::{KernelAnswerHead, RecordKind, Skip};
 use crate::Missed;
 use crate::clock;
 use crate::context::Context;
+use crate::delay;
 use crate::kernel_ring::{KernelRing, KernelRings, Request};
 use crate::process::Recording;
 use crate::slot::Slot;
@@ -42,7 +43,10 @@ pub(crate) fn follow(
         return discard(&slot.kernel_rings, request);
     }
     slot.kernel_rings.note_answer(request.nonce, context.instruction_pointer(), context.stack_pointer());
-    write(recording, slot, request, head(request, context, 0));
+    let delay = if recording.tells_delay { delay::of_this_thread() } else { None };
+    let flags = if delay.is_some() { KernelAnswerHead::DELAY } else { 0 };
+    let head = KernelAnswerHead { delay_ns: delay.unwrap_or(0), ..head(request, context, flags) };
+    write(recording, slot, request, head);
 }
 
 /// Writes the answer to `request` and consumes what it answers. A piece for which the pool has no room is missing in
@@ -76,7 +80,6 @@ fn head(request: &Request, context: Context<'_>, flags: u32) -> KernelAnswerHead
     KernelAnswerHead {
         nonce: request.nonce,
         flags: flags | blocked,
-        ticks_in: clock::now(),
         ip: context.instruction_pointer(),
         sp: context.stack_pointer(),
         ..KernelAnswerHead::default()
@@ -117,7 +120,6 @@ pub fn leave(recording: &Recording, slot: &Slot) {
         let head = KernelAnswerHead {
             nonce: request.nonce,
             flags: KernelAnswerHead::UNANSWERED,
-            ticks_in: clock::now(),
             ..KernelAnswerHead::default()
         };
         write(recording, slot, &request, head);

@@ -17,6 +17,7 @@ pub mod answer;
 pub mod chain;
 pub mod clock;
 pub mod context;
+mod delay;
 pub mod governor;
 pub mod kernel_ring;
 pub mod nesting;

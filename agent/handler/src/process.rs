@@ -57,6 +57,8 @@ pub struct Recording {
     pub max_frames: usize,
     /// Rules met before.
     pub cache: &'static RuleCache,
+    /// Answers tell how long their thread had to wait for a processor.
+    pub tells_delay: bool,
     /// What ITIMER_PROF's ticks stand for.
     pub process_time: ProcessTime,
     /// What sampling may cost.

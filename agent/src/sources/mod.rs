@@ -50,10 +50,16 @@ pub(crate) fn choose(config: &Config) -> Choice {
     let mut note = None;
     let mut wanted = config.source;
     if wanted == Source::Perf {
-        match perf::probe(&config.events) {
+        match perf::probe(&config.events, config.deferred) {
             Ok(tier) => {
                 SIGNAL.store(EVENT_SIGNAL, Ordering::Relaxed);
-                return Choice { source: Source::Perf, note: Some(tier.text()) };
+                let mut note = tier.text();
+                note.extend_from_slice(match (config.deferred, perf::is_deferring()) {
+                    (false, _) => b"",
+                    (true, true) => b"; the kernel walks deferred call chains",
+                    (true, false) => b"; the kernel has no deferred call chains (Linux 6.19 has)",
+                });
+                return Choice { source: Source::Perf, note: Some(note) };
             }
             Err(refusal) if config.events.are_time() => {
                 wanted = Source::ThreadTimer;

@@ -16,7 +16,7 @@ use handler::process::Recording;
 use handler::slot::Slot;
 use shm_format::record::{self, DurableRecord};
 
-use super::perf_attributes::Event;
+use super::perf_attributes::{Event, Scope};
 use crate::config::number;
 use crate::journal;
 use crate::kernel::{self, Errno, File};
@@ -33,6 +33,8 @@ const FLAG_CLOSE_ON_EXEC: usize = 8;
 
 /// Only what happens in user mode is permitted.
 static USER_ONLY: AtomicBool = AtomicBool::new(false);
+/// The kernel can walk user stacks later, and is to.
+static DEFERRED: AtomicBool = AtomicBool::new(false);
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
 /// The events of a session: the first decides what a sample stands for.
@@ -52,6 +54,19 @@ impl Events {
         }])
     }
 
+    /// Each time a thread leaves its processor, and when it comes back.
+    pub(crate) fn off_processor() -> Events {
+        const CONTEXT_SWITCHES: u64 = 3;
+        Events(alloc::vec![Event {
+            kind: SOFTWARE,
+            config: CONTEXT_SWITCHES,
+            period: 1,
+            by_frequency: false,
+            with_switches: true,
+            filter: Vec::new(),
+        }])
+    }
+
     /// Reads SELFWIND_PERF: events separated by `;`, each `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, all numbers decimal;
     /// flags: 1 the period is a frequency, 2 also tell context switches. None if it is not that.
     pub(crate) fn parse(text: &[u8]) -> Option<Events> {
@@ -67,6 +82,11 @@ impl Events {
     /// True if a sample stands for CPU time and nothing else asks for samples.
     pub(crate) fn are_one_clock(&self) -> bool {
         self.0.len() == 1 && self.are_time()
+    }
+
+    /// True if a sample stands for time off the processor.
+    pub(crate) fn are_waits(&self) -> bool {
+        self.0.first().is_some_and(|event| event.with_switches)
     }
 
     /// Nanoseconds that a unit of weight stands for: of CPU time, or off the processor; 0 if it is no time.
@@ -147,11 +167,11 @@ fn paranoid() -> alloc::string::String {
     alloc::string::String::from_utf8_lossy(text.trim_ascii()).into_owned()
 }
 
-/// Finds out what the calling thread may have. Nothing stays open.
-pub(super) fn probe(events: &Events) -> Result<Tier, Refusal> {
-    let try_all = |user_only| {
+/// Finds out what the calling thread may have, with deferred call chains if they are wanted. Nothing stays open.
+pub(super) fn probe(events: &Events, deferred: bool) -> Result<Tier, Refusal> {
+    let try_all = |scope| {
         events.0.iter().try_for_each(|event| {
-            let file = open_event(event, user_only, handler::sys::thread_id(), 0)?;
+            let file = open_event(event, scope, handler::sys::thread_id(), 0)?;
             let (base, bytes) = map_smallest(&file)?;
             // SAFETY: mapped just now, and nobody knows it.
             unsafe { kernel::unmap(base.as_ptr(), bytes) };
@@ -159,9 +179,11 @@ pub(super) fn probe(events: &Events) -> Result<Tier, Refusal> {
         })
     };
     for (user_only, tier) in [(false, Tier::KernelAndUser), (true, Tier::UserOnly)] {
-        match try_all(user_only) {
+        match try_all(Scope { user_only, deferred: false }) {
             Ok(()) => {
                 USER_ONLY.store(user_only, Ordering::Relaxed);
+                let deferred = deferred && try_all(Scope { user_only, deferred: true }).is_ok();
+                DEFERRED.store(deferred, Ordering::Relaxed);
                 return Ok(tier);
             }
             Err(Errno(libc::EACCES | libc::EPERM)) if !user_only => {}
@@ -171,12 +193,18 @@ pub(super) fn probe(events: &Events) -> Result<Tier, Refusal> {
     Err(Refusal(Errno(libc::EACCES)))
 }
 
+/// True if the kernel walks user stacks later.
+pub(super) fn is_deferring() -> bool {
+    DEFERRED.load(Ordering::Relaxed)
+}
+
 /// Opens the events on the slot's thread and enables them.
 pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Result<(), Errno> {
-    let user_only = USER_ONLY.load(Ordering::Relaxed);
+    let scope =
+        Scope { user_only: USER_ONLY.load(Ordering::Relaxed), deferred: DEFERRED.load(Ordering::Relaxed) };
     let opened: Result<(), Errno> =
         events.0.iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(|(number, (event, ring))| {
-            open_one(recording, slot, ring, event, user_only, number as u32)
+            open_one(recording, slot, ring, event, scope, number as u32)
         });
     if opened.is_err() {
         slot.kernel_rings.close();
@@ -189,13 +217,13 @@ fn open_one(
     slot: &Slot,
     ring: &KernelRing,
     event: &Event,
-    user_only: bool,
+    scope: Scope,
     number: u32,
 ) -> Result<(), Errno> {
     if ring.is_attached() {
         return Ok(());
     }
-    let file = open_event(event, user_only, slot.tid(), core::ptr::from_ref(slot) as u64)?;
+    let file = open_event(event, scope, slot.tid(), core::ptr::from_ref(slot) as u64)?;
     let (base, bytes) = map(&file)?;
     let id = NEXT_RING.fetch_add(1, Ordering::Relaxed);
     let (code_start, code_end) = kernel::own_code();
@@ -208,7 +236,7 @@ fn open_one(
             ring: id,
             event: number,
             bytes: bytes as u32,
-            user_only: user_only.into(),
+            user_only: scope.user_only.into(),
             code_start,
             code_end,
         }),
@@ -219,8 +247,8 @@ fn open_one(
     file.control(IOC_ENABLE, 0).inspect_err(|_| slot.kernel_rings.close())
 }
 
-fn open_event(event: &Event, user_only: bool, tid: u32, data: u64) -> Result<File, Errno> {
-    let attributes = event.attributes(user_only, data);
+fn open_event(event: &Event, scope: Scope, tid: u32, data: u64) -> Result<File, Errno> {
+    let attributes = event.attributes(scope, data);
     let any = usize::MAX;
     let arguments = [(&raw const attributes) as usize, tid as usize, any, any, FLAG_CLOSE_ON_EXEC, 0];
     // SAFETY: the kernel reads one `perf_event_attr` of the size that it names.

@@ -21,6 +21,8 @@ const USE_CLOCK: u64 = 1 << 25;
 const CONTEXT_SWITCH: u64 = 1 << 26;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
 const SIGTRAP: u64 = 1 << 37;
+/// `defer_callchain` and `defer_output` (Linux 6.19): the kernel walks the user stack at the return to user mode.
+const DEFER: u64 = 1 << 38 | 1 << 39;
 
 /// The kernel's structure up to `sig_data` (PERF_ATTR_SIZE_VER7).
 #[repr(C)]
@@ -52,6 +54,15 @@ pub(super) struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 128);
 
+/// What is asked of the kernel beside the event.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    /// Only what happens in user mode.
+    pub(super) user_only: bool,
+    /// User stacks by the kernel itself, for those that get no answer.
+    pub(super) deferred: bool,
+}
+
 /// One event that asks for stacks.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
@@ -69,9 +80,11 @@ pub(super) struct Event {
 
 impl Event {
     /// The kernel's description of it. `data` comes with its signals.
-    pub(super) fn attributes(&self, user_only: bool, data: u64) -> Attributes {
-        let mut flags =
-            DISABLED | EXCLUDE_HYPERVISOR | EXCLUDE_USER_CHAIN | USE_CLOCK | REMOVE_ON_EXEC | SIGTRAP;
+    pub(super) fn attributes(&self, scope: Scope, data: u64) -> Attributes {
+        let Scope { user_only, deferred } = scope;
+        let mut flags = DISABLED | EXCLUDE_HYPERVISOR | USE_CLOCK | REMOVE_ON_EXEC | SIGTRAP;
+        // A deferred chain is asked for as a user chain.
+        flags |= if deferred { DEFER } else { EXCLUDE_USER_CHAIN };
         for (wanted, flag) in [
             (user_only, EXCLUDE_KERNEL | EXCLUDE_KERNEL_CHAIN),
             (self.by_frequency, FREQUENCY),

@@ -1,4 +1,4 @@
-//! Whether the kernel would let us have perf events.
+//! Whether the kernel would let us have perf events, and which.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -19,6 +19,23 @@ pub enum PerfScope {
 /// # Errors
 /// The kernel's reason to refuse.
 pub fn probe_perf_event(scope: PerfScope) -> Result<(), Errno> {
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    open(0, if scope == PerfScope::User { EXCLUDE_KERNEL } else { 0 })
+}
+
+/// Whether the kernel walks user stacks later, and writes them with a cookie (Linux 6.19: `defer_callchain` and
+/// `defer_output` of include/uapi/linux/perf_event.h).
+///
+/// # Errors
+/// The kernel's reason to refuse; EINVAL if it does not know of it.
+pub fn probe_deferred_callchains() -> Result<(), Errno> {
+    const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    const DEFER: u64 = 1 << 38 | 1 << 39;
+    open(SAMPLE_CALLCHAIN, EXCLUDE_KERNEL | DEFER)
+}
+
+fn open(sample_type: u64, flags: u64) -> Result<(), Errno> {
     /// `struct perf_event_attr` as of its first version (PERF_ATTR_SIZE_VER0, 64 bytes).
     #[repr(C)]
     struct Attributes {
@@ -34,18 +51,16 @@ pub fn probe_perf_event(scope: PerfScope) -> Result<(), Errno> {
     const SOFTWARE: u32 = 1;
     const TASK_CLOCK: u64 = 1;
     const DISABLED: u64 = 1;
-    const EXCLUDE_KERNEL: u64 = 1 << 5;
     const EXCLUDE_HV: u64 = 1 << 6;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
-    let kernel = if scope == PerfScope::User { EXCLUDE_KERNEL } else { 0 };
     let attributes = Attributes {
         kind: SOFTWARE,
         size: size_of::<Attributes>() as u32,
         config: TASK_CLOCK,
         period: 0,
-        sample_type: 0,
+        sample_type,
         read_format: 0,
-        flags: DISABLED | EXCLUDE_HV | kernel,
+        flags: DISABLED | EXCLUDE_HV | flags,
         rest: [0; 2],
     };
     // SAFETY: the kernel reads `size` bytes of the attributes, which are live; thread 0 is this one, any processor, no

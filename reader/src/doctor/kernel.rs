@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_getres};
 
 use super::limits::has_capability;
 use super::{Finding, line, number};
-use crate::attach::{PerfScope, probe_perf_event};
+use crate::attach::{PerfScope, probe_deferred_callchains, probe_perf_event};
 
 pub(super) fn examine() -> Vec<Finding> {
     let findings = [
@@ -16,6 +16,7 @@ pub(super) fn examine() -> Vec<Finding> {
         tick(),
         clock(),
         Some(perf_events()),
+        Some(deferred_callchains()),
         Some(hardware_events()),
         Some(tracepoints()),
         Some(kernel_symbols()),
@@ -98,6 +99,24 @@ fn perf_events() -> Finding {
             "samples come from CPU timers, at most one per tick; no kernel stacks",
             format!("{remedy}; in a container, a seccomp profile that allows perf_event_open"),
         ),
+    }
+}
+
+/// No loss where it is missing: our stacks come first in any case.
+fn deferred_callchains() -> Finding {
+    let name = "deferred-callchains";
+    match probe_deferred_callchains() {
+        Ok(()) => Finding::good(
+            name,
+            "there",
+            "SELFWIND_DEFER=1 has the kernel walk, by frame pointers, where a thread cannot answer with `-e perf`",
+        ),
+        Err(Errno::EINVAL) => Finding::good(
+            name,
+            "not there (Linux 6.19 has them)",
+            "with `-e perf` an event whose signal was blocked has its kernel frames and no user stack",
+        ),
+        Err(error) => Finding::good(name, format!("unknown: {}", error.desc()), "perf events are refused"),
     }
 }
 

@@ -8,7 +8,8 @@ use shm_format::Mode;
 
 use super::{Finding, limit_text, line, status};
 use crate::attach::resource_limit;
-use crate::profile_file::Event;
+use crate::measure::Measure;
+use crate::profile_file::{Event, SessionInfo};
 use crate::program;
 use crate::request::thread::{ThreadState, threads};
 use crate::request::{Target, TargetError};
@@ -53,7 +54,12 @@ fn source(target: &mut Target) -> Vec<Finding> {
         || ("unknown".into(), 0, String::new()),
         |info| (info.source.clone(), info.period_ns, info.note.clone()),
     );
-    let hz = 1_000_000_000u64.checked_div(period).unwrap_or(0);
+    let session = SessionInfo::default();
+    let measure = Measure::all(&session, [(&source, period)].into_iter()).pop();
+    let sampled = match measure {
+        Some(measure) if !measure.is_cpu_time() => format!("{source}: {}", measure.name),
+        _ => format!("{source} at {} Hz", 1_000_000_000u64.checked_div(period).unwrap_or(0)),
+    };
     let counters = target.asker.region().counters();
     let mode = match target.asker.region().mode() {
         Mode::Discard => "recorded by a session",
@@ -64,7 +70,7 @@ fn source(target: &mut Target) -> Vec<Finding> {
         Finding::good("agent", region, format!("it is {mode}; `selfwind dump -p {}` asks it", target.pid)),
         Finding::good(
             "source",
-            format!("{source} at {hz} Hz"),
+            sampled,
             format!(
                 "{} samples recorded, {} truncated, {} threads started",
                 counters.recorded.count, counters.truncated, counters.threads_started

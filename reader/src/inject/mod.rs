@@ -28,6 +28,8 @@ use crate::attach::Attached;
 use crate::process::RegionName;
 use crate::rate::{self, Overhead};
 use crate::session;
+use crate::source::Source;
+use crate::translate::source_name;
 
 use frozen::Frozen;
 use memory::Memory;
@@ -135,6 +137,28 @@ pub enum InjectError {
         "process {0} was started with the agent, which samples as long as it runs; `selfwind record -p {0}` reads it"
     )]
     Preloaded(i32),
+    /// It is sampled by something else.
+    #[error(
+        "process {pid} is sampled by `{own}` since its start, which a recorder cannot change: leave out -e {asked}, or start it with SELFWIND_EVENT={asked}"
+    )]
+    OtherSource {
+        /// The process.
+        pid: i32,
+        /// The source asked for.
+        asked: String,
+        /// Its own.
+        own: String,
+    },
+    /// The kernel's events need an agent from the start.
+    #[error(
+        "process {pid} runs without the agent, and one that is put into it samples by CPU timers only: it would not see an exec come, and an event of the kernel on its way would kill the new program; leave out -e {asked}, or start the program with `selfwind record -e {asked} -- CMD`"
+    )]
+    TimersOnly {
+        /// The process.
+        pid: i32,
+        /// The source asked for.
+        asked: String,
+    },
     /// It is not attached.
     #[error("process {0} is not attached: there is nothing to detach")]
     NotAttached(i32),
@@ -210,7 +234,8 @@ struct Present {
     /// The stub's address, if a recorder has put it there.
     control: Option<u64>,
     sampling: bool,
-    period_ns: u64,
+    /// What samples it, and the nanoseconds of a unit of weight.
+    source: (String, u64),
 }
 
 /// Has `pid` sampled, from now until [`detach`] or its end.
@@ -236,11 +261,31 @@ pub fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
 
 /// How `pid` is sampled, if it is.
 pub fn found(pid: u32) -> Option<Sampling> {
-    let Present { control, period_ns, .. } = present(pid as i32).filter(|present| present.sampling)?;
+    let Present { control, source: (_, period_ns), .. } =
+        present(pid as i32).filter(|present| present.sampling)?;
     let frequency = (1_000_000_000 + period_ns / 2).checked_div(period_ns).unwrap_or(0);
     // Time off the processor and events have units, not rates.
     let frequency = if frequency > u64::from(rate::HIGHEST_FREQUENCY) { 0 } else { frequency as u32 };
     Some(Sampling::Found { frequency, attached: control.is_some() })
+}
+
+/// Refuses a source that `pid` cannot be sampled by: what has the agent from its start keeps its own, and what gets it
+/// now has CPU timers.
+pub fn check_source(pid: u32, source: &Source) -> Result<(), InjectError> {
+    if matches!(source, Source::Auto) {
+        return Ok(());
+    }
+    let asked = source.name();
+    let by_timers = matches!(source, Source::Cpu);
+    let pid = pid as i32;
+    match present(pid) {
+        Some(Present { control: None, source: own, .. }) if source.is_sampled_as(&own.0, own.1) => Ok(()),
+        Some(Present { control: None, source: (own, _), .. }) => {
+            Err(InjectError::OtherSource { pid, asked, own })
+        }
+        _ if by_timers => Ok(()),
+        _ => Err(InjectError::TimersOnly { pid, asked }),
+    }
 }
 
 /// Ends what [`attach`] began. The process runs on.
@@ -264,7 +309,8 @@ fn present(pid: i32) -> Option<Present> {
             && facts::maps(pid as u32, &entry.path())
     })?;
     let peek = Attached::peek(&region.path()).ok()?;
-    Some(Present { control: peek.control, sampling: peek.sampling, period_ns: peek.period_ns })
+    let source = (source_name(peek.source.0), peek.source.1);
+    Some(Present { control: peek.control, sampling: peek.sampling, source })
 }
 
 fn strings(settings: Settings) -> Result<Vec<u8>, InjectError> {

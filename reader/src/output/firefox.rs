@@ -1,8 +1,9 @@
 //! The Firefox Profiler's "processed profile" format, version 60: the first one whose tables all threads
 //! share. Newer viewers bring it up to date themselves.
 //!
-//! One row per sample, at its time since the recording began. What a sample stands for is its weight, in
-//! timer periods, and CPU time of its thread. Losses are markers over the span in which they were counted.
+//! One row per sample, at its time since the recording began; a track per thread and event. What a sample stands for is
+//! its weight: timer periods, with the CPU time of its thread, or events, or milliseconds off the processor. Losses are
+//! markers over the span in which they were counted.
 
 mod lost;
 mod meta;
@@ -17,6 +18,7 @@ use self::lost::Markers;
 use self::meta::Meta;
 use self::tables::{Lib, Shared, Tables};
 use super::sampled_thread::{SampledThread, heaviest, sampled_threads};
+use crate::measure::Unit;
 use crate::profile::{Moment, Profile};
 
 #[derive(Serialize)]
@@ -53,12 +55,20 @@ struct Samples {
     stack: Vec<Option<u32>>,
     /// Milliseconds.
     time: Vec<f64>,
-    weight: Vec<u32>,
-    /// Nanoseconds.
-    #[serde(rename = "threadCPUDelta")]
-    thread_cpu_delta: Vec<u64>,
+    weight: Vec<Weight>,
+    /// Nanoseconds; only where a weight is CPU time.
+    #[serde(rename = "threadCPUDelta", skip_serializing_if = "Option::is_none")]
+    thread_cpu_delta: Option<Vec<u64>>,
     weight_type: &'static str,
     length: usize,
+}
+
+/// What a sample stands for.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Weight {
+    Units(u32),
+    Milliseconds(f64),
 }
 
 /// Writes a profile with its timeline for the Firefox Profiler.
@@ -72,7 +82,7 @@ pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let mut threads: Vec<Thread> = sampled
         .iter()
         .map(|thread| {
-            let moments = moments.remove(&thread.number()).unwrap_or_default();
+            let moments = moments.remove(&(thread.number(), thread.event())).unwrap_or_default();
             convert(thread, &moments, pids[thread.thread().process as usize].clone(), &axis, &mut tables)
         })
         .collect();
@@ -113,10 +123,11 @@ impl Axis {
     }
 }
 
-fn moments_by_thread(profile: &Profile) -> HashMap<u32, Vec<&Moment>> {
-    let mut threads: HashMap<u32, Vec<&Moment>> = HashMap::new();
+/// By thread and event.
+fn moments_by_thread(profile: &Profile) -> HashMap<(u32, u8), Vec<&Moment>> {
+    let mut threads: HashMap<(u32, u8), Vec<&Moment>> = HashMap::new();
     for moment in profile.timeline.iter().filter(|moment| moment.weight > 0) {
-        threads.entry(moment.thread).or_default().push(moment);
+        threads.entry((moment.thread, moment.event)).or_default().push(moment);
     }
     threads
 }
@@ -139,19 +150,28 @@ fn convert(
     axis: &Axis,
     tables: &mut Tables<'_>,
 ) -> Thread {
-    let mut samples = Samples { weight_type: "samples", ..Samples::default() };
-    let period = sampled.period_ns();
+    let measure = sampled.measure();
+    let is_wait = measure.unit == Unit::Microsecond;
+    let mut samples =
+        Samples { weight_type: if is_wait { "tracing-ms" } else { "samples" }, ..Samples::default() };
     for moment in moments {
         samples.stack.push(tables.stack(moment.stack));
         samples.time.push(axis.milliseconds(moment.ns));
-        samples.weight.push(moment.weight);
-        samples.thread_cpu_delta.push(u64::from(moment.weight).saturating_mul(period));
+        samples.weight.push(match is_wait {
+            true => Weight::Milliseconds(f64::from(moment.weight) / 1e3),
+            false => Weight::Units(moment.weight),
+        });
         samples.length += 1;
+    }
+    if measure.is_cpu_time() {
+        let period = sampled.period_ns();
+        let delta = |moment: &&Moment| u64::from(moment.weight).saturating_mul(period);
+        samples.thread_cpu_delta = Some(moments.iter().map(delta).collect());
     }
     let (process, thread) = (sampled.process(), sampled.thread());
     let first = moments.first().map_or(0.0, |moment| axis.milliseconds(moment.ns));
     Thread {
-        name: sampled.name(),
+        name: sampled.name() + &sampled.event_suffix(),
         is_main_thread: thread.tid == process.info.pid,
         process_name: process.name(),
         process_startup_time: axis.milliseconds(process.info.start_ns).min(first),
@@ -171,7 +191,7 @@ fn without_samples(profile: &Profile) -> Thread {
         is_main_thread: true,
         process_name: name,
         tid: pid,
-        samples: Samples { weight_type: "samples", ..Samples::default() },
+        samples: Samples { weight_type: "samples", thread_cpu_delta: Some(Vec::new()), ..Samples::default() },
         ..blank(pid.to_string())
     }
 }

@@ -6,6 +6,7 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{self, Direction, Options};
 
 use super::{Grouping, folded};
+use crate::measure::Unit;
 use crate::profile::Profile;
 
 /// Levels that a window shows. A browser opens a taller graph at its top, where only the deepest stacks reach.
@@ -16,7 +17,7 @@ pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) 
     let lines: Vec<String> = folded::fold(profile, grouping)
         .into_iter()
         .filter(|&(_, weight)| weight > 0)
-        .map(|(stack, weight)| format!("{stack} {weight}"))
+        .map(|(stack, weight)| format!("{} {weight}", show_kernel(&stack)))
         .collect();
     if lines.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the profile has no samples to draw"));
@@ -26,14 +27,35 @@ pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) 
         options.direction = Direction::Inverted;
     }
     options.title = title(profile);
-    options.subtitle = Some(format!("{} samples, weight {}", profile.totals.samples, profile.totals.weight));
-    options.count_name = "samples".into();
+    let words = profile.weight_in_words().map_or(String::new(), |words| format!(": {words}"));
+    options.subtitle =
+        Some(format!("{} samples, weight {}{words}", profile.totals.samples, profile.totals.weight));
+    options.count_name = count_name(profile);
     options.colors = Palette::Basic(BasicPalette::Hot);
     // Colours by name, so that the same function looks the same in every run.
     options.hash = true;
     options.deterministic = true;
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
         .map_err(|error| io::Error::other(error.to_string()))
+}
+
+/// inferno takes the mark of kernel functions for a hint of its own and leaves it out.
+fn show_kernel(stack: &str) -> String {
+    let show = |function: &str| match function.strip_suffix("_[k]") {
+        Some(function) => format!("{function} [kernel]"),
+        None => function.to_owned(),
+    };
+    stack.split(';').map(show).collect::<Vec<_>>().join(";")
+}
+
+/// What the numbers of frames are.
+fn count_name(profile: &Profile) -> String {
+    let [measure] = &profile.measures[..] else { return "samples".into() };
+    match measure.unit {
+        Unit::Microsecond => "us".into(),
+        Unit::Events(1) => measure.name.to_string(),
+        _ => "samples".into(),
+    }
 }
 
 /// The recorded command, else the first process, cut to what fits above a graph.

@@ -1,4 +1,4 @@
-//! JSON lines: one object per thread and distinct stack, with all that is known of each frame.
+//! JSON lines: one object per thread, event and distinct stack, with all that is known of each frame.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,20 +6,23 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::profile::{Bucket, Profile, Stack, found_by_name};
+use crate::profile_file::end_name;
 use crate::symbolize::{base_name, hex};
-use unwind::End;
 
-/// All samples of a thread with the same stack.
+/// All samples of a thread and event with the same stack.
 #[derive(Serialize)]
 struct Line<'a> {
     process: String,
     pid: u32,
     tid: u32,
     thread: &'a str,
+    /// What is counted, and what a unit of weight is.
+    event: &'a str,
+    unit: &'static str,
     samples: u64,
     weight: u64,
     /// Why the walk ended; `root` for a complete stack.
-    end: &'a str,
+    end: &'static str,
     /// Leaf first.
     frames: Vec<FrameObject<'a>>,
 }
@@ -93,14 +96,17 @@ fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
     let stack = &profile.stacks[bucket.stack as usize];
     let process = profile.process_of(bucket.thread);
     let thread = &profile.threads[bucket.thread as usize];
+    let measure = profile.measure(bucket.event);
     Line {
         process: process.name(),
         pid: process.info.pid,
         tid: thread.tid,
         thread: &thread.name,
+        event: &measure.name,
+        unit: measure.unit_name(),
         samples: bucket.samples,
         weight: bucket.weight,
-        end: End::from_number(stack.end).map_or("unknown", End::name),
+        end: end_name(stack.end),
         frames: frames(profile, stack),
     }
 }

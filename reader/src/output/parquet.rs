@@ -18,8 +18,8 @@ use parquet::schema::parser::parse_message_type;
 use self::column::Column;
 use crate::names::NameId;
 use crate::profile::{Bucket, Profile, found_by_name};
+use crate::profile_file::end_name;
 use crate::symbolize::{base_name, hex};
-use unwind::End;
 
 /// Rows written at once.
 const GROUP: usize = 1 << 17;
@@ -35,6 +35,8 @@ const SCHEMA: &str = "message selfwind {
     required int64 pid;
     required binary thread (STRING);
     required int64 tid;
+    required binary event (STRING);
+    required binary unit (STRING);
     required int64 period_ns;
     required int64 stack;
     required int64 samples;
@@ -101,12 +103,14 @@ impl Write for Handed {
     }
 }
 
-/// A thread and a stack, as every row of it tells them.
+/// A thread, an event and a stack, as every row of it tells them.
 struct Head {
     process: ByteArray,
     pid: i64,
     thread: ByteArray,
     tid: i64,
+    event: ByteArray,
+    unit: ByteArray,
     period_ns: i64,
     stack: i64,
     samples: i64,
@@ -125,7 +129,7 @@ struct Rows<'a> {
     /// By place of the binary: its short name, and its build-id if it has one.
     binaries: Vec<(ByteArray, Option<ByteArray>)>,
     count: usize,
-    columns: [Column; 22],
+    columns: [Column; 24],
 }
 
 impl<'a> Rows<'a> {
@@ -152,6 +156,8 @@ impl<'a> Rows<'a> {
                 C::number(),
                 C::text(),
                 C::number(),
+                C::text(),
+                C::text(),
                 C::number(),
                 C::number(),
                 C::number(),
@@ -189,16 +195,19 @@ impl<'a> Rows<'a> {
         let profile = self.profile;
         let stack = &profile.stacks[bucket.stack as usize];
         let (process, thread) = (profile.process_of(bucket.thread), &profile.threads[bucket.thread as usize]);
+        let measure = profile.measure(bucket.event);
         let head = Head {
             process: text(&process.name()),
             pid: process.info.pid.into(),
             thread: text(&thread.name),
             tid: thread.tid.into(),
-            period_ns: process.info.period_ns as i64,
+            event: text(&measure.name),
+            unit: text(measure.unit_name()),
+            period_ns: profile.period_ns(bucket.thread, bucket.event) as i64,
             stack: number as i64,
             samples: bucket.samples as i64,
             weight: bucket.weight as i64,
-            end: text(End::from_number(stack.end).map_or("unknown", End::name)),
+            end: text(end_name(stack.end)),
         };
         let mut depth = 0;
         for frame in profile.frames(stack) {
@@ -247,13 +256,31 @@ impl<'a> Rows<'a> {
 
     fn head(&mut self, head: &Head, depth: i64) {
         self.count += 1;
-        let [host, command, started, process, pid, thread, tid, period, stack, samples, weight, end, at, ..] =
-            &mut self.columns;
+        let [
+            host,
+            command,
+            started,
+            process,
+            pid,
+            thread,
+            tid,
+            event,
+            unit,
+            period,
+            stack,
+            samples,
+            weight,
+            end,
+            at,
+            ..,
+        ] = &mut self.columns;
         for (column, value) in [
             (host, &self.host),
             (command, &self.command),
             (process, &head.process),
             (thread, &head.thread),
+            (event, &head.event),
+            (unit, &head.unit),
             (end, &head.end),
         ] {
             column.put_text(Some(value.clone()));

@@ -2,29 +2,39 @@
 //! that reads their output.
 //!
 //! Made from the recorded addresses and mappings alone: perf looks up the names, by the build-ids in the file.
-//! One record per sample at its time, whose period is its weight in timer periods; perf puts records in the
-//! order of their times itself. Written as it is read, in memory that does not grow with the samples.
+//! One record per sample at its time, whose period is its weight; perf puts records in the order of their times itself.
+//! Written as it is read, in memory that does not grow with the samples.
 
 mod header;
 mod record;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use unwind::Frame;
 
 use self::record::{Body, Kind, Trailer, misc};
+use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
-use crate::profile_file::{Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SessionInfo};
+use crate::profile_file::{
+    Event, KernelSymbol, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SamplePart,
+    SessionInfo, WAKE_LATENCY,
+};
 use crate::stats::{Stats, Tally};
 
 /// What kernels cut the names of threads to.
 const COMM_MAX: usize = 15;
 /// ELF `p_flags`: executable.
 const EXECUTABLE: u32 = 1;
-/// In a call chain: what follows is of the program.
+/// In a call chain: what follows is of the kernel, or of the program.
+const CONTEXT_KERNEL: u64 = (-128i64) as u64;
 const CONTEXT_USER: u64 = (-512i64) as u64;
+/// Whose mappings those of the kernel are.
+const KERNEL_PID: u32 = u32::MAX;
+/// A kernel maps itself to the last 2 GiB, its modules behind it (Documentation/arch/x86/x86_64/mm.rst).
+const KERNEL_TEXT: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 /// PROT_READ | PROT_EXEC
 const PROT: u32 = 5;
 /// MAP_PRIVATE
@@ -37,6 +47,11 @@ pub(super) struct Recording {
     /// Process images by their numbers.
     processes: HashMap<u32, ProcessInfo>,
     stats: Stats,
+    measures: Vec<Measure>,
+    /// Some samples have kernel stacks.
+    in_kernel: bool,
+    /// A function of the kernel, by which perf finds out where that lay.
+    anchor: Option<KernelSymbol>,
 }
 
 /// The profile cannot be read, or the output not be written.
@@ -56,6 +71,9 @@ impl Recording {
             session: SessionInfo::default(),
             processes: HashMap::new(),
             stats: Stats::default(),
+            measures: Vec::new(),
+            in_kernel: false,
+            anchor: None,
         };
         let mut tally = Tally::default();
         let mut events = ProfileReader::open(path)?.without_frames();
@@ -65,9 +83,17 @@ impl Recording {
             match event {
                 Event::Session(session) => recording.session = session,
                 Event::Process(info) => drop(recording.processes.insert(info.id, info)),
+                Event::Sample(sample) => {
+                    recording.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
+                }
+                Event::KernelSymbol(symbol) if symbol.module.is_empty() => {
+                    recording.anchor.get_or_insert(symbol);
+                }
                 _ => {}
             }
         }
+        let known = recording.processes.values().map(|info| (&info.source, info.period_ns));
+        recording.measures = Measure::all(&recording.session, known);
         recording.stats = tally.finish(events.bytes());
         Ok(recording)
     }
@@ -81,16 +107,20 @@ impl Recording {
     /// Writes perf's file.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<(), PerfDataError> {
         // The header says how long the records are: they are made twice, the first time to be measured.
-        let mut measured = Measure(0);
+        let mut measured = Length(0);
         self.records(&mut measured)?;
-        out.write_all(&header::before_records(measured.0))?;
+        let events = header::Events { measures: &self.measures, in_kernel: self.in_kernel };
+        out.write_all(&header::before_records(&events, measured.0))?;
         self.records(out)?;
-        out.write_all(&header::behind_records(&self.session, measured.0))?;
+        out.write_all(&header::behind_records(&self.session, &events, measured.0))?;
         Ok(())
     }
 
     fn records(&self, out: &mut dyn Write) -> Result<(), PerfDataError> {
         let mut writer = Records { recording: self, out, body: Body::default() };
+        if let Some(anchor) = &self.anchor {
+            writer.kernel(anchor)?;
+        }
         let mut finder = LossFinder::default();
         let mut losses = Vec::new();
         for event in ProfileReader::open(&self.path)? {
@@ -110,9 +140,9 @@ impl Recording {
 }
 
 /// Counts bytes.
-struct Measure(u64);
+struct Length(u64);
 
-impl Write for Measure {
+impl Write for Length {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -208,19 +238,43 @@ impl Records<'_> {
         Ok(())
     }
 
+    /// Where the kernel lies: at `anchor` is what perf finds by that name in its list of symbols.
+    fn kernel(&mut self, anchor: &KernelSymbol) -> io::Result<()> {
+        let Range { start, end } = KERNEL_TEXT;
+        self.body.u32(KERNEL_PID).u32(0).u64(start).u64(end - start).u64(anchor.start);
+        self.body.text(format!("[kernel.kallsyms]{}", anchor.name).as_bytes());
+        self.put(Kind::Mmap, misc::KERNEL, Trailer { pid: KERNEL_PID, tid: 0, ns: 0 })
+    }
+
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
         let pid = self.pid(sample.process);
         // Where each call is, not where it returns to: the next function may begin there.
         let address = |&word: &u64| Frame::from_bits(word).lookup_address();
-        let leaf = sample.frames.first().map_or(0, address);
-        if sample.weight == 0 {
-            return Ok(());
+        for SamplePart { ns, weight, event, kernel } in sample.parts() {
+            // A mark is no address.
+            let kernel = kernel.strip_prefix(&[WAKE_LATENCY]).unwrap_or(kernel);
+            let in_kernel = !kernel.is_empty();
+            let leaf = kernel.first().copied().or_else(|| sample.frames.first().map(address)).unwrap_or(0);
+            let event = usize::from(event).min(self.recording.measures.len() - 1) as u64;
+            self.body.u64(header::EVENT_ID + event);
+            self.body.u64(leaf).u32(pid).u32(sample.tid).u64(ns).u64(weight.into());
+            let marks = if in_kernel { 2 } else { 1 };
+            self.body.u64((kernel.len() + sample.frames.len()) as u64 + marks);
+            if in_kernel {
+                self.body.u64(CONTEXT_KERNEL);
+                kernel.iter().for_each(|&address| _ = self.body.u64(address));
+            }
+            self.body.u64(CONTEXT_USER);
+            for address in sample.frames.iter().map(address) {
+                self.body.u64(address);
+            }
+            self.body.finish(
+                Kind::Sample,
+                if in_kernel { misc::KERNEL } else { misc::USER },
+                None,
+                self.out,
+            )?;
         }
-        self.body.u64(leaf).u32(pid).u32(sample.tid).u64(sample.ns).u64(sample.weight.into());
-        self.body.u64(sample.frames.len() as u64 + 1).u64(CONTEXT_USER);
-        for address in sample.frames.iter().map(address) {
-            self.body.u64(address);
-        }
-        self.body.finish(Kind::Sample, misc::USER, None, self.out)
+        Ok(())
     }
 }

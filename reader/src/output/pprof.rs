@@ -1,7 +1,7 @@
 //! pprof's gzipped protocol buffer (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 //!
-//! One sample per thread and distinct stack, with two values: timer periods and their nanoseconds. The
-//! addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
+//! One sample per thread, event and distinct stack. Its values: timer periods and their nanoseconds; or microseconds off
+//! the processor; or events, with a value for each event of the recording. The addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
 //! Records are written as they are made; only texts and functions are kept until the end.
 
 mod protobuf;
@@ -15,8 +15,10 @@ use flate2::write::GzEncoder;
 use self::protobuf::Message;
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::strings::Strings;
+use super::title::source;
+use crate::measure::{Measure, Unit};
 use crate::names::NameId;
-use crate::profile::{FunctionId, Profile};
+use crate::profile::{Bucket, FunctionId, Profile};
 use crate::symbolize::{Origin, hex};
 
 /// Field numbers of message Profile.
@@ -99,18 +101,25 @@ impl<W: Write> Writer<'_, W> {
     fn head(&mut self) -> io::Result<()> {
         let session = &self.profile.session;
         let stats = &self.profile.stats;
-        let [count, time] = [("samples", "count"), (time_name(self.profile), "nanoseconds")]
-            .map(|(name, unit)| self.value_type(name, unit));
+        let columns = columns(self.profile);
+        let types: Vec<Message> =
+            columns.iter().map(|column| self.value_type(&column.name, column.unit)).collect();
+        let shown = columns.iter().position(|column| column.value == Value::CpuTime).unwrap_or(0);
         let threads = sampled_threads(self.profile);
-        let period = threads.get(heaviest(&threads)).map_or(0, SampledThread::period_ns);
-        let default = self.text(time_name(self.profile));
+        let period = match columns[shown].value {
+            Value::CpuTime => threads.get(heaviest(&threads)).map_or(0, SampledThread::period_ns),
+            Value::Weight | Value::Samples => 1,
+            Value::Events(events) => events,
+        };
+        let default = self.text(&columns[shown].name);
         let comments: Vec<u64> = comments(self.profile).iter().map(|comment| self.text(comment)).collect();
+        for value_type in &types {
+            self.message.message(field::SAMPLE_TYPE, value_type);
+        }
         self.message
-            .message(field::SAMPLE_TYPE, &count)
-            .message(field::SAMPLE_TYPE, &time)
             .integer(field::TIME_NANOS, session.started_realtime_ns)
             .integer(field::DURATION_NANOS, stats.detail.duration_ns)
-            .message(field::PERIOD_TYPE, &time)
+            .message(field::PERIOD_TYPE, &types[shown])
             .integer(field::PERIOD, period)
             .integers(field::COMMENT, comments)
             .integer(field::DEFAULT_SAMPLE_TYPE, default);
@@ -118,14 +127,14 @@ impl<W: Write> Writer<'_, W> {
     }
 
     fn samples(&mut self) -> io::Result<()> {
+        let columns = columns(self.profile);
         for thread in sampled_threads(self.profile) {
             let period = thread.period_ns();
             let labels = self.labels(&thread);
             for bucket in thread.buckets() {
                 let locations = self.stack(bucket.stack);
-                let time = bucket.weight.saturating_mul(period).min(i64::MAX as u64);
                 let mut sample = Message::default();
-                sample.integers(1, locations).integers(2, [bucket.weight, time]);
+                sample.integers(1, locations).integers(2, columns.iter().map(|c| c.of(bucket, period)));
                 labels.iter().for_each(|label| {
                     sample.message(3, label);
                 });
@@ -268,9 +277,62 @@ fn mapping_id(binary: u32) -> u64 {
     u64::from(binary) + 1
 }
 
-/// What the nanoseconds are of.
-fn time_name(profile: &Profile) -> &'static str {
-    if profile.session.source == "wall" { "wall" } else { "cpu" }
+/// One of the values of each sample.
+struct Column {
+    name: String,
+    unit: &'static str,
+    /// The event that it is of; none if there is only one.
+    event: Option<u8>,
+    value: Value,
+}
+
+/// What is told of a stack.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Weight,
+    Samples,
+    CpuTime,
+    /// The weight, of which each unit is so many events.
+    Events(u64),
+}
+
+impl Column {
+    fn of(&self, bucket: &Bucket, period_ns: u64) -> u64 {
+        let value = match self.value {
+            _ if self.event.is_some_and(|event| event != bucket.event) => 0,
+            Value::Weight => bucket.weight,
+            Value::Samples => bucket.samples,
+            Value::CpuTime => bucket.weight.saturating_mul(period_ns),
+            Value::Events(events) => bucket.weight.saturating_mul(events),
+        };
+        value.min(i64::MAX as u64)
+    }
+}
+
+/// The values of each sample. Of a single event the first one is the weight.
+fn columns(profile: &Profile) -> Vec<Column> {
+    let column = |event, measure: &Measure| {
+        let (unit, value) = match measure.unit {
+            Unit::CpuPeriod(_) => ("nanoseconds", Value::CpuTime),
+            Unit::Microsecond => ("microseconds", Value::Weight),
+            Unit::Events(events) => ("count", Value::Events(events)),
+            Unit::Sample => ("count", Value::Weight),
+        };
+        Column { name: measure.name.to_string(), unit, event, value }
+    };
+    if profile.measures.len() > 1 {
+        let measures = profile.measures.iter().enumerate();
+        return measures.map(|(event, measure)| column(Some(event as u8), measure)).collect();
+    }
+    let measure = profile.measure(0);
+    let main = column(None, measure);
+    let count = |name: &str, value| Column { name: name.into(), unit: "count", event: None, value };
+    match measure.unit {
+        Unit::CpuPeriod(_) => vec![count("samples", Value::Weight), main],
+        Unit::Microsecond => vec![main, count("waits", Value::Samples)],
+        Unit::Events(1) | Unit::Sample => vec![main],
+        Unit::Events(_) => vec![count("samples", Value::Weight), main],
+    }
 }
 
 /// How it was recorded, what was lost, and what is odd in it.
@@ -281,8 +343,11 @@ fn comments(profile: &Profile) -> Vec<String> {
         comments.push(format!("command: {}", session.command.join(" ")));
     }
     comments.push(format!(
-        "selfwind {}, host {}, Linux {}, source {}, {} Hz",
-        session.version, session.host, session.kernel, session.source, session.frequency
+        "selfwind {}, host {}, Linux {}, source {}",
+        session.version,
+        session.host,
+        session.kernel,
+        source(session)
     ));
     let stats = &profile.stats;
     let causes = &stats.detail.lost;

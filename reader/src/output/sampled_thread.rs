@@ -1,20 +1,21 @@
-//! The threads of a profile that weigh something, for formats that keep threads apart.
+//! The threads of a profile that weigh something, for formats that keep threads apart: once for each event.
 
+use crate::measure::Measure;
 use crate::profile::{Bucket, Process, Profile, Stack, Thread, truncation_mark};
 
 /// Root of a stack without frames: most viewers leave out a sample that has none.
 const NO_FRAMES: &str = "[no frames]";
 
-/// A thread and its stacks.
+/// A thread and its stacks at one event.
 #[derive(Clone, Copy)]
 pub(super) struct SampledThread<'a> {
     profile: &'a Profile,
     buckets: &'a [Bucket],
 }
 
-/// All threads with weight, in the order of the profile.
+/// All threads with weight, once for each event, in the order of the profile.
 pub(super) fn sampled_threads(profile: &Profile) -> Vec<SampledThread<'_>> {
-    let threads = profile.buckets.chunk_by(|a, b| a.thread == b.thread);
+    let threads = profile.buckets.chunk_by(|a, b| (a.thread, a.event) == (b.thread, b.event));
     threads.map(|buckets| SampledThread { profile, buckets }).filter(|thread| thread.weight() > 0).collect()
 }
 
@@ -57,24 +58,34 @@ impl<'a> SampledThread<'a> {
         self.profile.process_of(self.number())
     }
 
+    /// Place in the profile's measures.
+    pub(super) fn event(&self) -> u8 {
+        self.buckets[0].event
+    }
+
+    /// What its weights count.
+    pub(super) fn measure(&self) -> &'a Measure {
+        self.profile.measure(self.event())
+    }
+
     /// The name of the thread, else that of its process.
     pub(super) fn name(&self) -> String {
         let thread = self.thread();
         if thread.name.is_empty() { self.process().name() } else { thread.name.clone() }
     }
 
-    /// `NAME-PID/TID`.
-    pub(super) fn label(&self) -> String {
-        format!("{}-{}/{}", self.name(), self.process().info.pid, self.thread().tid)
+    /// ` (EVENT)` where there are several.
+    pub(super) fn event_suffix(&self) -> String {
+        if self.profile.measures.len() < 2 { String::new() } else { format!(" ({})", self.measure().name) }
     }
 
-    /// Nanoseconds that one unit of weight stands for: as the process said, else as it was asked for; 0 if
-    /// neither is known.
+    /// `NAME-PID/TID`, and the event where there are several.
+    pub(super) fn label(&self) -> String {
+        format!("{}-{}/{}{}", self.name(), self.process().info.pid, self.thread().tid, self.event_suffix())
+    }
+
+    /// Nanoseconds of CPU time that one unit of weight stands for.
     pub(super) fn period_ns(&self) -> u64 {
-        match (self.process().info.period_ns, self.profile.session.frequency) {
-            (0, 0) => 0,
-            (0, frequency) => 1_000_000_000 / u64::from(frequency),
-            (period, _) => period,
-        }
+        self.profile.period_ns(self.number(), self.event())
     }
 }

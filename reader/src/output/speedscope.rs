@@ -1,7 +1,8 @@
 //! speedscope's own JSON format (<https://www.speedscope.app/file-format-schema.json>): one sampled
-//! profile per thread, all with the same list of frames.
+//! profile per thread and event, all with the same list of frames.
 //!
-//! The unit of the weights is none: they are timer periods, as in every other output.
+//! The unit of the weights is none, as in every other output: they are timer periods or events. Time off the
+//! processor is in microseconds.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use serde::{Serialize, Serializer};
 
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::title::title;
+use crate::measure::{Measure, Unit};
 use crate::names::NameId;
 use crate::profile::{FunctionId, Profile};
 
@@ -33,12 +35,12 @@ struct Shared<'a> {
     frames: &'a [Frame<'a>],
 }
 
-/// A function in a source file. No line: speedscope would take each line for a function of its own.
+/// A function in a source file; one of the kernel in `[kernel]`. No line: speedscope would take each line for a function of its own.
 #[derive(Serialize)]
 struct Frame<'a> {
     name: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<&'a str>,
+    file: Option<Cow<'a, str>>,
 }
 
 #[derive(Serialize)]
@@ -82,7 +84,13 @@ impl<'a> Frames<'a> {
         for place in &profile.places {
             let number = *known.entry((place.function, place.file)).or_insert_with(|| {
                 let name = profile.function_name(place.function).into();
-                frames.list.push(Frame { name, file: place.file.map(|file| profile.names.get(file)) });
+                let file = match place.file {
+                    Some(file) => Some(profile.names.get(file).into()),
+                    None => {
+                        profile.is_kernel(place.function).then(|| profile.module_name(place.function).into())
+                    }
+                };
+                frames.list.push(Frame { name, file });
                 frames.list.len() as u32 - 1
             });
             frames.of_place.push(number);
@@ -129,11 +137,16 @@ pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
+/// speedscope's name for what a weight is.
+fn unit(measure: &Measure) -> &'static str {
+    if measure.unit == Unit::Microsecond { "microseconds" } else { "none" }
+}
+
 fn sampled<'a>(frames: &'a Frames<'a>, thread: Option<SampledThread<'a>>, name: String) -> Sampled<'a> {
     Sampled {
         r#type: "sampled",
         name,
-        unit: "none",
+        unit: thread.map_or("none", |thread| unit(thread.measure())),
         start_value: 0,
         end_value: thread.map_or(0, |thread| thread.weight()),
         samples: Stacks { frames, thread },

@@ -14,8 +14,9 @@ use super::stacks::{Interned, RawStack, WordMap};
 use super::timeline::{LossFinder, Moment};
 use super::{Binary, Bucket, Process, Profile, Thread, truncation_mark};
 use crate::mappings::{History, Mapping, Replay};
+use crate::measure::Measure;
 use crate::profile_file::{
-    Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
+    Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SamplePart, Tail, ThreadInfo,
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
@@ -75,8 +76,8 @@ pub(super) struct Loader {
     /// Place of each thread by process place, thread id and sequence number.
     threads: WordMap<(u32, u32, u32), u32>,
     raw: Interned,
-    /// Samples and weight by thread and raw stack.
-    counted: WordMap<(u32, u32), (u64, u64)>,
+    /// Samples and weight by thread, event and raw stack.
+    counted: WordMap<(u32, u32, u32), (u64, u64)>,
     /// Samples at their times, with the numbers of raw stacks.
     moments: Option<Vec<Moment>>,
     kernel: KernelNames,
@@ -183,6 +184,9 @@ impl Loader {
     /// Ends the first reading.
     pub(super) fn seal(&mut self) {
         self.histories.iter_mut().for_each(History::seal);
+        let Profile { session, processes, measures, .. } = &mut self.profile;
+        let known = processes.iter().map(|process| (&process.info.source, process.info.period_ns));
+        *measures = Measure::all(session, known);
     }
 
     /// Second reading: one sample.
@@ -190,15 +194,15 @@ impl Loader {
         let thread = self.thread(sample.process, sample.tid, sample.thread_seq);
         let process = self.profile.threads[thread as usize].process;
         let epoch = self.histories[process as usize].epoch(sample.ns);
-        for (ns, part, kernel) in sample.parts() {
+        for SamplePart { ns, weight: part, event, kernel } in sample.parts() {
             let stack = RawStack { process, epoch, end: sample.end, kernel, frames: &sample.frames };
             stack.encode(&mut self.scratch);
             let (stack, _) = self.raw.intern(&self.scratch);
-            let (samples, weight) = self.counted.entry((thread, stack)).or_default();
+            let (samples, weight) = self.counted.entry((thread, event.into(), stack)).or_default();
             *samples += 1;
             *weight += u64::from(part);
             if let Some(moments) = &mut self.moments {
-                moments.push(Moment { ns, thread, stack, weight: part });
+                moments.push(Moment { ns, thread, event, stack, weight: part });
             }
         }
     }
@@ -246,15 +250,21 @@ impl Loader {
         timeline.iter_mut().for_each(|moment| moment.stack = stacks[moment.stack as usize]);
         timeline.sort_by_key(|moment| moment.ns);
         self.profile.timeline = timeline;
-        let mut merged: WordMap<(u32, u32), (u64, u64)> = WordMap::default();
-        for ((thread, raw), (samples, weight)) in self.counted.drain() {
-            let bucket = merged.entry((thread, stacks[raw as usize])).or_default();
+        let mut merged: WordMap<(u32, u32, u32), (u64, u64)> = WordMap::default();
+        for ((thread, event, raw), (samples, weight)) in self.counted.drain() {
+            let bucket = merged.entry((thread, event, stacks[raw as usize])).or_default();
             bucket.0 += samples;
             bucket.1 += weight;
         }
-        let bucket = |((thread, stack), (samples, weight))| Bucket { thread, stack, samples, weight };
+        let bucket = |((thread, event, stack), (samples, weight))| Bucket {
+            thread,
+            event: event as u8,
+            stack,
+            samples,
+            weight,
+        };
         self.profile.buckets = merged.into_iter().map(bucket).collect();
-        self.profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.stack));
+        self.profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
     }
 }
 

@@ -26,6 +26,7 @@ pub use load::{load, load_timed, of_events};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, Moment};
 
+use crate::measure::{self, Measure, Unit};
 use crate::names::{NameId, Names};
 use crate::profile_file::{NO_ANSWER, ProcessInfo, SessionInfo};
 use crate::stats::Stats;
@@ -133,16 +134,18 @@ pub struct StackFrame {
     pub found_by: u8,
 }
 
-/// All samples of one thread with the same stack.
+/// All samples of one thread and event with the same stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
     /// Place in [`Profile::threads`].
     pub thread: u32,
+    /// Place in [`Profile::measures`].
+    pub event: u8,
     /// Place in [`Profile::stacks`].
     pub stack: u32,
     /// Samples.
     pub samples: u64,
-    /// Timer periods they stand for.
+    /// What they stand for: timer periods, or what the measure says.
     pub weight: u64,
 }
 
@@ -168,6 +171,8 @@ pub struct Totals {
 pub struct Profile {
     /// How it was recorded.
     pub session: SessionInfo,
+    /// What the weights of each event count.
+    pub measures: Vec<Measure>,
     /// Sentences on what is missing or odd in it, for people.
     pub notes: Vec<String>,
     /// All texts.
@@ -245,6 +250,29 @@ impl Profile {
     pub fn is_kernel(&self, function: FunctionId) -> bool {
         let binary = self.functions[function.0 as usize].binary;
         binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
+    }
+
+    /// What the weights of an event count.
+    pub fn measure(&self, event: u8) -> &Measure {
+        self.measures.get(usize::from(event)).unwrap_or(&measure::CPU)
+    }
+
+    /// Nanoseconds of CPU time that one unit of weight of an event stands for in a thread: as the process said, else
+    /// as it was asked for; 0 if neither is known, or weights are no CPU time.
+    pub fn period_ns(&self, thread: u32, event: u8) -> u64 {
+        let Unit::CpuPeriod(fixed) = self.measure(event).unit else { return 0 };
+        match (fixed, self.process_of(thread).info.period_ns, self.session.frequency) {
+            (Some(period), ..) => period,
+            (None, 0, 0) => 0,
+            (None, 0, frequency) => 1_000_000_000 / u64::from(frequency),
+            (None, period, _) => period,
+        }
+    }
+
+    /// The weight in words, if it is not CPU time alone.
+    pub fn weight_in_words(&self) -> Option<String> {
+        let of = |event| self.buckets.iter().filter(move |bucket| usize::from(bucket.event) == event);
+        measure::describe(&self.measures, |event| of(event).map(|bucket| bucket.weight).sum())
     }
 
     /// The process of a thread.

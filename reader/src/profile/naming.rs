@@ -6,6 +6,7 @@ use super::generated::Generated;
 use super::kernel::KernelNames;
 use super::{Binary, Function, FunctionId, Location, Place, Profile, truncation_mark};
 use crate::names::{NameId, Names};
+use crate::profile_file::{WAKE_LATENCY, WAKE_LATENCY_NAME};
 use crate::symbolize::{self, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
 
 /// Code outside all modules, as perf names it.
@@ -30,6 +31,7 @@ pub(super) fn name(
                 let in_kernel = binary.is_some_and(|binary| profile.kernel_binaries.contains(&binary));
                 let known = match binary {
                     _ if in_kernel => kernel.find(address),
+                    None if address == WAKE_LATENCY => Some(WAKE_LATENCY_NAME),
                     binary => binary.and_then(|binary| generated.find(binary, address)),
                 };
                 let name = profile.names.intern(known.unwrap_or(UNKNOWN));

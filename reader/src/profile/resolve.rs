@@ -7,6 +7,7 @@ use super::kernel::{KERNEL, KernelNames};
 use super::stacks::{Interned, RawStack, WordMap};
 use super::{Location, Profile, Stack, StackFrame};
 use crate::mappings::Replay;
+use crate::profile_file::WAKE_LATENCY;
 
 /// Interns locations and stacks.
 #[derive(Default)]
@@ -30,8 +31,8 @@ impl Resolver {
         self.words.push(u64::from(stack.end));
         let first = profile.frames.len();
         for &address in stack.kernel {
-            let binary = kernel.binary(profile, address);
-            self.push(profile, Some(binary), address, KERNEL);
+            let binary = (address != WAKE_LATENCY).then(|| kernel.binary(profile, address));
+            self.push(profile, binary, address, KERNEL);
         }
         for &word in stack.frames {
             let frame = Frame::from_bits(word);

@@ -13,9 +13,11 @@ pub struct Moment {
     pub ns: u64,
     /// Place in [`super::Profile::threads`].
     pub thread: u32,
+    /// Place in [`super::Profile::measures`].
+    pub event: u8,
     /// Place in [`super::Profile::stacks`].
     pub stack: u32,
-    /// Timer periods it stands for.
+    /// What it stands for.
     pub weight: u32,
 }
 

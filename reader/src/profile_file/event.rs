@@ -236,17 +236,44 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What the sample is made of: times, weights and kernel stacks on top of its own; nothing if it weighs nothing.
-    pub fn parts(&self) -> impl Iterator<Item = (u64, u32, &[u64])> + Clone {
+    /// What the sample is made of; nothing if it weighs nothing.
+    pub fn parts(&self) -> impl Iterator<Item = SamplePart<'_>> + Clone {
         let told: u64 = self.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
         let left = u64::from(self.weight).saturating_sub(told) as u32;
-        let bare = (left > 0).then_some((self.ns, left, &[][..]));
-        self.kernel.iter().map(|kernel| (kernel.ns, kernel.weight, &kernel.frames[..])).chain(bare)
+        let bare = (left > 0).then_some(SamplePart { ns: self.ns, weight: left, event: 0, kernel: &[] });
+        self.kernel.iter().map(KernelSample::part).chain(bare)
     }
+}
+
+/// A part of a sample: an event of the kernel's, or what no event stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplePart<'a> {
+    /// When it happened.
+    pub ns: u64,
+    /// What it stands for.
+    pub weight: u32,
+    /// Which of the session's events, from 0.
+    pub event: u8,
+    /// Addresses in the kernel on top of the sample's stack, leaf first.
+    pub kernel: &'a [u64],
 }
 
 /// The end of a sample that no stack answered: the thread had moved on. Beyond all `unwind::End`.
 pub const NO_ANSWER: u8 = 0xff;
+
+/// In place of an address in the kernel, above the frames of a wait: the thread had been woken and had no processor yet.
+pub const WAKE_LATENCY: u64 = u64::MAX;
+/// Its name in outputs.
+pub const WAKE_LATENCY_NAME: &str = "[wake latency]";
+
+/// Why a walk ended, as outputs name it.
+pub fn end_name(end: u8) -> &'static str {
+    match unwind::End::from_number(end) {
+        Some(end) => end.name(),
+        None if end == NO_ANSWER => "no-answer",
+        None => "unknown",
+    }
+}
 
 /// An event of the kernel's, on top of the stack of a [`Sample`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -259,6 +286,12 @@ pub struct KernelSample {
     pub event: u8,
     /// Addresses in the kernel, leaf first; none if the event happened in user mode.
     pub frames: Vec<u64>,
+}
+
+impl KernelSample {
+    fn part(&self) -> SamplePart<'_> {
+        SamplePart { ns: self.ns, weight: self.weight, event: self.event, kernel: &self.frames }
+    }
 }
 
 /// A function of the kernel, told before the first sample that needs it.

@@ -13,8 +13,9 @@ mod writer;
 
 pub use event::{
     Cause, Counters, CountersAt, End, Event, GeneratedCode, GeneratedFunction, KernelSample, KernelSymbol,
-    ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket, ProcessEnd, ProcessFate, ProcessInfo, Sample, Segment,
-    SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName,
+    ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket, ProcessEnd, ProcessFate, ProcessInfo, Sample, SamplePart,
+    Segment, SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME,
+    end_name,
 };
 pub use reader::{ProfileReader, Tail};
 pub use writer::ProfileWriter;

@@ -2,6 +2,7 @@
 
 use super::text::Page;
 use crate::columns::{counted, grouped, wrapped};
+use crate::measure::Measure;
 use crate::profile::{Process, Profile};
 use crate::screen::{Style, fit, printable};
 
@@ -16,7 +17,7 @@ impl Page<'_> {
         self.line(&title);
         let mut facts = vec![
             format!("{} samples", grouped(totals.samples)),
-            format!("weight {}{}", grouped(totals.weight), cpu_time(self.profile)),
+            format!("weight {}{}", grouped(totals.weight), meaning_of_weight(self.profile)),
             format!("{:.2} s", stats.detail.duration_ns as f64 / 1e9),
             format!("lost {}", grouped(stats.lost)),
             format!("truncated {:.1}%", totals.truncated as f64 * 100.0 / totals.samples.max(1) as f64),
@@ -101,17 +102,20 @@ fn title(profile: &Profile, name: &str) -> String {
     if names.is_empty() { name.to_owned() } else { format!("{name}: {}", names.join(", ")) }
 }
 
-/// True if a unit of weight of this process is a time on a CPU.
-fn is_cpu_time(process: &Process) -> bool {
-    process.info.period_ns > 0 && ["cpu", "itimer"].contains(&process.info.source.as_str())
+/// True if the weights of the profile are CPU time, in periods that this process has told.
+fn is_cpu_time(profile: &Profile, process: &Process) -> bool {
+    profile.measures.iter().all(Measure::is_cpu_time) && process.info.period_ns > 0
 }
 
-/// The CPU time that the weight stands for, if it stands for CPU time.
-fn cpu_time(profile: &Profile) -> String {
+/// What the weight stands for: CPU time, or events in words.
+fn meaning_of_weight(profile: &Profile) -> String {
+    if let Some(words) = profile.weight_in_words() {
+        return format!(" ({words})");
+    }
     let mut ns = 0u128;
     for bucket in &profile.buckets {
         let process = profile.process_of(bucket.thread);
-        if !is_cpu_time(process) {
+        if !is_cpu_time(profile, process) {
             return String::new();
         }
         ns += u128::from(bucket.weight) * u128::from(process.info.period_ns);
@@ -122,7 +126,7 @@ fn cpu_time(profile: &Profile) -> String {
 /// Samples per second of CPU time: those of the processes, which a recorder of running processes does not choose.
 fn frequency(profile: &Profile) -> Option<String> {
     let hertz = |process: &Process| {
-        is_cpu_time(process).then(|| (1e9 / process.info.period_ns as f64).round() as u64)
+        is_cpu_time(profile, process).then(|| (1e9 / process.info.period_ns as f64).round() as u64)
     };
     let rates = profile.processes.iter().filter_map(hertz);
     let (least, most) = rates.fold((u64::MAX, 0), |(least, most), rate| (least.min(rate), most.max(rate)));

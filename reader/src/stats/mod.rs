@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use shm_format::Skip;
 
+use crate::measure::{self, Measure, Weighed};
 use crate::profile_file::{
-    Cause, Counters, End, Event, NO_ANSWER, ProcessFate, ProcessInfo, ProfileReader, Sample,
+    Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample, SessionInfo, end_name,
 };
 use crate::screen::{Screen, fit, printable};
 
@@ -54,6 +55,8 @@ pub struct Detail {
     pub frequency: u32,
     /// How often samples were taken.
     pub rate: Rate,
+    /// What the weight counts, by event.
+    pub weights: Vec<Weighed>,
     /// Whether everything that fired is accounted for.
     pub accounting: Accounting,
     /// Lost samples by cause. `unread`: counted as recorded, not in the profile (overwritten, torn, set aside).
@@ -197,6 +200,7 @@ struct Image {
     parent: Option<u32>,
     exe: PathBuf,
     source: String,
+    period_ns: u64,
     note: String,
     samples: u64,
     unwinds: u64,
@@ -211,6 +215,7 @@ impl Image {
         (self.pid, self.ppid, self.parent) = (info.pid, info.ppid, info.parent);
         self.exe.clone_from(&info.exe);
         self.source.clone_from(&info.source);
+        self.period_ns = info.period_ns;
         self.note.clone_from(&info.note);
     }
 }
@@ -225,8 +230,9 @@ pub struct Tally {
     ends: BTreeMap<u8, u64>,
     sources: BTreeMap<String, u64>,
     frames: u64,
-    frequency: u32,
-    started_ns: u64,
+    session: SessionInfo,
+    /// By event.
+    weights: Vec<u64>,
     last_ns: u64,
     end: Option<End>,
     settings: BTreeMap<String, BTreeSet<String>>,
@@ -236,10 +242,7 @@ impl Tally {
     /// Counts one event.
     pub fn add(&mut self, event: &Event) {
         match event {
-            Event::Session(session) => {
-                self.frequency = session.frequency;
-                self.started_ns = session.started_ns;
-            }
+            Event::Session(session) => self.session = session.clone(),
             Event::Process(info) => self.image(info.id).introduce(info),
             Event::Thread(thread) => {
                 self.threads.insert((thread.process, thread.seq), thread.tid);
@@ -276,9 +279,17 @@ impl Tally {
         let thread = (sample.process, sample.thread_seq);
         self.threads.insert(thread, sample.tid);
         self.sampled.insert(thread);
-        let parts = sample.parts().count() as u64;
+        let (mut parts, mut kernel) = (0, 0);
+        for part in sample.parts() {
+            parts += 1;
+            kernel += part.kernel.len();
+            let event = usize::from(part.event);
+            if self.weights.len() <= event {
+                self.weights.resize(event + 1, 0);
+            }
+            self.weights[event] += u64::from(part.weight);
+        }
         *self.ends.entry(sample.end).or_default() += parts;
-        let kernel: usize = sample.parts().map(|(_, _, kernel)| kernel.len()).sum();
         self.frames += sample.frames.len() as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
         let image = self.images.entry(sample.process).or_default();
@@ -319,16 +330,18 @@ impl Tally {
         }
         let detail = &mut stats.detail;
         detail.complete = self.end.is_some();
-        detail.duration_ns = self.end.map_or(self.last_ns.saturating_sub(self.started_ns), |end| end.wall_ns);
+        detail.duration_ns =
+            self.end.map_or(self.last_ns.saturating_sub(self.session.started_ns), |end| end.wall_ns);
         detail.exit_status = self.end.and_then(|end| end.status);
-        detail.frequency = self.frequency;
+        detail.frequency = self.session.frequency;
+        detail.weights = self.weights();
         detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
             .then(|| adds_up(detail.unwinds, stats.lost, &detail.accounting));
-        detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end), count)).collect();
+        detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
         detail.sources = self.sources.clone();
         detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
         detail.settings = self.settings.clone();
-        detail.rate = rate(self.frequency, stats.samples, stats.weight, &detail.skipped);
+        detail.rate = rate(self.session.frequency, stats.samples, stats.weight, &detail.skipped);
         detail.handler_ns = handler_time(&buckets);
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
         detail.frames_per_sample = ratio(self.frames, stats.samples);
@@ -337,6 +350,17 @@ impl Tally {
         (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
         detail.undecodable = totals.undecodable;
         stats
+    }
+
+    /// What the weight counts, and how much of it each event has.
+    fn weights(&self) -> Vec<Weighed> {
+        let known = self.images.values().map(|image| (&image.source, image.period_ns));
+        let mut measures = Measure::all(&self.session, known);
+        // What no event of the session claims is still there.
+        measures.resize(measures.len().max(self.weights.len()), measure::CPU.clone());
+        let weight = |event: usize| self.weights.get(event).copied().unwrap_or(0);
+        let weighed = |(event, measure): (usize, &Measure)| measure.weighed(weight(event));
+        measures.iter().enumerate().map(weighed).collect()
     }
 
     /// Threads, those that went through an exec counted once: the first thread of the new image is the old one.
@@ -440,13 +464,6 @@ fn rate(frequency: u32, samples: u64, weight: u64, skipped: &BTreeMap<String, u6
     let delivered = if weight == 0 { 0.0 } else { (asked * samples as f64 / weight as f64).round() };
     let left_out = skipped.get(Skip::OverLimit.name()).copied().unwrap_or(0);
     Rate { asked, delivered, left_out }
-}
-
-fn end_name(end: u8) -> String {
-    if end == NO_ANSWER {
-        return "no-answer".into();
-    }
-    unwind::End::from_number(end).map_or_else(|| format!("end_{end}"), |end| end.name().to_owned())
 }
 
 fn fate_name(fate: Option<ProcessFate>) -> &'static str {

@@ -50,7 +50,7 @@ impl Stats {
         let mut line = |name: &str, value: String| {
             let _ = writeln!(text, "{name:<12} {value}");
         };
-        line("samples", format!("{}  (weight {})", self.samples, self.weight));
+        line("samples", format!("{}  (weight {}{})", self.samples, self.weight, self.weight_in_words()));
         line("lost", format!("{}{}", self.lost, causes(&detail.lost)));
         line("skipped", format!("{}{}", detail.accounting.skipped, causes(&detail.skipped)));
         line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
@@ -116,6 +116,16 @@ impl Stats {
             line("note", format!("the file ends inside a block; everything before byte {offset} was read"));
         }
         text
+    }
+
+    /// What the weight is, unless it is CPU time.
+    fn weight_in_words(&self) -> String {
+        let weights = &self.detail.weights;
+        if weights.iter().all(|weighed| weighed.is_cpu_time()) {
+            return String::new();
+        }
+        let texts: Vec<String> = weights.iter().map(|weighed| weighed.words.clone()).collect();
+        format!(": {}", texts.join(", "))
     }
 
     /// Whether everything that fired is accounted for. A stack may answer for several samples, or for none.

@@ -4,25 +4,27 @@
 //! Each event of that part gets the stack if it was taken where the event happened, which the rules of its
 //! [`Requester`] say; every event is counted, whatever becomes of it.
 
+mod deferred;
 mod order;
 pub mod perf_record;
 pub mod requester;
+mod waits;
 
 use std::collections::BTreeMap;
 
 use shm_format::record::KernelRing as RingRecord;
 use shm_format::{KernelAnswer, KernelAnswerHead};
-use unwind::Frame;
+use unwind::{End, Frame};
 
+use self::deferred::Deferred;
 use self::order::Order;
 use self::perf_record::{PerfRecord, PerfSample, split};
 use self::requester::{Claim, KernelRing, Requester};
-use crate::profile_file::{Cause, KernelSample, NO_ANSWER, Sample};
+use self::waits::Waits;
+use crate::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
 
 /// No ring is longer, and no unfinished part of one.
 const STREAM_LIMIT: usize = 1 << 20;
-/// Time off the processor is weighed in microseconds.
-const OFF_PROCESSOR_UNIT: u64 = 1000;
 
 /// What became of events, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct StitchCounts {
     pub restarted: u64,
     /// Their stack is a part of one that was taken further in.
     pub deeper: u64,
+    /// The thread had been elsewhere, and the kernel had walked its stack there.
+    pub deferred: u64,
     /// From the agent's own doing: no sample of the program.
     pub overhead: u64,
     /// The thread had been elsewhere, its signal being blocked meanwhile.
@@ -53,6 +57,8 @@ pub struct StitchCounts {
     pub throttled: u64,
     /// Microseconds off the processor of threads that could have gone on: not in the samples.
     pub preempted_us: u64,
+    /// Microseconds from being woken to running, in the samples under a mark of their own.
+    pub wake_latency_us: u64,
     /// Events at which the thread did not wait: it could have gone on, or came back at once. Not in the samples.
     pub not_waiting: u64,
     /// Rings opened.
@@ -69,6 +75,7 @@ impl StitchCounts {
             ("exact", self.exact),
             ("restarted", self.restarted),
             ("deeper", self.deeper),
+            ("deferred", self.deferred),
             ("overhead", self.overhead),
             ("blocked", self.blocked),
             ("unmatched", self.unmatched),
@@ -78,6 +85,7 @@ impl StitchCounts {
             ("malformed", self.malformed),
             ("throttled", self.throttled),
             ("preempted_us", self.preempted_us),
+            ("wake_latency_us", self.wake_latency_us),
             ("not_waiting", self.not_waiting),
             ("rings", self.rings),
             ("user_only_rings", self.user_only_rings),
@@ -102,10 +110,7 @@ struct Ring {
     base: u64,
     /// The part of the stream written during the last answer.
     handler: (u64, u64),
-    /// Left its processor, not yet back: when, and at which event of `parts`.
-    left: Option<(u64, bool)>,
-    /// Nanoseconds that did not make a whole unit.
-    carry: u64,
+    waits: Waits,
     weighs_time: bool,
 }
 
@@ -114,8 +119,9 @@ struct Ring {
 struct Thread {
     /// Not yet answered for.
     pending: Option<Sample>,
-    /// The last one that was.
+    /// The last one that was, and the one before it.
     last: Option<Sample>,
+    previous: Option<Sample>,
 }
 
 /// What a thread wrote.
@@ -155,6 +161,24 @@ struct Part {
     sample: PerfSample,
     place: u64,
     weight: u64,
+    /// The part of the weight for which the thread was ready to run.
+    delay: u64,
+}
+
+impl Part {
+    /// The event as it goes into a profile; apart from it, the time from being woken to running.
+    fn told(&self, event: u32) -> impl Iterator<Item = KernelSample> + use<> {
+        let sample = |weight: u64, frames| KernelSample {
+            ns: self.sample.ns,
+            weight: weight.min(u32::MAX.into()) as u32,
+            event: event as u8,
+            frames,
+        };
+        let frames = &self.sample.frames;
+        let waited = sample(self.weight - self.delay, frames.clone());
+        let woken = sample(self.delay, [&[WAKE_LATENCY], &frames[..]].concat());
+        [waited, woken].into_iter().filter(|sample| sample.weight > 0)
+    }
 }
 
 impl Stitcher {
@@ -241,7 +265,8 @@ impl Stitcher {
         if head.flags & KernelAnswerHead::LAST == 0 {
             return;
         }
-        let parts = parse(ring, counts);
+        let mut parts = parse(ring, counts);
+        waits::tell_delays(ring, &mut parts, head);
         let requester = KernelRing { code: ring.code, handler: ring.handler };
         ring.handler = (head.head_in, head.head_out);
         let (event, weighs_time) = (ring.event, ring.weighs_time);
@@ -262,64 +287,83 @@ impl Stitcher {
             (stack.weight, stack.repeated, stack.ns) = (0, true, writer.ns);
             stack.kernel.clear();
         } else {
-            thread.last = Some(stack.clone());
+            thread.previous = thread.last.replace(stack.clone());
         }
         // Ticks that were left out gave their weight to this one; it is the only one of a clock that is alone.
-        let told = parts.samples.len() as u64 + parts.lost;
+        let told = (parts.samples.len() as u64).saturating_add(parts.lost).saturating_add(parts.lost_before);
         let carried = u64::from(stack.weight).saturating_sub(told);
         let alone =
             carried > 0 && self.rings.values().filter(|r| r.thread_seq == writer.thread_seq).count() == 1;
         let carried = if alone && !weighs_time { carried } else { 0 };
         let mut others = Vec::new();
+        // The ring was full until the answer before made room, which is the stack's own if it answers again.
+        let before = thread.previous.as_ref().filter(|_| head.flags & KernelAnswerHead::REPEATED == 0);
+        match before {
+            Some(before) if parts.lost_before > 0 && !weighs_time => {
+                let lost = vec![lost(parts.lost_before, event, before.ns)];
+                others.push(elsewhere(before, before.frames.clone(), before.end, lost));
+            }
+            _ => parts.lost = parts.lost.saturating_add(parts.lost_before),
+        }
         for part in parts.samples {
             let claim = requester.claim(&part.sample, part.place, head, &stack.frames);
-            count(counts, claim, head);
-            let kernel = KernelSample {
-                ns: part.sample.ns,
-                weight: part.weight.min(u32::MAX.into()) as u32,
-                event: event as u8,
-                frames: part.sample.frames,
-            };
-            let elsewhere = |frames, end| Sample {
-                frames,
-                end,
-                repeated: true,
-                ns: kernel.ns,
-                weight: kernel.weight,
-                kernel: vec![kernel.clone()],
-                ..header(&stack)
-            };
-            match claim {
-                Claim::Exact | Claim::Restarted => stack.kernel.push(kernel),
-                Claim::Deeper(at) => {
-                    let frames = stack.frames.get(at..).unwrap_or(&[]).to_vec();
-                    others.push(elsewhere(frames, stack.end));
-                }
-                Claim::Unmatched => {
+            let walked =
+                (claim == Claim::Unmatched).then(|| parts.deferred.answer_to(&part.sample)).flatten();
+            match walked {
+                Some(_) => counts.deferred += 1,
+                None => count(counts, claim, head),
+            }
+            if claim == Claim::Overhead {
+                continue;
+            }
+            counts.wake_latency_us += part.delay;
+            let kernel = part.told(event);
+            let (frames, end) = match (claim, walked) {
+                (Claim::Deeper(at), _) => (stack.frames.get(at..).unwrap_or(&[]).to_vec(), stack.end),
+                (_, Some(frames)) => (frames, End::Root as u8),
+                (Claim::Unmatched, None) => {
                     let ip =
                         part.sample.user.map(|(ip, _)| Frame::new(ip, unwind::FoundBy::Cfi, true).bits());
-                    others.push(elsewhere(ip.into_iter().collect(), NO_ANSWER));
+                    (ip.into_iter().collect(), NO_ANSWER)
                 }
-                Claim::Overhead => {}
-            }
+                _ => {
+                    stack.kernel.extend(kernel);
+                    continue;
+                }
+            };
+            others.push(elsewhere(&stack, frames, end, kernel.collect()));
         }
-        let matched: u64 = stack.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
-        stack.weight = matched.saturating_add(parts.lost + carried).min(u32::MAX.into()) as u32;
+        if parts.lost > 0 && !weighs_time {
+            stack.kernel.push(lost(parts.lost, event, stack.ns));
+        }
+        let weight: u64 = stack.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
+        stack.weight = weight.saturating_add(carried).min(u32::MAX.into()) as u32;
         let empty = repeated && stack.kernel.is_empty();
         out.extend((!empty).then_some(stack));
         out.append(&mut others);
     }
 }
 
-/// A sample without its stack.
-fn header(sample: &Sample) -> Sample {
+/// Events for which the ring had no room: where they were in the kernel is not known.
+fn lost(count: u64, event: u32, ns: u64) -> KernelSample {
+    KernelSample { ns, weight: count.min(u32::MAX.into()) as u32, event: event as u8, frames: Vec::new() }
+}
+
+/// What happened at another place than the stack that was to answer it.
+fn elsewhere(answer: &Sample, frames: Vec<u64>, end: u8, kernel: Vec<KernelSample>) -> Sample {
+    let weight: u64 = kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
     Sample {
-        process: sample.process,
-        tid: sample.tid,
-        thread_seq: sample.thread_seq,
-        source: sample.source,
-        nonce: sample.nonce,
-        ..Sample::default()
+        process: answer.process,
+        tid: answer.tid,
+        thread_seq: answer.thread_seq,
+        source: answer.source,
+        nonce: answer.nonce,
+        ns: kernel.first().map_or(answer.ns, |kernel| kernel.ns),
+        weight: weight.min(u32::MAX.into()) as u32,
+        repeated: true,
+        frames,
+        end,
+        kernel,
     }
 }
 
@@ -342,7 +386,7 @@ fn take_in(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts
     if let Some(next) = ring.next.filter(|_| !continues) {
         counts.missing_bytes += head.offset.saturating_sub(next) + ring.bytes.len() as u64;
         ring.bytes.clear();
-        ring.left = None;
+        ring.waits.interrupt();
     }
     ring.next = Some(head.offset + answer.bytes.len() as u64);
     let begins = head.flags & KernelAnswerHead::FIRST != 0;
@@ -367,7 +411,14 @@ fn take_in(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts
 #[derive(Default)]
 struct Parts {
     samples: Vec<Part>,
+    /// Events for which there was no room.
     lost: u64,
+    /// The same, before any of `samples`.
+    lost_before: u64,
+    /// Time for which the thread was preempted.
+    preempted_ns: u64,
+    /// What the kernel walked itself.
+    deferred: Deferred,
 }
 
 /// Takes the whole records out of the stream.
@@ -376,7 +427,8 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> Parts {
     let bytes = std::mem::take(&mut ring.bytes);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        let place = ring.base.wrapping_add((bytes.len() - rest.len()) as u64);
+        let at = bytes.len() - rest.len();
+        let place = ring.base.wrapping_add(at as u64);
         let Some((record, after)) = split(rest) else {
             counts.malformed += 1;
             break;
@@ -385,15 +437,18 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> Parts {
         match record {
             PerfRecord::Sample(sample) => {
                 counts.events += 1;
-                parts.samples.push(Part { sample, place, weight: 1 });
+                parts.samples.push(Part { sample, place, weight: 1, delay: 0 });
             }
             PerfRecord::Lost(lost) => {
                 counts.lost += lost;
-                parts.lost = parts.lost.saturating_add(lost);
+                // The kernel tells it with the next record that has room.
+                let sum = if at == 0 { &mut parts.lost_before } else { &mut parts.lost };
+                *sum = sum.saturating_add(lost);
             }
             PerfRecord::Switch { ns, out, preempted } => {
-                switched(ring, &mut parts, counts, ns, out, preempted)
+                waits::switched(ring, &mut parts, counts, ns, out, preempted)
             }
+            PerfRecord::Deferred { cookie, frames } => parts.deferred.add(cookie, frames),
             PerfRecord::Throttled(held) => counts.throttled += u64::from(held),
             PerfRecord::Other => {}
         }
@@ -406,36 +461,6 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> Parts {
         counts.not_waiting += (all - parts.samples.len()) as u64;
     }
     parts
-}
-
-/// The thread left its processor, right after the event that says where; or it came back.
-fn switched(
-    ring: &mut Ring,
-    parts: &mut Parts,
-    counts: &mut StitchCounts,
-    ns: u64,
-    out: bool,
-    preempted: bool,
-) {
-    ring.weighs_time = true;
-    if out {
-        ring.left = Some((ns, preempted));
-        if let Some(part) = parts.samples.last_mut() {
-            part.weight = 0;
-        }
-        return;
-    }
-    let Some((left, preempted)) = ring.left.take() else { return };
-    let away = ns.saturating_sub(left);
-    if preempted {
-        counts.preempted_us += away / OFF_PROCESSOR_UNIT;
-        return;
-    }
-    if let Some(part) = parts.samples.last_mut() {
-        let whole = away.saturating_add(ring.carry);
-        ring.carry = whole % OFF_PROCESSOR_UNIT;
-        part.weight = whole / OFF_PROCESSOR_UNIT;
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ const THROTTLE: u32 = 5;
 const UNTHROTTLE: u32 = 6;
 const SAMPLE: u32 = 9;
 const SWITCH: u32 = 14;
+const CALLCHAIN_DEFERRED: u32 = 22;
 /// PERF_RECORD_MISC_SWITCH_OUT and .._OUT_PREEMPT.
 const SWITCH_OUT: u16 = 1 << 13;
 const PREEMPTED: u16 = 1 << 14;
@@ -37,6 +38,13 @@ pub enum PerfRecord {
     },
     /// The kernel held the event back because it came too often (true), or lets it come again.
     Throttled(bool),
+    /// The kernel walked the user stack of earlier samples, at the return to user mode.
+    Deferred {
+        /// The number that those samples have.
+        cookie: u64,
+        /// The stack, leaf first.
+        frames: Vec<u64>,
+    },
     /// Something else.
     Other,
 }
@@ -74,6 +82,7 @@ pub fn split(bytes: &[u8]) -> Option<(PerfRecord, &[u8])> {
             out: misc & SWITCH_OUT != 0,
             preempted: misc & PREEMPTED != 0,
         },
+        CALLCHAIN_DEFERRED => deferred(&mut words)?,
         THROTTLE => PerfRecord::Throttled(true),
         UNTHROTTLE => PerfRecord::Throttled(false),
         _ => PerfRecord::Other,
@@ -113,6 +122,20 @@ fn sample(words: &mut Words<'_>) -> Option<PerfSample> {
     Some(PerfSample { ns, frames, user, cookie })
 }
 
+/// The cookie, and the call chain with its marks.
+fn deferred(words: &mut Words<'_>) -> Option<PerfRecord> {
+    let (cookie, count) = (words.next()?, words.next()?);
+    if count > FRAMES_LIMIT {
+        return None;
+    }
+    let mut frames = Vec::new();
+    for _ in 0..count {
+        frames.push(words.next()?);
+    }
+    frames.retain(|&address| address < FIRST_MARK);
+    Some(PerfRecord::Deferred { cookie, frames })
+}
+
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
@@ -147,6 +170,18 @@ pub(super) mod tests {
         record(SWITCH, misc, &[ns])
     }
 
+    /// PERF_CONTEXT_USER_DEFERRED and the cookie in place of the user stack.
+    pub(crate) fn promising_bytes(ns: u64, kernel: &[u64], cookie: u64, ip: u64, sp: u64) -> Vec<u8> {
+        let chain = [&[FIRST_MARK + 3967], kernel, &[DEFERRED, cookie]].concat();
+        record(SAMPLE, 1, &[&[1, ns, chain.len() as u64], &chain[..], &[2, sp, ip]].concat())
+    }
+
+    /// PERF_RECORD_CALLCHAIN_DEFERRED; PERF_CONTEXT_USER comes first.
+    pub(crate) fn deferred_bytes(cookie: u64, frames: &[u64]) -> Vec<u8> {
+        let chain = [&[-512i64 as u64], frames].concat();
+        record(CALLCHAIN_DEFERRED, 2, &[&[cookie, chain.len() as u64], &chain[..]].concat())
+    }
+
     #[test]
     fn records_come_one_after_the_other() {
         let bytes = [sample_bytes(5, &[0xffff_ffff_8100_0000], 0x40_1000, 0x7ff0), lost_bytes(3)].concat();
@@ -171,6 +206,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_deferred_stack_comes_later() {
+        let bytes = [deferred_bytes(77, &[0x40_1000, 0x40_2000]), lost_bytes(1)].concat();
+        let (first, rest) = split(&bytes).unwrap();
+        assert_eq!(first, PerfRecord::Deferred { cookie: 77, frames: vec![0x40_1000, 0x40_2000] });
+        assert_eq!(split(rest), Some((PerfRecord::Lost(1), &[][..])));
+        // As the kernel writes it behind the chain where every record says whose it is (sample_id_all).
+        let bytes = record(CALLCHAIN_DEFERRED, 2, &[77, 1, 0x40_1000, 5]);
+        let expected = PerfRecord::Deferred { cookie: 77, frames: vec![0x40_1000] };
+        assert_eq!(split(&bytes).unwrap().0, expected);
+    }
+
+    #[test]
     fn what_the_kernel_does_not_write_is_refused() {
         let whole = sample_bytes(5, &[1, 2, 3], 4, 5);
         for len in 0..whole.len() {
@@ -180,6 +227,8 @@ pub(super) mod tests {
         lying[6] = 16;
         assert_eq!(split(&lying), None, "a sample of one word");
         assert_eq!(split(&record(SAMPLE, 0, &[0, 0, u64::MAX, 0, 0])), None);
+        assert_eq!(split(&record(CALLCHAIN_DEFERRED, 0, &[7, 3, 1, 2])), None);
+        assert_eq!(split(&record(CALLCHAIN_DEFERRED, 0, &[7, u64::MAX, 1, 2])), None);
         assert_eq!(split(&[0; 64]), None);
     }
 }

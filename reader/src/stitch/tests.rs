@@ -1,6 +1,6 @@
 //! Answers made by hand, and what must become of them.
 
-use super::perf_record::tests::{lost_bytes, sample_bytes, switch_bytes};
+use super::perf_record::tests::{deferred_bytes, lost_bytes, promising_bytes, sample_bytes, switch_bytes};
 use super::*;
 
 const IP: u64 = 0x40_1000;
@@ -11,6 +11,7 @@ const KERNEL: u64 = 0xffff_ffff_8100_0000;
 struct Rig {
     stitcher: Stitcher,
     head: u64,
+    delay_ns: u64,
     out: Vec<Sample>,
 }
 
@@ -25,7 +26,7 @@ impl Rig {
             code_end: code.1,
             ..RingRecord::default()
         });
-        Self { stitcher, head: 0, out: Vec::new() }
+        Self { stitcher, head: 0, delay_ns: 0, out: Vec::new() }
     }
 
     fn stack(&mut self, nonce: u64) {
@@ -43,7 +44,7 @@ impl Rig {
             offset: self.head,
             head_in,
             head_out: head_in + in_handler,
-            ticks_in: 0,
+            delay_ns: self.delay_ns,
             ip: IP,
             sp: SP,
         };
@@ -90,11 +91,28 @@ fn every_event_is_counted_once() {
     assert_eq!((counts.overhead, counts.unmatched, counts.lost), (2, 1, 3));
     let [_, main, deeper, nowhere] = &rig.out[..] else { panic!("{:?}", rig.out) };
     // One restarted event, and three that the kernel had no room for.
-    assert_eq!((main.kernel.len(), main.weight), (1, 4));
+    assert_eq!((main.kernel.len(), main.kernel[1].weight, main.weight), (2, 3, 4));
     assert_eq!((&deeper.frames[..], deeper.weight, deeper.repeated), (&[0x40_3000 | 1 << 61][..], 1, true));
     assert_eq!((nowhere.end, nowhere.frames.len(), nowhere.kernel.len()), (NO_ANSWER, 1, 1));
     let total: u32 = rig.out.iter().map(|sample| sample.weight).sum();
     assert_eq!(u64::from(total), counts.events - counts.overhead + counts.lost);
+}
+
+#[test]
+fn what_a_full_ring_lost_is_the_stack_s_that_filled_it() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
+    rig.stack(8);
+    rig.answer(8, &[lost_bytes(30), sample_bytes(2, &[KERNEL], IP, SP)].concat(), WHOLE, 0);
+    let told: Vec<_> = rig.out.iter().map(|sample| (sample.nonce, sample.weight, sample.repeated)).collect();
+    assert_eq!(told, [(7, 1, false), (8, 1, false), (7, 30, true)]);
+    assert_eq!((rig.out[2].frames.len(), rig.stitcher.counts.lost), (3, 30));
+    // Before the first answer there is nobody else.
+    let mut rig = Rig::new();
+    rig.stack(7);
+    rig.answer(7, &[lost_bytes(5), sample_bytes(2, &[KERNEL], IP, SP)].concat(), WHOLE, 0);
+    assert_eq!((rig.out.len(), rig.out[0].weight), (1, 6));
 }
 
 #[test]
@@ -157,6 +175,75 @@ fn the_time_off_the_processor_is_the_weight() {
     let weights: Vec<u32> = sample.kernel.iter().map(|kernel| kernel.weight).collect();
     assert_eq!((weights, sample.weight), (vec![2000, 2], 2002));
     assert_eq!(rig.stitcher.counts.preempted_us, 6000);
+}
+
+#[test]
+fn the_time_from_being_woken_to_running_is_told_apart() {
+    let mut rig = Rig::new();
+    let flags = WHOLE | KernelAnswerHead::DELAY;
+    let wait = |from: u64, to: u64| {
+        [
+            sample_bytes(from, &[KERNEL], IP, SP),
+            switch_bytes(from, true, false),
+            switch_bytes(to, false, false),
+        ]
+        .concat()
+    };
+    // The run delay of before the first answer is nobody's.
+    rig.stack(7);
+    rig.delay_ns = 90_000_000;
+    rig.answer(7, &wait(0, 1_000_000), flags, 0);
+    assert_eq!((rig.out.len(), rig.out[0].kernel.len()), (1, 1));
+    // Preempted for 3 ms, and 40 us late after a wait of 2 ms.
+    rig.stack(8);
+    rig.delay_ns += 3_040_000;
+    let preempted = [switch_bytes(6_000_000, true, true), switch_bytes(9_000_000, false, false)].concat();
+    let bytes = [wait(2_000_000, 4_000_000), sample_bytes(6_000_000, &[KERNEL], IP, SP), preempted].concat();
+    rig.answer(8, &bytes, flags, 0);
+    let told = |sample: &Sample| -> Vec<_> {
+        sample.kernel.iter().map(|kernel| (kernel.weight, kernel.frames.clone())).collect()
+    };
+    assert_eq!(told(&rig.out[1]), [(1960, vec![KERNEL]), (40, vec![WAKE_LATENCY, KERNEL])]);
+    // Two waits share one answer, and neither was ready for longer than it was away.
+    rig.stack(9);
+    rig.delay_ns += 500_000;
+    rig.answer(9, &[wait(10_000_000, 10_100_000), wait(11_000_000, 12_000_000)].concat(), flags, 0);
+    let expected =
+        [(100, vec![WAKE_LATENCY, KERNEL]), (600, vec![KERNEL]), (400, vec![WAKE_LATENCY, KERNEL])];
+    assert_eq!((told(&rig.out[2]), rig.out[2].weight), (expected.to_vec(), 1100));
+    assert_eq!(rig.stitcher.counts.wake_latency_us, 540);
+    // A program that forbids system calls gives no delays.
+    rig.stack(10);
+    rig.answer(10, &wait(20_000_000, 21_000_000), WHOLE, 0);
+    assert_eq!(told(&rig.out[3]), [(1000, vec![KERNEL])]);
+}
+
+#[test]
+fn what_the_kernel_walked_itself_answers_what_no_stack_of_ours_does() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    let bytes = [
+        promising_bytes(1, &[KERNEL], 70, 0x40_9000, SP),
+        promising_bytes(2, &[KERNEL + 1], 70, 0x40_9000, SP),
+        deferred_bytes(70, &[0x40_9000, 0x40_a000]),
+        promising_bytes(3, &[KERNEL], 71, IP, SP),
+        deferred_bytes(71, &[IP, 0x40_2000]),
+        promising_bytes(4, &[KERNEL], 72, 0x40_b000, SP),
+    ];
+    rig.answer(7, &bytes.concat(), WHOLE | KernelAnswerHead::BLOCKED, 0);
+    let counts = rig.stitcher.counts;
+    assert_eq!((counts.events, counts.exact, counts.deferred, counts.blocked), (4, 1, 2, 1));
+    let [own, first, second, nowhere] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    assert_eq!((own.kernel.len(), own.weight), (1, 1));
+    for (walked, ns) in [(first, 1), (second, 2)] {
+        let found: Vec<Frame> = walked.frames.iter().map(|&word| Frame::from_bits(word)).collect();
+        assert_eq!(
+            (found[0].address(), found[0].is_exact(), found[1].address()),
+            (0x40_9000, true, 0x40_a000)
+        );
+        assert_eq!((walked.end, walked.weight, walked.ns), (End::Root as u8, 1, ns));
+    }
+    assert_eq!(nowhere.end, NO_ANSWER);
 }
 
 #[test]

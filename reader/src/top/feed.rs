@@ -11,7 +11,7 @@ use super::window::{Name, Window};
 use crate::call_tree::Step;
 use crate::clock;
 use crate::follow::Listener;
-use crate::live::{Live, Located};
+use crate::live::{Live, Located, Part};
 use crate::profile::truncation_mark;
 use crate::profile_file::{Event, Sample};
 use crate::stats::Tally;
@@ -61,9 +61,7 @@ impl Feed {
     /// The numbers so far.
     pub(super) fn facts(&mut self) -> Facts {
         let stats = self.tally.finish(0);
-        let periods = self.live.processes().map(|image| image.info.period_ns);
-        let mut hertz: Vec<u64> =
-            periods.filter(|&ns| ns > 0).map(|ns| (NANOSECONDS as f64 / ns as f64).round() as u64).collect();
+        let mut hertz: Vec<u64> = self.live.processes().filter_map(|image| image.hertz()).collect();
         hertz.sort_unstable();
         hertz.dedup();
         Facts {
@@ -103,14 +101,16 @@ impl Feed {
             return;
         }
         self.changed = true;
-        self.samples += samples.len() as u64;
-        let stacks: Vec<Vec<Located>> = samples.iter().map(|sample| self.live.locate(sample)).collect();
-        self.live.name(stacks.iter().flatten());
+        let parts: Vec<Vec<Part>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
+        self.samples += parts.iter().map(|parts| parts.len() as u64).sum::<u64>();
+        self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
         let mut steps = Vec::new();
-        for (sample, stack) in samples.iter().zip(&stacks) {
-            steps.clear();
-            self.label(sample, stack, &mut steps);
-            self.window.add(sample.ns / NANOSECONDS, &steps, u64::from(sample.weight));
+        for (sample, parts) in samples.iter().zip(&parts) {
+            for part in parts {
+                steps.clear();
+                self.label(sample, &part.stack, &mut steps);
+                self.window.add(part.ns / NANOSECONDS, &steps, u64::from(part.weight));
+            }
         }
     }
 

@@ -64,6 +64,9 @@ pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
 fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     // First, because it may make the directory that is looked through next.
     let attached = args.pid.filter(|&pid| liveness::start_time(pid).is_some());
+    if let Some(pid) = attached {
+        inject::check_source(pid, &args.event)?;
+    }
     let attached = match attached {
         Some(pid) if attach(&options(args), pid)? == inject::Sampling::Begun => Some(pid),
         _ => None,
@@ -104,6 +107,7 @@ fn options(args: &TopArgs) -> RecordOptions {
 }
 
 fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
+    args.event.check()?;
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
     let log = match &args.log {
         None => OpenOptions::new().write(true).open("/dev/null"),

@@ -5,13 +5,15 @@ use serde_json::{Value, json};
 
 use super::Axis;
 use super::lost::LOST;
-use crate::output::title::title;
+use crate::output::title::{source, title};
 use crate::profile::Profile;
 
 /// The version of the format.
 const PROCESSED_VERSION: u32 = 60;
 /// The version of the format of Firefox itself, which has nothing to do with this; any will do.
 const GECKO_VERSION: u32 = 31;
+/// Milliseconds between events that do not come by the clock, for the viewer to draw.
+const NO_INTERVAL: f64 = 1.0;
 /// `profile.meta`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,7 +53,7 @@ impl Meta {
             product: title(profile),
             arguments: session.command.join(" "),
             oscpu: format!("Linux {}", session.kernel),
-            interval: period_ns.max(1) as f64 / 1e6,
+            interval: if period_ns == 0 { NO_INTERVAL } else { period_ns as f64 / 1e6 },
             start_time: started as f64 / 1e6,
             process_type: 0,
             stackwalk: 1,
@@ -86,7 +88,7 @@ fn marker_schema() -> Value {
         "fields": [
             { "key": "cause", "label": "Cause", "format": "string" },
             { "key": "samples", "label": "Samples", "format": "integer" },
-            { "key": "weight", "label": "Timer periods", "format": "integer" },
+            { "key": "weight", "label": "Weight", "format": "integer" },
         ],
     }])
 }
@@ -94,11 +96,13 @@ fn marker_schema() -> Value {
 /// Details for people.
 fn extra(profile: &Profile) -> Value {
     let (session, stats) = (&profile.session, &profile.stats);
+    let words = profile.weight_in_words().map_or(String::new(), |words| format!(": {words}"));
+    let samples = format!("{} (weight {}{words})", profile.totals.samples, profile.totals.weight);
     let mut entries = vec![
         ("Recorded by", format!("selfwind {}", session.version)),
         ("Host", session.host.clone()),
-        ("Source", format!("{}, {} Hz", session.source, session.frequency)),
-        ("Samples", format!("{} (weight {})", profile.totals.samples, profile.totals.weight)),
+        ("Source", source(session)),
+        ("Samples", samples),
         ("Lost samples", stats.lost.to_string()),
         ("Truncated stacks", profile.totals.truncated.to_string()),
     ];

@@ -14,8 +14,6 @@ use crate::symbolize::{Origin, base_name, hex};
 pub(super) const OTHER: u32 = 0;
 const USER: u32 = 1;
 const KERNEL: u32 = 2;
-/// How the names of kernel functions end, as in folded stacks.
-const KERNEL_SUFFIX: &str = "_[k]";
 /// A resource that is a library.
 const LIBRARY: u32 = 1;
 /// For columns that are no lists of nullable numbers.
@@ -236,10 +234,10 @@ impl<'a> Tables<'a> {
         };
         for (depth, place) in places.iter().rev().enumerate() {
             let func = self.function(place, resource.map(|(_, resource)| resource));
-            let category = match profile.function_name(place.function) {
-                name if name.ends_with(KERNEL_SUFFIX) => KERNEL,
-                _ if location.binary.is_none() => OTHER,
-                _ => USER,
+            let category = match location.binary {
+                _ if profile.is_kernel(place.function) => KERNEL,
+                None => OTHER,
+                Some(_) => USER,
             };
             let address = lib.map_or(NONE, |_| location.address as i64);
             self.frame(func, category, address, depth as u32, symbol, place.line);

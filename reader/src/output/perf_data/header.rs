@@ -1,8 +1,9 @@
-//! What stands before and behind the records: the header, the one event, and facts about the recording.
+//! What stands before and behind the records: the header, the events, and facts about the recording.
 
+use crate::measure::{Measure, Unit};
 use crate::profile_file::SessionInfo;
 
-/// Number of the one event, which samples and losses are of.
+/// Number of the first event, of which losses are; the others follow.
 pub(super) const EVENT_ID: u64 = 1;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
@@ -12,22 +13,19 @@ const HEADER: u64 = 104;
 const ATTRIBUTE: u64 = 112;
 /// An offset and a size.
 const SECTION: u64 = 16;
-/// Where the number of the event lies, behind the event.
-const IDS: u64 = HEADER + ATTRIBUTE + SECTION;
-/// Where records begin.
-const RECORDS: u64 = IDS + 8;
 /// Texts of features take a multiple of this.
 const TEXT: usize = 64;
 
 /// PERF_TYPE_SOFTWARE, and of these PERF_COUNT_SW_CPU_CLOCK.
 const SOFTWARE: u32 = 1;
 const CPU_CLOCK: u64 = 0;
-/// PERF_SAMPLE_IP, _TID, _TIME, _CALLCHAIN, _PERIOD: what a sample holds, in the order IP, TID, TIME, PERIOD, CALLCHAIN.
-const SAMPLE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 8;
-/// exclude_kernel, exclude_hv, mmap, comm, task, sample_id_all, mmap2, comm_exec.
-const FLAGS: u64 = 1 << 5 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24;
-/// The name of the event: what periods of samples count.
-const EVENT: &str = "timer-periods";
+/// PERF_SAMPLE_IP, _TID, _TIME, _CALLCHAIN, _PERIOD, _IDENTIFIER: what a sample holds, in the order IDENTIFIER, IP, TID,
+/// TIME, PERIOD, CALLCHAIN.
+const SAMPLE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 8 | 1 << 16;
+/// exclude_hv, mmap, comm, task, sample_id_all, mmap2, comm_exec.
+const FLAGS: u64 = 1 << 6 | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24;
+/// Without it perf looks for the kernel's names.
+const EXCLUDE_KERNEL: u64 = 1 << 5;
 
 /// Features, `HEADER_*` of tools/perf/util/header.h, in ascending order.
 const HOSTNAME: u32 = 3;
@@ -56,37 +54,75 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.resize(end, 0);
 }
 
-/// The event.
-fn attribute() -> Vec<u8> {
-    let mut out = Vec::new();
-    put_u32(&mut out, SOFTWARE);
-    put_u32(&mut out, ATTRIBUTE as u32);
-    for value in [CPU_CLOCK, 1, SAMPLE, 0, FLAGS] {
-        put_u64(&mut out, value);
+/// The events of a recording.
+pub(super) struct Events<'a> {
+    /// What each counts: one or more.
+    pub(super) measures: &'a [Measure],
+    /// Some of them happened in the kernel.
+    pub(super) in_kernel: bool,
+}
+
+impl Events<'_> {
+    /// The description of one, of whatever kind: its name says what it is.
+    fn attribute(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_u32(&mut out, SOFTWARE);
+        put_u32(&mut out, ATTRIBUTE as u32);
+        let flags = FLAGS | if self.in_kernel { 0 } else { EXCLUDE_KERNEL };
+        for value in [CPU_CLOCK, 1, SAMPLE, 0, flags] {
+            put_u64(&mut out, value);
+        }
+        out.resize(ATTRIBUTE as usize, 0);
+        out
     }
-    out.resize(ATTRIBUTE as usize, 0);
-    out
+
+    fn count(&self) -> u64 {
+        self.measures.len() as u64
+    }
+
+    /// Where the numbers of the events lie, behind the events.
+    fn ids(&self) -> u64 {
+        HEADER + (ATTRIBUTE + SECTION) * self.count()
+    }
+
+    /// Where records begin.
+    fn records(&self) -> u64 {
+        self.ids() + 8 * self.count()
+    }
+}
+
+/// The name of an event: what periods of its samples count.
+fn event_name(measure: &Measure) -> &str {
+    match measure.unit {
+        Unit::CpuPeriod(_) => "timer-periods",
+        Unit::Microsecond => "offcpu-microseconds",
+        Unit::Events(_) | Unit::Sample => &measure.name,
+    }
 }
 
 /// Everything before `len` bytes of records.
-pub(super) fn before_records(len: u64) -> Vec<u8> {
+pub(super) fn before_records(events: &Events<'_>, len: u64) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     put_u64(&mut out, HEADER);
     put_u64(&mut out, ATTRIBUTE + SECTION);
-    for section in [[HEADER, ATTRIBUTE + SECTION], [RECORDS, len], [0, 0]] {
+    let attributes = (ATTRIBUTE + SECTION) * events.count();
+    for section in [[HEADER, attributes], [events.records(), len], [0, 0]] {
         section.iter().for_each(|&value| put_u64(&mut out, value));
     }
     put_u64(&mut out, FEATURES.iter().fold(0, |bits, feature| bits | 1 << feature));
     out.resize(HEADER as usize, 0);
-    out.extend(attribute());
-    [IDS, 8, EVENT_ID].iter().for_each(|&value| put_u64(&mut out, value));
+    for event in 0..events.count() {
+        out.extend(events.attribute());
+        [events.ids() + 8 * event, 8].iter().for_each(|&value| put_u64(&mut out, value));
+    }
+    (0..events.count()).for_each(|event| put_u64(&mut out, EVENT_ID + event));
     out
 }
 
 /// Everything behind `len` bytes of records: where each feature is, then the features.
-pub(super) fn behind_records(session: &SessionInfo, len: u64) -> Vec<u8> {
-    let contents = FEATURES.map(|number| feature(number, session));
-    let mut at = RECORDS + len + SECTION * contents.len() as u64;
+pub(super) fn behind_records(session: &SessionInfo, events: &Events<'_>, len: u64) -> Vec<u8> {
+    let contents = FEATURES.map(|number| feature(number, session, events));
+    let mut at = events.records() + len + SECTION * contents.len() as u64;
     let mut out = Vec::new();
     for content in &contents {
         put_u64(&mut out, at);
@@ -97,7 +133,7 @@ pub(super) fn behind_records(session: &SessionInfo, len: u64) -> Vec<u8> {
     out
 }
 
-fn feature(number: u32, session: &SessionInfo) -> Vec<u8> {
+fn feature(number: u32, session: &SessionInfo, events: &Events<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     match number {
         HOSTNAME => put_text(&mut out, &session.host),
@@ -109,12 +145,14 @@ fn feature(number: u32, session: &SessionInfo) -> Vec<u8> {
             session.command.iter().for_each(|argument| put_text(&mut out, argument));
         }
         _ => {
-            put_u32(&mut out, 1);
+            put_u32(&mut out, events.count() as u32);
             put_u32(&mut out, ATTRIBUTE as u32);
-            out.extend(attribute());
-            put_u32(&mut out, 1);
-            put_text(&mut out, EVENT);
-            put_u64(&mut out, EVENT_ID);
+            for (id, measure) in (EVENT_ID..).zip(events.measures) {
+                out.extend(events.attribute());
+                put_u32(&mut out, 1);
+                put_text(&mut out, event_name(measure));
+                put_u64(&mut out, id);
+            }
         }
     }
     out

@@ -2,10 +2,13 @@
 
 use std::io::{self, Write};
 
+use super::header::EVENT_ID;
+
 /// `enum perf_event_type` of include/uapi/linux/perf_event.h.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
 pub(super) enum Kind {
+    Mmap = 1,
     Lost = 2,
     Comm = 3,
     Fork = 7,
@@ -16,6 +19,7 @@ pub(super) enum Kind {
 
 /// Flags of records, `PERF_RECORD_MISC_*`.
 pub(super) mod misc {
+    pub(in super::super) const KERNEL: u16 = 1;
     pub(in super::super) const USER: u16 = 2;
     pub(in super::super) const COMM_EXEC: u16 = 1 << 13;
     pub(in super::super) const MMAP_BUILD_ID: u16 = 1 << 14;
@@ -78,7 +82,7 @@ impl Body {
         out: &mut dyn Write,
     ) -> io::Result<()> {
         if let Some(Trailer { pid, tid, ns }) = trailer {
-            self.u32(pid).u32(tid).u64(ns);
+            self.u32(pid).u32(tid).u64(ns).u64(EVENT_ID);
         }
         let len = u16::try_from(HEAD + self.0.len()).map_err(|_| io::Error::other("a record is too long"))?;
         let mut head = [0; HEAD];
