@@ -5,6 +5,7 @@
 //! ([`stats`], [`folded`]). The single-step oracle ([`single_step`]) and the handler's tracer ([`handler_trace`])
 //! look inside.
 
+pub mod asked;
 pub mod binary;
 pub mod doc_page;
 pub mod folded;

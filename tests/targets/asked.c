@@ -149,6 +149,7 @@ static void *blocker(void *p)
 static void *shutter(void *p)
 {
 	pthread_setname_np(pthread_self(), "shuts");
+	atomic_fetch_add(&begun, 1);
 	while (!atomic_load(&stop)) {
 		change_mask(SIG_BLOCK, ~0ul);
 		asked_spins(50);
@@ -163,7 +164,8 @@ static int blocks(void)
 	pthread_t thread, other;
 	pthread_create(&thread, 0, blocker, 0);
 	pthread_create(&other, 0, shutter, 0);
-	usleep(50000);
+	while (atomic_load(&begun) < 2)
+		usleep(1000);
 	until_end_of_input();
 	atomic_store(&stop, 1);
 	pthread_join(thread, 0);
@@ -174,11 +176,12 @@ static int blocks(void)
 
 static int child_of_vfork(void)
 {
-	puts("ready");
-	fflush(stdout);
 	pid_t child = vfork();
 	if (child == 0) {
 		char byte;
+		/* From here the parent waits. */
+		if (write(1, "ready\n", 6) != 6)
+			_exit(8);
 		while (read(0, &byte, 1) > 0)
 			;
 		_exit(7);

@@ -45,6 +45,7 @@ fn every_topic_is_there_and_nothing_blocks() {
         "tick",
         "clock",
         "perf-events",
+        "deferred-callchains",
         "hardware-events",
         "tracepoints",
         "kernel-symbols",

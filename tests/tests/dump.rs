@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use selfwind_tests::asked::Asked;
 use selfwind_tests::binary::{agent, selfwind};
 use selfwind_tests::outcome::{Outcome, run, shell_status};
 use selfwind_tests::recording::{Recorder, folded, stats};
@@ -19,63 +19,6 @@ use serde_json::Value;
 /// Times a dump is repeated; a thousand with `SELFWIND_LONG`.
 fn rounds() -> usize {
     if std::env::var_os("SELFWIND_LONG").is_some() { 1000 } else { 50 }
-}
-
-/// A preloaded program that says `ready` and waits for the end of its input.
-struct Asked {
-    child: Child,
-    directory: Scratch,
-}
-
-impl Asked {
-    fn start(mut command: Command) -> Self {
-        let directory = Scratch::new();
-        let child = command
-            .env("LD_PRELOAD", agent())
-            .env("SELFWIND_DIR", directory.join(""))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program runs");
-        let mut asked = Self { child, directory };
-        let mut said = String::new();
-        let output = asked.child.stdout.as_mut().expect("piped");
-        BufReader::with_capacity(1, output).read_line(&mut said).expect("a line");
-        assert_eq!(said, "ready\n");
-        asked
-    }
-
-    fn program(arguments: &[&str]) -> Self {
-        let mut command = Command::new(Target::c("asked").build());
-        command.args(arguments);
-        Self::start(command)
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Lets the program end; what it said, and its status as a shell gives it.
-    fn end(&mut self) -> (String, i32) {
-        drop(self.child.stdin.take());
-        let mut said = String::new();
-        self.child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-        (said, shell_status(self.child.wait().expect("our child")))
-    }
-
-    fn region(&self) -> PathBuf {
-        let name = format!("{}-", self.pid());
-        let files = std::fs::read_dir(self.directory.join("")).expect("the session").flatten();
-        let mut regions = files.filter(|file| file.file_name().to_string_lossy().starts_with(&name));
-        regions.next().expect("a region").path()
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn selfwind_says(arguments: &[&str]) -> Outcome {
@@ -158,6 +101,13 @@ fn one_thread_can_be_asked() {
     asked.end();
 }
 
+/// True if the process, or all of it that could answer, was gone by then.
+fn said_to_be_over(outcome: &Outcome) -> bool {
+    let over = ["does not exist", "recording is over", "about to end", "runs without the agent"];
+    outcome.status != 0
+        && over.iter().any(|text| outcome.stderr.contains(text) || outcome.stdout.contains(text))
+}
+
 #[test]
 fn a_recording_goes_on_meanwhile() {
     let scratch = Scratch::new();
@@ -177,10 +127,24 @@ fn a_recording_goes_on_meanwhile() {
         .ok()
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
         .expect("the recorder's child");
+    let mut dumps = 0;
     for _ in 0..20 {
-        let dump = dump(target, &[]);
-        assert_eq!(dump["answered"], 3, "{dump:#}");
+        let pid = target.to_string();
+        let outcome = selfwind_says(&["dump", "--timeout", "20", "--json", "-p", &pid]);
+        // A slow machine asks so slowly that the program comes to its end.
+        if said_to_be_over(&outcome) {
+            break;
+        }
+        let dump: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        let unexplained = threads(&dump).iter().find(|thread| {
+            thread["silent"]
+                .as_str()
+                .is_some_and(|text| !text.contains("ended") && !text.contains("about to end"))
+        });
+        assert!(unexplained.is_none(), "{dump:#}");
+        dumps += 1;
     }
+    assert!(dumps > 0, "the program ended before it was asked");
     output.read_to_string(&mut said).expect("text");
     assert_eq!((said.as_str(), shell_status(recorder.wait().expect("our child"))), ("ready\nspun\n", 39));
     let stats = stats(&file);
@@ -268,6 +232,20 @@ fn lies_in_the_slots_hurt_nobody() {
     assert_eq!(asked.end(), ("12 threads ended, 0 reads went wrong\n".into(), 0));
 }
 
+/// Waits until all threads are stopped, or none is.
+fn wait_for_state(asked: &Asked, stopped: bool) {
+    let tasks = format!("/proc/{}/task", asked.pid());
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    let begin = Instant::now();
+    while std::fs::read_dir(&tasks).expect("it runs").flatten().any(|task| is_stopped(task) != stopped) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "stopped or not: {stopped}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn who_cannot_answer_is_named() {
     let silence = |asked: &Asked, name: &str, timeout: &str| {
@@ -281,10 +259,10 @@ fn who_cannot_answer_is_named() {
     assert!(silence(&asked, "blocks", "1").contains("blocks signal 27"));
     let pid = nix::unistd::Pid::from_raw(asked.pid() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).expect("our child");
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for_state(&asked, true);
     assert!(silence(&asked, "asked", "1").contains("it is stopped"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).expect("our child");
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for_state(&asked, false);
     // Whoever blocks everything is in a handler, or the like, and is asked when it is out of it.
     for _ in 0..5 {
         assert_eq!(dump(asked.pid(), &[])["answered"], 2);
@@ -329,6 +307,13 @@ fn a_full_signal_queue_is_no_death() {
 
 #[test]
 fn a_process_may_execute_while_it_is_asked() {
+    // Whether it is asked between two of its execs is up to the scheduler: on a busy machine it may take several runs.
+    let answered = (0..5).map(|_| answers_between_execs()).find(|&answered| answered > 0);
+    assert!(answered.is_some(), "never asked in time");
+}
+
+/// Asks a program that executes itself all the time; how often it answered.
+fn answers_between_execs() -> usize {
     let program = Target::c("asked").build();
     let directory = Scratch::new();
     let mut child = Command::new(program)
@@ -347,7 +332,7 @@ fn a_process_may_execute_while_it_is_asked() {
     child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
     assert_eq!((said.as_str(), shell_status(child.wait().expect("our child"))), ("executed\n", 0));
     println!("{answered} times answered, {refused} times not");
-    assert!(answered > 0, "never asked in time");
+    answered
 }
 
 #[test]

@@ -3,15 +3,18 @@
 //!
 //! Where this machine does not permit what a test needs, the test says so and passes: `skipped: ...`.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use selfwind_tests::asked::Asked;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, Recording, folded, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
+use serde_json::Value;
 
 /// What the agent said of its source.
 fn source(stats: &Stats) -> String {
@@ -60,12 +63,15 @@ fn every_period_of_processor_time_has_its_sample_and_its_stack() {
     if !sees_kernel(&recording) {
         return;
     }
+    let recording = Recorder::at(997).event("perf").record(&program, &["3", "500", "0", "tell"]);
     let stats = recording.stats();
     assert_all_counted(&stats);
-    // Three threads of half a second; a loaded machine delays no CPU time.
-    let due = 3.0 * 0.5 * 997.0;
-    let weight = stats.number("weight") as f64;
-    assert!(weight > 0.97 * due && weight < 1.1 * due, "weight {weight}, due {due}");
+    // Of the CPU time that the threads had by their own clocks; each ends within a period. A kernel that finds its own
+    // interrupts too slow holds some back, and says so.
+    let cpu_ns: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
+    let due = cpu_ns * 997.0 / 1e9 - 3.0;
+    let got = (kernel(&stats, "events") + kernel(&stats, "lost")) as f64;
+    assert!(got >= 0.99 * due || kernel(&stats, "throttled") > 0, "{got} events, due {due}: {:#}", stats.0);
     assert!(stitched(&stats) >= 0.995, "{:#}", stats.0["detail"]["kernel"]);
     assert_eq!(kernel(&stats, "unmatched"), 0, "{:#}", stats.0["detail"]["kernel"]);
     let folded = recording.folded();
@@ -97,7 +103,10 @@ fn many_faults_of_one_call_share_one_walk() {
     assert_all_counted(&stats);
     assert_eq!(recording.folded().inclusive("one_read"), 64, "{:?}", recording.folded());
     assert!(stats.detail(&["unwinds"]) < 40, "{:#}", stats.0);
-    // The ring has no room for all of the 4096 faults of the second read: they are counted all the same.
+    assert_eq!(stats.0["detail"]["weights"][0]["event"], "page-faults", "{:#}", stats.0);
+    // The ring has no room for all of the 4096 faults of the second read: they are counted all the same, and with it.
+    let read = recording.folded().nested("main", "read");
+    assert!(read >= 64 + 4000, "{read}: {:?}", recording.folded());
     let main = recording.folded().inclusive("main");
     assert!(main >= 64 + 4096, "{main}: {:#}", stats.0["detail"]["kernel"]);
 }
@@ -166,7 +175,9 @@ fn time_off_the_processor_is_told_by_function() {
         // The program's own clocks include the way in and out, and being preempted there.
         let us = folded.inclusive(function) as f64;
         let wall = 15.0 * 100_000.0;
-        assert!((us - ns / 1000.0).abs() / wall < 0.03, "{function}: {us} us of {ns} ns: {folded:?}");
+        let preempted = kernel(&recording.stats(), "preempted_us") as f64;
+        let off = (us - ns / 1000.0).abs();
+        assert!(off < 0.03 * wall + preempted, "{function}: {us} us of {ns} ns: {folded:?}");
     }
     assert_eq!(folded.inclusive("burning"), 0, "{folded:?}");
 }
@@ -235,21 +246,135 @@ fn an_ordinary_user_gets_user_mode_and_is_told_what_is_missing() {
     assert!(stats.number("samples") > 50, "{:#}", stats.0);
 }
 
+/// By a container's filter (EPERM), or as by a kernel whose `perf_event_paranoid` is 3 or 4 (EACCES), which no test may
+/// set.
 #[test]
 fn where_events_are_denied_timers_take_their_place() {
     let scratch = Scratch::new();
-    let denied = Target::c("perf_denied").build();
     let program = Target::c("kernel_work").build();
-    let (outcome, stats) = recorded_by(&mut Command::new(&denied), scratch.path(), "perf", &program);
-    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "done\n"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("cpu timers instead of perf"), "{}", outcome.stderr);
-    let stats = stats.expect("a profile");
-    stats.assert_adds_up();
-    assert!(stats.number("weight") > 200, "{:#}", stats.0);
-    // Nothing takes the place of faults.
-    let (outcome, stats) = recorded_by(&mut Command::new(&denied), scratch.path(), "perf:faults", &program);
-    assert_eq!((outcome.status, stats.expect("a profile").number("samples")), (0, 0), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("nothing is sampled"), "{}", outcome.stderr);
+    for error in [libc::EPERM, libc::EACCES] {
+        let denied = || {
+            let mut command = Command::new(Target::c("perf_denied").build());
+            command.arg(error.to_string());
+            command
+        };
+        let (outcome, stats) = recorded_by(&mut denied(), scratch.path(), "perf", &program);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "done\n"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("cpu timers instead of perf"), "{}", outcome.stderr);
+        let stats = stats.expect("a profile");
+        stats.assert_adds_up();
+        assert!(stats.number("weight") > 200, "{:#}", stats.0);
+        // Nothing takes the place of faults.
+        let (outcome, stats) = recorded_by(&mut denied(), scratch.path(), "perf:faults", &program);
+        assert_eq!(
+            (outcome.status, stats.expect("a profile").number("samples")),
+            (0, 0),
+            "{}",
+            outcome.stderr
+        );
+        assert!(outcome.stderr.contains("nothing is sampled"), "{}", outcome.stderr);
+    }
+}
+
+/// `selfwind record -p`, for a short while; what it said.
+fn record_running(asked: &Asked, event: &str, file: &Path) -> Outcome {
+    let pid = asked.pid().to_string();
+    run(Command::new(selfwind())
+        .args(["record", "-d", "0.3", "-e", event, "-p", &pid, "-o"])
+        .arg(file)
+        .env("SELFWIND_DIR", asked.directory()))
+}
+
+#[test]
+fn a_running_process_keeps_its_source() {
+    let scratch = Scratch::new();
+    let file = scratch.join("running.data");
+    let mut own = Asked::sampled_by("perf", &["threads", "4"]);
+    let outcome = record_running(&own, "perf", &file);
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    let recorded = stats(&file);
+    recorded.assert_adds_up();
+    let timers = recorded.0["detail"]["settings"]["source"].to_string().contains("cpu timers");
+    assert_eq!(recorded.0["detail"]["weights"][0]["event"], "cpu", "{:#}", recorded.0);
+    if !timers {
+        let outcome = record_running(&own, "offcpu", &scratch.join("other.data"));
+        assert!(
+            outcome.status == 125 && outcome.stderr.contains("sampled by `perf` since its start"),
+            "{outcome:?}"
+        );
+    }
+    assert_eq!(own.end(), ("4 threads ended, 0 reads went wrong\n".into(), 0));
+
+    let mut by_timers = Asked::program(&["threads", "4"]);
+    let outcome = record_running(&by_timers, "perf", &scratch.join("other.data"));
+    assert!(
+        outcome.status == 125 && outcome.stderr.contains("sampled by `cpu` since its start"),
+        "{outcome:?}"
+    );
+    let outcome = record_running(&by_timers, "cpu", &scratch.join("cpu.data"));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    assert_eq!(by_timers.end(), ("4 threads ended, 0 reads went wrong\n".into(), 0));
+
+    // The agent would be put into this one, which then could execute another program.
+    let mut plain = Command::new("sleep").arg("1000").spawn().expect("sleep runs");
+    let pid = plain.id().to_string();
+    let outcome = run(Command::new(selfwind()).args(["record", "-d", "0.3", "-e", "perf", "-p", &pid]));
+    plain.kill().expect("our child");
+    plain.wait().expect("our child");
+    assert!(outcome.status == 125 && outcome.stderr.contains("CPU timers only"), "{outcome:?}");
+}
+
+#[test]
+fn samples_that_are_printed_as_they_come_have_kernel_frames() {
+    let mut asked = Asked::sampled_by("perf", &["threads", "4"]);
+    let scratch = Scratch::new();
+    let file = scratch.join("running.data");
+    record_running(&asked, "perf", &file);
+    let told = source(&stats(&file));
+    if !told.contains("kernel and user stacks") {
+        return eprintln!("skipped: {told}");
+    }
+    let mut tail = Command::new(selfwind())
+        .args(["tail", "--json", "-p", &asked.pid().to_string()])
+        .env("SELFWIND_DIR", asked.directory())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("selfwind runs");
+    let lines = BufReader::new(tail.stdout.take().expect("piped")).lines();
+    // A thread that reads its clock again and again is in the kernel for a good part of its time.
+    let found = lines.map_while(Result::ok).take(5000).any(|line| {
+        let sample: Value = serde_json::from_str(&line).expect("JSON");
+        let frames = sample["frames"].as_array().expect("frames");
+        let kernel = frames.iter().take_while(|frame| frame["module"] == "[kernel]").count();
+        let user = frames.iter().any(|frame| frame["function"] == "asked_spins");
+        kernel > 0 && user && frames[kernel..].iter().all(|frame| frame["module"] != "[kernel]")
+    });
+    tail.kill().expect("our child");
+    tail.wait().expect("our child");
+    assert!(found, "no sample with kernel frames on top of the program's");
+    asked.end();
+}
+
+#[test]
+fn what_a_wait_costs_after_its_end_is_told_apart() {
+    let program = Target::c("wake_latency").build();
+    let recording = Recorder::at(99).event("offcpu").record(&program, &["200"]);
+    if recording.outcome.status == 125 {
+        return eprintln!("skipped: {}", recording.outcome.stderr);
+    }
+    let (folded, stats) = (recording.folded(), recording.stats());
+    assert_eq!(folded.total(), stats.number("weight"));
+    assert_eq!(stats.0["detail"]["weights"][0]["unit"], "microseconds", "{:#}", stats.0);
+    let delay: u64 = recording.outcome.stdout.trim().parse().expect("microseconds");
+    if delay < 2000 {
+        return eprintln!("skipped: the kernel tells of {delay} us of run delay");
+    }
+    let told = folded.nested("often_woken", "[wake latency]");
+    // The first wait's is not known; that of being preempted on the way is no part of a wait.
+    let preempted = kernel(&stats, "preempted_us");
+    assert!(told + preempted > delay / 2, "{told} us of {delay}, {preempted} preempted: {folded:?}");
+    assert!(told < delay + delay / 10 + 1000, "{told} us of {delay}: {folded:?}");
+    assert!(folded.inclusive("often_woken") > told, "{folded:?}");
 }
 
 #[test]

@@ -1,0 +1,185 @@
+//! Programs sampled by the kernel's events while a debugger or strace has them: the tracer sees each sample as a signal,
+//! and whatever it does with it, the program goes on unharmed.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::asked::Asked;
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::{Outcome, run, run_within};
+use selfwind_tests::recording::stats;
+use selfwind_tests::scratch::Scratch;
+
+/// A tracer on a slow machine, with its symbols to read.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn threads() -> Asked {
+    Asked::sampled_by("perf", &["threads", "4"])
+}
+
+/// Where the kernel denies events there are no traps to see.
+fn is_sampled_by_events(asked: &Asked) -> bool {
+    let scratch = Scratch::new();
+    let file = scratch.join("snapshot.data");
+    let outcome = snapshot(asked, &file);
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    let source = stats(&file).0["detail"]["settings"]["source"].to_string();
+    let sampled = source.contains("perf: ");
+    if !sampled {
+        eprintln!("skipped: {source}");
+    }
+    sampled
+}
+
+fn snapshot(asked: &Asked, file: &Path) -> Outcome {
+    let pid = asked.pid().to_string();
+    let mut command = Command::new(selfwind());
+    command.args(["record", "-q", "--snapshot", "-p", &pid, "-o"]).arg(file);
+    run(command.env("SELFWIND_DIR", asked.directory()))
+}
+
+/// Runs gdb on the program with these commands; none if there is no gdb, or it may not.
+fn gdb(pid: &str, commands: &[&str]) -> Option<Outcome> {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-q", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-p", pid]);
+    commands.iter().for_each(|command| _ = gdb.args(["-ex", command]));
+    if Command::new("gdb").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: no gdb");
+        return None;
+    }
+    let outcome = run_within(&mut gdb, PATIENCE).unwrap_or_else(|said| panic!("gdb hangs: {said:?}"));
+    if outcome.stderr.contains("Operation not permitted") {
+        eprintln!("skipped: {}", outcome.stderr);
+        return None;
+    }
+    Some(outcome)
+}
+
+fn assert_unharmed(asked: &mut Asked) {
+    assert_eq!(asked.end(), ("4 threads ended, 0 reads went wrong\n".into(), 0));
+}
+
+#[test]
+fn a_debugger_stops_at_a_sample() {
+    let mut asked = threads();
+    if is_sampled_by_events(&asked)
+        && let Some(outcome) = gdb(&asked.pid().to_string(), &["continue", "backtrace", "detach"])
+    {
+        assert!(outcome.stdout.contains("received signal SIGTRAP"), "{outcome:?}");
+    }
+    assert_unharmed(&mut asked);
+}
+
+#[test]
+fn a_debugger_that_holds_samples_back_has_its_breakpoints() {
+    let mut asked = threads();
+    let commands = [
+        "handle SIGTRAP nostop noprint nopass",
+        "break asked_spins",
+        "continue",
+        "next",
+        "continue",
+        "delete",
+        "detach",
+    ];
+    if is_sampled_by_events(&asked)
+        && let Some(outcome) = gdb(&asked.pid().to_string(), &commands)
+    {
+        assert_eq!(outcome.stdout.matches("hit Breakpoint 1").count(), 2, "{outcome:?}");
+        assert!(!outcome.stdout.contains("received signal SIGTRAP"), "{outcome:?}");
+    }
+    assert_unharmed(&mut asked);
+}
+
+#[test]
+fn a_debugger_that_passes_samples_on_sees_the_program_to_its_end() {
+    let mut asked = threads();
+    if !is_sampled_by_events(&asked) {
+        return;
+    }
+    let status = format!("/proc/{}/status", asked.pid());
+    let pid = asked.pid().to_string();
+    let watching = std::thread::spawn(move || gdb(&pid, &["handle SIGTRAP nostop noprint pass", "continue"]));
+    // It lets the program go on after a while in which it reads symbols; whether that is over makes no difference.
+    let is_traced = || {
+        let status = std::fs::read_to_string(&status).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+    };
+    while !is_traced() && !watching.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_unharmed(&mut asked);
+    if let Some(outcome) = watching.join().expect("gdb was watched") {
+        assert!(outcome.stdout.contains("exited normally"), "{outcome:?}");
+    }
+}
+
+/// strace on the program, which writes to `file` what it sees.
+fn strace(asked: &Asked, file: &Path) -> Option<Child> {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-q", "-e", "trace=none", "-p", &asked.pid().to_string(), "-o"]).arg(file);
+    match strace.stdin(Stdio::null()).spawn() {
+        Ok(child) => Some(child),
+        Err(error) => {
+            eprintln!("skipped: cannot run strace: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn strace_shows_samples_as_signals() {
+    let mut asked = threads();
+    let scratch = Scratch::new();
+    let file = scratch.join("trace");
+    if is_sampled_by_events(&asked)
+        && let Some(mut strace) = strace(&asked, &file)
+    {
+        let begin = Instant::now();
+        let seen = || std::fs::read_to_string(&file).unwrap_or_default().matches("TRAP_PERF").count();
+        let mut ended = None;
+        while seen() < 20 && ended.is_none() && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(50));
+            ended = strace.try_wait().expect("our child");
+        }
+        if ended.is_none() {
+            kill(Pid::from_raw(strace.id() as i32), Signal::SIGINT).expect("our child");
+            strace.wait().expect("our child");
+        }
+        match ended {
+            Some(status) if seen() == 0 => eprintln!("skipped: strace may not: {status}"),
+            _ => assert!(seen() >= 20, "strace saw {} samples", seen()),
+        }
+        // Sampling went on meanwhile and goes on.
+        let after = scratch.join("after.data");
+        assert_eq!(snapshot(&asked, &after).status, 0);
+        stats(&after).assert_adds_up();
+    }
+    assert_unharmed(&mut asked);
+}
+
+#[test]
+fn a_program_may_be_recorded_under_strace() {
+    let scratch = Scratch::new();
+    let (file, trace) = (scratch.join("x.data"), scratch.join("trace"));
+    let program = selfwind_tests::target::Target::c("kernel_work").build();
+    let mut command = Command::new("strace");
+    command.args(["-f", "-q", "-e", "trace=none", "-o"]).arg(&trace).arg(selfwind());
+    command.args(["record", "-q", "-e", "perf", "-F", "997", "-o"]).arg(&file).arg("--").arg(program);
+    command.args(["2", "200"]);
+    if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
+        return eprintln!("skipped: no strace");
+    }
+    let outcome = run_within(&mut command, PATIENCE).unwrap_or_else(|said| panic!("hangs: {said:?}"));
+    if outcome.stderr.contains("Operation not permitted") {
+        return eprintln!("skipped: {}", outcome.stderr);
+    }
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "done\n"), "{}", outcome.stderr);
+    let stats = stats(&file);
+    stats.assert_adds_up();
+    assert!(stats.number("weight") > 200, "{:#}", stats.0);
+}
