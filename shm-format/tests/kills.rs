@@ -169,7 +169,7 @@ fn endless(region: &Region, thread: u32) {
 struct Log<'a>(&'a Mapping);
 
 impl Log<'_> {
-    const ENTRIES: usize = 1 << 20;
+    const ENTRIES: usize = 1 << 23;
 
     fn new_mapping() -> Mapping {
         Mapping::new(8 + 16 * Self::ENTRIES)
@@ -250,7 +250,8 @@ fn what_killed_readers_held_comes_to_their_successors() {
 
 fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
     const WRITERS: u32 = 2;
-    const RECORDS: u64 = 60_000;
+    // As long as readers are killed, there is something to read.
+    let records = 60_000.max(300 * setting("SHM_KILLS", 60));
     let geometry = Geometry { chunk_size: 4096, ..geometry(16) };
     let mapping = Mapping::new(geometry.total_len());
     let region = mapping.format(&geometry, Mode::Discard);
@@ -262,7 +263,7 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
                 let cursor = ThreadCursor::new();
                 cursor.begin(thread, thread);
                 let mut number = 0;
-                while number < RECORDS {
+                while number < records {
                     match write(&cursor, &region, thread.into(), number, 2 + (number % 9) as usize) {
                         Ok(_) => number += 1,
                         // Full: until a reader comes.
@@ -296,7 +297,7 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
         }
     }
     let expected: BTreeSet<u64> =
-        (1..=u64::from(WRITERS)).flat_map(|t| (0..RECORDS).map(move |n| t << 40 | n)).collect();
+        (1..=u64::from(WRITERS)).flat_map(|t| (0..records).map(move |n| t << 40 | n)).collect();
     let missing = expected.iter().filter(|record| !seen.contains_key(record)).count();
     assert_eq!((missing, seen.len()), (0, expected.len()), "{again} came again");
 }

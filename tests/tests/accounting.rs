@@ -61,20 +61,22 @@ fn three_busy_threads_get_what_they_used() {
     }
 }
 
+/// The first of five recordings that weighs what is due, the losses included. A virtual machine whose host is busy can
+/// go without a tick for long.
+fn paid(tolerance: f64, due: f64, record: impl Fn() -> Recording) -> Recording {
+    let weight = |recording: &Recording| {
+        let stats = recording.stats();
+        (stats.number("weight") + stats.causes("lost_weight")) as f64
+    };
+    let mut attempts = (0..5).map(|_| record());
+    let right = attempts.find(|recording| (weight(recording) - due).abs() < tolerance * due);
+    right.unwrap_or_else(|| panic!("five times not the weight due, {due}"))
+}
+
 #[test]
 fn one_timer_for_the_process_finds_all_its_threads() {
-    // Twice the kernel's tick on Debian, and three threads share one timer: most expiries are merged. A virtual machine
-    // whose host is busy can go without a tick for long.
-    let record = || spin(&Recorder::at(499).event("itimer"), "400");
-    let (due, mut recording) = (3.0 * 0.4 * 499.0, record());
-    let is_off =
-        |recording: &Recording| (recording.stats().number("weight") as f64 - due).abs() >= 0.05 * due;
-    for _ in 0..4 {
-        if is_off(&recording) {
-            recording = record();
-        }
-    }
-    assert!(!is_off(&recording), "weight {}, due {due}", recording.stats().number("weight"));
+    // Twice the kernel's tick on Debian, and three threads share one timer: most expiries are merged.
+    let recording = paid(0.05, 3.0 * 0.4 * 499.0, || spin(&Recorder::at(499).event("itimer"), "400"));
     for function in SPINNERS {
         // It hits whoever runs when it is due: by chance, not by the clock of each thread.
         assert!(recording.folded().inclusive(function) > 0, "{function}: {:?}", recording.folded());
@@ -83,10 +85,7 @@ fn one_timer_for_the_process_finds_all_its_threads() {
 
 #[test]
 fn a_rate_beyond_the_clock_is_paid_in_weight() {
-    let recording = spin(&Recorder::at(50_000), "200");
-    let stats = recording.stats();
-    let (weight, due) = (stats.number("weight") as f64, 3.0 * 0.2 * 50_000.0);
-    assert!((weight - due).abs() < 0.1 * due, "weight {weight}, due {due}");
+    let stats = paid(0.1, 3.0 * 0.2 * 50_000.0, || spin(&Recorder::at(50_000), "200")).stats();
     assert!(stats.number("samples") < stats.number("weight"), "{:#}", stats.0);
 }
 

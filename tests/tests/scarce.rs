@@ -162,7 +162,8 @@ fn a_limit_on_address_space_is_not_used_up() {
 fn a_crowd_of_threads_is_recorded() {
     let count = std::env::var("CROWD_THREADS").unwrap_or_else(|_| "1000".into());
     let scratch = Scratch::new();
-    let outcome = limited(&scratch, "true", &["threads", &count]);
+    // Two milliseconds of work each.
+    let outcome = limited(&scratch, "true", &["threads", &count, "2"]);
     if outcome.status == 77 {
         println!("not tried: {}", outcome.stdout);
         return;

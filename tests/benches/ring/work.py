@@ -26,13 +26,16 @@ def words():
 
 
 def below(depth, function):
-    return function() if depth == 0 else below(depth - 1, function)
+    """Calls by way of C, which shows in the stack of the processor."""
+    if depth == 0:
+        return function()
+    return sorted((None,), key=lambda _: below(depth - 1, function) is None)
 
 
 end = time.process_time() + float(sys.argv[1])
 while time.process_time() < end:
-    below(8, lambda: Node(5).total())
-    below(5, lambda: fibonacci(14))
-    below(12, words)
-    below(3, lambda: sorted(range(2000), key=lambda x: -x))
-    below(6, lambda: [json.loads('[1, 2, {"a": [3, 4]}]') for _ in range(50)])
+    below(2, lambda: Node(5).total())
+    below(1, lambda: fibonacci(14))
+    below(3, words)
+    below(1, lambda: sorted(range(2000), key=lambda x: -x))
+    below(2, lambda: [json.loads('[1, 2, {"a": [3, 4]}]') for _ in range(50)])
