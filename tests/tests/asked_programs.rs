@@ -1,0 +1,148 @@
+//! Programs that people run are asked for all their stacks again and again, and never notice.
+//!
+//! With SELFWIND_LONG a thousand times each; `--nocapture` shows how long it took.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use selfwind_tests::asked::Asked;
+use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::outcome::{run, shell_status};
+use selfwind_tests::scratch::Scratch;
+use serde_json::Value;
+
+fn rounds() -> usize {
+    if std::env::var_os("SELFWIND_LONG").is_some() { 1000 } else { 20 }
+}
+
+fn is_installed(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if there.is_err() {
+        eprintln!("skipped: {program} is not installed");
+    }
+    there.is_ok()
+}
+
+/// Dumps all threads of `pid` many times: each time every thread must answer, and one of `functions` occurs somewhere.
+fn ask(name: &str, pid: u32, functions: &[&str]) {
+    let (mut elapsed, mut latencies, mut threads) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..rounds() {
+        let pid = pid.to_string();
+        let outcome = run(Command::new(selfwind()).args(["dump", "--timeout", "30", "--json", "-p", &pid]));
+        assert_eq!(outcome.status, 0, "{name}: {}", outcome.stderr);
+        let dump: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        elapsed.push(dump["elapsed_ns"].as_u64().expect("a time"));
+        let all = dump["threads"].as_array().expect("threads");
+        threads = threads.max(all.len());
+        for thread in all {
+            // jemalloc starts its threads behind the agent's back, with all signals blocked: they are named.
+            let silent = thread["silent"].as_str().unwrap_or("");
+            if thread["name"] == "jemalloc_bg_thd" && silent.contains("blocks signal") {
+                continue;
+            }
+            assert_eq!(silent, "", "{name}: {thread:#}");
+            latencies.push(thread["latency_ns"].as_u64().expect("a time"));
+        }
+        let found = |function: &str| outcome.stdout.contains(&format!("\"{function}"));
+        assert!(functions.iter().any(|function| found(function)), "{name}: none of {functions:?}: {dump:#}");
+    }
+    let us = |times: &mut Vec<u64>| {
+        times.sort_unstable();
+        (times[times.len() / 2] / 1000, times[times.len() - 1] / 1000)
+    };
+    let (whole, one) = (us(&mut elapsed), us(&mut latencies));
+    println!(
+        "{name}: {} dumps of up to {threads} threads: p50 {} us, slowest {} us; a thread: p50 {} us, slowest {} us",
+        rounds(),
+        whole.0,
+        whole.1,
+        one.0,
+        one.1
+    );
+}
+
+#[test]
+fn python() {
+    if !is_installed("python3") {
+        return;
+    }
+    let script = "import sys, threading, time\n\
+        over = threading.Event()\n\
+        def work():\n    while not over.wait(0.01): sum(range(1000))\n\
+        threads = [threading.Thread(target=work) for _ in range(4)]\n\
+        for t in threads: t.start()\n\
+        print('ready', flush=True)\n\
+        sys.stdin.read()\n\
+        over.set()\n\
+        for t in threads: t.join()\n\
+        print('ended')";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]);
+    let mut asked = Asked::start(command);
+    ask("python3", asked.pid(), &["_PyEval_EvalFrameDefault", "Py_BytesMain", "Py_RunMain"]);
+    assert_eq!(asked.end(), ("ended\n".into(), 0));
+}
+
+#[test]
+fn node() {
+    if !is_installed("node") {
+        return;
+    }
+    let script = "process.stdin.on('end', () => { clearInterval(timer); console.log('ended'); });\n\
+        process.stdin.resume();\n\
+        const timer = setInterval(() => { let x = 0; for (let i = 0; i < 1e5; i++) x += i; }, 5);\n\
+        console.log('ready');";
+    let mut command = Command::new("node");
+    command.args(["-e", script]);
+    let mut asked = Asked::start(command);
+    ask("node", asked.pid(), &["uv_run", "node::", "main", "v8::"]);
+    assert_eq!(asked.end(), ("ended\n".into(), 0));
+}
+
+/// A server, killed when it is not wanted any more.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn redis(socket: &Path, command: &[&str]) -> (i32, String) {
+    let outcome = run(Command::new("redis-cli").arg("-s").arg(socket).args(command));
+    (outcome.status, outcome.stdout)
+}
+
+#[test]
+fn redis_server() {
+    if !is_installed("redis-server") || !is_installed("redis-cli") {
+        return;
+    }
+    let scratch = Scratch::new();
+    // The path of a socket is short.
+    let socket = std::env::temp_dir().join(format!("selfwind-asked-{}.sock", std::process::id()));
+    let child = Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--dir"])
+        .arg(scratch.path())
+        .arg("--unixsocket")
+        .arg(&socket)
+        .env("LD_PRELOAD", agent())
+        .env("SELFWIND_DIR", scratch.join(""))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server runs");
+    let mut server = Server(child);
+    let begin = Instant::now();
+    while redis(&socket, &["ping"]).1 != "PONG\n" {
+        assert!(begin.elapsed() < Duration::from_secs(60), "redis-server does not answer");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(redis(&socket, &["set", "key", "value"]).1, "OK\n");
+    ask("redis-server", server.0.id(), &["aeMain", "main"]);
+    assert_eq!(redis(&socket, &["get", "key"]).1, "value\n");
+    redis(&socket, &["shutdown", "nosave"]);
+    assert_eq!(shell_status(server.0.wait().expect("our child")), 0);
+    let _ = std::fs::remove_file(&socket);
+}
