@@ -289,6 +289,7 @@ fn raw_clone() {
         for arguments in [&[][..], &["own"]] {
             // Found by the ticks of the one that made it.
             hazard(&target, arguments, &["creator_work", "raw_clone_work"]);
+            hazard_by(&Recorder::default().event("itimer"), &target, arguments, &["raw_clone_work"]);
         }
     }
 }

@@ -250,9 +250,6 @@ fn find(noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
     {
         return Ok(noted);
     }
-    let slot = slot::adopt(tid, process::next_sequence()).ok_or(Missed::Lost(Loss::NoSlot))?;
-    if noted.is_none() {
-        slot::set_current(slot);
-    }
-    Ok(slot)
+    // Not noted with the thread: its thread-local storage may not be the C library's.
+    slot::adopt(tid, process::next_sequence()).ok_or(Missed::Lost(Loss::NoSlot))
 }

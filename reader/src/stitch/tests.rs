@@ -116,6 +116,18 @@ fn what_a_full_ring_lost_is_the_stack_s_that_filled_it() {
 }
 
 #[test]
+fn ticks_that_were_left_out_are_weight_of_the_next_stack() {
+    let mut rig = Rig::new();
+    let frames = vec![IP | 1 << 61];
+    let sample = Sample { thread_seq: 4, nonce: 7, weight: 5, frames, ..Sample::default() };
+    rig.stitcher.stack(sample, &mut rig.out);
+    rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
+    let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    assert_eq!((sample.weight, sample.kernel.len()), (5, 1));
+    assert_eq!(sample.parts().map(|part| part.weight).collect::<Vec<_>>(), [1, 4]);
+}
+
+#[test]
 fn an_answer_may_come_in_pieces() {
     let mut rig = Rig::new();
     rig.stack(7);
