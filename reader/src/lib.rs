@@ -38,6 +38,7 @@ pub mod program;
 pub mod progress;
 pub mod rate;
 pub mod record;
+mod recording;
 pub mod report;
 pub mod request;
 pub mod screen;

@@ -12,7 +12,8 @@ use crate::collector::{Collector, Scope};
 use crate::destination::with_suffix;
 use crate::inject;
 use crate::notices::warn;
-use crate::record::{Output, RecordOptions, Recording, as_sampled};
+use crate::record::{RecordOptions, as_sampled};
+use crate::recording::{Output, Recording};
 use crate::session::Session;
 
 /// Writes what the ring of a process holds now.
