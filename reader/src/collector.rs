@@ -56,7 +56,7 @@ pub enum FindError {
     NoProcess(u32),
     /// It runs without the agent.
     #[error(
-        "process {0} runs without the agent; start it with LD_PRELOAD=$(selfwind agent-path), or with `selfwind record -- CMD`"
+        "process {0} runs without the agent; `selfwind attach -p {0}` puts it in, or start the program with LD_PRELOAD=$(selfwind agent-path)"
     )]
     NoAgent(u32),
     /// There is a region, and it cannot be attached.

@@ -178,7 +178,8 @@ fn linker_names_are_kept() {
     )
     .unwrap();
     let program = base.join("name");
-    for flags in [&["-g", "-O1"][..], &["-O1"]] {
+    // With all names, with lines alone, with no more than the symbol table.
+    for flags in [&["-g", "-O1"][..], &["-g1", "-O1"], &["-O1"]] {
         run(Command::new("c++").args(flags).arg("-o").arg(&program).arg(&source));
         let address = function(&program, "_ZN5space3fooEi");
         let request = Request { path: program.clone(), build_id: Vec::new(), addresses: vec![address] };

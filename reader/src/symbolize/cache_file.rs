@@ -14,7 +14,7 @@ use super::debug_file::{FileState, Witness};
 use crate::names::{NameId, Names};
 
 /// The last byte is the version.
-const MAGIC: [u8; 8] = *b"SWNAMES\x01";
+const MAGIC: [u8; 8] = *b"SWNAMES\x02";
 const LINE_BYTES: usize = 16;
 /// Most items of one kind: numbers of items are 32 bits wide, and so are sums of two of them.
 const MOST: usize = 1 << 30;

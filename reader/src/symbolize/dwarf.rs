@@ -66,6 +66,8 @@ pub(super) fn is_in(file: &ElfFile64<'_, Endianness>) -> bool {
 pub(super) struct Call<'a, 'c> {
     /// Linker name, else the plain one; absent if DWARF knows the line only.
     pub name: Option<&'a [u8]>,
+    /// The name is not all of the linker's: the compiler left that one out.
+    pub short: bool,
     /// Source file and line.
     pub file: Option<&'c str>,
     /// Line, counted from 1.
@@ -112,11 +114,27 @@ impl<'a> Lines<'a> {
         let Ok(mut frames) = frames else { return };
         while let Ok(Some(frame)) = frames.next() {
             let location = frame.location.as_ref();
+            let short = frame.function.as_ref().is_some_and(|function| {
+                !is_linker_name(function.name.slice()) && function.language.is_some_and(has_linker_names)
+            });
             calls.push(Call {
                 name: frame.function.map(|function| function.name.slice()),
+                short,
                 file: location.and_then(|l| l.file),
                 line: location.and_then(|l| l.line).filter(|&line| line != 0),
             });
         }
     }
+}
+
+/// Whether a name is one that compilers make for the linker.
+pub(super) fn is_linker_name(name: &[u8]) -> bool {
+    name.starts_with(b"_Z") || name.starts_with(b"_R")
+}
+
+/// Whether the linker's names of functions are others than those in the source, as in C++ and Rust.
+fn has_linker_names(language: gimli::DwLang) -> bool {
+    use gimli::constants as c;
+    let same = [c::DW_LANG_C, c::DW_LANG_C89, c::DW_LANG_C99, c::DW_LANG_C11, c::DW_LANG_Mips_Assembler];
+    !same.contains(&language)
 }

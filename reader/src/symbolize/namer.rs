@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::binary::{Line, Origin, Symbols};
 use super::demangle::demangle;
-use super::dwarf::{Call, Lines};
+use super::dwarf::{Call, Lines, is_linker_name};
 use crate::names::{NameId, Names};
 
 /// What glibc puts before its internal names of public functions. The symbol table has the public ones.
@@ -83,8 +83,12 @@ impl<'a, 'c> Namer<'a, 'c> {
                 innermost = innermost.or(Some(call));
                 continue;
             }
-            let Named { function, linkage } = match call.name {
-                Some(name) if !alias || depth < outermost => self.function(name, &mut symbols.names),
+            let names = &mut symbols.names;
+            let whole =
+                if call.short && depth == outermost { self.linker_name(address, names) } else { None };
+            let Named { function, linkage } = match (whole, call.name) {
+                (Some(whole), _) => whole,
+                (None, Some(name)) if !alias || depth < outermost => self.function(name, &mut symbols.names),
                 _ => self.symbol(address, &mut symbols.names),
             };
             let place = innermost.take().unwrap_or(call);
@@ -104,6 +108,12 @@ impl<'a, 'c> Namer<'a, 'c> {
             };
             Named { function: names.intern(&readable), linkage: names.intern(&text) }
         })
+    }
+
+    /// The name of an address by symbol tables, if it is one made for the linker.
+    fn linker_name(&mut self, address: u64, names: &mut Names) -> Option<Named> {
+        let (_, name) = (self.find)(address)?;
+        is_linker_name(&name).then(|| self.symbol(address, names))
     }
 
     /// The name of an address by symbol tables, else by the module and the start of its function.
