@@ -3,9 +3,9 @@
 //! What a label stands for (a function, a line, a thread) is the business of who made the stacks: here they
 //! are numbers. The report, the comparison and the live view all add up through this file.
 
-use std::collections::HashMap;
-
 use unwind::FoundBy;
+
+use crate::word_map::WordMap;
 
 /// The label of node 0, which holds everything.
 pub const ALL: u32 = u32::MAX;
@@ -107,7 +107,8 @@ impl CallTree {
     /// Builds a tree. Stacks without any element weigh on node 0 alone. The first `fixed` elements of every
     /// stack are headings: they stay at the root whichever way the tree grows.
     pub fn new(stacks: &dyn Stacks, direction: Direction, fixed: usize) -> Self {
-        let mut builder = Builder { nodes: vec![Node::new(ALL, 0)], known: HashMap::new() };
+        let mut builder =
+            Builder { nodes: vec![Node::new(ALL, 0)], known: WordMap::default(), path: Vec::new() };
         stacks.each(&mut |stack, weight| match direction {
             Direction::Callees => builder.add(stack.iter(), weight),
             Direction::Callers => {
@@ -147,21 +148,25 @@ impl Node {
 /// A tree that grows.
 struct Builder {
     nodes: Vec<Node>,
-    known: HashMap<(u32, u32), u32>,
+    known: WordMap<(u32, u32), u32>,
+    /// Labels and nodes of the last path: the next one often begins like it.
+    path: Vec<(u32, u32)>,
 }
 
 impl Builder {
     fn add<'a>(&mut self, path: impl Iterator<Item = &'a Step>, weight: u64) {
         self.nodes[0].total += weight;
         let mut at = 0u32;
-        for step in path {
-            let next = self.nodes.len() as u32;
-            let parent = at;
-            at = *self.known.entry((parent, step.label)).or_insert(next);
-            if at == next {
-                self.nodes.push(Node::new(step.label, parent));
-                self.nodes[parent as usize].children.push(at);
-            }
+        for (depth, step) in path.enumerate() {
+            at = match self.path.get(depth) {
+                Some(&(label, node)) if label == step.label => node,
+                _ => {
+                    let node = self.child(at, step.label);
+                    self.path.truncate(depth);
+                    self.path.push((step.label, node));
+                    node
+                }
+            };
             let node = &mut self.nodes[at as usize];
             node.total += weight;
             match step.found_by {
@@ -171,6 +176,16 @@ impl Builder {
             }
         }
         self.nodes[at as usize].own += weight;
+    }
+
+    fn child(&mut self, parent: u32, label: u32) -> u32 {
+        let next = self.nodes.len() as u32;
+        let child = *self.known.entry((parent, label)).or_insert(next);
+        if child == next {
+            self.nodes.push(Node::new(label, parent));
+            self.nodes[parent as usize].children.push(child);
+        }
+        child
     }
 }
 

@@ -56,3 +56,4 @@ pub mod tail;
 pub mod top;
 pub mod translate;
 pub mod watch;
+mod word_map;

@@ -10,7 +10,7 @@ use unwind::{FoundBy, Frame};
 
 use crate::call_tree::{Stacks, Step};
 use crate::names::NameId;
-use crate::profile::{FunctionId, Profile, StackFrame};
+use crate::profile::{FunctionId, Profile, Stack, StackFrame};
 use crate::symbolize::base_name;
 
 /// What one element of a stack stands for.
@@ -245,22 +245,26 @@ impl<'p> Selection<'p> {
     fn choose(&mut self, headings: &[Option<u32>], matcher: &Matcher) {
         let profile = self.profile;
         let skips: Vec<Option<u32>> =
-            profile.stacks.iter().map(|stack| matcher.stack(profile, profile.frames(stack))).collect();
-        let mut weights: BTreeMap<(u32, Option<u32>), u64> = BTreeMap::new();
+            profile.stacks.iter().map(|stack| matcher.stack(profile, stack)).collect();
         for bucket in &profile.buckets {
             let thread = bucket.thread as usize;
             if skips[bucket.stack as usize].is_none() || !matcher.threads[thread] {
                 continue;
             }
-            *weights.entry((bucket.stack, headings[thread])).or_default() += bucket.weight;
+            let (heading, stack, weight) = (headings[thread], bucket.stack, bucket.weight);
+            let skip = skips[stack as usize].unwrap_or(0);
+            self.chosen.push(Chosen { heading, stack, skip, weight });
             let row = self.threads.entry(bucket.thread).or_default();
             (row.0, row.1) = (row.0 + bucket.samples, row.1 + bucket.weight);
             self.weight += bucket.weight;
         }
-        for ((stack, heading), weight) in weights {
-            let skip = skips[stack as usize].unwrap_or(0);
-            self.chosen.push(Chosen { heading, stack, skip, weight });
-        }
+        // What several threads have in common is one.
+        self.chosen.sort_unstable_by_key(|chosen| (chosen.stack, chosen.heading));
+        self.chosen.dedup_by(|next, kept| {
+            let same = (next.stack, next.heading) == (kept.stack, kept.heading);
+            kept.weight += if same { next.weight } else { 0 };
+            same
+        });
     }
 }
 
@@ -283,10 +287,10 @@ impl Stacks for Selection<'_> {
             if chosen.skip == 0 {
                 steps.extend(self.marks.get(&stack.end).map(|&mark| Step::certain(mark)));
             }
-            let frames = profile.frames(stack).iter().rev();
+            let frames = profile.frames_from_root(stack).into_iter();
             let places = frames.flat_map(|frame| {
                 let places = profile.locations[frame.location as usize].places.clone();
-                places.rev().map(|place| (place, found_by(frame)))
+                places.rev().map(move |place| (place, found_by(frame)))
             });
             for (place, found_by) in places.skip(chosen.skip as usize) {
                 let label = self.of_place[place as usize];
@@ -334,9 +338,13 @@ impl Matcher {
     }
 
     /// Elements to skip from the root of a chosen stack; none if it is not chosen.
-    fn stack(&self, profile: &Profile, frames: &[StackFrame]) -> Option<u32> {
+    fn stack(&self, profile: &Profile, stack: &Stack) -> Option<u32> {
+        if self.roots.is_none() && self.symbols.is_none() && self.modules.is_none() {
+            return Some(0);
+        }
+        let frames = profile.frames_from_root(stack);
         let functions = || {
-            let places = frames.iter().rev().flat_map(|frame| profile.places_of(frame.location).iter().rev());
+            let places = frames.iter().flat_map(|frame| profile.places_of(frame.location).iter().rev());
             places.map(|place| place.function.0 as usize)
         };
         let passes = |wanted: &Option<Vec<bool>>| {
@@ -360,7 +368,7 @@ pub fn named<'a>(thread: &'a str, process: &'a str) -> &'a str {
     if thread.is_empty() { process } else { thread }
 }
 
-fn found_by(frame: &StackFrame) -> FoundBy {
+fn found_by(frame: StackFrame) -> FoundBy {
     Frame::from_bits(u64::from(frame.found_by) << 62).found_by()
 }
 

@@ -11,14 +11,16 @@ use crate::profile::Profile;
 
 /// Levels that a window shows. A browser opens a taller graph at its top, where only the deepest stacks reach.
 const WINDOW: usize = 50;
+/// What is less than this part of the whole is narrower than anything that is drawn.
+const NARROWEST: u64 = 10_000;
 
 /// Writes the flame graph of a profile: the roots below, or above if they would be out of sight below.
 pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
-    let lines: Vec<String> = folded::fold(profile, grouping)
-        .into_iter()
-        .filter(|&(_, weight)| weight > 0)
-        .map(|(stack, weight)| format!("{} {weight}", show_kernel(&stack)))
-        .collect();
+    let mut lines: Vec<String> = Vec::new();
+    folded::fold(profile, grouping, profile.totals.weight / NARROWEST, &mut |stack, weight| {
+        lines.push(format!("{} {weight}", show_kernel(stack)));
+        Ok(())
+    })?;
     if lines.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the profile has no samples to draw"));
     }

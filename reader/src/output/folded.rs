@@ -2,42 +2,138 @@
 //!
 //! Read by flamegraph.pl, inferno, speedscope and others.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::io::{self, Write};
 
 use super::Grouping;
-use crate::profile::{Bucket, Profile};
+use crate::call_tree::{CallTree, Direction, Stacks, Step};
+use crate::names::{NameId, Names};
+use crate::profile::{Bucket, FunctionId, Profile};
 
-/// Weight by folded stack.
-pub(super) fn fold(profile: &Profile, grouping: Grouping) -> BTreeMap<String, u64> {
-    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    let texts: Vec<String> = profile.stacks.iter().map(|stack| stack_text(profile, stack)).collect();
-    for Bucket { thread, stack, weight, .. } in &profile.buckets {
-        let text = &texts[*stack as usize];
-        let line = match group(profile, grouping, *thread) {
-            Some(group) if text.is_empty() => group,
-            Some(group) => format!("{group};{text}"),
-            // A line needs a stack; one without frames still counts.
-            None if text.is_empty() => "[no frames]".to_owned(),
-            None => text.clone(),
-        };
-        *lines.entry(line).or_default() += weight;
-    }
-    lines
+/// Stacks as their lines have them, by the texts of their elements.
+struct Texts<'a> {
+    profile: &'a Profile,
+    names: Names,
+    of_function: Vec<u32>,
+    no_frames: u32,
+    /// Group, stack and weight.
+    rows: Vec<(Option<u32>, u32, u64)>,
 }
 
-fn stack_text(profile: &Profile, stack: &crate::profile::Stack) -> String {
-    let mut text = String::new();
-    for function in profile.functions_from_root(stack) {
-        if !text.is_empty() {
-            text.push(';');
-        }
-        push_element(&mut text, profile.function_name(function));
-        if profile.is_kernel(function) {
-            text.push_str("_[k]");
+impl<'a> Texts<'a> {
+    fn new(profile: &'a Profile, grouping: Grouping) -> Self {
+        let mut names = Names::default();
+        let mut text = String::new();
+        let of_function = (0..profile.functions.len() as u32).map(FunctionId).map(|function| {
+            text.clear();
+            push_element(&mut text, profile.function_name(function));
+            if profile.is_kernel(function) {
+                text.push_str("_[k]");
+            }
+            names.intern(&text).0
+        });
+        let of_function = of_function.collect();
+        let threads = 0..profile.threads.len() as u32;
+        let of_thread: Vec<Option<u32>> = threads
+            .map(|thread| group(profile, grouping, thread).map(|text| names.intern(&text).0))
+            .collect();
+        let row = |bucket: &Bucket| (of_thread[bucket.thread as usize], bucket.stack, bucket.weight);
+        let mut rows: Vec<_> = profile.buckets.iter().map(row).collect();
+        rows.sort_unstable_by_key(|&(group, stack, _)| (group, stack));
+        rows.dedup_by(|next, kept| {
+            let same = (next.0, next.1) == (kept.0, kept.1);
+            kept.2 += if same { next.2 } else { 0 };
+            same
+        });
+        // A line needs a stack; one without frames still counts.
+        let no_frames = names.intern("[no frames]").0;
+        Texts { profile, names, of_function, no_frames, rows }
+    }
+}
+
+impl Stacks for Texts<'_> {
+    fn labels(&self) -> usize {
+        self.names.len()
+    }
+
+    fn text(&self, label: u32) -> &str {
+        self.names.get(NameId(label))
+    }
+
+    fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
+        let mut steps = Vec::new();
+        for &(group, stack, weight) in &self.rows {
+            steps.clear();
+            steps.extend(group.map(Step::certain));
+            let functions = self.profile.functions_from_root(&self.profile.stacks[stack as usize]);
+            steps.extend(functions.map(|function| Step::certain(self.of_function[function.0 as usize])));
+            if steps.is_empty() {
+                steps.push(Step::certain(self.no_frames));
+            }
+            each(&steps, weight);
         }
     }
-    text
+}
+
+/// What is left to be told of a tree: the line that ends in a node, or the lines through it.
+#[derive(Clone, Copy)]
+enum Part {
+    Own(u32),
+    Below(u32),
+}
+
+/// Calls `line` for every distinct stack with its weight, in the order of the lines' bytes. What weighs less than
+/// `least` is told as its caller's own.
+pub(super) fn fold(
+    profile: &Profile,
+    grouping: Grouping,
+    least: u64,
+    line: &mut dyn FnMut(&str, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let texts = Texts::new(profile, grouping);
+    let tree = CallTree::new(&texts, Direction::Callees, 0);
+    let least = least.max(1);
+    let shown = |node: u32| tree.node(node).children.iter().copied().filter(|&c| tree.node(c).total >= least);
+    let own =
+        |node: u32| tree.node(node).total - shown(node).map(|child| tree.node(child).total).sum::<u64>();
+    // Bytes as they stand in the lines, where a stack that goes on has a `;`.
+    let bytes = |part: &Part| {
+        let (node, more) = match *part {
+            Part::Own(node) => (node, None),
+            Part::Below(node) => (node, Some(&b';')),
+        };
+        texts.text(tree.node(node).label).as_bytes().iter().chain(more)
+    };
+    let order = |a: &Part, b: &Part| -> Ordering { bytes(a).cmp(bytes(b)) };
+    let mut text = String::new();
+    // The last comes first; with the length of the text before it.
+    let mut pending = vec![(0, Part::Below(0))];
+    while let Some((len, part)) = pending.pop() {
+        text.truncate(len);
+        let (Part::Own(node) | Part::Below(node)) = part;
+        if node > 0 {
+            text.push_str(texts.text(tree.node(node).label));
+        }
+        if let Part::Own(_) = part {
+            line(&text, own(node))?;
+            continue;
+        }
+        if node > 0 {
+            text.push(';');
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for child in shown(node) {
+            if own(child) > 0 {
+                parts.push(Part::Own(child));
+            }
+            if shown(child).next().is_some() {
+                parts.push(Part::Below(child));
+            }
+        }
+        parts.sort_unstable_by(|a, b| order(b, a));
+        pending.extend(parts.into_iter().map(|part| (text.len(), part)));
+    }
+    Ok(())
 }
 
 /// Appends a name. What would break the line or the stack apart is replaced.
@@ -66,8 +162,5 @@ fn group(profile: &Profile, grouping: Grouping, thread: u32) -> Option<String> {
 
 /// Writes the folded stacks of a profile.
 pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
-    for (stack, weight) in fold(profile, grouping).iter().filter(|&(_, &weight)| weight > 0) {
-        writeln!(out, "{stack} {weight}")?;
-    }
-    Ok(())
+    fold(profile, grouping, 1, &mut |stack, weight| writeln!(out, "{stack} {weight}"))
 }

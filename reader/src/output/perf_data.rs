@@ -76,7 +76,7 @@ impl Recording {
             anchor: None,
         };
         let mut tally = Tally::default();
-        let mut events = ProfileReader::open(path)?.without_frames();
+        let mut events = ProfileReader::open(path)?;
         for event in &mut events {
             let event = event?;
             tally.add(&event);

@@ -168,7 +168,7 @@ impl<W: Write> Writer<'_, W> {
     fn stack(&mut self, stack: u32) -> Vec<u64> {
         let stack = &self.profile.stacks[stack as usize];
         let mut ids: Vec<u64> =
-            self.profile.frames(stack).iter().map(|frame| location_id(frame.location as usize)).collect();
+            self.profile.frames(stack).map(|frame| location_id(frame.location as usize)).collect();
         if let Some(mark) = mark(self.profile, stack) {
             let known = self.marks.iter().position(|other| *other == mark);
             let place = known.unwrap_or(self.marks.len());

@@ -28,7 +28,7 @@ pub(super) fn heaviest(threads: &[SampledThread<'_>]) -> usize {
 /// What stands at the root of a stack whose frames do not begin there: why it is truncated, or that it
 /// has none.
 pub(super) fn mark(profile: &Profile, stack: &Stack) -> Option<String> {
-    let empty = || profile.frames(stack).is_empty().then(|| NO_FRAMES.to_owned());
+    let empty = || profile.frames(stack).next().is_none().then(|| NO_FRAMES.to_owned());
     truncation_mark(stack.end).or_else(empty)
 }
 

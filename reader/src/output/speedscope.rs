@@ -108,7 +108,7 @@ impl<'a> Frames<'a> {
     fn of_stack(&self, stack: u32) -> Vec<u32> {
         let stack = &self.profile.stacks[stack as usize];
         let mark = mark(self.profile, stack).map(|mark| self.of_mark[&mark]);
-        let frames = self.profile.frames(stack).iter().rev();
+        let frames = self.profile.frames_from_root(stack).into_iter();
         let places =
             frames.flat_map(|frame| self.profile.locations[frame.location as usize].places.clone().rev());
         mark.into_iter().chain(places.map(|place| self.of_place[place as usize])).collect()

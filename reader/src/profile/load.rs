@@ -1,25 +1,28 @@
 //! From the events of a profile file to a [`Profile`].
 //!
 //! The file is read twice: first for processes, modules and threads, whose records may come after the
-//! samples that need them, then for the samples.
+//! samples that need them, then for the samples. No sample is kept.
 
 use std::collections::HashMap;
 use std::path::Path;
+
+use unwind::{End, FoundBy};
 
 use super::generated::Generated;
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::Resolver;
-use super::stacks::{Interned, RawStack, WordMap};
+use super::stacks::{RawStack, RawStacks};
 use super::timeline::{LossFinder, Moment};
-use super::{Binary, Bucket, Process, Profile, Thread, truncation_mark};
-use crate::mappings::{History, Mapping, Replay};
+use super::{Binary, Bucket, Process, Profile, Thread};
+use crate::mappings::{History, Mapping};
 use crate::measure::Measure;
 use crate::profile_file::{
     Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SamplePart, Tail, ThreadInfo,
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
+use crate::word_map::WordMap;
 
 /// Reads and names a profile file.
 ///
@@ -75,34 +78,35 @@ pub(super) struct Loader {
     generated: Generated,
     /// Place of each thread by process place, thread id and sequence number.
     threads: WordMap<(u32, u32, u32), u32>,
-    raw: Interned,
+    raw: RawStacks,
     /// Samples and weight by thread, event and raw stack.
     counted: WordMap<(u32, u32, u32), (u64, u64)>,
     /// Samples at their times, with the numbers of raw stacks.
     moments: Option<Vec<Moment>>,
     kernel: KernelNames,
-    scratch: Vec<u64>,
 }
 
 impl Loader {
     fn load(mut self, path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
         let mut tally = Tally::default();
         let mut losses = LossFinder::default();
-        let mut events = ProfileReader::open(path)?.without_frames();
+        let mut events = ProfileReader::open(path)?.without_samples();
         for event in &mut events {
             let event = event?;
             tally.add(&event);
             losses.learn(&event, &mut self.profile.losses);
             self.learn(event);
         }
-        self.profile.stats = tally.finish(events.bytes());
         self.profile.notes.extend(events.tail().and_then(tail_note));
         self.seal();
         for event in ProfileReader::open(path)? {
-            if let Event::Sample(sample) = event? {
-                self.count(&sample);
+            let event = event?;
+            if let Event::Sample(sample) = &event {
+                tally.add(&event);
+                self.count(sample);
             }
         }
+        self.profile.stats = tally.finish(events.bytes());
         Ok(self.finish(sources))
     }
 
@@ -196,8 +200,7 @@ impl Loader {
         let epoch = self.histories[process as usize].epoch(sample.ns);
         for SamplePart { ns, weight: part, event, kernel } in sample.parts() {
             let stack = RawStack { process, epoch, end: sample.end, kernel, frames: &sample.frames };
-            stack.encode(&mut self.scratch);
-            let (stack, _) = self.raw.intern(&self.scratch);
+            let stack = self.raw.number(&stack);
             let (samples, weight) = self.counted.entry((thread, event.into(), stack)).or_default();
             *samples += 1;
             *weight += u64::from(part);
@@ -209,39 +212,16 @@ impl Loader {
 
     /// Resolves, names and sums up.
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
-        let raw = std::mem::take(&mut self.raw).into_list();
-        let mut generated = std::mem::take(&mut self.generated);
-        let stacks = self.resolve(&raw, &mut generated);
+        let mut raw = std::mem::take(&mut self.raw);
+        raw.seal();
+        let Loader { profile, generated, kernel, histories, .. } = &mut self;
+        let stacks = Resolver { profile, generated, kernel, histories }.resolve(&raw);
         drop(raw);
-        naming::name(&mut self.profile, &generated, &self.kernel, sources);
         self.merge(&stacks);
+        drop(stacks);
+        naming::name(&mut self.profile, &self.generated, &self.kernel, sources);
         sum(&mut self.profile);
-        // The first reading leaves frames out.
-        let Profile { stats, totals, .. } = &mut self.profile;
-        let mean = totals.frames as f64 / totals.samples.max(1) as f64;
-        stats.detail.frames_per_sample = (mean * 10.0).round() / 10.0;
         self.profile
-    }
-
-    /// Finds the binary of every address at the time of its stack; gives the place of each raw stack's stack.
-    fn resolve(&mut self, raw: &[Box<[u64]>], generated: &mut Generated) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..raw.len() as u32).collect();
-        // The first word is process and epoch: each history is replayed once, forwards.
-        order.sort_unstable_by_key(|&number| (raw[number as usize][0], number));
-        let mut resolver = Resolver::default();
-        let mut places = vec![0; raw.len()];
-        let mut replay: Option<(u32, Replay<'_>)> = None;
-        for number in order {
-            let stack = RawStack::decode(&raw[number as usize]);
-            if replay.as_ref().is_none_or(|&(process, _)| process != stack.process) {
-                replay = Some((stack.process, self.histories[stack.process as usize].replay()));
-            }
-            let Some((_, replay)) = &mut replay else { continue };
-            replay.advance(stack.epoch);
-            places[number as usize] =
-                resolver.stack(&mut self.profile, &stack, replay, generated, &mut self.kernel);
-        }
-        places
     }
 
     /// Moves the counts from raw stacks to stacks.
@@ -250,42 +230,49 @@ impl Loader {
         timeline.iter_mut().for_each(|moment| moment.stack = stacks[moment.stack as usize]);
         timeline.sort_by_key(|moment| moment.ns);
         self.profile.timeline = timeline;
-        let mut merged: WordMap<(u32, u32, u32), (u64, u64)> = WordMap::default();
-        for ((thread, event, raw), (samples, weight)) in self.counted.drain() {
-            let bucket = merged.entry((thread, event, stacks[raw as usize])).or_default();
-            bucket.0 += samples;
-            bucket.1 += weight;
-        }
-        let bucket = |((thread, event, stack), (samples, weight))| Bucket {
+        let bucket = |((thread, event, raw), (samples, weight)): ((u32, u32, u32), (u64, u64))| Bucket {
             thread,
             event: event as u8,
-            stack,
+            stack: stacks[raw as usize],
             samples,
             weight,
         };
-        self.profile.buckets = merged.into_iter().map(bucket).collect();
-        self.profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
+        let mut buckets: Vec<Bucket> = std::mem::take(&mut self.counted).into_iter().map(bucket).collect();
+        let key = |bucket: &Bucket| (bucket.thread, bucket.event, bucket.stack);
+        buckets.sort_unstable_by_key(key);
+        buckets.dedup_by(|next, kept| {
+            let same = key(next) == key(kept);
+            if same {
+                kept.samples += next.samples;
+                kept.weight += next.weight;
+            }
+            same
+        });
+        self.profile.buckets = buckets;
     }
 }
 
 /// Adds up the buckets.
 fn sum(profile: &mut Profile) {
     let mut totals = super::Totals::default();
+    // All, found by frame pointer, guessed: the same for all threads.
+    let mut frames: Vec<Option<[u64; 3]>> = vec![None; profile.stacks.len()];
     for bucket in &profile.buckets {
         let stack = &profile.stacks[bucket.stack as usize];
         totals.samples += bucket.samples;
         totals.weight += bucket.weight;
-        if truncation_mark(stack.end).is_some() {
+        if stack.end != End::Root as u8 {
             totals.truncated += bucket.samples;
         }
-        for frame in profile.frames(stack) {
-            totals.frames += bucket.samples;
-            match frame.found_by {
-                1 => totals.frame_pointer += bucket.samples,
-                2 => totals.guessed += bucket.samples,
-                _ => {}
-            }
-        }
+        let [all, frame_pointer, guessed] = *frames[bucket.stack as usize].get_or_insert_with(|| {
+            profile.frames(stack).fold([0; 3], |[all, frame_pointer, guessed], frame| {
+                let is = |found_by: FoundBy| u64::from(frame.found_by == found_by as u8);
+                [all + 1, frame_pointer + is(FoundBy::FramePointer), guessed + is(FoundBy::Guess)]
+            })
+        });
+        totals.frames += all * bucket.samples;
+        totals.frame_pointer += frame_pointer * bucket.samples;
+        totals.guessed += guessed * bucket.samples;
     }
     profile.totals = totals;
 }

@@ -26,6 +26,8 @@ pub use load::{load, load_timed, of_events};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, Moment};
 
+use stacks::Paths;
+
 use crate::measure::{self, Measure, Unit};
 use crate::names::{NameId, Names};
 use crate::profile_file::{NO_ANSWER, ProcessInfo, SessionInfo};
@@ -117,10 +119,10 @@ pub struct Thread {
 }
 
 /// A distinct stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stack {
-    /// Its frames in the profile's pool, leaf first.
-    frames: Range<u32>,
+    /// The node of the profile's paths at which it ends.
+    innermost: u32,
     /// Why the walk ended, see [`End`].
     pub end: u8,
 }
@@ -191,7 +193,8 @@ pub struct Profile {
     pub places: Vec<Place>,
     /// Addresses that were hit.
     pub locations: Vec<Location>,
-    frames: Vec<StackFrame>,
+    /// The frames of all stacks.
+    paths: Paths<StackFrame>,
     /// Distinct stacks.
     pub stacks: Vec<Stack>,
     /// Samples by thread and stack.
@@ -210,8 +213,15 @@ pub struct Profile {
 
 impl Profile {
     /// The frames of a stack, leaf first.
-    pub fn frames(&self, stack: &Stack) -> &[StackFrame] {
-        &self.frames[stack.frames.start as usize..stack.frames.end as usize]
+    pub fn frames(&self, stack: &Stack) -> impl Iterator<Item = StackFrame> + '_ {
+        self.paths.down(stack.innermost)
+    }
+
+    /// The frames of a stack, root first.
+    pub fn frames_from_root(&self, stack: &Stack) -> Vec<StackFrame> {
+        let mut frames: Vec<StackFrame> = self.frames(stack).collect();
+        frames.reverse();
+        frames
     }
 
     /// The functions at a location, innermost first.
@@ -224,7 +234,7 @@ impl Profile {
     /// `[truncated: no-cfi]` if the stack does not reach its root.
     pub fn functions_from_root(&self, stack: &Stack) -> impl Iterator<Item = FunctionId> + '_ {
         let mark = self.truncation_function(stack.end);
-        let frames = self.frames(stack).iter().rev();
+        let frames = self.frames_from_root(stack).into_iter();
         mark.into_iter()
             .chain(frames.flat_map(|frame| self.places_of(frame.location).iter().rev().map(|p| p.function)))
     }

@@ -1,6 +1,6 @@
 //! From locations to functions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::generated::Generated;
 use super::kernel::KernelNames;
@@ -60,10 +60,9 @@ pub(super) fn name(
     for ((binary, addresses), symbols) in hit.into_iter().zip(answers) {
         adopt(profile, &mut functions, binary, &addresses, symbols);
     }
-    for end in 0..=u8::MAX {
-        if profile.stacks.iter().any(|stack| stack.end == end)
-            && let Some(mark) = truncation_mark(end)
-        {
+    let ends: BTreeSet<u8> = profile.stacks.iter().map(|stack| stack.end).collect();
+    for end in ends {
+        if let Some(mark) = truncation_mark(end) {
             let name = profile.names.intern(&mark);
             let function = functions.intern(profile, Function { name, binary: None });
             profile.truncated.push((end, function));

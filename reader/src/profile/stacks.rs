@@ -1,74 +1,70 @@
-//! Raw stacks, counted while samples stream past.
+//! Stacks kept once, counted while samples stream past.
 //!
-//! Two samples share a raw stack if process, mapping epoch, addresses and end are the same. Names come later,
-//! once per raw stack.
+//! A program's stacks share most of their outer frames, so they are kept as paths of a tree: a stack costs
+//! what it does not share. A stack that was met before is known by its digest alone, without a walk.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
-/// A multiply-and-rotate hash over words. The words are addresses of a program that is profiled at the
-/// user's own wish; flooding it on purpose only slows this report.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct WordHasher(u64);
+use crate::word_map::{WordMap, folded};
 
-impl Hasher for WordHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        let mut words = bytes.chunks_exact(8);
-        for word in &mut words {
-            self.write_u64(u64::from_le_bytes(word.try_into().unwrap_or_default()));
-        }
-        for &byte in words.remainder() {
-            self.write_u64(u64::from(byte));
-        }
-    }
+/// Stands for the node above the outermost one.
+pub(super) const ROOT: u32 = u32::MAX >> 1;
+/// Set in the link of a node that lies in the kernel. The same word may be an address there and a frame elsewhere.
+const KERNEL: u32 = 1 << 31;
 
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
+/// Items on top of each other: every node is one on top of the path to its parent.
+#[derive(Debug)]
+pub(super) struct Paths<T> {
+    nodes: Vec<(u32, T)>,
+    numbers: WordMap<(u32, T), u32>,
+}
 
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-
-    fn finish(&self) -> u64 {
-        // The high bits are mixed best, the table takes the low ones too.
-        self.0 ^ self.0 >> 32
+impl<T> Default for Paths<T> {
+    fn default() -> Self {
+        Paths { nodes: Vec::new(), numbers: WordMap::default() }
     }
 }
 
-/// A map keyed by words.
-pub(super) type WordMap<K, V> = HashMap<K, V, BuildHasherDefault<WordHasher>>;
-
-/// Slices of words kept once and numbered.
-#[derive(Debug, Default)]
-pub(super) struct Interned {
-    numbers: WordMap<Box<[u64]>, u32>,
-}
-
-impl Interned {
-    /// The number of `words`, and whether they are new.
-    pub(super) fn intern(&mut self, words: &[u64]) -> (u32, bool) {
-        if let Some(&number) = self.numbers.get(words) {
-            return (number, false);
+impl<T: Copy + Eq + Hash> Paths<T> {
+    /// The number of `item` on top of node `below`, greater than `below`.
+    pub(super) fn push(&mut self, below: u32, item: T) -> u32 {
+        let next = self.nodes.len() as u32;
+        let number = *self.numbers.entry((below, item)).or_insert(next);
+        if number == next {
+            self.nodes.push((below, item));
         }
-        let number = self.numbers.len() as u32;
-        self.numbers.insert(words.into(), number);
-        (number, true)
+        number
     }
 
-    /// All slices in the order of their numbers.
-    pub(super) fn into_list(self) -> Vec<Box<[u64]>> {
-        let mut list: Vec<_> = self.numbers.into_iter().collect();
-        list.sort_unstable_by_key(|&(_, number)| number);
-        list.into_iter().map(|(words, _)| words).collect()
+    /// Ends the pushing: what is left takes less room.
+    pub(super) fn seal(&mut self) {
+        self.numbers = WordMap::default();
+        self.nodes.shrink_to_fit();
+    }
+
+    /// How many nodes there are.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The node below this one and the item on top.
+    pub(super) fn node(&self, number: u32) -> (u32, T) {
+        self.nodes[number as usize]
+    }
+
+    /// The items from this node down to the root.
+    pub(super) fn down(&self, from: u32) -> impl Iterator<Item = T> + '_ {
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let &(below, item) = self.nodes.get(at as usize)?;
+            at = below;
+            Some(item)
+        })
     }
 }
 
-/// A raw stack: process, mapping epoch and end, then the addresses in the kernel and the frame words, leaf first.
+/// A raw stack: two samples share one if process, mapping epoch, addresses and end are the same.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawStack<'a> {
     /// Place in the profile's processes.
@@ -77,35 +73,143 @@ pub(super) struct RawStack<'a> {
     pub(super) epoch: u32,
     /// Why the walk ended.
     pub(super) end: u8,
-    /// Addresses in the kernel.
+    /// Addresses in the kernel, leaf first.
     pub(super) kernel: &'a [u64],
-    /// Frame words.
+    /// Frame words, leaf first.
     pub(super) frames: &'a [u64],
 }
 
-impl<'a> RawStack<'a> {
-    /// Writes the stack as words.
-    pub(super) fn encode(&self, words: &mut Vec<u64>) {
-        words.clear();
-        let kernel = self.kernel.len() as u64;
-        words.extend([
-            u64::from(self.process) << 32 | u64::from(self.epoch),
-            u64::from(self.end) | kernel << 8,
-        ]);
-        words.extend_from_slice(self.kernel);
-        words.extend_from_slice(self.frames);
+/// What lies at a node of a raw stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RawItem {
+    /// Below all frames: the process and the epoch in which they were met.
+    Place { process: u32, epoch: u32 },
+    /// A frame word.
+    Frame(u64),
+    /// An address in the kernel.
+    Kernel(u64),
+}
+
+/// All raw stacks that were met. Names come later, once per node.
+#[derive(Debug, Default)]
+pub(super) struct RawStacks {
+    numbers: HashMap<Digest, u32, BuildHasherDefault<Ready>>,
+    secret: Secret,
+    paths: Paths<u64>,
+    /// The innermost node and the end of each stack.
+    pub(super) list: Vec<(u32, u8)>,
+}
+
+impl RawStacks {
+    /// The number of a stack.
+    pub(super) fn number(&mut self, stack: &RawStack<'_>) -> u32 {
+        let next = self.list.len() as u32;
+        let number = *self.numbers.entry(self.secret.digest(stack)).or_insert(next);
+        if number == next {
+            let place = u64::from(stack.process) << 32 | u64::from(stack.epoch);
+            let mut at = self.paths.push(ROOT, place);
+            for &word in stack.frames.iter().rev() {
+                at = self.paths.push(at, word);
+            }
+            for &address in stack.kernel.iter().rev() {
+                at = self.paths.push(at | KERNEL, address);
+            }
+            self.list.push((at, stack.end));
+        }
+        number
     }
 
-    /// Reads what [`RawStack::encode`] wrote.
-    pub(super) fn decode(words: &'a [u64]) -> Self {
-        let (head, rest) = words.split_at(2);
-        let (kernel, frames) = rest.split_at((head[1] >> 8) as usize);
-        RawStack {
-            process: (head[0] >> 32) as u32,
-            epoch: head[0] as u32,
-            end: head[1] as u8,
-            kernel,
-            frames,
+    /// Ends the counting.
+    pub(super) fn seal(&mut self) {
+        self.numbers = HashMap::default();
+        self.paths.seal();
+    }
+
+    /// How many nodes there are.
+    pub(super) fn nodes(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// The node below this one, and what lies at it.
+    pub(super) fn node(&self, number: u32) -> (u32, RawItem) {
+        match self.paths.node(number) {
+            (ROOT, place) => (ROOT, RawItem::Place { process: (place >> 32) as u32, epoch: place as u32 }),
+            (below, address) if below & KERNEL != 0 => (below & !KERNEL, RawItem::Kernel(address)),
+            (below, word) => (below, RawItem::Frame(word)),
         }
+    }
+}
+
+/// 128 bits that stand for a stack. That two stacks of a profile have the same ones is less likely than a
+/// broken memory chip, and cannot be arranged, as they depend on a secret of this run.
+type Digest = (u64, u64);
+
+/// What digests depend on.
+#[derive(Debug, Clone, Copy)]
+struct Secret([u64; 4]);
+
+impl Default for Secret {
+    fn default() -> Self {
+        let random = RandomState::new();
+        Secret([0, 1, 2, 3].map(|number: u64| random.hash_one(number) | 1))
+    }
+}
+
+impl Secret {
+    fn digest(&self, stack: &RawStack<'_>) -> Digest {
+        let Secret([mut a, mut b, left, right]) = *self;
+        let mut add = |word: u64| {
+            a = folded(a ^ word, left);
+            b = folded(b.rotate_left(23) ^ word, right);
+        };
+        add(u64::from(stack.process) << 32 | u64::from(stack.epoch));
+        add(u64::from(stack.end) | (stack.kernel.len() as u64) << 8);
+        stack.kernel.iter().chain(stack.frames).for_each(|&word| add(word));
+        (a, b)
+    }
+}
+
+/// The hash of what is a hash already.
+#[derive(Debug, Default, Clone, Copy)]
+struct Ready(u64);
+
+impl Hasher for Ready {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("digests are words");
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 ^= word;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack<'a>(kernel: &'a [u64], frames: &'a [u64]) -> RawStack<'a> {
+        RawStack { process: 1, epoch: 2, end: 0, kernel, frames }
+    }
+
+    #[test]
+    fn equal_stacks_are_one_and_paths_are_shared() {
+        let mut raw = RawStacks::default();
+        let deep = raw.number(&stack(&[], &[3, 2, 1]));
+        assert_eq!(raw.number(&stack(&[], &[3, 2, 1])), deep);
+        assert_ne!(raw.number(&stack(&[], &[2, 1])), deep);
+        assert_eq!(raw.nodes(), 4, "a place and three frames");
+        assert_ne!(raw.number(&RawStack { end: 3, ..stack(&[], &[3, 2, 1]) }), deep);
+        assert_eq!(raw.nodes(), 4);
+        // The same word in the kernel, and above or below the border, is something else.
+        assert_ne!(raw.number(&stack(&[3], &[2, 1])), deep);
+        assert_ne!(raw.number(&stack(&[3, 2], &[1])), deep);
+        assert_eq!(raw.nodes(), 7);
+        let (below, item) = raw.node(6);
+        assert_eq!((below, item), (5, RawItem::Kernel(3)));
+        assert_eq!(raw.node(0), (ROOT, RawItem::Place { process: 1, epoch: 2 }));
     }
 }

@@ -28,9 +28,10 @@ const SETTING: u8 = 13;
 #[derive(Default)]
 pub(super) struct Previous {
     ns: u64,
+    /// Root first, so that what the next one shares comes first.
     frames: Vec<u64>,
-    /// Nobody looks at frames: they are not read.
-    pub(super) without_frames: bool,
+    /// Nobody looks at samples: they are not read.
+    pub(super) without_samples: bool,
 }
 
 impl Previous {
@@ -108,11 +109,14 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
     out.extend_from_slice(body);
 }
 
-/// Takes the next event; `None` for a tag of a later version.
+/// Takes the next event; `None` for a tag of a later version, and for what nobody looks at.
 pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result<Option<Event>, Malformed> {
     let tag = fields.byte()?;
     let len = usize::try_from(fields.u64()?).map_err(|_| "an event is too long")?;
     let f = &mut Fields(fields.take(len)?);
+    if tag == SAMPLE && previous.without_samples {
+        return Ok(None);
+    }
     Ok(Some(match tag {
         SESSION => Event::Session(session(f)?),
         PROCESS => Event::Process(process(f)?),
@@ -288,7 +292,7 @@ fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) -> u8 {
     body.put_u64(v.nonce);
     // The leaf end survives: who is on the processor matters most.
     let frames = &v.frames[..v.frames.len().min(FRAMES_MAX)];
-    let shared = frames.iter().rev().zip(previous.frames.iter().rev()).take_while(|(a, b)| a == b).count();
+    let shared = frames.iter().rev().zip(&previous.frames).take_while(|(a, b)| a == b).count();
     body.put_u64(frames.len() as u64);
     body.put_u64(shared as u64);
     let (inner, outer) = frames.split_at(frames.len() - shared);
@@ -300,8 +304,8 @@ fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) -> u8 {
     }
     put_kernel(v, body);
     previous.ns = v.ns;
-    previous.frames.clear();
-    previous.frames.extend_from_slice(frames);
+    previous.frames.truncate(shared);
+    previous.frames.extend(inner.iter().rev());
     SAMPLE
 }
 
@@ -374,13 +378,7 @@ fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malform
         return Err("a stack is too deep");
     }
     let (inner, shared) = ((depth - shared) as usize, shared as usize);
-    if previous.without_frames {
-        for _ in 0..inner {
-            f.u64()?;
-        }
-    } else {
-        sample.frames = frames(f, inner, shared, previous)?;
-    }
+    sample.frames = frames(f, inner, shared, previous)?;
     if !f.0.is_empty() {
         sample.repeated = f.byte()? != 0;
         sample.kernel = kernel(f, sample.ns)?;
@@ -398,16 +396,14 @@ fn frames(
     if shared > previous.frames.len() {
         return Err("a stack is too deep");
     }
-    let outer = &previous.frames[previous.frames.len() - shared..];
-    let mut frames = vec![0; inner];
-    let mut last = outer.first().map_or(0, |word| word.rotate_left(3));
-    for word in frames.iter_mut().rev() {
+    let frames = &mut previous.frames;
+    frames.truncate(shared);
+    let mut last = frames.last().map_or(0, |word| word.rotate_left(3));
+    for _ in 0..inner {
         last = last.wrapping_add(f.i64()? as u64);
-        *word = last.rotate_right(3);
+        frames.push(last.rotate_right(3));
     }
-    frames.extend_from_slice(outer);
-    previous.frames.clone_from(&frames);
-    Ok(frames)
+    Ok(frames.iter().rev().copied().collect())
 }
 
 fn put_causes(causes: &[Cause], body: &mut Vec<u8>) {

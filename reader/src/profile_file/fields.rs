@@ -51,7 +51,19 @@ impl<'a> Fields<'a> {
         Ok(first)
     }
 
+    #[inline]
     pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        // Most fit in a byte.
+        if let Some((&first, rest)) = self.0.split_first()
+            && first < 0x80
+        {
+            self.0 = rest;
+            return Ok(u64::from(first));
+        }
+        self.long_u64()
+    }
+
+    fn long_u64(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;

@@ -81,9 +81,9 @@ impl<R: Read> ProfileReader<R> {
         })
     }
 
-    /// Reads samples without their frames, which takes a fraction of the time.
-    pub fn without_frames(mut self) -> Self {
-        self.previous.without_frames = true;
+    /// Reads everything but samples, which takes a fraction of the time.
+    pub fn without_samples(mut self) -> Self {
+        self.previous.without_samples = true;
         self
     }
 

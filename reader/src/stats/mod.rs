@@ -20,6 +20,7 @@ use crate::profile_file::{
     Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample, SessionInfo, end_name,
 };
 use crate::screen::{Screen, fit, printable};
+use crate::word_map::WordMap;
 
 /// The numbers of a profile, as `stats --json` prints them.
 #[derive(Debug, Default, Serialize)]
@@ -224,11 +225,9 @@ impl Image {
 #[derive(Default)]
 pub struct Tally {
     images: BTreeMap<u32, Image>,
-    /// Process and number in it, to the thread id.
-    threads: BTreeMap<(u32, u32), u32>,
-    sampled: BTreeSet<(u32, u32)>,
+    /// By process and number in it: the thread id, and whether it has samples.
+    threads: WordMap<(u32, u32), (u32, bool)>,
     ends: BTreeMap<u8, u64>,
-    sources: BTreeMap<String, u64>,
     frames: u64,
     session: SessionInfo,
     /// By event.
@@ -245,7 +244,7 @@ impl Tally {
             Event::Session(session) => self.session = session.clone(),
             Event::Process(info) => self.image(info.id).introduce(info),
             Event::Thread(thread) => {
-                self.threads.insert((thread.process, thread.seq), thread.tid);
+                self.threads.entry((thread.process, thread.seq)).or_default().0 = thread.tid;
             }
             Event::Sample(sample) => self.sample(sample),
             Event::Counters(at) => {
@@ -276,13 +275,12 @@ impl Tally {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let thread = (sample.process, sample.thread_seq);
-        self.threads.insert(thread, sample.tid);
-        self.sampled.insert(thread);
-        let (mut parts, mut kernel) = (0, 0);
+        self.threads.insert((sample.process, sample.thread_seq), (sample.tid, true));
+        let (mut parts, mut kernel, mut weight) = (0, 0, 0);
         for part in sample.parts() {
             parts += 1;
             kernel += part.kernel.len();
+            weight += u64::from(part.weight);
             let event = usize::from(part.event);
             if self.weights.len() <= event {
                 self.weights.resize(event + 1, 0);
@@ -295,14 +293,8 @@ impl Tally {
         let image = self.images.entry(sample.process).or_default();
         image.samples += parts;
         image.unwinds += u64::from(!sample.repeated);
-        image.weight += u64::from(sample.weight);
+        image.weight += weight;
         image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
-        match self.sources.get_mut(&image.source) {
-            Some(count) => *count += parts,
-            None => {
-                self.sources.insert(image.source.clone(), parts);
-            }
-        }
     }
 
     /// The sums. `bytes` is the size of the profile.
@@ -315,6 +307,9 @@ impl Tally {
             let lost = add_image(&mut stats.detail, image);
             stats.lost += lost;
             stats.samples += image.samples;
+            if image.samples > 0 {
+                *stats.detail.sources.entry(image.source.clone()).or_default() += image.samples;
+            }
             stats.detail.unwinds += image.unwinds;
             for cause in &image.counters.kernel {
                 *stats.detail.kernel.entry(cause.name.clone()).or_default() += cause.count;
@@ -338,7 +333,6 @@ impl Tally {
         detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
             .then(|| adds_up(detail.unwinds, stats.lost, &detail.accounting));
         detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
-        detail.sources = self.sources.clone();
         detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
         detail.settings = self.settings.clone();
         detail.rate = rate(self.session.frequency, stats.samples, stats.weight, &detail.skipped);
@@ -346,7 +340,7 @@ impl Tally {
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
         detail.frames_per_sample = ratio(self.frames, stats.samples);
         detail.images = self.images.len() as u64;
-        detail.threads_sampled = self.sampled.len() as u64;
+        detail.threads_sampled = self.threads.values().filter(|(_, sampled)| *sampled).count() as u64;
         (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
         detail.undecodable = totals.undecodable;
         stats
@@ -365,7 +359,7 @@ impl Tally {
 
     /// Threads, those that went through an exec counted once: the first thread of the new image is the old one.
     fn count_threads(&self) -> u64 {
-        let continued = |(&(process, _), &tid): (&(u32, u32), &u32)| {
+        let continued = |(&(process, _), &(tid, _)): (&(u32, u32), &(u32, bool))| {
             self.images.get(&process).is_some_and(|image| image.pid == tid && self.was_executed(image))
         };
         self.threads.iter().filter(|thread| !continued(*thread)).count() as u64

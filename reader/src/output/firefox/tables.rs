@@ -201,7 +201,7 @@ impl<'a> Tables<'a> {
             let frame = self.mark_frame(mark);
             self.node(None, frame)
         });
-        for frame in profile.frames(stack).iter().rev() {
+        for frame in profile.frames_from_root(stack) {
             let first = self.frames[frame.location as usize];
             for depth in 0..profile.places_of(frame.location).len() as u32 {
                 row = Some(self.node(row, first + depth));
