@@ -4,9 +4,9 @@ mod export;
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
 
-use export::{Folded, element, make, make_empty, skipped};
+use export::consumers::python;
+use export::{Folded, element, make, make_empty};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Row, RowAccessor};
 use selfwind::output::{Format, export};
@@ -72,20 +72,12 @@ fn nothing_is_lost() {
 
 /// From PyPI: `duckdb`.
 fn duckdb(file: &Path, weight: u64) {
-    let script = "import sys\n\
-        try: import duckdb\n\
-        except ImportError: sys.exit(9)\n\
+    let script = "import sys, duckdb\n\
         one = lambda query: duckdb.execute(query.format(sys.argv[1])).fetchone()[0]\n\
         print(int(one(\"select sum(weight) from '{}' where depth = 0\")),\n\
               int(one(\"select count(distinct function) from '{}' where file like '%mixer.c'\")),\n\
               one(\"select min(epoch_ns(started)) from '{}'\"))";
-    let output = Command::new("python3").args(["-c", script]).arg(file).output();
-    let output = match output {
-        Ok(output) if output.status.code() != Some(9) => output,
-        other => return skipped(&format!("python3 with duckdb is needed: {:?}", other.map(|o| o.status))),
-    };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let answer = String::from_utf8(output.stdout).unwrap();
+    let Some(answer) = python(script, &[file]) else { return };
     let numbers: Vec<u64> = answer.split_whitespace().map(|number| number.parse().unwrap()).collect();
     assert_eq!((numbers[0], numbers[2]), (weight, export::STARTED));
     assert!(numbers[1] >= 3, "{answer}");

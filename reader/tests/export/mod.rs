@@ -3,6 +3,8 @@
 // Each test file takes what it needs.
 #![allow(dead_code)]
 
+pub(crate) mod consumers;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
