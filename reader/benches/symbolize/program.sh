@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds a program of more than 200 MB with full DWARF: optimized C++ whose functions are inlined into each other,
-# several deep. One unit is compiled; the others are its assembly with other names. usage: program.sh OUTPUT
+# several deep. One unit is compiled; the others are copies of it, alike but for their place. usage: program.sh OUTPUT
 set -euo pipefail
 output=$(realpath -m "${1:?usage: program.sh OUTPUT}")
-units=${SELFWIND_BENCH_UNITS:-36}
+units=${SELFWIND_BENCH_UNITS:-140}
 work=$(mktemp -d "$output.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 python3 - >unit.cpp <<'PYTHON'
-print("namespace unit_0000 {")
+print("namespace unit {")
 print("struct Sink { unsigned long low, high; };")
 print("""template <int N> struct Step {
   static inline __attribute__((always_inline)) unsigned long mix(unsigned long value, const unsigned char *bytes, int count) {
@@ -26,7 +26,7 @@ template <> struct Step<0> {
     return count > 0 ? value + bytes[0] : value;
   }
 };""")
-for number in range(1500):
+for number in range(400):
     print(f"""__attribute__((noinline)) unsigned long worker_{number}(const unsigned char *bytes, int count, Sink &sink) {{
   unsigned long first = Step<{1 + number % 4}>::mix({number}, bytes, count);
   unsigned long second = Step<{1 + number % 3}>::mix(first, bytes, count / 2);
@@ -34,27 +34,30 @@ for number in range(1500):
   sink.high ^= second;
   return first + second;
 }}""")
-print("unsigned long all(const unsigned char *bytes, int count, Sink &sink) {\n  unsigned long sum = 0;")
-for number in range(1500):
+print('extern "C" unsigned long all(const unsigned char *bytes, int count) {\n  Sink sink{};\n  unsigned long sum = 0;')
+for number in range(400):
     print(f"  sum += worker_{number}(bytes, count, sink);")
 print("  return sum;\n}\n}")
 PYTHON
 
-c++ -O2 -g -S -o unit.s unit.cpp
+c++ -O2 -g -fno-pie -c -o unit.o unit.cpp
 {
   for ((unit = 0; unit < units; unit++)); do
-    printf 'namespace unit_%04d { struct Sink { unsigned long low, high; }; unsigned long all(const unsigned char *, int, Sink &); }\n' "$unit"
+    printf 'extern "C" unsigned long all_%d(const unsigned char *, int);\n' "$unit"
   done
   echo 'int main(int argc, char **argv) { unsigned long sum = 0;'
   for ((unit = 0; unit < units; unit++)); do
-    printf '  { unit_%04d::Sink sink{}; sum += unit_%04d::all((const unsigned char *)argv[0], argc, sink); }\n' "$unit" "$unit"
+    printf '  sum += all_%d((const unsigned char *)argv[0], argc);\n' "$unit"
   done
   echo '  return sum & 1; }'
 } >main.cpp
-c++ -O1 -g -c main.cpp
+c++ -O1 -g -fno-pie -c main.cpp
 for ((unit = 0; unit < units; unit++)); do
-  name=$(printf 'unit_%04d' "$unit")
-  sed "s/unit_0000/$name/g" unit.s | as -o "$name.o" -
+  # Everything else is the unit's own. Its texts are not merged with those of the others: names met before would be
+  # cheaper than in a program that is large because it has many.
+  objcopy --redefine-sym "all=all_$unit" --keep-global-symbol "all_$unit" --remove-section .group \
+    --set-section-flags .debug_str=debug,readonly --set-section-flags .debug_line_str=debug,readonly \
+    unit.o "unit_$unit.o"
 done
-c++ -o program main.o unit_*.o -Wl,--build-id
+c++ -no-pie -o program main.o unit_*.o -Wl,--build-id
 mv program "$output"
