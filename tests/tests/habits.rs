@@ -192,6 +192,42 @@ fn completions_complete() {
     assert!(outcome.status == 2 && outcome.stderr.contains("bash"), "{}", outcome.stderr);
 }
 
+/// What a shell answers to a script, with the completions of `shell` in the file `name` of the directory it runs in;
+/// none if it is not installed.
+fn loaded_by(shell: &str, name: &str, arguments: &[&str]) -> Option<String> {
+    let scratch = Scratch::new();
+    let completions = run(Command::new(selfwind()).args(["completions", shell])).stdout;
+    fs::write(scratch.join(name), completions).expect("ours");
+    let path = std::env::var_os("PATH").expect("PATH is set");
+    if !std::env::split_paths(&path).any(|directory| directory.join(shell).exists()) {
+        eprintln!("SKIPPED: no {shell} (Debian: {shell}); scripts/test installs it as root");
+        return None;
+    }
+    let mut command = Command::new(shell);
+    command.args(arguments).current_dir(scratch.path()).env("HOME", scratch.path());
+    let outcome = run(&mut command);
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""), "{shell}: {}", outcome.stdout);
+    Some(outcome.stdout)
+}
+
+#[test]
+fn completions_are_loaded_by_zsh() {
+    let script = "fpath=($PWD $fpath); autoload -U compinit; compinit -u -d $PWD/dump
+        print -r -- ${_comps[selfwind]}; autoload +X _selfwind && print loaded; functions _selfwind | grep -o -- --no-children | head -n 1";
+    if let Some(answer) = loaded_by("zsh", "_selfwind", &["-f", "-c", script]) {
+        assert_eq!(answer.lines().collect::<Vec<_>>(), ["_selfwind", "loaded", "--no-children"]);
+    }
+}
+
+#[test]
+fn completions_complete_in_fish() {
+    let script = "source selfwind.fish; complete -C 'selfwind rec'; complete -C 'selfwind report --no'";
+    if let Some(answer) = loaded_by("fish", "selfwind.fish", &["--no-config", "-c", script]) {
+        let words: Vec<&str> = answer.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(words, ["record", "--no-children", "--no-symbol-cache"], "{answer}");
+    }
+}
+
 #[test]
 fn manual_pages_render_without_a_warning() {
     let scratch = Scratch::new();
