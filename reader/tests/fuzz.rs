@@ -7,7 +7,7 @@ use std::path::Path;
 mod entry;
 
 /// Mutations of each file of the corpus.
-const MUTATIONS: usize = 150;
+const MUTATIONS: usize = 30;
 
 /// xorshift64*.
 struct Random(u64);
