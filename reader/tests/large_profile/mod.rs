@@ -25,7 +25,7 @@ const DEEPEST: usize = 64;
 pub(crate) enum Shape {
     /// As in programs that have something to do: most samples are in few places.
     Typical,
-    /// Every call is as likely as any other: stacks by the million.
+    /// Every call is as likely as any other.
     Scattered,
 }
 
@@ -75,7 +75,8 @@ impl Graph {
     /// A stack of a thread that began in `function`, leaf first.
     fn stack(&self, mut function: u64, random: &mut Random, frames: &mut Vec<u64>) {
         frames.clear();
-        while frames.len() < DEEPEST && (frames.len() < OUTER || random.below(12) > 0) {
+        let further = if self.shape == Shape::Typical { 12 } else { 6 };
+        while frames.len() < DEEPEST && (frames.len() < OUTER || random.below(further) > 0) {
             let (address, callee) = if frames.len() < OUTER {
                 (self.address(function, 9), mixed(function, 2) % FUNCTIONS)
             } else {
