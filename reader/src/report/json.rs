@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::table::{self, Row};
 use super::{ReportOptions, Rows, View};
 use crate::call_tree::{CallTree, Direction, Node, Stacks};
+use crate::measure::Weighed;
 use crate::profile::Profile;
 use crate::selection::{Label, Selection};
 
@@ -18,6 +19,8 @@ struct Report<'a> {
     command: &'a [String],
     samples: u64,
     weight: u64,
+    /// What the weight counts, by event.
+    weights: &'a [Weighed],
     /// The part of `weight` that the filters leave.
     selected: u64,
     filters: String,
@@ -122,6 +125,7 @@ pub(super) fn write(
         command: &profile.session.command,
         samples: profile.totals.samples,
         weight: profile.totals.weight,
+        weights: &stats.detail.weights,
         selected: selection.weight(),
         filters: options.filters.flags(),
         lost: stats.lost,

@@ -220,3 +220,31 @@ fn a_recording_of_a_running_process_shows_its_own_name_and_rate() {
     assert!(text.contains(" 100 Hz\n") && !text.contains("999"), "{text}");
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn what_is_no_cpu_time_is_not_called_so() {
+    let directory = fixture::directory("events");
+    let file = directory.join("p.data");
+    for (source, period_ns, words) in [
+        ("perf:page-faults", 0, "weight 20 (20 page-faults)"),
+        ("perf:cs@10,cpu-migrations", 0, "weight 20 (200 cs, 0 cpu-migrations)"),
+        ("offcpu", 1000, "weight 20 (20 us off the CPU)"),
+    ] {
+        let mut events = fixture::events(&directory);
+        for event in &mut events {
+            match event {
+                Event::Session(session) => (session.source, session.frequency) = (source.into(), 0),
+                Event::Process(info) => (info.source, info.period_ns) = ("perf".into(), period_ns),
+                _ => {}
+            }
+        }
+        fixture::write(&file, &events);
+        let profile = load(&file, &SymbolSources::none()).unwrap();
+        let text = text(&profile, View::Both, None, PIPE);
+        assert!(
+            text.contains(words) && !text.contains(" Hz") && !text.contains("s CPU)"),
+            "{source}: {text}"
+        );
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,7 +1,7 @@
 //! The kernel's view of a thread: what it does, and whether a signal would reach our handler there.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 
 /// A thread as /proc tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,8 +32,7 @@ impl ThreadState {
     /// # Errors
     /// When there is no such thread any more.
     pub fn read(pid: u32, tid: u32) -> io::Result<Self> {
-        let text = fs::read(format!("/proc/{pid}/task/{tid}/status"))?;
-        Ok(Self::parse(tid, &String::from_utf8_lossy(&text)))
+        Ok(Self::parse(tid, &read(pid, tid, "status")?))
     }
 
     fn parse(tid: u32, text: &str) -> Self {
@@ -87,6 +86,15 @@ impl ThreadState {
     }
 }
 
+/// The beginning of a file about a thread, in one read: there may be very many threads, and the kernel makes such a file
+/// anew for each. What is wanted stands in its first lines.
+fn read(pid: u32, tid: u32, name: &str) -> io::Result<String> {
+    const LONGEST: usize = 8192;
+    let mut text = [0; LONGEST];
+    let len = fs::File::open(format!("/proc/{pid}/task/{tid}/{name}"))?.read(&mut text)?;
+    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
+}
+
 /// The threads of process `pid`, ascending.
 ///
 /// # Errors
@@ -101,14 +109,14 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 
 /// The function of the kernel in which a thread waits; none if it does not, or we may not know.
 pub fn wait_channel(pid: u32, tid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).ok()?;
+    let text = read(pid, tid, "wchan").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "0").then(|| name.to_owned())
 }
 
 /// The system call in which a thread waits; none if it does not, or we may not know.
 pub fn system_call(pid: u32, tid: u32) -> Option<i64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let text = read(pid, tid, "syscall").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok().filter(|&number| number >= 0)
 }
 
