@@ -232,13 +232,13 @@ pub(crate) fn watch_forks() {
 }
 
 /// Stops the ticks of the calling thread, or of the process if they are not the thread's own.
-pub(crate) fn silence_thread(recording: &Recording) {
+pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     let _masked = Masked::new();
     match recording.source {
         Source::ProcessTimer => process_timer::stop(),
         Source::ThreadTimer | Source::Perf => slot::noted().into_iter().for_each(sources::stop_thread),
     }
-    journal::tell_setting(recording, b"stopped", b"the program forbids the time-stamp counter");
+    journal::tell_setting(recording, b"stopped", why);
 }
 
 /// Leaves nothing armed or pending that could kill the image that comes next. `program_timer` tells what is left

@@ -3,6 +3,7 @@
  *   errno    the same calls fail with EPERM
  *   tsync    as kill, for all threads that run already
  *   strict   SECCOMP_MODE_STRICT in a child: only read, write, exit and sigreturn are left
+ *   exec     as errno, and then executes argv[2]
  * What a filter forbids to the program is forbidden to whatever lives in it. */
 #define _GNU_SOURCE
 #include "burn.h"
@@ -81,6 +82,12 @@ int main(int argc, char **argv)
 	unfiltered_work(100);
 	if (!strcmp(mode, "strict"))
 		return strict();
+	if (!strcmp(mode, "exec") && argc > 2) {
+		filter(SECCOMP_RET_ERRNO | EPERM, 0);
+		filtered_work(50);
+		execl(argv[2], argv[2], (char *)0);
+		return 97;
+	}
 	pthread_create(&e, 0, existing, 0);
 	if (!strcmp(mode, "kill"))
 		filter(SECCOMP_RET_KILL_PROCESS, 0);

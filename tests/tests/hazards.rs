@@ -254,6 +254,12 @@ fn seccomp() {
     for mode in ["errno", "kill", "tsync", "strict"] {
         hazard(&Target::c("seccomp"), &[mode], &["unfiltered_work"]);
     }
+    // A timer of the process would live on through the exec, and kill what has no handler.
+    let image = Target::c("static_image").fixed().build().display().to_string();
+    for source in ["cpu", "itimer"] {
+        let recorder = Recorder::default().event(source);
+        hazard_by(&recorder, &Target::c("seccomp"), &["exec", &image], &["unfiltered_work"]);
+    }
 }
 
 #[test]

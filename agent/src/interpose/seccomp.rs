@@ -6,9 +6,10 @@
 use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::activity::{self, Active};
-use handler::process;
+use handler::process::{self, Recording, Source};
 
 use super::{call_real, exec, fail, own_recording, real_functions, signals};
+use crate::agent::{self, Agent};
 use crate::kernel;
 
 real_functions! {
@@ -19,6 +20,7 @@ real_functions! {
 /// Remembers that calls may be filtered, unless the filter could not be installed.
 fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let before = process::is_filtered();
+    let stopped = stop_process_timer();
     activity::announce_filter();
     while activity::anybody() {
         kernel::yield_now();
@@ -26,15 +28,27 @@ fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let result = install();
     if result < 0 {
         process::set_filtered(before);
+        if let (Some((recording, agent)), false) = (stopped, before) {
+            crate::process::start_source(recording, agent);
+        }
     }
     result
+}
+
+/// ITIMER_PROF lives on through an exec, before which nobody could stop it any more: its signal would kill the next
+/// image.
+fn stop_process_timer() -> Option<(&'static Recording, &'static Agent)> {
+    let _active = Active::enter()?;
+    let recording = own_recording().filter(|recording| recording.source == Source::ProcessTimer)?;
+    crate::process::silence_thread(recording, b"itimer ends where the program filters its system calls");
+    Some((recording, agent::get()?))
 }
 
 /// The calling thread is about to lose the time-stamp counter, which the handler reads: no more ticks for it, or
 /// for anybody if the timer is the process's. Strict mode takes the counter away too (kernel/seccomp.c).
 fn without_counter() {
     if let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) {
-        crate::process::silence_thread(recording);
+        crate::process::silence_thread(recording, b"the program forbids the time-stamp counter");
     }
 }
 
