@@ -121,6 +121,16 @@ fn a_killed_recorder_leaves_the_target_unharmed_and_a_readable_file() {
     assert_eq!(rest, "spun\n");
 }
 
+/// A process that outlives its recorder, killed at the end of a test that fails too.
+struct Orphan(Pid);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
+}
+
 /// Nothing is lost between two recorders, wherever the first one was killed: all that its file lacks, the second has.
 #[test]
 fn what_a_killed_recorder_had_not_written_its_successor_has() {
@@ -129,6 +139,7 @@ fn what_a_killed_recorder_had_not_written_its_successor_has() {
     for round in 0..kills {
         let scratch = Scratch::new();
         let (mut recorder, target) = start(&Recorder::at(9999), &scratch, &[]);
+        let _orphan = Orphan(target);
         let first_file = scratch.join("selfwind.data");
         wait_for("samples of the first recorder", || (samples(&first_file)? > 100).then_some(()));
         // At another moment each time, between flushes and in them.
