@@ -116,6 +116,40 @@ fn records_of_every_size_fit_and_larger_ones_are_refused() {
 }
 
 #[test]
+fn what_is_held_comes_once_and_to_a_successor_again_until_it_is_acknowledged() {
+    let (mapping, region, mut reader) = made(&geometry(4), Mode::Discard);
+    let cursor = ThreadCursor::new();
+    cursor.begin(7, 1);
+    let mut scratch = vec![0; 4096];
+    let (mut places, mut number) = (vec![0; reader.chunks()], 0);
+    // More than a chunk at a time, so that some are claimed and one is being written.
+    for round in 1..=2 {
+        for _ in 0..30 {
+            let _ = write(&cursor, &region, 7, number, 20).unwrap();
+            number += 1;
+        }
+        let mut drain =
+            || reader.drain_holding(Pass::Live, &mut scratch, &mut places, &mut |_, _| {}).records;
+        assert_eq!((drain(), drain()), (30, 0), "round {round}");
+    }
+    // Nothing was given back: the pool runs full.
+    let refused = (0..200).find(|_| write(&cursor, &region, 7, 0, 20).is_err());
+    assert!(refused.is_some_and(|written| written < 60), "{refused:?}");
+    let all = cursor.sequence();
+    let seen = |pass| {
+        let (mut scratch, mut seen) = (vec![0; 4096], 0);
+        mapping.open().drain(pass, &mut scratch, &mut |_, _| seen += 1);
+        seen
+    };
+    assert_eq!(seen(Pass::Look), all);
+    reader.drain_holding(Pass::Live, &mut scratch, &mut places, &mut |_, _| {});
+    let released = (0..).zip(&places).filter(|(index, place)| reader.acknowledge(*index, **place)).count();
+    assert_eq!(released, 4, "whole chunks go back to the writers");
+    assert_eq!(seen(Pass::Live), 0);
+    let _ = write(&cursor, &region, 7, 0, 20).unwrap();
+}
+
+#[test]
 fn a_record_long_after_its_chunk_began_keeps_its_time() {
     let (_mapping, region, mut reader) = made(&geometry(8), Mode::Discard);
     let cursor = ThreadCursor::new();
