@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::skipped;
 
@@ -36,7 +37,11 @@ pub(crate) fn python(script: &str, arguments: &[&Path]) -> Option<String> {
 /// Opens a page in a headless Chromium with a window of this size. With `picture`, takes one; else gives the page as it
 /// is after its scripts.
 pub(crate) fn chromium(url: &str, size: (u32, u32), picture: Option<&Path>) -> Option<String> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chromium-{}", std::process::id()));
+    // Two browsers cannot share one.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let directory =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chromium-{}-{number}", std::process::id()));
     let mut browser = Command::new("chromium");
     browser.args([
         "--headless",
