@@ -128,6 +128,18 @@ fn llvm(program: &Path, addresses: &[u64]) -> Option<Vec<Vec<Call>>> {
     )
 }
 
+/// The linker folds functions with the same code: one address has several names, which differ in their hash, and each
+/// tool takes another.
+fn unhashed(name: &str) -> String {
+    const HASH: usize = "17h".len() + 16 + "E".len();
+    match name.rfind("17h") {
+        Some(at) if name.get(at + HASH - 1..at + HASH) == Some("E") => {
+            format!("{}{}", &name[..at], &name[at + HASH..])
+        }
+        _ => name.to_owned(),
+    }
+}
+
 /// Random places of a large program: this one, with all it is made of. The long form has ten thousand.
 #[test]
 fn random_places_of_a_large_program_equal_llvm_symbolizer() {
@@ -168,7 +180,7 @@ fn random_places_of_a_large_program_equal_llvm_symbolizer() {
         // No line is no place; the other tool names the compilation unit there.
         let comparable = |calls: &[Call]| -> Vec<Call> {
             let file = |(_, file, line): &Call| if *line == 0 { "??".to_owned() } else { file.clone() };
-            calls.iter().map(|call| (call.0.clone(), file(call), call.2)).collect()
+            calls.iter().map(|call| (unhashed(&call.0), file(call), call.2)).collect()
         };
         assert_eq!(comparable(&ours), comparable(theirs), "{address:#x}");
     }

@@ -39,7 +39,7 @@ fn usage() {
     let scratch = Scratch::new();
     refuse(scratch.path(), &["record", "--bogus", "--", "true"], 125, "--bogus");
     refuse(scratch.path(), &["nonsense"], 2, "nonsense");
-    refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 125, "1..=");
+    refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 125, "-F 1 is the least");
     refuse(scratch.path(), &["record", "-F", "many", "--", "true"], 125, "many");
     refuse(scratch.path(), &["record", "-e", "nonsense", "--", "true"], 125, "cpu");
     refuse(scratch.path(), &["record", "-e", "perf:nonsense", "--", "true"], 125, "nonsense");

@@ -31,6 +31,12 @@ impl Module<'_> {
         self.start <= address && address < self.end
     }
 
+    /// False if the table says that no function begins at `address`. It costs less than to search for its FDE.
+    pub(crate) fn may_begin(&self, address: u64) -> bool {
+        let table = self.table.as_ref();
+        table.is_none_or(|table| table.lookup(address.wrapping_sub(self.bias)) == Rule::ENTRY)
+    }
+
     /// The packed rule for `address`, from the table or decoded on demand; [`Rule::GAP`] where nothing is said.
     pub(crate) fn rule_at(&self, address: u64) -> Result<Rule, End> {
         match &self.table {

@@ -325,7 +325,7 @@ impl<M: Memory> Walker<'_, M> {
         let pc = self.at.pc;
         !self.at.exact
             && pc.is_multiple_of(x86_64::FUNCTION_ALIGNMENT)
-            && module.rule_at(pc) == Ok(Rule::ENTRY)
+            && module.may_begin(pc)
             && matches!(cfi::find(module, pc), Ok(Some(fde)) if fde.start == pc)
             && matches!(cfi::find(module, pc.wrapping_sub(1)), Ok(None))
             && x86_64::call_before(pc, self.memory).is_none()

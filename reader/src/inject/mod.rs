@@ -24,12 +24,12 @@ use nix::unistd::Pid;
 use shm_format::injection::{Call, Command};
 
 use crate::agent_file::{self, private_directory};
-use crate::attach::Attached;
+use crate::attach::{AttachError, Attached};
 use crate::process::RegionName;
 use crate::rate::{self, Overhead};
-use crate::session;
 use crate::source::Source;
 use crate::translate::source_name;
+use crate::{liveness, session};
 
 use frozen::Frozen;
 use memory::Memory;
@@ -39,6 +39,10 @@ use visit::{Place, Visit};
 const FREEZE: Duration = Duration::from_millis(1500);
 /// How long the loader may be in the middle of something.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// How long an agent may take from the making of its region until it has told who it is.
+const BEGIN: Duration = Duration::from_secs(2);
+/// Between two looks at that.
+const GLANCE: Duration = Duration::from_millis(5);
 /// Between two looks at the loader.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -302,15 +306,48 @@ pub fn detach(pid: u32) -> Result<(), InjectError> {
 
 /// The agent that the process has now: the one whose region it has mapped.
 fn present(pid: i32) -> Option<Present> {
+    let deadline = Instant::now() + BEGIN;
+    loop {
+        match look(pid) {
+            Look::Found(present) => return Some(present),
+            Look::Beginning if Instant::now() < deadline => std::thread::sleep(GLANCE),
+            Look::Beginning | Look::Nothing => return None,
+        }
+    }
+}
+
+/// What there is of an agent in a process.
+enum Look {
+    Nothing,
+    /// It has made its region and has not told who it is.
+    Beginning,
+    Found(Present),
+}
+
+fn look(pid: i32) -> Look {
     let entries =
         session::directories().into_iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten());
-    let region = entries.flatten().find(|entry| {
-        RegionName::parse(&entry.file_name()).is_some_and(|name| name.pid == pid as u32)
-            && facts::maps(pid as u32, &entry.path())
-    })?;
-    let peek = Attached::peek(&region.path()).ok()?;
-    let source = (source_name(peek.source.0), peek.source.1);
-    Some(Present { control: peek.control, sampling: peek.sampling, source })
+    let start_time = liveness::start_time(pid as u32);
+    let mut look = Look::Nothing;
+    for entry in entries.flatten() {
+        let Some(name) = RegionName::parse(&entry.file_name()).filter(|name| name.pid == pid as u32) else {
+            continue;
+        };
+        let peek = Attached::peek(&entry.path());
+        let told = matches!(&peek, Ok(peek) if !peek.exe.is_empty());
+        match peek {
+            // One that is not mapped is that of the program before an exec.
+            Ok(peek) if told && facts::maps(pid as u32, &entry.path()) => {
+                let source = (source_name(peek.source.0), peek.source.1);
+                return Look::Found(Present { control: peek.control, sampling: peek.sampling, source });
+            }
+            Ok(_) | Err(AttachError::Unfinished) if !told && Some(name.start_time) == start_time => {
+                look = Look::Beginning;
+            }
+            _ => {}
+        }
+    }
+    look
 }
 
 fn strings(settings: Settings) -> Result<Vec<u8>, InjectError> {
