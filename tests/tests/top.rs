@@ -56,7 +56,7 @@ fn keys_move_search_zoom_and_quit() {
     terminal.press(&["Enter"]);
     terminal.wait_for("a zoom", |screen| screen.contains("zoom: spin_second"));
     let zoomed = terminal.wait_for("one function", |screen| !screen.contains("spin_third"));
-    assert!(zoomed.contains(" 100.0%  100.0%  spin_second"), "{zoomed}");
+    assert!(zoomed.contains("  100.0%  spin_second"), "{zoomed}");
     // The search first, then the zoom; two in a row are one to a terminal.
     terminal.wait_for("all of them", |screen| {
         let back = !screen.contains("zoom:") && screen.contains("spin_third");

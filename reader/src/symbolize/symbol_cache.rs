@@ -50,7 +50,9 @@ impl SymbolCache {
         let file = CacheFile::decode(self.read(&request.build_id).ok()?)?;
         // A server may have more to say than what was found without one.
         let better = sources.debuginfod.is_some() && !matches!(file.origin, Origin::Dwarf(_));
-        let recorded = file.witnesses.iter().any(|witness| witness.path == request.path);
+        // What is no file, as the vdso, is known by its build-id alone.
+        let recorded =
+            !request.path.is_absolute() || file.witnesses.iter().any(|witness| witness.path == request.path);
         let as_before = |witness: &Witness| FileState::of(&witness.path) == witness.state;
         let holds = file.build_id == request.build_id
             && file.directories == sources.directories
