@@ -6,10 +6,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use selfwind_tests::binary::{selfwind, workspace};
+use selfwind_tests::binary::{selfwind, target_dir, workspace};
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::target::is_installed;
 
 /// Where PATH has `name`.
 fn program(name: &str) -> PathBuf {
@@ -129,6 +130,37 @@ fn node_with_its_generated_code() {
     let recording = record_unharmed(&Recorder::at(499), &program("node"), &["-e", script]);
     assert_whole(&recording, 0.0);
     assert_functions(&recording, &["_start", "node::Start"]);
+}
+
+/// Its unwind information is in `.debug_frame` alone, which is no part of what is loaded: only a table has it.
+#[test]
+fn go_with_its_own_stacks_and_signals() {
+    if !is_installed("go") {
+        return println!("go is not installed (apt-get install golang-go): nothing was tested");
+    }
+    let scratch = Scratch::new();
+    let (binary, tables) = (scratch.join("go_routines"), scratch.join("tables"));
+    let mut go = Command::new(program("go"));
+    go.args(["build", "-o"]).arg(&binary).arg(workspace().join("tests/targets/go_routines.go"));
+    go.env("GO111MODULE", "off").env("CGO_ENABLED", "1").env("GOCACHE", target_dir().join("go-cache"));
+    let built = run(&mut go);
+    assert_eq!(built.status, 0, "{built:?}");
+    let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([&tables, &binary]));
+    assert_eq!(built.status, 0, "{built:?}");
+    for source in ["cpu", "itimer", "perf"] {
+        let recorder = Recorder::at(499).event(source).env("SELFWIND_TABLES", &tables);
+        let recording = record_unharmed(&recorder, &binary, &[""; 0]);
+        assert_eq!(recording.outcome.status, 43);
+        assert_functions(&recording, &["main.leaf", "main.work", "main.recovered", "runtime.gopanic"]);
+        let (stats, folded) = (recording.stats(), recording.folded());
+        let (leaf, whole) = (folded.inclusive("main.leaf"), folded.nested("runtime.goexit", "main.leaf"));
+        assert!(
+            10 * whole >= 9 * leaf,
+            "{source}: {whole} of {leaf} reach the root: {:#}",
+            stats.0["detail"]["ends"]
+        );
+        assert!(stats.executables().iter().any(|(name, _)| name == "echo"), "{:#}", stats.0);
+    }
 }
 
 #[test]

@@ -26,6 +26,9 @@ const PYTHON: [&str; 12] = [
     "test_itertools",
 ];
 
+/// Those of virtual sockets wait for ever in some virtual machines.
+const NOT_ASKED: [&str; 2] = ["-i", "*VSOCK*"];
+
 fn is_long() -> bool {
     let long = std::env::var_os("SELFWIND_LONG").is_some();
     if !long {
@@ -55,11 +58,11 @@ fn cpython() {
     let python = python.to_str().expect("UTF-8");
     let mut different = Vec::new();
     for module in PYTHON {
-        let (alone, recorded) = both(&[python, "-m", "test", "-q", module]);
+        let (alone, recorded) = both(&[&[python, "-m", "test", "-q"], &NOT_ASKED[..], &[module]].concat());
+        println!("{module}: {} alone, {} recorded", alone.status, recorded.status);
         if alone.status != recorded.status {
             different.push((module, alone.status, recorded));
         }
-        println!("{module}: {} alone", alone.status);
     }
     assert!(different.is_empty(), "{different:#?}");
 }
