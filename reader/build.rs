@@ -6,6 +6,7 @@
 use std::env;
 use std::error::Error;
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,6 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::copy(build_agent(&root, &out)?, &embedded)?;
     }
     println!("cargo:rustc-env=SELFWIND_AGENT_FILE={}", embedded.display());
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&fs::read(&embedded)?);
+    println!("cargo:rustc-env=SELFWIND_AGENT_HASH={:016x}", hasher.finish());
     Ok(())
 }
 

@@ -4,7 +4,6 @@
 //! would run in every profiled program.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -44,12 +43,10 @@ pub fn unpack() -> Result<PathBuf, AgentFileError> {
     if AGENT.is_empty() {
         return Err(AgentFileError::NotEmbedded);
     }
-    let mut hasher = DefaultHasher::new();
-    hasher.write(AGENT);
-    let name = format!("agent-{}-{:016x}.so", env!("CARGO_PKG_VERSION"), hasher.finish());
+    let name = concat!("agent-", env!("CARGO_PKG_VERSION"), "-", env!("SELFWIND_AGENT_HASH"), ".so");
     let mut tried = Vec::new();
     for directory in candidates() {
-        match unpack_into(&directory, &name, AGENT) {
+        match unpack_into(&directory, name, AGENT) {
             Ok(path) => return Ok(path),
             Err(error) => tried.push(format!("{}: {error}", directory.display())),
         }
@@ -127,9 +124,15 @@ fn is_unpacked(path: &Path, content: &[u8]) -> bool {
         {
             return Ok(false);
         }
-        let mut found = Vec::with_capacity(content.len());
-        file.read_to_end(&mut found)?;
-        Ok(found == content)
+        let mut buffer = [0; 16 << 10];
+        for part in content.chunks(buffer.len()) {
+            let found = &mut buffer[..part.len()];
+            file.read_exact(found)?;
+            if found != part {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     };
     same().unwrap_or(false)
 }

@@ -9,8 +9,9 @@ use crate::collector::Collector;
 use crate::profile_file::Event;
 use crate::watch::Happening;
 
-/// A lost wake, a new process, a thread's new name: noticed after this time at the latest.
-const TURN: Duration = Duration::from_millis(100);
+/// A lost wake, a new process, a thread's new name: noticed after this time at the latest. Each turn costs the machine
+/// about a tenth of a millisecond.
+const TURN: Duration = Duration::from_millis(250);
 /// Chunks that were taken go back to their writers after two of these.
 const SHORT_TURN: Duration = Duration::from_millis(2);
 

@@ -341,7 +341,7 @@ fn account(notices: Notices) {
         Some(micros.iter().sum::<i64>() as f64 / 1e6)
     };
     if let (Some(own), Some(command)) = (seconds(UsageWho::RUSAGE_SELF), seconds(UsageWho::RUSAGE_CHILDREN)) {
-        notices.detail(format_args!("CPU time: recorder {own:.2} s, command {command:.2} s"));
+        notices.detail(format_args!("CPU time: recorder {own:.4} s, command {command:.4} s"));
     }
 }
 

@@ -184,7 +184,7 @@ impl Recording {
                 .with_context(|| format!("{}: cannot write the profile", output.path.display()))?,
             path: output.path,
             export: output.export,
-            tables: tables.and_then(|cache| Builder::start(cache, options.notices)),
+            tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
             tally: Tally::default(),
             notices: options.notices,
             notes: BTreeSet::new(),

@@ -4,12 +4,12 @@
 //! What is used shows in the stacks: a forged table says that every function is the outermost one.
 
 use std::ffi::OsStr;
-use std::fs::{self, Permissions};
+use std::fs::{self, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use object::Object;
 use selfwind_tests::binary::selfwind;
@@ -164,6 +164,10 @@ fn damaged_tables_are_refused_and_replaced() {
     let case = Case::new();
     let length = case.forged.len();
     case.put(|table| table[length - 9] ^= 1);
+    assert_eq!(case.record(), Rules::Right, "a flipped bit among the rows: refused at once");
+    // Replaced when the contents are due for a check.
+    let two_days_ago = FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(48 * 60 * 60));
+    OpenOptions::new().write(true).open(&case.path).unwrap().set_times(two_days_ago).unwrap();
     case.is_refused_and_replaced("a flipped bit among the rows");
     case.put(|table| table[8] += 1);
     case.is_refused_and_replaced("another version");

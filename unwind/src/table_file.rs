@@ -1,7 +1,7 @@
 //! The file of a table: its name and whom it must belong to. The same rule for those who write tables and for the
 //! programs that map them; `docs/table-file.md` gives the reasons.
 
-use crate::table::{BUILD_ID_MAX, VERSION};
+use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, VERSION, u32_at, u64_at};
 
 /// What comes behind the build-id in a name: the version, so that programs of different versions share a directory.
 const SUFFIX: &[u8] = b".v2.table";
@@ -9,6 +9,9 @@ const _: () = assert!(SUFFIX[2] == b'0' + VERSION as u8);
 
 /// Longest name of a table's file.
 pub const FILE_NAME_MAX: usize = 2 * BUILD_ID_MAX + SUFFIX.len();
+
+/// Bytes at the beginning that [`is_whole`] looks at.
+pub const HEADER_LEN: usize = HEADER;
 
 const TYPE: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -37,6 +40,17 @@ pub fn is_name(name: &[u8]) -> bool {
         let hexadecimal = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
         hexadecimal && digits.len() % 2 == 0 && (2..=2 * BUILD_ID_MAX).contains(&digits.len())
     })
+}
+
+/// Whether a file of `length` bytes that begins with `header` is all of the table for `build_id`, as far as that shows
+/// without its contents.
+pub fn is_whole(header: &[u8; HEADER_LEN], length: u64, build_id: &[u8]) -> bool {
+    let id_length = u32_at(header, BUILD_ID_AT - 4).map(|length| length as usize);
+    header.starts_with(&MAGIC)
+        && u32_at(header, 8) == Some(VERSION)
+        && u64_at(header, 16) == Some(length)
+        && id_length == Some(build_id.len())
+        && header.get(BUILD_ID_AT..).is_some_and(|id| id.starts_with(build_id))
 }
 
 /// Whether `user` may believe a file of this owner and mode (`st_uid`, `st_mode`): a regular file that only the user

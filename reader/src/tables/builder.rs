@@ -27,31 +27,33 @@ struct Wanted {
     build_id: Vec<u8>,
 }
 
-/// The thread and its queue.
+/// What is wanted, and who makes it.
 pub struct Builder {
-    queue: Sender<Wanted>,
-    /// Says nothing; it ends with the thread.
-    done: Receiver<()>,
+    cache: Cache,
+    notices: Notices,
+    thread: Option<Thread>,
     /// Process ids by the profile's numbers.
     pids: HashMap<u32, u32>,
     asked: HashSet<Vec<u8>>,
 }
 
+/// The thread and its queue.
+struct Thread {
+    queue: Sender<Wanted>,
+    /// Says nothing; it ends with the thread.
+    done: Receiver<()>,
+}
+
 impl Builder {
-    /// Starts the thread. None when `cache` is only to be read, or there are no threads left.
-    pub fn start(cache: Cache, notices: Notices) -> Option<Self> {
-        if !cache.is_writable() {
-            return None;
-        }
-        let (queue, wanted) = channel();
-        let (alive, done) = channel::<()>();
-        let work = move || {
-            let _alive = alive;
-            let _ = rustix::process::setpriority_process(None, NICENESS);
-            work_off(&cache, &wanted, notices);
-        };
-        thread::Builder::new().name("tables".into()).spawn(work).ok()?;
-        Some(Self { queue, done, pids: HashMap::new(), asked: HashSet::new() })
+    /// None when `cache` is only to be read.
+    pub fn new(cache: Cache, notices: Notices) -> Option<Self> {
+        cache.is_writable().then(|| Self {
+            cache,
+            notices,
+            thread: None,
+            pids: HashMap::new(),
+            asked: HashSet::new(),
+        })
     }
 
     /// Takes notice of what the recording has met.
@@ -77,16 +79,41 @@ impl Builder {
             return;
         }
         let pid = self.pids.get(&module.process).copied().unwrap_or(0);
+        // Most often all tables are there, and there is no thread.
+        if self.cache.holds(&module.build_id) {
+            return;
+        }
         let wanted = Wanted { pid, path: module.path.clone(), build_id: module.build_id.clone() };
-        // A thread that has ended has said why.
-        let _ = self.queue.send(wanted);
+        if self.thread.is_none() {
+            self.thread = Thread::start(self.cache.clone(), self.notices);
+        }
+        if let Some(thread) = &self.thread {
+            // A thread that has ended has said why.
+            let _ = thread.queue.send(wanted);
+        }
     }
 
     /// Waits until everything asked for is done, but no longer than `patience`.
     pub fn finish(self, patience: Duration) {
-        drop(self.queue);
-        let waited = self.done.recv_timeout(patience);
+        let Some(Thread { queue, done }) = self.thread else { return };
+        drop(queue);
+        let waited = done.recv_timeout(patience);
         debug_assert!(matches!(waited, Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)));
+    }
+}
+
+impl Thread {
+    /// None when there are no threads left.
+    fn start(cache: Cache, notices: Notices) -> Option<Self> {
+        let (queue, wanted) = channel();
+        let (alive, done) = channel::<()>();
+        let work = move || {
+            let _alive = alive;
+            let _ = rustix::process::setpriority_process(None, NICENESS);
+            work_off(&cache, &wanted, notices);
+        };
+        thread::Builder::new().name("tables".into()).spawn(work).ok()?;
+        Some(Self { queue, done })
     }
 }
 

@@ -3,16 +3,16 @@
 //! Programs map what lies here into themselves, so nothing is believed that others could have written, files come and
 //! go only by rename and unlink, and one that is damaged counts as absent. `docs/table-file.md` has the rules.
 
-use std::fs::{self, DirEntry, File, FileTimes, OpenOptions, Permissions};
+use std::fs::{self, DirEntry, File, FileTimes, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
-use unwind::table_file::{self, FILE_NAME_MAX};
+use unwind::table_file::{self, FILE_NAME_MAX, HEADER_LEN};
 use unwind::{Table, TableError};
 
 use crate::agent_file;
@@ -23,7 +23,7 @@ pub const VARIABLE: &str = "SELFWIND_TABLES";
 pub const DEFAULT_BYTES: u64 = 512 << 20;
 /// Tables that no recording has asked for in this time go.
 pub const DEFAULT_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// A table's time of use is noted once in this time.
+/// A table's contents are checked, and its time of use noted, once in this time.
 const USE_NOTED: Duration = Duration::from_secs(24 * 60 * 60);
 /// A file of a writer that is still at it is not older.
 const WRITING: Duration = Duration::from_secs(60 * 60);
@@ -142,6 +142,19 @@ impl Cache {
         self.writable
     }
 
+    /// True if the table of `build_id` is there and whole, and was made or [loaded](Self::load) within a day. Costs a few
+    /// system calls, however large it is.
+    pub fn holds(&self, build_id: &[u8]) -> bool {
+        let look = || -> Result<bool, Unusable> {
+            let (file, metadata) = open_trusted(&self.path_of(build_id)?)?;
+            let mut header = [0; HEADER_LEN];
+            file.read_exact_at(&mut header, 0)?;
+            let checked = metadata.modified()?.elapsed().is_ok_and(|age| age <= USE_NOTED);
+            Ok(checked && table_file::is_whole(&header, metadata.len(), build_id))
+        };
+        look().unwrap_or(false)
+    }
+
     /// The table of `build_id`, checked in every respect. Notes that it is in use.
     pub fn load(&self, build_id: &[u8]) -> Result<Vec<u8>, Unusable> {
         let (file, bytes) = open(&self.path_of(build_id)?)?;
@@ -249,8 +262,8 @@ fn fate(entry: &DirEntry, age: Duration, limits: &Limits) -> Fate {
     }
 }
 
-/// Opens a table file that can be believed, and reads it.
-fn open(path: &Path) -> Result<(File, Vec<u8>), Unusable> {
+/// Opens a table file that nobody else can have written.
+fn open_trusted(path: &Path) -> Result<(File, Metadata), Unusable> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
@@ -262,6 +275,12 @@ fn open(path: &Path) -> Result<(File, Vec<u8>), Unusable> {
     if !trusted || metadata.len() > LARGEST {
         return Err(Unusable::Untrusted);
     }
+    Ok((file, metadata))
+}
+
+/// Opens a table file that can be believed, and reads it.
+fn open(path: &Path) -> Result<(File, Vec<u8>), Unusable> {
+    let (file, metadata) = open_trusted(path)?;
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
     (&file).take(LARGEST).read_to_end(&mut bytes)?;
     Table::from_trusted_bytes(&bytes)?;

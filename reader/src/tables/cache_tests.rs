@@ -64,8 +64,11 @@ fn what_is_stored_comes_back_and_is_private() {
     cache.store(&[1; 20], &table(&[1; 20])).unwrap();
     assert_eq!(names(&cache), ["0101010101010101010101010101010101010101.v2.table"]);
     assert!(cache.store(&[], &table(&[])).is_err());
+    assert!(cache.holds(&[1; 20]) && !cache.holds(&[2; 20]));
     age(&path, 48 * HOUR);
+    assert!(!cache.holds(&[1; 20]), "due for a check");
     cache.load(&[1; 20]).unwrap();
+    assert!(cache.holds(&[1; 20]));
     assert!(fs::metadata(&path).unwrap().modified().unwrap().elapsed().unwrap() < HOUR);
 }
 
@@ -76,7 +79,7 @@ fn nothing_is_believed_that_others_could_have_written() {
     let good = table(&[2; 20]);
     let path = cache.store(&[2; 20], &good).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
-    assert!(matches!(cache.load(&[2; 20]), Err(Unusable::Untrusted)));
+    assert!(matches!(cache.load(&[2; 20]), Err(Unusable::Untrusted)) && !cache.holds(&[2; 20]));
     let elsewhere = scratch.0.join("elsewhere");
     fs::rename(&path, &elsewhere).unwrap();
     fs::set_permissions(&elsewhere, Permissions::from_mode(0o600)).unwrap();
@@ -116,6 +119,7 @@ fn damage_is_found() {
         cache.store(&[3; 20], damaged).unwrap();
         let error = cache.load(&[3; 20]).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
+        assert_eq!(cache.holds(&[3; 20]), reason == "checksum", "{reason}: seen at once");
     }
 }
 
