@@ -3,6 +3,8 @@
 //! What a label stands for (a function, a line, a thread) is the business of who made the stacks: here they
 //! are numbers. The report, the comparison and the live view all add up through this file.
 
+use std::cmp::Reverse;
+
 use unwind::FoundBy;
 
 use crate::word_map::WordMap;
@@ -92,8 +94,8 @@ pub struct Node {
     pub frame_pointer: u64,
     /// The part of `total` in which the frame was guessed.
     pub guessed: u64,
-    /// Places of its children, the heaviest first, equals by text.
-    pub children: Vec<u32>,
+    /// Where its children stand in the tree's list of them.
+    children: (u32, u32),
 }
 
 /// A call tree; node 0 holds everything.
@@ -101,6 +103,8 @@ pub struct Node {
 pub struct CallTree {
     /// The nodes, each behind its parent.
     pub nodes: Vec<Node>,
+    /// The children of all nodes.
+    children: Vec<u32>,
 }
 
 impl CallTree {
@@ -116,8 +120,9 @@ impl CallTree {
                 builder.add(headings.iter().chain(calls.iter().rev()), weight);
             }
         });
-        let mut tree = CallTree { nodes: builder.nodes };
-        tree.sort(stacks);
+        let Builder { nodes, .. } = builder;
+        let mut tree = CallTree { nodes, children: Vec::new() };
+        tree.link(&ranks(stacks));
         tree
     }
 
@@ -126,22 +131,55 @@ impl CallTree {
         &self.nodes[place as usize]
     }
 
-    fn sort(&mut self, stacks: &dyn Stacks) {
-        let keys: Vec<(u64, u32)> = self.nodes.iter().map(|node| (node.total, node.label)).collect();
-        for node in &mut self.nodes {
-            node.children.sort_by(|&a, &b| {
-                let ((total_a, label_a), (total_b, label_b)) = (keys[a as usize], keys[b as usize]);
-                (total_b.cmp(&total_a))
-                    .then_with(|| stacks.text(label_a).cmp(stacks.text(label_b)))
-                    .then(label_a.cmp(&label_b))
+    /// The children of a node, the heaviest first, equals by text.
+    pub fn children(&self, node: u32) -> &[u32] {
+        let (from, until) = self.node(node).children;
+        &self.children[from as usize..until as usize]
+    }
+
+    /// Lists the children of all nodes.
+    fn link(&mut self, ranks: &[u32]) {
+        let CallTree { nodes, children } = self;
+        for place in 1..nodes.len() {
+            let parent = nodes[place].parent as usize;
+            nodes[parent].children.1 += 1;
+        }
+        let mut next = 0;
+        for node in nodes.iter_mut() {
+            let count = node.children.1;
+            node.children = (next, next);
+            next += count;
+        }
+        *children = vec![0; next as usize];
+        for place in 1..nodes.len() {
+            let parent = nodes[place].parent as usize;
+            let until = &mut nodes[parent].children.1;
+            children[*until as usize] = place as u32;
+            *until += 1;
+        }
+        for Node { children: (from, until), .. } in nodes.iter() {
+            children[*from as usize..*until as usize].sort_unstable_by_key(|&child| {
+                let Node { label, total, .. } = nodes[child as usize];
+                (Reverse(total), ranks[label as usize])
             });
         }
     }
 }
 
+/// The place of each label among all, by text and number.
+fn ranks(stacks: &dyn Stacks) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..stacks.labels() as u32).collect();
+    order.sort_unstable_by_key(|&label| (stacks.text(label), label));
+    let mut ranks = vec![0; order.len()];
+    for (rank, &label) in order.iter().enumerate() {
+        ranks[label as usize] = rank as u32;
+    }
+    ranks
+}
+
 impl Node {
     fn new(label: u32, parent: u32) -> Self {
-        Self { label, parent, own: 0, total: 0, frame_pointer: 0, guessed: 0, children: Vec::new() }
+        Self { label, parent, own: 0, total: 0, frame_pointer: 0, guessed: 0, children: (0, 0) }
     }
 }
 
@@ -183,7 +221,6 @@ impl Builder {
         let child = *self.known.entry((parent, label)).or_insert(next);
         if child == next {
             self.nodes.push(Node::new(label, parent));
-            self.nodes[parent as usize].children.push(child);
         }
         child
     }
@@ -227,13 +264,15 @@ mod tests {
             let made = made();
             let tree = CallTree::new(&made, direction, 1);
             assert_eq!((tree.nodes[0].total, tree.nodes[0].own), (8, 1));
-            for node in &tree.nodes {
-                let below: u64 = node.children.iter().map(|&child| tree.node(child).total).sum();
+            for (place, node) in tree.nodes.iter().enumerate() {
+                let below: u64 =
+                    tree.children(place as u32).iter().map(|&child| tree.node(child).total).sum();
                 assert_eq!(node.total, node.own + below);
             }
-            let heading = tree.node(tree.nodes[0].children[0]);
+            let heading = tree.node(tree.children(0)[0]);
             assert_eq!(made.text(heading.label), "heading");
-            assert_eq!(made.text(tree.node(heading.children[0]).label), first);
+            let below = tree.children(tree.children(0)[0])[0];
+            assert_eq!(made.text(tree.node(below).label), first);
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct History {
     /// Ends not yet matched with their modules: an end may be told before its module.
     unmaps: Vec<(u64, u32)>,
     changes: Vec<(u64, Change)>,
+    /// Which mapping was where and when, once all are told.
+    spans: Spans,
 }
 
 impl History {
@@ -71,6 +73,7 @@ impl History {
             }
         }
         self.changes.sort_unstable();
+        self.spans = Spans::new(&self.mappings, Replay::of(self));
     }
 
     /// Number of the span between two changes in which `ns` lies. Equal addresses in equal epochs mean
@@ -80,61 +83,125 @@ impl History {
         self.changes.partition_point(|&(at, _)| at <= ns) as u32
     }
 
-    /// Starts to replay the history from its first epoch.
-    pub fn replay(&self) -> Replay<'_> {
-        Replay { history: self, live: BTreeMap::new(), epoch: 0 }
+    /// The module that holds `address` in an epoch. Epochs may be asked for in any order: samples come late.
+    pub fn find(&self, epoch: u32, address: u64) -> Option<Mapping> {
+        self.spans.find(epoch, address).map(|place| self.mappings[place as usize])
     }
 }
 
-/// The mappings of one epoch after the other.
+/// A mapping that was there from one epoch until before another.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    from: u32,
+    until: u32,
+    /// Place of the mapping.
+    place: u32,
+}
+
+/// The changes, one after the other.
 #[derive(Debug)]
-pub struct Replay<'a> {
-    history: &'a History,
-    /// Place of each mapped module by its first address; ranges do not overlap.
-    live: BTreeMap<u64, usize>,
-    epoch: usize,
+struct Replay<'a> {
+    mappings: &'a [Mapping],
+    /// Place of each mapped module and since when, by its first address; ranges do not overlap.
+    live: BTreeMap<u64, (usize, u32)>,
+    spans: Vec<Span>,
 }
 
 impl Replay<'_> {
-    /// Goes forward to `epoch`; epochs must be visited in ascending order.
-    pub fn advance(&mut self, epoch: u32) {
-        let target = (epoch as usize).min(self.history.changes.len());
-        debug_assert!(target >= self.epoch, "epochs go forward only");
-        for &(_, change) in self.history.changes.get(self.epoch..target).unwrap_or(&[]) {
+    /// When each mapping was there.
+    fn of(history: &History) -> Vec<Span> {
+        let mut replay = Replay { mappings: &history.mappings, live: BTreeMap::new(), spans: Vec::new() };
+        for (number, &(_, change)) in history.changes.iter().enumerate() {
+            let epoch = number as u32 + 1;
             match change {
-                Change::Map(place) => self.take(place),
+                Change::Map(place) => replay.take(place, epoch),
                 Change::Unmap(place) => {
-                    let start = self.history.mappings[place].start;
-                    if self.live.get(&start) == Some(&place) {
-                        self.live.remove(&start);
+                    let start = history.mappings[place].start;
+                    if replay.live.get(&start).is_some_and(|&(live, _)| live == place) {
+                        replay.end(start, epoch);
                     }
                 }
             }
         }
-        self.epoch = self.epoch.max(target);
+        let live: Vec<u64> = replay.live.keys().copied().collect();
+        live.into_iter().for_each(|start| replay.end(start, u32::MAX));
+        replay.spans
+    }
+
+    fn end(&mut self, start: u64, until: u32) {
+        if let Some((place, from)) = self.live.remove(&start)
+            && from < until
+        {
+            self.spans.push(Span { from, until, place: place as u32 });
+        }
     }
 
     /// Maps a module; what it covers has gone without a record.
-    fn take(&mut self, place: usize) {
-        let new = self.history.mappings[place];
+    fn take(&mut self, place: usize, epoch: u32) {
+        let new = self.mappings[place];
         let covered: Vec<u64> = self
             .live
             .range(..new.end)
             .rev()
-            .take_while(|&(_, &old)| self.history.mappings[old].end > new.start)
+            .take_while(|&(_, &(old, _))| self.mappings[old].end > new.start)
             .map(|(&start, _)| start)
             .collect();
-        for start in covered {
-            self.live.remove(&start);
+        covered.into_iter().for_each(|start| self.end(start, epoch));
+        self.live.insert(new.start, (place, epoch));
+    }
+}
+
+/// The spans, by address: a segment tree over the bounds of all mappings. Each of its nodes holds the spans that
+/// cover it and not the node above. Two of them never hold the same epoch, as mappings do not overlap.
+#[derive(Debug, Default)]
+struct Spans {
+    /// Where mappings begin and end, ascending.
+    bounds: Vec<u64>,
+    /// Nodes 2n and 2n + 1 are below node n; the last half are the ranges between bounds.
+    nodes: Vec<Vec<Span>>,
+}
+
+impl Spans {
+    fn new(mappings: &[Mapping], mut spans: Vec<Span>) -> Self {
+        let mut bounds: Vec<u64> = mappings.iter().flat_map(|mapping| [mapping.start, mapping.end]).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let ranges = bounds.len();
+        let mut nodes = vec![Vec::new(); 2 * ranges];
+        spans.sort_unstable_by_key(|span| span.from);
+        for span in spans {
+            let Mapping { start, end, .. } = mappings[span.place as usize];
+            let at = |bound| ranges + bounds.partition_point(|&other| other < bound);
+            let (mut left, mut right) = (at(start), at(end));
+            while left < right {
+                if left % 2 == 1 {
+                    nodes[left].push(span);
+                    left += 1;
+                }
+                if right % 2 == 1 {
+                    right -= 1;
+                    nodes[right].push(span);
+                }
+                (left, right) = (left / 2, right / 2);
+            }
         }
-        self.live.insert(new.start, place);
+        Self { bounds, nodes }
     }
 
-    /// The module that holds `address` in this epoch.
-    pub fn find(&self, address: u64) -> Option<Mapping> {
-        let (_, &place) = self.live.range(..=address).next_back()?;
-        let mapping = self.history.mappings[place];
-        (address < mapping.end).then_some(mapping)
+    fn find(&self, epoch: u32, address: u64) -> Option<u32> {
+        let range = self.bounds.partition_point(|&bound| bound <= address).checked_sub(1)?;
+        let mut node = self.bounds.len() + range;
+        while node > 0 {
+            let spans = &self.nodes[node];
+            let last = spans.partition_point(|span| span.from <= epoch).checked_sub(1);
+            if let Some(span) = last.map(|last| spans[last])
+                && epoch < span.until
+            {
+                return Some(span.place);
+            }
+            node /= 2;
+        }
+        None
     }
 }
 
@@ -147,9 +214,7 @@ mod tests {
     }
 
     fn binary_at(history: &History, ns: u64, address: u64) -> Option<u32> {
-        let mut replay = history.replay();
-        replay.advance(history.epoch(ns));
-        replay.find(address).map(|m| m.binary)
+        history.find(history.epoch(ns), address).map(|m| m.binary)
     }
 
     #[test]

@@ -3,14 +3,17 @@
 //! Filters choose whole stacks, so that what is shown adds up to a weight that can be named; `root` alone cuts
 //! stacks, at the place where they enter a function.
 
+mod arguments;
+
 use std::collections::{BTreeMap, HashMap};
 
+pub use arguments::{FilterArgs, UnitArgs};
 use regex::Regex;
 use unwind::{FoundBy, Frame};
 
 use crate::call_tree::{Stacks, Step};
 use crate::names::NameId;
-use crate::profile::{FunctionId, Profile, Stack, StackFrame};
+use crate::profile::{FunctionId, Profile, Stack, StackFrame, Trail};
 use crate::symbolize::base_name;
 
 /// What one element of a stack stands for.
@@ -259,9 +262,10 @@ impl<'p> Selection<'p> {
             self.weight += bucket.weight;
         }
         // What several threads have in common is one.
-        self.chosen.sort_unstable_by_key(|chosen| (chosen.stack, chosen.heading));
+        let key = |chosen: &Chosen| (chosen.heading, chosen.stack);
+        self.chosen.sort_unstable_by_key(key);
         self.chosen.dedup_by(|next, kept| {
-            let same = (next.stack, next.heading) == (kept.stack, kept.heading);
+            let same = key(next) == key(kept);
             kept.weight += if same { next.weight } else { 0 };
             same
         });
@@ -280,23 +284,37 @@ impl Stacks for Selection<'_> {
     fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
         let profile = self.profile;
         let mut steps: Vec<Step> = Vec::new();
+        let mut trail = Trail::default();
+        // Steps and places after each frame of the trail.
+        let mut after: Vec<(usize, u32)> = Vec::new();
+        let mut last = None;
         for chosen in &self.chosen {
             let stack = &profile.stacks[chosen.stack as usize];
-            steps.clear();
-            steps.extend(chosen.heading.map(Step::certain));
-            if chosen.skip == 0 {
-                steps.extend(self.marks.get(&stack.end).map(|&mark| Step::certain(mark)));
+            let before = (chosen.heading, stack.end, chosen.skip);
+            if last != Some(before) {
+                last = Some(before);
+                trail = Trail::default();
+                steps.clear();
+                after.clear();
+                steps.extend(chosen.heading.map(Step::certain));
+                let mark = self.marks.get(&stack.end).filter(|_| chosen.skip == 0);
+                steps.extend(mark.map(|&mark| Step::certain(mark)));
+                after.push((steps.len(), 0));
             }
-            let frames = profile.frames_from_root(stack).into_iter();
-            let places = frames.flat_map(|frame| {
-                let places = profile.locations[frame.location as usize].places.clone();
-                places.rev().map(move |place| (place, found_by(frame)))
-            });
-            for (place, found_by) in places.skip(chosen.skip as usize) {
-                let label = self.of_place[place as usize];
-                if self.unit != Unit::Module || steps.last().is_none_or(|last| last.label != label) {
-                    steps.push(Step { label, found_by });
+            let (shared, frames) = profile.follow(stack, &mut trail);
+            after.truncate(1 + shared);
+            let (len, mut number) = after[shared];
+            steps.truncate(len);
+            for frame in frames {
+                for place in profile.locations[frame.location as usize].places.clone().rev() {
+                    number += 1;
+                    let label = self.of_place[place as usize];
+                    let repeated = || steps.last().is_some_and(|last| last.label == label);
+                    if number > chosen.skip && !(self.unit == Unit::Module && repeated()) {
+                        steps.push(Step { label, found_by: found_by(frame) });
+                    }
                 }
+                after.push((steps.len(), number));
             }
             each(&steps, chosen.weight);
         }

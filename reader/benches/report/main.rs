@@ -1,5 +1,5 @@
-//! What it takes to look at large profiles: time, CPU time and greatest size of `report`, `stats` and
-//! `export -f folded` on ten million samples, whose stacks repeat as in most programs, and much less.
+//! What it takes to look at large profiles: time, CPU time and greatest size of `stats`, `report`, `export` and `diff`
+//! on ten million samples of either shape.
 //!
 //! usage: cargo bench -p selfwind --bench report [-- SAMPLES]
 
@@ -20,6 +20,13 @@ struct Cost {
     peak: u64,
 }
 
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (wall, cpu) = (self.wall.as_secs_f64(), self.cpu.as_secs_f64());
+        write!(f, "{wall:>8.1} {cpu:>8.1} {:>8}", self.peak >> 10)
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|text| text != "--bench");
     let samples: u64 = arguments.next().map_or(10_000_000, |text| text.parse().expect("a number of samples"));
@@ -33,25 +40,26 @@ fn main() {
         let bytes = file.metadata().unwrap().len();
         println!("{shape:?}: {samples} samples, {} MB", bytes / 1_000_000);
         println!("{:<34} {:>8} {:>8} {:>8}", "", "wall s", "CPU s", "MiB");
-        let commands: [(&str, &[&str]); 6] = [
+        let commands: [(&str, &[&str]); 8] = [
             ("stats", &["stats"]),
             ("report, the first time", &["report"]),
             ("report", &["report"]),
+            ("report --json", &["report", "--json", "--limit", "100"]),
             ("report --no-children", &["report", "--no-children"]),
             ("export -f folded", &["export", "-f", "folded", "-o", "/dev/null"]),
             ("export -f flamegraph", &["export", "-f", "flamegraph", "-o", "/dev/null"]),
+            ("export -f pprof", &["export", "-f", "pprof", "-o", "/dev/null"]),
         ];
         for (name, arguments) in commands {
-            let Cost { wall, cpu, peak } = run(program, arguments, &file, &directory);
-            let (wall, cpu) = (wall.as_secs_f64(), cpu.as_secs_f64());
-            println!("{name:<34} {wall:>8.1} {cpu:>8.1} {:>8}", peak >> 10);
+            println!("{name:<34} {}", run(program, arguments, &[&file], &directory));
         }
+        println!("{:<34} {}", "diff, with itself", run(program, &["diff"], &[&file, &file], &directory));
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Runs the reader alone, so that its size is its own.
-fn run(program: &Path, arguments: &[&str], file: &Path, cache: &Path) -> Cost {
+fn run(program: &Path, arguments: &[&str], files: &[&Path], cache: &Path) -> Cost {
     use nix::sys::resource::{UsageWho, getrusage};
     let cpu = || {
         let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
@@ -60,7 +68,12 @@ fn run(program: &Path, arguments: &[&str], file: &Path, cache: &Path) -> Cost {
     };
     let (before, started) = (cpu(), Instant::now());
     let mut reader = Command::new(program);
-    reader.args(arguments).arg(file).env("XDG_CACHE_HOME", cache).stdin(Stdio::null()).stdout(Stdio::null());
+    reader
+        .args(arguments)
+        .args(files)
+        .env("XDG_CACHE_HOME", cache)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let mut child = reader.spawn().unwrap();
     let peak = peak(child.id());
     assert!(child.wait().unwrap().success());

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{DiffOptions, Form, Sort};
-use crate::report::FilterArgs;
-use crate::selection::Unit;
+use crate::selection::{FilterArgs, UnitArgs};
 use crate::symbolize::SymbolArgs;
 
 const EXAMPLES: &str = "Examples:
@@ -25,12 +24,8 @@ pub struct DiffArgs {
     /// Order by the change of what functions used themselves, or with all they called
     #[arg(long, value_name = "ORDER", default_value = "self")]
     sort: Sort,
-    /// Tell the lines of a function apart
-    #[arg(long, conflicts_with = "modules")]
-    lines: bool,
-    /// Binaries instead of functions
-    #[arg(long)]
-    modules: bool,
+    #[command(flatten)]
+    unit: UnitArgs,
     #[command(flatten)]
     filters: FilterArgs,
     /// Least change that is shown, in percent of everything [default: 0.1; in JSON 0]
@@ -74,15 +69,10 @@ impl From<&DiffArgs> for DiffOptions {
             (.., Some("folded")) => Form::Folded,
             _ => Form::Text,
         };
-        let unit = match (args.lines, args.modules) {
-            (true, _) => Unit::Line,
-            (_, true) => Unit::Module,
-            _ => Unit::Function,
-        };
         Self {
             form,
             sort: args.sort,
-            unit,
+            unit: args.unit.into(),
             filters: (&args.filters).into(),
             threshold: args.threshold,
             limit: args.limit,

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use super::Grouping;
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::names::{NameId, Names};
-use crate::profile::{Bucket, FunctionId, Profile};
+use crate::profile::{Bucket, FunctionId, Profile, Trail};
 
 /// Stacks as their lines have them, by the texts of their elements.
 struct Texts<'a> {
@@ -61,16 +61,36 @@ impl Stacks for Texts<'_> {
     }
 
     fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
+        let profile = self.profile;
+        let function = |function: FunctionId| Step::certain(self.of_function[function.0 as usize]);
         let mut steps = Vec::new();
+        let mut trail = Trail::default();
+        // Steps after each frame of the trail.
+        let mut after: Vec<usize> = Vec::new();
+        let mut last = None;
         for &(group, stack, weight) in &self.rows {
-            steps.clear();
-            steps.extend(group.map(Step::certain));
-            let functions = self.profile.functions_from_root(&self.profile.stacks[stack as usize]);
-            steps.extend(functions.map(|function| Step::certain(self.of_function[function.0 as usize])));
-            if steps.is_empty() {
-                steps.push(Step::certain(self.no_frames));
+            let stack = &profile.stacks[stack as usize];
+            if last != Some((group, stack.end)) {
+                last = Some((group, stack.end));
+                trail = Trail::default();
+                steps.clear();
+                after.clear();
+                steps.extend(group.map(Step::certain));
+                steps.extend(profile.truncation_function(stack.end).map(function));
+                after.push(steps.len());
             }
-            each(&steps, weight);
+            let (shared, frames) = profile.follow(stack, &mut trail);
+            after.truncate(1 + shared);
+            steps.truncate(after[shared]);
+            for frame in frames {
+                let places = profile.places_of(frame.location).iter().rev();
+                steps.extend(places.map(|place| function(place.function)));
+                after.push(steps.len());
+            }
+            match *steps {
+                [] => each(&[Step::certain(self.no_frames)], weight),
+                _ => each(&steps, weight),
+            }
         }
     }
 }
@@ -93,7 +113,7 @@ pub(super) fn fold(
     let texts = Texts::new(profile, grouping);
     let tree = CallTree::new(&texts, Direction::Callees, 0);
     let least = least.max(1);
-    let shown = |node: u32| tree.node(node).children.iter().copied().filter(|&c| tree.node(c).total >= least);
+    let shown = |node: u32| tree.children(node).iter().copied().filter(|&c| tree.node(c).total >= least);
     let own =
         |node: u32| tree.node(node).total - shown(node).map(|child| tree.node(child).total).sum::<u64>();
     // Bytes as they stand in the lines, where a stack that goes on has a `;`.

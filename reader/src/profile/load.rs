@@ -11,10 +11,10 @@ use unwind::{End, FoundBy};
 use super::generated::Generated;
 use super::kernel::KernelNames;
 use super::naming;
-use super::resolve::Resolver;
-use super::stacks::{RawStack, RawStacks};
+use super::resolve::{Resolved, Resolver};
+use super::stacks::{Counts, Lately, RawStack};
 use super::timeline::{LossFinder, Moment};
-use super::{Binary, Bucket, Process, Profile, Thread};
+use super::{Binary, Process, Profile, Stack, Thread};
 use crate::mappings::{History, Mapping};
 use crate::measure::Measure;
 use crate::profile_file::{
@@ -78,10 +78,10 @@ pub(super) struct Loader {
     generated: Generated,
     /// Place of each thread by process place, thread id and sequence number.
     threads: WordMap<(u32, u32, u32), u32>,
-    raw: RawStacks,
-    /// Samples and weight by thread, event and raw stack.
-    counted: WordMap<(u32, u32, u32), (u64, u64)>,
-    /// Samples at their times, with the numbers of raw stacks.
+    lately: Lately,
+    resolved: Resolved,
+    counts: Counts,
+    /// Samples at their times.
     moments: Option<Vec<Moment>>,
     kernel: KernelNames,
 }
@@ -198,81 +198,73 @@ impl Loader {
         let thread = self.thread(sample.process, sample.tid, sample.thread_seq);
         let process = self.profile.threads[thread as usize].process;
         let epoch = self.histories[process as usize].epoch(sample.ns);
-        for SamplePart { ns, weight: part, event, kernel } in sample.parts() {
-            let stack = RawStack { process, epoch, end: sample.end, kernel, frames: &sample.frames };
-            let stack = self.raw.number(&stack);
-            let (samples, weight) = self.counted.entry((thread, event.into(), stack)).or_default();
-            *samples += 1;
-            *weight += u64::from(part);
+        let Loader { profile, histories, generated, kernel, lately, resolved, .. } = self;
+        for SamplePart { ns, weight, event, kernel: above } in sample.parts() {
+            let raw = RawStack { process, epoch, end: sample.end, kernel: above, frames: &sample.frames };
+            let stack = lately
+                .number(&raw, || Resolver { resolved, profile, generated, kernel, histories }.stack(&raw));
+            self.counts.add(thread, event, stack, weight.into());
             if let Some(moments) = &mut self.moments {
-                moments.push(Moment { ns, thread, event, stack, weight: part });
+                moments.push(Moment { ns, thread, event, stack, weight });
             }
         }
     }
 
-    /// Resolves, names and sums up.
+    /// Names and sums up.
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
-        let mut raw = std::mem::take(&mut self.raw);
-        raw.seal();
-        let Loader { profile, generated, kernel, histories, .. } = &mut self;
-        let stacks = Resolver { profile, generated, kernel, histories }.resolve(&raw);
-        drop(raw);
-        self.merge(&stacks);
-        drop(stacks);
+        (self.lately, self.resolved) = Default::default();
+        self.order();
         naming::name(&mut self.profile, &self.generated, &self.kernel, sources);
         sum(&mut self.profile);
         self.profile
     }
 
-    /// Moves the counts from raw stacks to stacks.
-    fn merge(&mut self, stacks: &[u32]) {
-        let mut timeline = self.moments.take().unwrap_or_default();
-        timeline.iter_mut().for_each(|moment| moment.stack = stacks[moment.stack as usize]);
-        timeline.sort_by_key(|moment| moment.ns);
-        self.profile.timeline = timeline;
-        let bucket = |((thread, event, raw), (samples, weight)): ((u32, u32, u32), (u64, u64))| Bucket {
-            thread,
-            event: event as u8,
-            stack: stacks[raw as usize],
-            samples,
-            weight,
-        };
-        let mut buckets: Vec<Bucket> = std::mem::take(&mut self.counted).into_iter().map(bucket).collect();
-        let key = |bucket: &Bucket| (bucket.thread, bucket.event, bucket.stack);
-        buckets.sort_unstable_by_key(key);
-        buckets.dedup_by(|next, kept| {
-            let same = key(next) == key(kept);
-            if same {
-                kept.samples += next.samples;
-                kept.weight += next.weight;
-            }
-            same
+    /// Puts paths, stacks, buckets and samples in order: neighbours have most in common.
+    fn order(&mut self) {
+        let profile = &mut self.profile;
+        let numbers = profile.paths.seal();
+        for stack in &mut profile.stacks {
+            stack.innermost = numbers.get(stack.innermost as usize).copied().unwrap_or(stack.innermost);
+        }
+        drop(numbers);
+        let stacks = std::mem::take(&mut profile.stacks);
+        let mut order: Vec<u32> = (0..stacks.len() as u32).collect();
+        order.sort_unstable_by_key(|&place| {
+            let Stack { innermost, end } = stacks[place as usize];
+            (end, innermost)
         });
-        self.profile.buckets = buckets;
+        profile.stacks = order.iter().map(|&place| stacks[place as usize]).collect();
+        let mut places = vec![0; stacks.len()];
+        for (place, &before) in order.iter().enumerate() {
+            places[before as usize] = place as u32;
+        }
+        profile.buckets = std::mem::take(&mut self.counts).into_buckets();
+        profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
+        profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
+        profile.timeline = self.moments.take().unwrap_or_default();
+        profile.timeline.iter_mut().for_each(|moment| moment.stack = places[moment.stack as usize]);
+        profile.timeline.sort_by_key(|moment| moment.ns);
     }
 }
 
 /// Adds up the buckets.
 fn sum(profile: &mut Profile) {
     let mut totals = super::Totals::default();
-    // All, found by frame pointer, guessed: the same for all threads.
-    let mut frames: Vec<Option<[u64; 3]>> = vec![None; profile.stacks.len()];
+    let mut of_stack = vec![0; profile.stacks.len()];
     for bucket in &profile.buckets {
-        let stack = &profile.stacks[bucket.stack as usize];
         totals.samples += bucket.samples;
         totals.weight += bucket.weight;
+        of_stack[bucket.stack as usize] += bucket.samples;
+    }
+    for (stack, samples) in profile.stacks.iter().zip(of_stack) {
         if stack.end != End::Root as u8 {
-            totals.truncated += bucket.samples;
+            totals.truncated += samples;
         }
-        let [all, frame_pointer, guessed] = *frames[bucket.stack as usize].get_or_insert_with(|| {
-            profile.frames(stack).fold([0; 3], |[all, frame_pointer, guessed], frame| {
-                let is = |found_by: FoundBy| u64::from(frame.found_by == found_by as u8);
-                [all + 1, frame_pointer + is(FoundBy::FramePointer), guessed + is(FoundBy::Guess)]
-            })
-        });
-        totals.frames += all * bucket.samples;
-        totals.frame_pointer += frame_pointer * bucket.samples;
-        totals.guessed += guessed * bucket.samples;
+        for frame in profile.frames(stack) {
+            totals.frames += samples;
+            totals.frame_pointer += if frame.found_by == FoundBy::FramePointer as u8 { samples } else { 0 };
+            totals.guessed += if frame.found_by == FoundBy::Guess as u8 { samples } else { 0 };
+        }
     }
     profile.totals = totals;
 }

@@ -26,7 +26,7 @@ pub use load::{load, load_timed, of_events};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, Moment};
 
-use stacks::Paths;
+use stacks::{Paths, ROOT};
 
 use crate::measure::{self, Measure, Unit};
 use crate::names::{NameId, Names};
@@ -127,6 +127,10 @@ pub struct Stack {
     pub end: u8,
 }
 
+/// The way from the root to a stack, see [`Profile::follow`].
+#[derive(Debug, Default)]
+pub struct Trail(Vec<u32>, Vec<u32>);
+
 /// One physical frame of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StackFrame {
@@ -134,6 +138,12 @@ pub struct StackFrame {
     pub location: u32,
     /// How it was found.
     pub found_by: u8,
+}
+
+impl From<StackFrame> for u64 {
+    fn from(frame: StackFrame) -> u64 {
+        u64::from(frame.location) << 8 | u64::from(frame.found_by)
+    }
 }
 
 /// All samples of one thread and event with the same stack.
@@ -222,6 +232,36 @@ impl Profile {
         let mut frames: Vec<StackFrame> = self.frames(stack).collect();
         frames.reverse();
         frames
+    }
+
+    /// Goes from the stack of the last time to this one: tells how many frames, counted from the root, they share,
+    /// and those that follow. Stacks are in an order in which neighbours share most.
+    pub fn follow<'a>(
+        &'a self,
+        stack: &Stack,
+        trail: &'a mut Trail,
+    ) -> (usize, impl Iterator<Item = StackFrame> + 'a) {
+        let nodes = &mut trail.0;
+        let new = &mut trail.1;
+        new.clear();
+        let mut at = stack.innermost;
+        while at != ROOT {
+            // What is below a node has a smaller number.
+            while nodes.last().is_some_and(|&last| last > at) {
+                nodes.pop();
+            }
+            if nodes.last() == Some(&at) {
+                break;
+            }
+            new.push(at);
+            at = self.paths.node(at).0;
+        }
+        if at == ROOT {
+            nodes.clear();
+        }
+        let shared = nodes.len();
+        nodes.extend(new.iter().rev());
+        (shared, nodes[shared..].iter().map(|&node| self.paths.node(node).1))
     }
 
     /// The functions at a location, innermost first.

@@ -21,6 +21,9 @@ pub use reader::{ProfileReader, Tail};
 pub use writer::ProfileWriter;
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use nix::unistd::User;
 
 /// The first eight bytes of every profile.
 pub const MAGIC: [u8; 8] = *b"SELFWIND";
@@ -48,7 +51,7 @@ const STRING_MAX: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file cannot be opened.
-    #[error("{path}: {cause}; name a profile written by `selfwind record`")]
+    #[error("{path}: {cause}; {}", way_out(path, cause))]
     Open {
         /// The path as given.
         path: String,
@@ -99,6 +102,21 @@ pub enum ProfileError {
         /// What is wrong with it.
         what: &'static str,
     },
+}
+
+/// What to do about a file that cannot be opened.
+fn way_out(path: &str, cause: &io::Error) -> String {
+    if cause.kind() != io::ErrorKind::PermissionDenied {
+        return "name a profile written by `selfwind record`".into();
+    }
+    match std::fs::metadata(path) {
+        Ok(file) => {
+            let name = User::from_uid(file.uid().into()).ok().flatten().map(|user| user.name);
+            let owner = name.unwrap_or_else(|| format!("user {}", file.uid()));
+            format!("it belongs to {owner}, who can `chmod a+r` it; or read it as {owner}")
+        }
+        Err(_) => "its directory is closed to you; read it as the user who recorded it".into(),
+    }
 }
 
 /// Checksum of a block: CRC-32 (IEEE) over kind, length and payload.

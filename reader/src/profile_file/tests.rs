@@ -156,6 +156,19 @@ fn read(bytes: &[u8]) -> (Vec<Event>, Result<Tail, ProfileError>) {
 }
 
 #[test]
+fn a_file_of_another_user_is_named_so() {
+    let denied = |path: &str| {
+        let cause = std::io::ErrorKind::PermissionDenied.into();
+        ProfileError::Open { path: path.into(), cause }.to_string()
+    };
+    // Root's on every machine.
+    let text = denied("/etc/passwd");
+    assert!(text.ends_with("it belongs to root, who can `chmod a+r` it; or read it as root"), "{text}");
+    let text = denied("/nonexistent/p.data");
+    assert!(text.ends_with("read it as the user who recorded it"), "{text}");
+}
+
+#[test]
 fn every_event_survives() {
     let (got, tail) = read(&file(2));
     assert_eq!(got, [events(), events()].concat());

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use regex::Regex;
 
 use super::{ReportOptions, Rows, Sort, View};
-use crate::selection::{Filters, Unit};
+use crate::selection::{FilterArgs, UnitArgs};
 use crate::symbolize::SymbolArgs;
 
 const EXAMPLES: &str = "Examples:
@@ -44,12 +43,8 @@ pub struct ReportArgs {
     /// A row for each process, a tree for each process
     #[arg(long)]
     processes: bool,
-    /// Tell the lines of a function apart
-    #[arg(long, conflicts_with = "modules")]
-    lines: bool,
-    /// Binaries instead of functions
-    #[arg(long)]
-    modules: bool,
+    #[command(flatten)]
+    unit: UnitArgs,
     #[command(flatten)]
     filters: FilterArgs,
     /// One JSON object
@@ -65,39 +60,6 @@ pub struct ReportArgs {
     pub file: PathBuf,
 }
 
-/// Flags that choose stacks.
-#[derive(Debug, Args)]
-pub struct FilterArgs {
-    /// Only threads whose name or id matches
-    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
-    thread: Option<Regex>,
-    /// Only processes whose name or id matches
-    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
-    process: Option<Regex>,
-    /// Only stacks through a binary that matches
-    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
-    module: Option<Regex>,
-    /// Only stacks through a function that matches
-    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
-    symbol: Option<Regex>,
-    /// Only stacks through a function that matches, shown from it on
-    #[arg(long, value_name = "REGEX", help_heading = "Filters")]
-    root: Option<Regex>,
-}
-
-impl From<&FilterArgs> for Filters {
-    fn from(args: &FilterArgs) -> Self {
-        let FilterArgs { thread, process, module, symbol, root } = args;
-        Self {
-            thread: thread.clone(),
-            process: process.clone(),
-            module: module.clone(),
-            symbol: symbol.clone(),
-            root: root.clone(),
-        }
-    }
-}
-
 impl From<&ReportArgs> for ReportOptions {
     fn from(args: &ReportArgs) -> Self {
         Self {
@@ -106,11 +68,7 @@ impl From<&ReportArgs> for ReportOptions {
                 (_, true) => View::NoChildren,
                 _ => View::Both,
             },
-            unit: match (args.lines, args.modules) {
-                (true, _) => Unit::Line,
-                (_, true) => Unit::Module,
-                _ => Unit::Function,
-            },
+            unit: args.unit.into(),
             rows: match (args.threads, args.processes) {
                 (true, _) => Rows::Threads,
                 (_, true) => Rows::Processes,

@@ -31,7 +31,7 @@ impl Chains {
     /// All chains with at least the weight `least`.
     pub(super) fn new(tree: &CallTree, least: u64) -> Self {
         let heavy = |node: u32| {
-            let children = tree.nodes[node as usize].children.iter().copied();
+            let children = tree.children(node).iter().copied();
             children.filter(|&child| tree.nodes[child as usize].total >= least).collect::<Vec<u32>>()
         };
         let mut list: Vec<Chain> = Vec::new();

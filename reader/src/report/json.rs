@@ -3,9 +3,11 @@
 //! The tree is a flat list of nodes that name their parents: nested objects would be deeper than most
 //! JSON readers go.
 
-use std::io::{self, Write};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, BufWriter, Write};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::table::{self, Row};
 use super::{ReportOptions, Rows, View};
@@ -34,7 +36,7 @@ struct Report<'a> {
     functions: Vec<FunctionRow<'a>>,
     threads: u64,
     by_thread: Vec<ThreadRow<'a>>,
-    tree: Vec<NodeRow<'a>>,
+    tree: Tree<'a>,
     notes: &'a [String],
 }
 
@@ -111,7 +113,51 @@ struct NodeRow<'a> {
     guessed: u64,
 }
 
-/// Writes the report; [`ReportOptions::limit`] limits the functions.
+/// The nodes of a tree, as they are written.
+struct Tree<'a> {
+    selection: &'a Selection<'a>,
+    tree: &'a CallTree,
+    /// Places of the nodes to be written, ascending; none: all.
+    heaviest: Option<Vec<u32>>,
+}
+
+impl Serialize for Tree<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let row = |place: u32, parent| node_row(self.selection, self.tree.node(place), parent);
+        let above = |place: u32| self.tree.node(place).parent;
+        match &self.heaviest {
+            None => {
+                let all = 1..self.tree.nodes.len() as u32;
+                serializer.collect_seq(all.map(|place| row(place, above(place).checked_sub(1))))
+            }
+            Some(places) => serializer.collect_seq(places.iter().map(|&place| {
+                let parent = places.binary_search(&above(place)).ok();
+                row(place, parent.map(|parent| parent as u32))
+            })),
+        }
+    }
+}
+
+/// The places of the heaviest nodes, without the first one, which holds everything; with each the one above it.
+fn heaviest(tree: &CallTree, limit: usize) -> Vec<u32> {
+    let mut heap = BinaryHeap::from([(0, Reverse(0))]);
+    let mut places = Vec::new();
+    while places.len() <= limit
+        && let Some((_, Reverse(place))) = heap.pop()
+    {
+        places.push(place);
+        heap.extend(tree.children(place).iter().map(|&child| (tree.node(child).total, Reverse(child))));
+    }
+    places.sort_unstable();
+    places.split_off(1)
+}
+
+/// Rows to be written of each list; none: all.
+fn limit(options: &ReportOptions) -> Option<usize> {
+    options.limit.filter(|&limit| limit > 0)
+}
+
+/// Writes the report; [`ReportOptions::limit`] limits the functions, and again the nodes of the tree.
 pub(super) fn write(
     selection: &Selection<'_>,
     options: &ReportOptions,
@@ -142,21 +188,26 @@ pub(super) fn write(
         functions: functions(selection, options),
         threads: stats.threads,
         by_thread: threads(selection),
-        tree: tree.nodes.iter().skip(1).map(|node| node_row(selection, node)).collect(),
+        tree: Tree { selection, heaviest: limit(options).map(|limit| heaviest(&tree, limit)), tree: &tree },
         notes: &profile.notes,
     };
-    serde_json::to_writer_pretty(&mut *out, &report)?;
-    out.write_all(b"\n")
+    let mut out = BufWriter::new(out);
+    serde_json::to_writer_pretty(&mut out, &report)?;
+    out.write_all(b"\n")?;
+    out.flush()
 }
 
 fn functions<'a>(selection: &'a Selection<'_>, options: &ReportOptions) -> Vec<FunctionRow<'a>> {
     let options = ReportOptions { rows: Rows::Elements, ..options.clone() };
-    let limit = options.limit.filter(|&limit| limit > 0).unwrap_or(usize::MAX);
     let row = |row: Row| {
         let element = row.label.map(|label| element(selection, label)).unwrap_or_default();
         FunctionRow { element, own: row.own, total: row.total, guessed: row.guessed }
     };
-    table::rows(selection, &options).into_iter().take(limit).map(row).collect()
+    table::rows(selection, &options)
+        .into_iter()
+        .take(limit(&options).unwrap_or(usize::MAX))
+        .map(row)
+        .collect()
 }
 
 fn threads<'a>(selection: &Selection<'a>) -> Vec<ThreadRow<'a>> {
@@ -198,9 +249,9 @@ fn element<'a>(selection: &'a Selection<'_>, label: u32) -> Element<'a> {
     }
 }
 
-fn node_row<'a>(selection: &'a Selection<'_>, node: &Node) -> NodeRow<'a> {
+fn node_row<'a>(selection: &'a Selection<'_>, node: &Node, parent: Option<u32>) -> NodeRow<'a> {
     NodeRow {
-        parent: node.parent.checked_sub(1),
+        parent,
         element: element(selection, node.label),
         own: node.own,
         total: node.total,

@@ -14,7 +14,7 @@ mod tests;
 use std::io::Write;
 use std::path::Path;
 
-pub use arguments::{FilterArgs, ReportArgs};
+pub use arguments::ReportArgs;
 
 use crate::profile;
 use crate::screen::Screen;

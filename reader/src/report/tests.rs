@@ -145,6 +145,40 @@ fn json_adds_up() {
 }
 
 #[test]
+fn json_limits_its_tree_to_the_heaviest_nodes() {
+    let profile = fixture::loaded("json-limit");
+    let write = |limit| {
+        let options = ReportOptions { limit, ..ReportOptions::default() };
+        let selection = Selection::new(&profile, options.unit, Heading::Programs, &options.filters);
+        let mut out = Vec::new();
+        json::write(&selection, &options, &mut out).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&out).unwrap()["tree"].as_array().unwrap().clone()
+    };
+    let (all, some) = (write(None), write(Some(4)));
+    assert_eq!(write(Some(0)), all);
+    let totals = |tree: &[serde_json::Value]| {
+        let mut totals: Vec<u64> = tree.iter().map(|node| node["total"].as_u64().unwrap()).collect();
+        totals.sort_by_key(|&total| std::cmp::Reverse(total));
+        totals
+    };
+    assert!(all.len() > 4);
+    assert_eq!(totals(&some), totals(&all)[..4]);
+    // Each is where it was, under the same ones.
+    let path = |tree: &[serde_json::Value], place: usize| {
+        let mut names = Vec::new();
+        let mut at = Some(place as u64);
+        while let Some(place) = at {
+            let node = &tree[place as usize];
+            names.push(node.get("function").or(node.get("process")).unwrap().to_string());
+            at = node["parent"].as_u64();
+        }
+        names
+    };
+    let paths: Vec<_> = (0..all.len()).map(|place| path(&all, place)).collect();
+    assert!((0..some.len()).all(|place| paths.contains(&path(&some, place))));
+}
+
+#[test]
 fn an_empty_profile_says_so() {
     let directory = fixture::directory("empty-report");
     let file = directory.join("p.data");

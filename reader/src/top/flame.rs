@@ -86,7 +86,7 @@ fn blocks(tree: &CallTree, width: u16) -> Vec<Block> {
         }
         blocks.push(Block { node, depth, start, end });
         let mut at = before;
-        for &child in &tree.node(node).children {
+        for &child in tree.children(node) {
             pending.push((child, depth + 1, at));
             at += tree.node(child).total;
         }

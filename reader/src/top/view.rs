@@ -123,7 +123,7 @@ impl View {
         let Some(tree) = &self.picture.tree else { return 0 };
         let mut at = 0;
         for &label in &self.path {
-            match tree.node(at).children.iter().find(|&&child| tree.node(child).label == label) {
+            match tree.children(at).iter().find(|&&child| tree.node(child).label == label) {
                 Some(&child) => at = child,
                 None => break,
             }
@@ -217,7 +217,7 @@ impl View {
         let mut node = self.node();
         for _ in 0..by.unsigned_abs().min(tree.nodes.len()) {
             node = if by > 0 {
-                tree.node(node).children.first().copied().unwrap_or(node)
+                tree.children(node).first().copied().unwrap_or(node)
             } else {
                 tree.node(node).parent
             };
@@ -232,7 +232,7 @@ impl View {
             return;
         }
         let node = self.node();
-        let siblings = &tree.node(tree.node(node).parent).children;
+        let siblings = tree.children(tree.node(node).parent);
         let place = siblings.iter().position(|&sibling| sibling == node).unwrap_or(0);
         if let Some(&next) = place.checked_add_signed(by).and_then(|place| siblings.get(place)) {
             self.select_node(next);
@@ -299,7 +299,7 @@ fn depth_first(tree: &CallTree) -> Vec<u32> {
     let mut pending = vec![0];
     while let Some(node) = pending.pop() {
         order.push(node);
-        pending.extend(tree.node(node).children.iter().rev());
+        pending.extend(tree.children(node).iter().rev());
     }
     order
 }

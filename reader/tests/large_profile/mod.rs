@@ -1,5 +1,19 @@
 //! Profiles far larger than what is shown of them, written by the real writer: walks through a call graph laid over
 //! the functions of a real program, so that stacks repeat and share their outer frames as those of programs do.
+//!
+//! How much they repeat was measured on recordings of single programs at 4999 Hz, as frame words:
+//!
+//! | | samples | distinct stacks | frames that they do not share | mean depth |
+//! |---|---|---|---|---|
+//! | python3: parsing, compiling, regular expressions, JSON | 16,000 | 10,240 | 42,034 | 25.6 |
+//! | cc1plus: a file of templates, -O2 -g | 16,000 | 13,653 | 147,687 | 42.6 |
+//! | the same, longer | 126,935 | 82,909 | 1,276,007 | 55.0 |
+//! | [`Shape::Typical`] | 16,000 | 10,073 | 67,026 | 25.9 |
+//! | the same, longer | 1,000,000 | 307,930 | 2,006,726 | 25.9 |
+//! | [`Shape::Scattered`] | 1,000,000 | 197,124 | 772,309 | 20.0 |
+//!
+//! So the typical shape is as hard as an interpreter's, and easier than that of a compiler that never does the same
+//! thing twice.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -17,15 +31,15 @@ const THREADS: u64 = 8;
 /// Functions of the call graph.
 const FUNCTIONS: u64 = 4000;
 /// Frames that all stacks of a thread have: its start, its loop.
-const OUTER: usize = 8;
-const DEEPEST: usize = 64;
+const OUTER: usize = 14;
+const DEEPEST: usize = 70;
 
 /// How much stacks repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// As in programs that have something to do: most samples are in few places.
+    /// As in programs that have something to do: deep, and the first calls of a function are the most likely.
     Typical,
-    /// Every call is as likely as any other.
+    /// Less deep, and every call is as likely as any other.
     Scattered,
 }
 
