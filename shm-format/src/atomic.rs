@@ -12,10 +12,10 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-pub(crate) use crate::x86_64::{local_add, local_compare_exchange, store_bytes, store_words};
+pub(crate) use crate::x86_64::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-pub(crate) use portable::{local_add, local_compare_exchange, store_bytes, store_words};
+pub(crate) use portable::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
 
 /// Keeps accesses of private words in their order, for handlers of the same thread. No instruction.
 #[inline(always)]
@@ -39,6 +39,11 @@ mod portable {
         word.fetch_add(value, Ordering::Release)
     }
 
+    /// `then` if both words are the same, else `other`.
+    pub(crate) fn if_equal(one: u64, two: u64, then: u8, other: u8) -> u8 {
+        core::hint::select_unpredictable(one == two, then, other)
+    }
+
     /// Stores values into words, in any order; as many as both sides have.
     pub(crate) fn store_words(words: &[AtomicU64], values: &[u64]) {
         for (word, value) in words.iter().zip(values) {
@@ -46,10 +51,15 @@ mod portable {
         }
     }
 
-    /// Stores bytes, eight to a little-endian word, in any order; as many whole words as both sides have.
-    pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
-        for (word, bytes) in words.iter().zip(bytes.as_chunks::<8>().0) {
-            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    /// Stores bytes into all words, eight to a little-endian word, in any order.
+    ///
+    /// # Safety
+    /// `from` points to eight readable bytes for each word.
+    pub(crate) unsafe fn store_bytes(words: &[AtomicU64], from: *const u8) {
+        for (at, word) in words.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { from.add(8 * at).cast::<[u8; 8]>().read() };
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
     }
 }

@@ -9,8 +9,8 @@ use core::num::NonZeroU64;
 /// Most frames of a stack.
 pub const MAX_DEPTH: usize = 1000;
 
-/// Frames that both sides remember by their hash, to name them with one byte. A power of two up to 256.
-pub(crate) const RECENT: usize = 128;
+/// Places of the table of recent frames. A byte names a place.
+pub(crate) const RECENT: usize = 256;
 
 /// Everything of a stack sample but its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,43 +68,34 @@ pub(crate) mod flag {
     pub(crate) const WEIGHT: u8 = 1 << 2;
     pub(crate) const END: u8 = 1 << 3;
     pub(crate) const NONCE: u8 = 1 << 4;
-    pub(crate) const ALL: u8 = WEIGHT | END | NONCE | 3;
+    /// Frames that are spelt out take eight bytes each and not four.
+    pub(crate) const WIDE: u8 = 1 << 5;
+    pub(crate) const ALL: u8 = WEIGHT | END | NONCE | WIDE | 3;
 }
 
-/// Two bits that say how a frame is written: [`RECENT`](code::RECENT), or as a difference of so many bytes.
-pub(crate) mod code {
-    /// The frame is in the table of recent ones: one byte, its place there.
-    pub(crate) const RECENT: u8 = 0;
+/// In place of a frame's place in the table: it is spelt out.
+pub(crate) const SPELT: u8 = 0;
 
-    /// The code of a difference.
-    pub(crate) const fn of(difference: u64) -> u8 {
-        1 + (difference >= 1 << 24) as u8 + (difference >= 1 << 32) as u8
-    }
-
-    /// The bytes that follow for that code.
-    pub(crate) const fn len(code: u8) -> usize {
-        // A byte per code.
-        (0x08_04_03_01_u32 >> (8 * (code & 3)) & 0xff) as usize
-    }
-}
-
-/// The place of a frame in the table of recent ones.
-pub(crate) const fn recent_place(frame: u64) -> usize {
+/// The place of a frame in the table of recent ones. None is ever looked for at [`SPELT`].
+#[inline(always)]
+pub(crate) const fn recent_place(frame: u64) -> u8 {
     // Fibonacci hashing: the high bits of the product depend on all bits below them.
-    (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RECENT.trailing_zeros())) as usize
+    ((frame as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8
 }
 
-/// The distance from `base` to `frame`, small for frames of one module: flags turned to the low end, sign to the
-/// lowest bit.
-pub(crate) const fn difference(frame: u64, base: u64) -> u64 {
-    let distance = frame.rotate_left(3).wrapping_sub(base.rotate_left(3));
-    distance << 1 ^ ((distance as i64) >> 63) as u64
+/// The distance from `base` to `frame`, small for frames of one module: flags turned to the low end.
+#[inline(always)]
+pub(crate) const fn distance(frame: u64, base: u64) -> i64 {
+    frame.rotate_left(3).wrapping_sub(base.rotate_left(3)) as i64
 }
 
 /// The frame at that distance from `base`.
-pub(crate) const fn frame_at(difference: u64, base: u64) -> u64 {
-    let distance = difference >> 1 ^ (difference & 1).wrapping_neg();
-    base.rotate_left(3).wrapping_add(distance).rotate_right(3)
+pub(crate) const fn frame_at(distance: i64, base: u64) -> u64 {
+    base.rotate_left(3).wrapping_add(distance as u64).rotate_right(3)
 }
 
-const _: () = assert!(RECENT.is_power_of_two() && RECENT <= 256);
+/// Whether four bytes hold the distance.
+#[inline(always)]
+pub(crate) const fn is_near(distance: i64) -> bool {
+    distance as i32 as i64 == distance
+}

@@ -6,24 +6,21 @@
 //! length depends on them. What must never happen here: an allocation, a panic, a step whose bound is not the depth,
 //! a shared word read back.
 
-use core::hint::select_unpredictable;
 use core::num::NonZeroU64;
 
-use crate::atomic::store_bytes;
+use crate::atomic::{if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
 use crate::record::RecordKind;
-use crate::stack::{Form, MAX_DEPTH, RECENT, StackHead, code, difference, flag, recent_place};
-use crate::writer::{Committed, Place, Reservation, ThreadCursor};
+use crate::stack::{Form, MAX_DEPTH, RECENT, SPELT, StackHead, distance, flag, is_near, recent_place};
+use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
 
 /// Where the frames begin in the buffer: the head, which is written last and backwards, ends here.
 const FRAMES_AT: usize = 48;
 /// Two bytes, three numbers, a weight, an end, a nonce.
 const HEAD_MOST: usize = 2 + 10 + 2 * 2 + 5 + 1 + 8;
-/// The frames at their longest, and the overhang of the last one, which is written as 8 bytes.
-const BUFFER: usize = FRAMES_AT + MAX_DEPTH * 8 + MAX_DEPTH / 4 + 8;
-/// Frames compared at once.
-const BLOCK: usize = 4;
+/// A byte for each frame, all of them spelt out, and the zeros behind.
+const BUFFER: usize = FRAMES_AT + MAX_DEPTH + MAX_DEPTH * 8 + 8;
 
 const _: () = assert!(HEAD_MOST <= FRAMES_AT);
 
@@ -43,6 +40,8 @@ pub struct StackChain {
     /// Leaf first, at the end of the array.
     previous: [u64; MAX_DEPTH],
     recent: [u64; RECENT],
+    /// The frame spelt out last.
+    spelt: u64,
     /// Of the record being written.
     buffer: [u8; BUFFER],
 }
@@ -59,10 +58,19 @@ struct Encoded {
     form: Form,
     /// Outermost frames that are those of the stack before.
     kept: usize,
+    /// Frames that are spelt out take eight bytes.
+    wide: bool,
     /// Where the head begins.
     start: usize,
-    /// Where the other frames end, codes included.
+    /// Where the frames end.
     end: usize,
+}
+
+impl Encoded {
+    #[inline(always)]
+    fn words(&self) -> usize {
+        (self.end - self.start).div_ceil(8)
+    }
 }
 
 impl StackChain {
@@ -77,6 +85,7 @@ impl StackChain {
             depth: 0,
             previous: [0; MAX_DEPTH],
             recent: [0; RECENT],
+            spelt: 0,
             buffer: [0; BUFFER],
         }
     }
@@ -108,16 +117,10 @@ impl StackChain {
     ) -> Result<Committed, Loss> {
         // Until the commit: a write that is given up or abandoned leaves no chain.
         let linked = core::mem::replace(&mut self.linked, false);
-        let mut place = Place::NOWHERE;
-        let record = self.put(cursor, pool, head, frames, now, |chain, at| {
-            place = at;
-            if linked { chain.form_at(at) } else { Form::First }
-        })?;
-        self.depth = frames.len();
-        self.place = place;
-        self.walked = false;
-        self.linked = true;
-        Ok(record.commit())
+        if frames.len() > MAX_DEPTH {
+            return cursor.lose(Loss::TooLarge);
+        }
+        Write { chain: self, head: &head, frames, linked, aside: false, done: None }.run(cursor, pool, &now)
     }
 
     /// Writes a whole stack, leaf first, that belongs to no chain: for a handler that interrupted the writing of
@@ -133,51 +136,14 @@ impl StackChain {
         now: impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
         self.reset();
-        let record = self.put(cursor, pool, head, frames, now, |_, _| Form::Aside)?;
-        Ok(record.commit())
-    }
-
-    /// Reserves a record and fills it. `form_at` is asked at each try.
-    #[inline]
-    fn put<'a, P: Pool>(
-        &mut self,
-        cursor: &'a ThreadCursor,
-        pool: &'a P,
-        head: StackHead,
-        frames: &[u64],
-        now: impl Fn() -> u64,
-        mut form_at: impl FnMut(&Self, Place) -> Form,
-    ) -> Result<Reservation<'a, P>, Loss> {
         if frames.len() > MAX_DEPTH {
             return cursor.lose(Loss::TooLarge);
         }
-        let mut done: Option<Encoded> = None;
-        let record = cursor.reserve_sized(pool, RecordKind::Stack, now, |place| {
-            let form = form_at(self, place);
-            let encoded = match done {
-                None => self.encode(form, &head, frames),
-                Some(before) => self.encode_again(before, form, &head, frames),
-            };
-            done = Some(encoded);
-            (encoded.end - encoded.start).div_ceil(8)
-        })?;
-        let start = done.map_or(FRAMES_AT, |encoded| encoded.start);
-        store_bytes(record.words(), self.buffer.get(start..).unwrap_or(&[]));
-        Ok(record)
+        Write { chain: self, head: &head, frames, linked: false, aside: true, done: None }
+            .run(cursor, pool, &now)
     }
 
-    /// After another record got in between.
-    #[cold]
-    #[inline(never)]
-    fn encode_again(&mut self, before: Encoded, form: Form, head: &StackHead, frames: &[u64]) -> Encoded {
-        match (before.form, form) {
-            (Form::First, _) => before,
-            (_, Form::First) => self.encode(form, head, frames),
-            // Another distance: the frames are written the same way.
-            _ => self.finish(Encoded { form, ..before }, head, frames),
-        }
-    }
-
+    #[inline]
     fn form_at(&self, place: Place) -> Form {
         let distance = place.sequence.wrapping_sub(self.place.sequence);
         match NonZeroU64::new(distance) {
@@ -187,6 +153,7 @@ impl StackChain {
     }
 
     /// How many outermost frames of a stack are those of the one before.
+    #[inline]
     fn kept(&self, frames: &[u64]) -> usize {
         let most = self.depth.min(frames.len());
         let known = if self.walked { self.unchanged.min(most) } else { 0 };
@@ -196,10 +163,6 @@ impl StackChain {
             "a walk told of other frames"
         );
         let mut kept = known;
-        // From outside, in blocks and then one by one.
-        while kept + BLOCK <= most && block_before(before, kept) == block_before(now, kept) {
-            kept += BLOCK;
-        }
         while kept < most && before.get(most - 1 - kept) == now.get(most - 1 - kept) {
             kept += 1;
         }
@@ -207,39 +170,109 @@ impl StackChain {
     }
 
     /// Puts a stack into the buffer, and remembers it.
-    #[inline]
+    #[inline(always)]
     fn encode(&mut self, form: Form, head: &StackHead, frames: &[u64]) -> Encoded {
         let kept = match form {
             Form::After(_) => self.kept(frames),
             Form::First => {
                 self.recent.fill(0);
+                self.spelt = 0;
                 0
             }
             Form::Aside => return self.encode_aside(head, frames),
         };
-        let (new, old) = frames.split_at_checked(frames.len() - kept).unwrap_or((frames, &[]));
-        let until = self.previous.len() - kept;
-        if let Some(places) = self.previous.get_mut(until - new.len().min(until)..until) {
-            places.copy_from_slice(new);
+        // SAFETY: the frames are no more than MAX_DEPTH, and those kept are some of them.
+        let (wide, end) = unsafe { self.encode_new(frames, kept) };
+        self.finish(Encoded { form, kept, wide, start: FRAMES_AT, end }, head, frames)
+    }
+
+    /// Puts the frames that are not kept into the buffer, and remembers them. Whether they are wide, and where they end;
+    /// zeros follow, which fill up the last word.
+    ///
+    /// # Safety
+    /// `kept` is no more than `frames.len()`, and that no more than MAX_DEPTH.
+    #[inline(always)]
+    unsafe fn encode_new(&mut self, frames: &[u64], kept: usize) -> (bool, usize) {
+        let count = frames.len() - kept;
+        let new = frames.as_ptr();
+        let buffer = self.buffer.as_mut_ptr();
+        let mut spelt = 0;
+        // SAFETY: `count` and `kept` together are no more than MAX_DEPTH, which `previous` and `buffer` have room for.
+        unsafe {
+            let previous = self.previous.as_mut_ptr().add(MAX_DEPTH - kept - count);
+            let codes = buffer.add(FRAMES_AT);
+            let words = codes.add(count);
+            for at in 0..count {
+                let frame = *new.add(at);
+                previous.add(at).write(frame);
+                let place = recent_place(frame);
+                let recent = &mut self.recent[usize::from(place)];
+                // Whether it was there is as good as random: no branch.
+                let code = if_equal(*recent, frame, place, SPELT);
+                *recent = frame;
+                codes.add(at).write(code);
+                words.add(8 * spelt).cast::<u64>().write_unaligned(frame.to_le());
+                spelt += usize::from(code == SPELT);
+            }
+            let mut base = self.spelt;
+            let mut near = true;
+            for at in 0..spelt {
+                let frame = u64::from_le(words.add(8 * at).cast::<u64>().read_unaligned());
+                let distance = distance(frame, base);
+                base = frame;
+                near &= is_near(distance);
+                words.add(4 * at).cast::<u32>().write_unaligned((distance as u32).to_le());
+            }
+            self.spelt = base;
+            let mut end = FRAMES_AT + count + 4 * spelt;
+            if !near {
+                end = self.widen(frames, count);
+            }
+            self.buffer.as_mut_ptr().add(end).cast::<u64>().write_unaligned(0);
+            (!near, end)
         }
-        let base = old.first().copied().unwrap_or(0);
-        let end = encode(new, base, &mut self.buffer, |frame, base| look_up(&mut self.recent, frame, base));
-        self.finish(Encoded { form, kept, start: FRAMES_AT, end }, head, frames)
+    }
+
+    /// Spells out frames as they are, behind the codes; where they end.
+    #[cold]
+    #[inline(never)]
+    fn widen(&mut self, frames: &[u64], count: usize) -> usize {
+        let Some((codes, words)) =
+            self.buffer.get_mut(FRAMES_AT..).and_then(|rest| rest.split_at_mut_checked(count))
+        else {
+            return FRAMES_AT;
+        };
+        let spelt = frames.iter().zip(codes).filter(|(_, code)| **code == SPELT);
+        let mut end = FRAMES_AT + count;
+        for ((frame, _), place) in spelt.zip(words.as_chunks_mut().0) {
+            *place = frame.to_le_bytes();
+            end += place.len();
+        }
+        end
     }
 
     #[cold]
     #[inline(never)]
     fn encode_aside(&mut self, head: &StackHead, frames: &[u64]) -> Encoded {
-        let end = encode(frames, 0, &mut self.buffer, far);
-        self.finish(Encoded { form: Form::Aside, kept: 0, start: FRAMES_AT, end }, head, frames)
+        let rest = self.buffer.get_mut(FRAMES_AT..).unwrap_or(&mut []);
+        let mut end = FRAMES_AT;
+        for (frame, place) in frames.iter().zip(rest.as_chunks_mut().0) {
+            *place = frame.to_le_bytes();
+            end += place.len();
+        }
+        if let Some(zeros) = self.buffer.get_mut(end..).and_then(<[u8]>::first_chunk_mut::<8>) {
+            *zeros = [0; 8];
+        }
+        self.finish(Encoded { form: Form::Aside, kept: 0, wide: false, start: FRAMES_AT, end }, head, frames)
     }
 
     /// Puts the head before the frames.
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, encoded: Encoded, head: &StackHead, frames: &[u64]) -> Encoded {
         let new = frames.len() - encoded.kept;
-        let plain = head.nonce == 0 && head.end == 0 && head.weight == 1;
-        if plain && (encoded.kept | new) < 0x80 && encoded.form.bits() == Form::NEXT {
+        let rare = head.nonce | u64::from(head.end) | u64::from(head.weight ^ 1) | u64::from(encoded.wide);
+        let next = encoded.form == Form::After(NonZeroU64::MIN);
+        if (rare == 0) & ((encoded.kept | new) < 0x80) & next {
             // Nearly all.
             let bytes = [Form::NEXT, head.source, encoded.kept as u8, new as u8];
             let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
@@ -252,7 +285,7 @@ impl StackChain {
     #[cold]
     fn finish_rare(&mut self, encoded: Encoded, head: &StackHead, new: usize) -> Encoded {
         let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
-        let mut first = encoded.form.bits();
+        let mut first = encoded.form.bits() | if encoded.wide { flag::WIDE } else { 0 };
         if head.nonce != 0 {
             first |= flag::NONCE;
             before.put(&head.nonce.to_le_bytes());
@@ -277,74 +310,101 @@ impl StackChain {
     }
 }
 
-/// Puts frames into the buffer, the last one first, by the code and value of each and the one outside it. Where they
-/// end; zeros follow, which fill up the last word.
-#[inline(always)]
-fn encode(
-    frames: &[u64],
-    mut base: u64,
-    buffer: &mut [u8; BUFFER],
-    mut of: impl FnMut(u64, u64) -> (u8, u64),
-) -> usize {
-    let frames = outermost(frames, frames.len().min(MAX_DEPTH));
-    let buffer = buffer.as_mut_ptr();
-    let mut at = FRAMES_AT;
-    for group in frames.rchunks(4) {
-        let (codes_at, mut codes, mut shift) = (at, 0, 0);
-        at += 1;
-        for &frame in group.iter().rev() {
-            let (code, value) = of(frame, base);
-            codes |= code << shift;
-            shift += 2;
-            // SAFETY: no frame takes more than 8 bytes, nor four of them more than one beside, and there are at most
-            // MAX_DEPTH: `at` is at least 8 bytes before the buffer's end.
-            unsafe { put_bytes(buffer, at, value) };
-            at += code::len(code);
-            base = frame;
+/// A stack being written.
+struct Write<'a> {
+    chain: &'a mut StackChain,
+    head: &'a StackHead,
+    frames: &'a [u64],
+    /// The chain has a stack.
+    linked: bool,
+    aside: bool,
+    /// What is in the buffer, and for which place.
+    done: Option<(Encoded, Place)>,
+}
+
+impl Write<'_> {
+    #[inline(always)]
+    fn run<P: Pool>(
+        mut self,
+        cursor: &ThreadCursor,
+        pool: &P,
+        now: &impl Fn() -> u64,
+    ) -> Result<Committed, Loss> {
+        let size = |this: &mut Self, place| {
+            let encoded = this.chain.encode(this.form_at(place), this.head, this.frames);
+            this.done = Some((encoded, place));
+            encoded.words()
+        };
+        match cursor.try_write(pool, RecordKind::Stack, now, &mut self, size, Self::fill)? {
+            Some(committed) => Ok(committed),
+            // A copy, for which alone there is a place in memory.
+            None => {
+                let Self { chain, head, frames, linked, aside, done } = self;
+                Write { chain, head, frames, linked, aside, done }.run_again(cursor, pool, now)
+            }
         }
-        // SAFETY: less than `at`.
-        unsafe { buffer.add(codes_at).write(codes) };
     }
-    // SAFETY: as above.
-    unsafe { put_bytes(buffer, at, 0) };
-    at
-}
 
-/// Eight bytes, little-endian; what comes next overwrites those that are not needed.
-///
-/// # Safety
-/// Eight bytes from `at` on are the caller's.
-#[inline(always)]
-unsafe fn put_bytes(buffer: *mut u8, at: usize, value: u64) {
-    // SAFETY: the caller's promise.
-    unsafe { buffer.add(at).cast::<[u8; 8]>().write(value.to_le_bytes()) };
-}
+    /// The other tries, after another record got in between or for another chunk.
+    #[cold]
+    #[inline(never)]
+    fn run_again<P: Pool>(
+        mut self,
+        cursor: &ThreadCursor,
+        pool: &P,
+        now: &impl Fn() -> u64,
+    ) -> Result<Committed, Loss> {
+        for _ in 1..RETRIES {
+            let size = Self::encode_again;
+            let tried = cursor.try_write(pool, RecordKind::Stack, now, &mut self, size, Self::fill)?;
+            if let Some(committed) = tried {
+                return Ok(committed);
+            }
+        }
+        cursor.lose(Loss::Retries)
+    }
 
-/// The block of frames within the `outer` outermost ones.
-#[inline]
-fn block_before(frames: &[u64], outer: usize) -> Option<&[u64; BLOCK]> {
-    frames.len().checked_sub(outer).and_then(|until| frames.get(..until)).and_then(<[u64]>::last_chunk)
+    #[inline(never)]
+    fn encode_again(&mut self, place: Place) -> usize {
+        let form = self.form_at(place);
+        let encoded = match (self.done.map(|done| done.0), form) {
+            (Some(before @ Encoded { form: Form::First, .. }), _) => before,
+            (None, _) | (_, Form::First) => self.chain.encode(form, self.head, self.frames),
+            // Another distance: the frames are written the same way.
+            (Some(before), _) => self.chain.finish(Encoded { form, ..before }, self.head, self.frames),
+        };
+        self.done.insert((encoded, place)).0.words()
+    }
+
+    #[inline(always)]
+    fn form_at(&self, place: Place) -> Form {
+        match (self.aside, self.linked) {
+            (true, _) => Form::Aside,
+            (_, true) => self.chain.form_at(place),
+            _ => Form::First,
+        }
+    }
+
+    /// Fills the record and publishes it.
+    #[inline(always)]
+    fn fill<P: Pool>(&mut self, record: Reservation<'_, P>) -> Committed {
+        if let Some((encoded, place)) = self.done {
+            debug_assert_eq!(record.len(), encoded.words());
+            // SAFETY: the record has as many words as are in the buffer from `start` on, with the zeros at the end.
+            unsafe { store_bytes(record.words(), self.chain.buffer.as_ptr().add(encoded.start)) };
+            if !self.aside {
+                self.chain.depth = self.frames.len();
+                self.chain.place = place;
+                self.chain.walked = false;
+                self.chain.linked = true;
+            }
+        }
+        record.commit()
+    }
 }
 
 fn outermost(frames: &[u64], count: usize) -> &[u64] {
     frames.len().checked_sub(count).and_then(|at| frames.get(at..)).unwrap_or(&[])
-}
-
-/// Code and value of a frame by its distance.
-#[inline]
-fn far(frame: u64, base: u64) -> (u8, u64) {
-    let difference = difference(frame, base);
-    (code::of(difference), difference)
-}
-
-/// Code and value of a frame, which is in the table from now on. Whether it was is as good as random: no branch.
-#[inline]
-fn look_up(recent: &mut [u64; RECENT], frame: u64, base: u64) -> (u8, u64) {
-    let (code, difference) = far(frame, base);
-    let index = recent_place(frame);
-    let Some(place) = recent.get_mut(index) else { return (code, difference) };
-    let seen = core::mem::replace(place, frame) == frame;
-    (select_unpredictable(seen, code::RECENT, code), select_unpredictable(seen, index as u64, difference))
 }
 
 /// A place in the buffer that moves towards its start.

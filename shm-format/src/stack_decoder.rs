@@ -5,7 +5,9 @@
 //! wrong. What must never happen here: a panic, frames of another stack than the one referred to, a loop or a size
 //! beyond [`MAX_DEPTH`].
 
-use crate::stack::{Form, MAX_DEPTH, RECENT, StackHead, code, difference, flag, frame_at, recent_place};
+use crate::stack::{
+    Form, MAX_DEPTH, RECENT, SPELT, StackHead, distance, flag, frame_at, is_near, recent_place,
+};
 
 /// Why a stack record gives no stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,7 @@ pub struct EncodedStack<'a> {
     form: Form,
     kept: usize,
     new: usize,
+    wide: bool,
     frames: &'a [u8],
 }
 
@@ -48,10 +51,14 @@ impl<'a> EncodedStack<'a> {
             (first & flag::END != 0 && end == 0),
             (first & flag::NONCE != 0 && nonce == 0),
         ];
-        if defaults.contains(&true) || kept.checked_add(new)? > MAX_DEPTH as u64 {
+        let wide = first & flag::WIDE != 0;
+        if defaults.contains(&true)
+            || (wide && form == Form::Aside)
+            || kept.checked_add(new)? > MAX_DEPTH as u64
+        {
             return None;
         }
-        Some(Self { head, form, kept: kept as usize, new: new as usize, frames: f.0 })
+        Some(Self { head, form, kept: kept as usize, new: new as usize, wide, frames: f.0 })
     }
 
     /// Number of frames, at most [`MAX_DEPTH`].
@@ -72,51 +79,64 @@ impl<'a> EncodedStack<'a> {
         if !self.is_aside() {
             return Err(Undecodable::Unlinked);
         }
-        self.new_frames(0, None, frames)
+        let frames = frames.get_mut(..self.new).ok_or(Undecodable::Malformed)?;
+        let words = self.frames.get(..8 * self.new).ok_or(Undecodable::Malformed)?;
+        for (frame, word) in frames.iter_mut().rev().zip(words.as_chunks().0) {
+            *frame = u64::from_le_bytes(*word);
+        }
+        self.ends_at(8 * self.new)
     }
 
+    /// The frames that are not kept, from the root, into `out`. The frame spelt out last.
     fn new_frames(
         &self,
-        mut base: u64,
-        mut recent: Option<&mut [u64; RECENT]>,
+        mut spelt: u64,
+        recent: &mut [u64; RECENT],
         out: &mut [u64],
-    ) -> Result<(), Undecodable> {
-        let bytes = &mut Bytes(self.frames);
+    ) -> Result<u64, Undecodable> {
         let out = out.get_mut(..self.new).ok_or(Undecodable::Malformed)?;
-        for group in out.chunks_mut(4) {
-            let mut codes = bytes.byte().ok_or(Undecodable::Malformed)?;
-            for place in group {
-                let recent = recent.as_deref_mut();
-                base = frame(bytes, codes & 3, base, recent).ok_or(Undecodable::Malformed)?;
-                *place = base;
-                codes >>= 2;
-            }
-            if codes != 0 {
+        let (codes, words) = self.frames.split_at_checked(self.new).ok_or(Undecodable::Malformed)?;
+        let mut words = Bytes(words);
+        let mut near = true;
+        for (place, &code) in out.iter_mut().rev().zip(codes) {
+            *place = match code {
+                SPELT => {
+                    let frame = self.spelt(&mut words, spelt).ok_or(Undecodable::Malformed)?;
+                    near &= is_near(distance(frame, spelt));
+                    spelt = frame;
+                    frame
+                }
+                _ => recent[usize::from(code)],
+            };
+            // What is in the table is named by its place there, and by that alone.
+            let at = recent_place(*place);
+            let entry = &mut recent[usize::from(at)];
+            if code != if *entry == *place { at } else { SPELT } {
                 return Err(Undecodable::Malformed);
             }
+            *entry = *place;
         }
-        let padded = bytes.0.len() < 8 && bytes.0.iter().all(|byte| *byte == 0);
+        if near == self.wide {
+            return Err(Undecodable::Malformed);
+        }
+        self.ends_at(self.frames.len() - words.0.len())?;
+        Ok(spelt)
+    }
+
+    /// The next frame that is spelt out.
+    fn spelt(&self, words: &mut Bytes<'_>, base: u64) -> Option<u64> {
+        if self.wide {
+            return words.number(8);
+        }
+        Some(frame_at((words.number(4)? as u32 as i32).into(), base))
+    }
+
+    /// Checks that nothing but padding follows.
+    fn ends_at(&self, end: usize) -> Result<(), Undecodable> {
+        let rest = self.frames.get(end..).unwrap_or(&[]);
+        let padded = rest.len() < 8 && rest.iter().all(|byte| *byte == 0);
         if padded { Ok(()) } else { Err(Undecodable::Malformed) }
     }
-}
-
-/// One frame; `None` if it is not written the way that a writer would.
-fn frame(bytes: &mut Bytes<'_>, code: u8, base: u64, recent: Option<&mut [u64; RECENT]>) -> Option<u64> {
-    let value = bytes.number(code::len(code))?;
-    let frame = match (code, &recent) {
-        (code::RECENT, Some(recent)) => *recent.get(usize::try_from(value).ok()?)?,
-        (code::RECENT, None) => return None,
-        _ => frame_at(value, base),
-    };
-    let shortest = code == code::RECENT || code == code::of(difference(frame, base));
-    let Some(recent) = recent else { return shortest.then_some(frame) };
-    let index = recent_place(frame);
-    let place = recent.get_mut(index)?;
-    // What is in the table is named by its place there, and by that alone.
-    let named = code == code::RECENT;
-    let right = (*place == frame) == named && (!named || value == index as u64);
-    *place = frame;
-    (shortest && right).then_some(frame)
 }
 
 /// Decodes the stacks of one chunk, in order.
@@ -124,6 +144,8 @@ pub struct StackDecoder {
     linked: bool,
     sequence: u64,
     depth: usize,
+    /// The frame spelt out last.
+    spelt: u64,
     recent: [u64; RECENT],
 }
 
@@ -137,7 +159,7 @@ impl StackDecoder {
     /// At the start of a chunk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { linked: false, sequence: 0, depth: 0, recent: [0; RECENT] }
+        Self { linked: false, sequence: 0, depth: 0, spelt: 0, recent: [0; RECENT] }
     }
 
     /// The frames of record number `sequence`, from the root, into the first [`depth`](EncodedStack::depth) places
@@ -152,7 +174,10 @@ impl StackDecoder {
         let linked = core::mem::replace(&mut self.linked, false);
         match stack.form {
             Form::Aside => return Err(Undecodable::Malformed),
-            Form::First => self.recent.fill(0),
+            Form::First => {
+                self.recent.fill(0);
+                self.spelt = 0;
+            }
             Form::After(distance) => {
                 if !linked || sequence.wrapping_sub(self.sequence) != distance.get() {
                     return Err(Undecodable::Unlinked);
@@ -162,10 +187,9 @@ impl StackDecoder {
                 }
             }
         }
-        let base = stack.kept.checked_sub(1).and_then(|last| frames.get(last)).copied().unwrap_or(0);
         let new = frames.get_mut(stack.kept..).unwrap_or(&mut []);
-        stack.new_frames(base, Some(&mut self.recent), new)?;
-        *self = Self { linked: true, sequence, depth: stack.depth(), recent: self.recent };
+        self.spelt = stack.new_frames(self.spelt, &mut self.recent, new)?;
+        (self.linked, self.sequence, self.depth) = (true, sequence, stack.depth());
         Ok(())
     }
 }

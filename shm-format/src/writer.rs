@@ -31,7 +31,7 @@ use crate::region::Region;
 use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
 
 /// Nested records that may get in between before a record is given up.
-const RETRIES: usize = 64;
+pub(crate) const RETRIES: usize = 64;
 /// Words of a record beside its payload: the header, and the full time should it be far from the chunk's.
 const OVERHEAD: usize = 2;
 
@@ -132,78 +132,88 @@ impl ThreadCursor {
         payload_words: usize,
         now: impl Fn() -> u64,
     ) -> Result<Reservation<'a, P>, Loss> {
-        self.reserve_sized(pool, kind, now, |_| payload_words)
+        for _ in 0..RETRIES {
+            let size = |(): &mut (), _| payload_words;
+            if let Some(reservation) =
+                self.try_write(pool, kind, &now, &mut (), size, |(), reservation| reservation)?
+            {
+                return Ok(reservation);
+            }
+        }
+        self.lose(Loss::Retries)
     }
 
-    /// As [`reserve`](Self::reserve), with a length that depends on the place: `size` is asked at each try.
+    /// One try of [`reserve`](Self::reserve), with a length that depends on the place, and what then happens to the
+    /// reservation. None: try again, as often as [`RETRIES`] allows.
     #[inline(always)]
-    pub(crate) fn reserve_sized<'a, P: Pool>(
+    pub(crate) fn try_write<'a, P: Pool, S, T>(
         &'a self,
         pool: &'a P,
         kind: RecordKind,
-        now: impl Fn() -> u64,
-        mut size: impl FnMut(Place) -> usize,
-    ) -> Result<Reservation<'a, P>, Loss> {
-        for _ in 0..RETRIES {
-            let word = Reserve(self.inner.word.load(Ordering::Relaxed));
-            pool.step(Step::Loaded);
-            if let Some(chunk) = pool.chunk(usize::from(word.chunk())) {
-                let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
-                let Some(clothed) = self.help(chunk, generation, word) else { continue };
-                pool.step(Step::Helped);
-                let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
-                let payload_words = size(Place { chunk: word.chunk(), generation, sequence });
-                if payload_words > chunk.words.len().saturating_sub(OVERHEAD) {
-                    return self.lose(Loss::TooLarge);
-                }
-                let ticks = now();
-                pool.step(Step::Timed);
-                let delta = ticks.wrapping_sub(chunk.header.ts_base.load(Ordering::Relaxed));
-                let wide = delta > u64::from(u32::MAX);
-                let words = payload_words + 1 + usize::from(wide);
-                let room = chunk.words.get(word.end()..).and_then(|room| room.get(..words));
-                if let Some((first, payload)) = room.and_then(<[AtomicU64]>::split_first) {
-                    let header = RecordHeader::new(
-                        RecordState::Busy,
-                        words,
-                        wide,
-                        kind.number(),
-                        tag(generation, chunk.nonce),
-                        if wide { 0 } else { delta as u32 },
-                    );
-                    let next = word.advanced(words);
-                    if !local_compare_exchange(&self.inner.word, word.0, next.0) {
-                        continue;
-                    }
-                    pool.step(Step::Reserved);
-                    first.store(header.0, Ordering::Relaxed);
-                    pool.step(Step::Busy);
-                    // Fails if a nested record was clothed since, which is a newer one.
-                    local_compare_exchange(&self.inner.clothed, clothed, next.0);
-                    pool.step(Step::Clothed);
-                    let payload = match payload.split_first() {
-                        Some((full, payload)) if wide => {
-                            full.store(ticks, Ordering::Relaxed);
-                            payload
-                        }
-                        _ => payload,
-                    };
-                    return Ok(Reservation {
-                        cursor: self,
-                        pool,
-                        chunk,
-                        first,
-                        payload,
-                        header,
-                        words,
-                        generation,
-                        _not_sent: PhantomData,
-                    });
-                }
+        now: &impl Fn() -> u64,
+        state: &mut S,
+        size: impl FnOnce(&mut S, Place) -> usize,
+        then: impl FnOnce(&mut S, Reservation<'a, P>) -> T,
+    ) -> Result<Option<T>, Loss> {
+        let word = Reserve(self.inner.word.load(Ordering::Relaxed));
+        pool.step(Step::Loaded);
+        if let Some(chunk) = pool.chunk(usize::from(word.chunk())) {
+            let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
+            let Some(clothed) = self.help(chunk, generation, word) else { return Ok(None) };
+            pool.step(Step::Helped);
+            let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
+            let payload_words = size(state, Place { chunk: word.chunk(), generation, sequence });
+            if payload_words > chunk.words.len().saturating_sub(OVERHEAD) {
+                return self.lose(Loss::TooLarge);
             }
-            self.change_chunk(pool, word, &now)?;
+            let ticks = now();
+            pool.step(Step::Timed);
+            let delta = ticks.wrapping_sub(chunk.header.ts_base.load(Ordering::Relaxed));
+            let wide = delta > u64::from(u32::MAX);
+            let words = payload_words + 1 + usize::from(wide);
+            let room = chunk.words.get(word.end()..).and_then(|room| room.get(..words));
+            if let Some((first, payload)) = room.and_then(<[AtomicU64]>::split_first) {
+                let header = RecordHeader::new(
+                    RecordState::Busy,
+                    words,
+                    wide,
+                    kind.number(),
+                    tag(generation, chunk.nonce),
+                    if wide { 0 } else { delta as u32 },
+                );
+                let next = word.advanced(words);
+                if !local_compare_exchange(&self.inner.word, word.0, next.0) {
+                    return Ok(None);
+                }
+                pool.step(Step::Reserved);
+                first.store(header.0, Ordering::Relaxed);
+                pool.step(Step::Busy);
+                // Fails if a nested record was clothed since, which is a newer one.
+                local_compare_exchange(&self.inner.clothed, clothed, next.0);
+                pool.step(Step::Clothed);
+                let payload = match payload.split_first() {
+                    Some((full, payload)) if wide => {
+                        full.store(ticks, Ordering::Relaxed);
+                        payload
+                    }
+                    _ => payload,
+                };
+                let reservation = Reservation {
+                    cursor: self,
+                    pool,
+                    chunk,
+                    first,
+                    payload,
+                    header,
+                    words,
+                    generation,
+                    _not_sent: PhantomData,
+                };
+                return Ok(Some(then(state, reservation)));
+            }
         }
-        self.lose(Loss::Retries)
+        self.change_chunk(pool, word, now)?;
+        Ok(None)
     }
 
     /// Ends the thread's use of the pool: its chunk goes to the reader. To be called on the thread, with no record

@@ -42,29 +42,42 @@ pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
     amount
 }
 
+/// `then` if both words are the same, else `other`; never a branch, which the compiler makes of all other ways to say it.
+#[inline(always)]
+pub(crate) fn if_equal(one: u64, two: u64, then: u8, other: u8) -> u8 {
+    let mut chosen = u32::from(then);
+    // SAFETY: only registers and the flags are touched.
+    unsafe {
+        asm!(
+            "cmp {one}, {two}",
+            "cmovne {chosen:e}, {other:e}",
+            one = in(reg) one,
+            two = in(reg) two,
+            chosen = inout(reg) chosen,
+            other = in(reg) u32::from(other),
+            options(pure, nomem, nostack),
+        );
+    }
+    chosen as u8
+}
+
 /// Stores values into words, in any order; as many as both sides have.
 #[inline]
 pub(crate) fn store_words(words: &[AtomicU64], values: &[u64]) {
-    // SAFETY: the values are eight bytes each.
-    unsafe { store(words, values.as_ptr().cast(), values.len()) };
+    let words = words.get(..values.len()).unwrap_or(words);
+    // SAFETY: there are at least as many values as words.
+    unsafe { store_bytes(words, values.as_ptr().cast()) };
 }
 
-/// Stores bytes, eight to a little-endian word, in any order; as many whole words as both sides have.
-#[inline]
-pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
-    // SAFETY: that many whole words are there.
-    unsafe { store(words, bytes.as_ptr(), bytes.len() / 8) };
-}
-
-/// Stores `most` words from `from` on, or as many as there are places.
+/// Stores bytes into all words, eight to a little-endian word, in any order.
 ///
 /// # Safety
-/// `from` points to `8 * most` readable bytes.
+/// `from` points to eight readable bytes for each word.
 #[inline(always)]
-unsafe fn store(words: &[AtomicU64], from: *const u8, most: usize) {
+pub(crate) unsafe fn store_bytes(words: &[AtomicU64], from: *const u8) {
     const BLOCK: usize = 4;
-    let count = words.len().min(most);
-    let blocks = count - count % BLOCK;
+    let to: *const AtomicU64 = words.as_ptr();
+    let blocks = words.len() & !(BLOCK - 1);
     if blocks > 0 {
         // SAFETY: 8 * blocks bytes are there on both sides: `at` rises from minus that many bytes to 0, counted from
         // their ends. The words are of interior mutability. Only two vector registers and the flags are changed beside.
@@ -78,7 +91,7 @@ unsafe fn store(words: &[AtomicU64], from: *const u8, most: usize) {
                 "add {at}, 32",
                 "jnz 2b",
                 from = in(reg) from.add(8 * blocks),
-                to = in(reg) words.as_ptr().add(blocks),
+                to = in(reg) to.add(blocks),
                 at = inout(reg) (8 * blocks).wrapping_neg() => _,
                 low = out(xmm_reg) _,
                 high = out(xmm_reg) _,
@@ -87,11 +100,11 @@ unsafe fn store(words: &[AtomicU64], from: *const u8, most: usize) {
         }
     }
     let mut at = blocks;
-    while at < count {
+    while at < words.len() {
         // SAFETY: `at` is less than the length of both.
         unsafe {
             let value = from.cast::<u64>().add(at).read_unaligned();
-            words.get_unchecked(at).store(value, Ordering::Relaxed);
+            (*to.add(at)).store(value, Ordering::Relaxed);
         }
         at += 1;
     }

@@ -244,6 +244,39 @@ fn no_other_length_is_accepted() {
     }
 }
 
+/// There is one way to write a stack.
+#[test]
+fn no_other_words_for_a_stack_are_accepted() {
+    const FIRST: u8 = 1;
+    const WIDE: u8 = 1 << 5;
+    let frame = 0x1234_u64;
+    let place = ((frame as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8;
+    let near = 8 * frame as u32;
+    let decode = |parts: &[&[u8]]| {
+        let mut payload = parts.concat();
+        payload.resize(payload.len().next_multiple_of(8), 0);
+        decode_after(&[], 0, &payload)
+    };
+    let malformed = Err(Undecodable::Malformed);
+    assert_eq!(decode(&[&[FIRST, 0, 1, 0], &near.to_le_bytes()]), Ok(vec![frame]));
+    // In eight bytes, what four can say.
+    assert_eq!(decode(&[&[FIRST | WIDE, 0, 1, 0], &frame.to_le_bytes()]), malformed);
+    let far = 1_u64 << 40;
+    assert_eq!(decode(&[&[FIRST | WIDE, 0, 1, 0], &far.to_le_bytes()]), Ok(vec![far]));
+    // In full, what the table has; and by a place where nothing is, or something else.
+    assert_eq!(decode(&[&[FIRST, 0, 2, 0, place], &near.to_le_bytes()]), Ok(vec![frame, frame]));
+    assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &near.to_le_bytes(), &[0; 4]]), malformed);
+    assert_eq!(decode(&[&[FIRST, 0, 1, place]]), malformed);
+    assert_eq!(decode(&[&[FIRST, 0, 2, 0, place ^ 1], &near.to_le_bytes()]), malformed);
+    // The frame 0 is at place 0, by which nothing is named.
+    assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &[0; 8]]), Ok(vec![0, 0]));
+    // Nothing is wide where nothing is spelt out, nor aside.
+    assert_eq!(decode(&[&[FIRST, 0, 0]]), Ok(vec![]));
+    assert_eq!(decode(&[&[FIRST | WIDE, 0, 0]]), malformed);
+    assert_eq!(decode(&[&[0, 0, 1], &far.to_le_bytes()]), Ok(vec![far]));
+    assert_eq!(decode(&[&[WIDE, 0, 1], &far.to_le_bytes()]), malformed);
+}
+
 #[test]
 fn hostile_bytes_neither_panic_nor_run_away() {
     let payloads = payloads();

@@ -38,7 +38,8 @@ fn main() {
 fn writers(lttng: Option<&Lttng>, rounds: usize) {
     let mut ours = Ours::new(CHUNKS);
     ours.write(EVENTS);
-    let mut own: [Vec<f64>; ours::ROWS] = Default::default();
+    let mut numbers = Vec::new();
+    let mut own = ours::NAMES.map(|_| [Vec::new(), Vec::new()]);
     let mut theirs: [Vec<f64>; 3] = Default::default();
     if let Some(lttng) = lttng
         && let Err(reason) = lttng.session(None)
@@ -46,14 +47,16 @@ fn writers(lttng: Option<&Lttng>, rounds: usize) {
         println!("{reason}");
     }
     for _ in 0..rounds {
-        ours.write(EVENTS).into_iter().zip(&mut own).for_each(|(ns, row)| row.push(ns));
+        let (number, rows) = ours.write(EVENTS);
+        numbers.push(number);
+        own.iter_mut().flatten().zip(rows.as_flattened()).for_each(|(row, ns)| row.push(*ns));
         let times = lttng.and_then(|lttng| lttng.write(EVENTS));
         times.into_iter().flatten().zip(&mut theirs).for_each(|(ns, row)| row.push(ns));
     }
     if let Some(lttng) = lttng {
         lttng.end();
     }
-    let own = own.each_mut().map(|row| median(row));
+    let own = own.each_mut().map(|row| row.each_mut().map(|times| median(times)));
     let theirs = theirs.each_mut().map(|row| median(row));
     let clock = ours::clock(EVENTS);
     println!("writing one record, ns of thread CPU time, overwrite mode, nobody reads");
@@ -70,10 +73,10 @@ fn writers(lttng: Option<&Lttng>, rounds: usize) {
         println!();
     };
     line("LTTng-UST", theirs);
-    line("selfwind, plain words", [own[0], own[1], own[2]]);
-    line("selfwind, codec, 12 frames new", [f64::NAN, own[3], own[4]]);
-    line("selfwind, codec, 12 new, told by the walk", [f64::NAN, own[5], own[6]]);
-    line("selfwind, codec, 1 new, told by the walk", [f64::NAN, own[7], own[8]]);
+    let number = median(&mut numbers);
+    for (name, (row, [short, long])) in ours::NAMES.iter().zip(own.into_iter().enumerate()) {
+        line(name, [if row == 0 { number } else { f64::NAN }, short, long]);
+    }
     println!("{:<44}{clock:>9.1}", "  of it, in each of ours, reading the clock");
 }
 
@@ -101,7 +104,10 @@ fn readers(lttng: Option<&Lttng>, place: &std::path::Path, rounds: usize) {
     println!("{:<44}{:>10.2}", "babeltrace2, counting", median(&mut theirs));
     println!("{:<44}{:>10.1}", "selfwind, 8-byte records", median(&mut numbers));
     println!("{:<44}{:>10.1}", "selfwind, stacks of 40 frames, decoded", median(&mut stacks));
-    println!("{:<44}{:>10.1}", "  bytes per such stack", ours.bytes());
+    println!("\nbytes in the ring of a stack of 40 frames");
+    for (name, bytes) in ours::NAMES.iter().zip(ours.bytes()) {
+        println!("{name:<44}{bytes:>10.1}");
+    }
 }
 
 fn median(values: &mut [f64]) -> f64 {

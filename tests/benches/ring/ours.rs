@@ -21,33 +21,66 @@ pub(crate) struct Ours {
     region: Region,
     cursor: ThreadCursor,
     chain: StackChain,
-    stacks: Box<Stacks>,
-    /// Others only in their leaf.
-    similar: Box<Stacks>,
+    /// By row.
+    stacks: [Stacks; ROWS],
 }
 
-type Stacks = [[u64; DEEPEST]; STACKS];
-
-/// How stacks are written.
-pub(crate) enum Manner {
-    Plain,
-    /// By the codec: so many leaf frames change, and the walk says so or not.
-    Coded {
-        new: usize,
-        told: bool,
-    },
-}
-
-/// The rows for 16 and 40 frames, in order.
-pub(crate) const MANNERS: [Manner; 4] = [
-    Manner::Plain,
-    Manner::Coded { new: NEW, told: false },
-    Manner::Coded { new: NEW, told: true },
-    Manner::Coded { new: 1, told: true },
+/// How stacks are written: as plain words, or by the codec, one after the other.
+pub(crate) const NAMES: [&str; ROWS] = [
+    "selfwind, plain words",
+    "selfwind, codec, 1 frame new",
+    "selfwind, codec, 12 frames new",
+    "selfwind, codec, all new: the worst",
+    "selfwind, codec, as many new as in CPython",
+    "selfwind, codec, as many new as in cc1plus",
 ];
-pub(crate) const ROWS: usize = 1 + 2 * MANNERS.len();
-/// Leaf frames in which neighbouring stacks differ; `lttng.c` has the same number.
-pub(crate) const NEW: usize = 12;
+const ROWS: usize = 6;
+const PLAIN: usize = 0;
+const TWELVE: usize = 2;
+
+/// Leaf frames in which neighbouring stacks of the program `lttng.c` differ.
+const NEW: usize = 12;
+
+/// How many frames of a sample are new, from few to many, each as often as the others: samples of 4 ms of CPython
+/// (`work.py`) and of cc1plus, at most [`DEEPEST`]. `shm-format/FORMAT.md` says more of them.
+const CPYTHON: [usize; 20] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 6, 9, 12, 14, 16, 20, 22, 25, 30, 37, 40];
+const CC1PLUS: [usize; 20] = [1, 2, 4, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 13, 15, 17, 20, 26, 38, 40];
+
+/// Stacks and how many outermost frames of each are those of the one before.
+struct Stacks {
+    frames: Vec<[u64; DEEPEST]>,
+    kept: Vec<usize>,
+}
+
+impl Stacks {
+    /// Those of `lttng.c`, of which `new` leaf frames change, among eight for each.
+    fn regular(new: usize) -> Self {
+        let address =
+            |s: usize, f: usize| 0x7f00_0000_0000 + 4099 * (f * 7 + if f < new { s % 8 } else { 0 });
+        let frames = (0..STACKS).map(|s| std::array::from_fn(|f| address(s, f) as u64)).collect();
+        Self { frames, kept: vec![DEEPEST - new; STACKS] }
+    }
+
+    /// As many new frames as a program's, in random order. Of a hundred, so many were not there shortly before.
+    fn mixed(news: [usize; 20], unknown: u64) -> Self {
+        let mut state = 0x5e1f_317d_u64;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mut stack, mut frames, mut kept) = ([0x7f00_0000_0000; DEEPEST], Vec::new(), Vec::new());
+        for _ in 0..32 * STACKS {
+            let new = news[random(20) as usize];
+            for frame in &mut stack[..new] {
+                let function = if random(100) < unknown { random(1 << 16) } else { random(64) };
+                *frame = 0x7f00_0000_0000 + 0x107 * function;
+            }
+            frames.push(stack);
+            kept.push(DEEPEST - new);
+        }
+        Self { frames, kept }
+    }
+}
 
 /// What one round of draining gave: records (or stacks) per second of CPU time.
 pub(crate) struct Drained {
@@ -83,28 +116,31 @@ impl Ours {
         };
         let cursor = ThreadCursor::new();
         cursor.begin(1, 1);
-        let stacks = |new: usize| -> Box<Stacks> {
-            let address =
-                |s: usize, f: usize| 0x7f00_0000_0000 + 4099 * (f * 7 + if f < new { s % 8 } else { 0 });
-            Box::new(std::array::from_fn(|s| std::array::from_fn(|f| address(s, f) as u64)))
-        };
+        let stacks = [
+            Stacks::regular(NEW),
+            Stacks::regular(1),
+            Stacks::regular(NEW),
+            Stacks::regular(DEEPEST),
+            Stacks::mixed(CPYTHON, 15),
+            Stacks::mixed(CC1PLUS, 30),
+        ];
         let (chain, region) = (StackChain::new(), region.expect("a region"));
-        Self { base, len, region, cursor, chain, stacks: stacks(NEW), similar: stacks(1) }
+        Self { base, len, region, cursor, chain, stacks }
     }
 
-    /// Thread CPU ns per record: a number; then, for 16 and 40 frames: as they are, and by the codec in each manner.
-    pub(crate) fn write(&mut self, events: u64) -> [f64; ROWS] {
+    /// Thread CPU ns per record: of a number; and in each row, of 16 and of 40 frames.
+    pub(crate) fn write(&mut self, events: u64) -> (f64, [[f64; 2]; ROWS]) {
         let per = |spent: f64| spent * 1e9 / events as f64;
-        let mut row = [per(spent(|| self.numbers(events))); ROWS];
-        for (place, (depth, manner)) in
-            row[1..].iter_mut().zip(MANNERS.iter().flat_map(|m| [(16, m), (40, m)]))
-        {
-            *place = per(spent(|| match manner {
-                Manner::Plain => self.plain(events, depth),
-                Manner::Coded { new, told } => self.coded(events, depth, *new, *told),
-            }));
-        }
-        row
+        let number = per(spent(|| self.numbers(events)));
+        let rows = std::array::from_fn(|row| {
+            [16, 40].map(|depth| {
+                per(spent(|| match row {
+                    PLAIN => self.plain(events, depth),
+                    _ => self.coded(events, depth, row),
+                }))
+            })
+        });
+        (number, rows)
     }
 
     fn numbers(&mut self, events: u64) {
@@ -120,20 +156,19 @@ impl Ours {
         for number in 0..events as usize {
             let record = self.cursor.reserve(&self.region, RecordKind::Stack, depth, ticks);
             let mut record = record.expect("room");
-            record.copy_from(0, &self.stacks[number % STACKS][..depth]);
+            record.copy_from(0, &self.stacks[PLAIN].frames[number % STACKS][..depth]);
             let _ = black_box(record.commit());
         }
     }
 
-    /// With `new` leaf frames other than those of the stack before, of which the chain is told or not.
-    fn coded(&mut self, events: u64, depth: usize, new: usize, told: bool) {
-        let stacks = if new < NEW { &self.similar } else { &self.stacks };
-        for number in 0..events as usize {
-            let frames = &stacks[number % STACKS][..depth];
-            if told {
-                self.chain.walked(if number == 0 { 0 } else { depth - new });
-            }
-            let written = self.chain.write(&self.cursor, &self.region, HEAD, frames, ticks);
+    /// The chain is told what the walker knows.
+    fn coded(&mut self, events: u64, depth: usize, row: usize) {
+        let stacks = &self.stacks[row];
+        self.chain.reset();
+        let every = stacks.frames.iter().zip(&stacks.kept).cycle();
+        for (frames, kept) in every.take(events as usize) {
+            self.chain.walked((kept + depth).saturating_sub(DEEPEST));
+            let written = self.chain.write(&self.cursor, &self.region, HEAD, &frames[..depth], ticks);
             let _ = black_box(written.expect("room"));
         }
     }
@@ -141,14 +176,16 @@ impl Ours {
     /// Fills the pool with records of each kind in turn and drains it.
     pub(crate) fn drain(&mut self) -> Drained {
         let (records, _) = self.fill_and_drain(|ours| ours.numbers(1000), false);
-        let (stacks, _) = self.fill_and_drain(|ours| ours.coded(1000, 40, NEW, false), true);
+        let (stacks, _) = self.fill_and_drain(|ours| ours.coded(1000, 40, TWELVE), true);
         Drained { numbers: records, stacks }
     }
 
-    /// Bytes in the ring of one stack of 40 frames.
-    pub(crate) fn bytes(&mut self) -> f64 {
-        let (_, bytes) = self.fill_and_drain(|ours| ours.coded(1000, 40, NEW, false), true);
-        bytes
+    /// Bytes in the ring of one stack of 40 frames, by row; those of plain words need no looking.
+    pub(crate) fn bytes(&mut self) -> [f64; ROWS] {
+        std::array::from_fn(|row| match row {
+            PLAIN => 8.0 * (1 + DEEPEST) as f64,
+            _ => self.fill_and_drain(|ours| ours.coded(1000, 40, row), true).1,
+        })
     }
 
     fn fill_and_drain(&mut self, fill: impl Fn(&mut Self), decode: bool) -> (f64, f64) {
