@@ -3,9 +3,11 @@
 //!
 //! A ratio is made of two runs, one right after the other, with the profiler and without, each first in every second
 //! round; the table shows medians. "nothing" is the noise: no difference below it means anything. The cost of one sample
-//! is the extra CPU time by the samples delivered. `--quick`: about a hundred samples a second only.
+//! is the extra CPU time by the samples delivered. `--quick`: about a hundred samples a second only; `--parts`: only what
+//! start, end and a second cost, which a busy machine does not hide.
 
 mod method;
+mod parts;
 mod program;
 
 use std::io::Read;
@@ -137,10 +139,15 @@ fn row(method: &Method, pairs: &[Pair]) -> f64 {
 }
 
 fn main() {
-    let quick = std::env::args().any(|argument| argument == "--quick");
+    let given = |name: &str| std::env::args().any(|argument| argument == name);
+    let (quick, only_parts) = (given("--quick") || given("--parts"), given("--parts"));
     let scratch = Scratch::new();
     program::prepare(scratch.path());
     let methods = methods(quick);
+    parts::print(&methods, scratch.path());
+    if only_parts {
+        return;
+    }
     let mut ratios = vec![Vec::new(); methods.len()];
     for program in &program::ALL {
         if !program.is_there() {
