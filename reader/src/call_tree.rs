@@ -120,8 +120,7 @@ impl CallTree {
                 builder.add(headings.iter().chain(calls.iter().rev()), weight);
             }
         });
-        let Builder { nodes, .. } = builder;
-        let mut tree = CallTree { nodes, children: Vec::new() };
+        let mut tree = CallTree { nodes: { builder }.nodes, children: Vec::new() };
         tree.link(&ranks(stacks));
         tree
     }

@@ -8,17 +8,18 @@ use std::path::Path;
 
 use unwind::{End, FoundBy};
 
+use super::batch::{Batch, Waiting};
 use super::generated::Generated;
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Resolved, Resolver};
-use super::stacks::{Counts, Lately, RawStack};
+use super::stacks::{Counts, Key, Lately, RawStack};
 use super::timeline::{LossFinder, Moment};
 use super::{Binary, Process, Profile, Stack, Thread};
 use crate::mappings::{History, Mapping};
 use crate::measure::Measure;
 use crate::profile_file::{
-    Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SamplePart, Tail, ThreadInfo,
+    Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
@@ -78,6 +79,7 @@ pub(super) struct Loader {
     generated: Generated,
     /// Place of each thread by process place, thread id and sequence number.
     threads: WordMap<(u32, u32, u32), u32>,
+    batch: Batch,
     lately: Lately,
     resolved: Resolved,
     counts: Counts,
@@ -198,21 +200,40 @@ impl Loader {
         let thread = self.thread(sample.process, sample.tid, sample.thread_seq);
         let process = self.profile.threads[thread as usize].process;
         let epoch = self.histories[process as usize].epoch(sample.ns);
+        for part in sample.parts() {
+            let raw =
+                RawStack { process, epoch, end: sample.end, kernel: part.kernel, frames: &sample.frames };
+            self.batch.push(thread, &part, &raw, self.lately.digest(&raw));
+        }
+        if self.batch.is_full() {
+            self.count_batch();
+        }
+    }
+
+    /// Counts the samples that wait.
+    fn count_batch(&mut self) {
         let Loader { profile, histories, generated, kernel, lately, resolved, .. } = self;
-        for SamplePart { ns, weight, event, kernel: above } in sample.parts() {
-            let raw = RawStack { process, epoch, end: sample.end, kernel: above, frames: &sample.frames };
-            let stack = lately
-                .number(&raw, || Resolver { resolved, profile, generated, kernel, histories }.stack(&raw));
-            self.counts.add(thread, event, stack, weight.into());
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.stacks.extend(batch.parts.iter().map(|part| lately.get(&part.digest)));
+        for (part, known) in batch.parts.iter().zip(&batch.stacks) {
+            let find =
+                || Resolver { resolved, profile, generated, kernel, histories }.stack(&batch.stack(part));
+            let stack = known.unwrap_or_else(|| lately.number(part.digest, find));
+            let &Waiting { ns, weight, event, thread, .. } = part;
+            batch.keys.push((Key { thread, event, stack }, weight.into()));
             if let Some(moments) = &mut self.moments {
                 moments.push(Moment { ns, thread, event, stack, weight });
             }
         }
+        self.counts.add(&batch.keys, &mut batch.places);
+        batch.clear();
+        self.batch = batch;
     }
 
     /// Names and sums up.
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
-        (self.lately, self.resolved) = Default::default();
+        self.count_batch();
+        (self.lately, self.resolved, self.batch) = Default::default();
         self.order();
         naming::name(&mut self.profile, &self.generated, &self.kernel, sources);
         sum(&mut self.profile);

@@ -4,6 +4,7 @@
 //! exactly to the weight of the samples read; every output is made from the buckets alone, so every
 //! output has that total.
 
+mod batch;
 mod generated;
 mod kernel;
 mod load;

@@ -15,17 +15,17 @@ use crate::word_map::{WordHasher, folded};
 pub(super) const ROOT: u32 = u32::MAX;
 
 /// Numbers of what has a digest.
-type Known = HashMap<Digest, u32, BuildHasherDefault<Ready>>;
+type Known<const WORDS: usize> = HashMap<Digest<WORDS>, u32, BuildHasherDefault<Ready>>;
 
 /// Items on top of each other: every node is one on top of the path to its parent.
 #[derive(Debug)]
 pub(super) struct Paths<T> {
     nodes: Vec<(u32, T)>,
-    /// The innermost node of each path.
-    known: Known,
+    /// The innermost node of each path. Short digests do, as its item is looked at, too.
+    known: Known<2>,
     secret: Secret,
     /// The digests of a path's outermost part, of one item and more.
-    digests: Vec<Digest>,
+    digests: Vec<Digest<2>>,
 }
 
 impl<T> Default for Paths<T> {
@@ -34,15 +34,21 @@ impl<T> Default for Paths<T> {
     }
 }
 
-impl<T: Copy + Into<u64>> Paths<T> {
+impl<T: Copy + Eq + Into<u64>> Paths<T> {
     /// The number of the innermost node of a path, told from the root.
     pub(super) fn push(&mut self, path: &[T]) -> u32 {
         let mut digester = Digester::new(&self.secret);
         self.digests.clear();
-        self.digests.extend(path.iter().map(|&item| digester.add(item.into())));
+        self.digests.extend(path.iter().map(|&item| {
+            digester.add(item.into());
+            digester.short()
+        }));
         // Most of it is known: what is new are few innermost items.
-        let known = |digest: &Digest| self.known.get(digest).copied();
-        let start = self.digests.iter().enumerate().rev().find_map(|(at, d)| Some((at + 1, known(d)?)));
+        let known = |at: usize| {
+            let number = self.known.get(&self.digests[at]).copied();
+            number.filter(|&number| self.nodes[number as usize].1 == path[at])
+        };
+        let start = (0..path.len()).rev().find_map(|at| Some((at + 1, known(at)?)));
         let (start, mut innermost) = start.unwrap_or((0, ROOT));
         for (&item, &digest) in path.iter().zip(&self.digests).skip(start) {
             let below = std::mem::replace(&mut innermost, self.nodes.len() as u32);
@@ -99,6 +105,25 @@ impl<T: Copy + Into<u64>> Paths<T> {
     }
 }
 
+/// What samples are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) thread: u32,
+    pub(super) event: u8,
+    pub(super) stack: u32,
+}
+
+impl Key {
+    fn of(bucket: &Bucket) -> Self {
+        let &Bucket { thread, event, stack, .. } = bucket;
+        Key { thread, event, stack }
+    }
+
+    fn hash(self) -> u64 {
+        BuildHasherDefault::<WordHasher>::default().hash_one(self)
+    }
+}
+
 /// Samples and weights by thread, event and stack.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -108,24 +133,32 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Counts one sample.
-    pub(super) fn add(&mut self, thread: u32, event: u8, stack: u32, weight: u64) {
+    /// Counts samples, by key and weight. All are looked up before one is counted: the look-ups wait for memory together.
+    pub(super) fn add(&mut self, samples: &[(Key, u64)], found: &mut Vec<Option<u32>>) {
+        found.clear();
+        found.extend(samples.iter().map(|&(key, _)| {
+            let same = |&place: &u32| Key::of(&self.buckets[place as usize]) == key;
+            self.places.find(key.hash(), same).copied()
+        }));
+        for (&(key, weight), place) in samples.iter().zip(found) {
+            let place = place.unwrap_or_else(|| self.place(key));
+            let bucket = &mut self.buckets[place as usize];
+            bucket.samples += 1;
+            bucket.weight += weight;
+        }
+    }
+
+    fn place(&mut self, key: Key) -> u32 {
         let Counts { buckets, places } = self;
-        let key = |bucket: &Bucket| (bucket.thread, bucket.event, bucket.stack);
-        let hash = |key: (u32, u8, u32)| BuildHasherDefault::<WordHasher>::default().hash_one(key);
-        let wanted = (thread, event, stack);
-        let same = |&place: &u32| key(&buckets[place as usize]) == wanted;
+        let same = |&place: &u32| Key::of(&buckets[place as usize]) == key;
         let next = buckets.len() as u32;
-        let place = *places
-            .entry(hash(wanted), same, |&place| hash(key(&buckets[place as usize])))
-            .or_insert(next)
-            .get();
+        let entry = places.entry(key.hash(), same, |&place| Key::of(&buckets[place as usize]).hash());
+        let place = *entry.or_insert(next).get();
         if place == next {
+            let Key { thread, event, stack } = key;
             buckets.push(Bucket { thread, event, stack, samples: 0, weight: 0 });
         }
-        let bucket = &mut buckets[place as usize];
-        bucket.samples += 1;
-        bucket.weight += weight;
+        place
     }
 
     /// Everything that was counted, in the order in which it was met.
@@ -155,15 +188,28 @@ const REMEMBERED: usize = 3_500_000;
 /// The numbers of raw stacks that were met lately: of equal processes, epochs, addresses and ends.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
-    numbers: Known,
+    numbers: Known<3>,
     secret: Secret,
 }
 
 impl Lately {
+    /// What stands for a stack here.
+    pub(super) fn digest(&self, stack: &RawStack<'_>) -> Digest<3> {
+        let mut digester = Digester::new(&self.secret);
+        digester.add(u64::from(stack.process) << 32 | u64::from(stack.epoch));
+        digester.add(u64::from(stack.end) | (stack.kernel.len() as u64) << 8);
+        stack.kernel.iter().chain(stack.frames).for_each(|&word| digester.add(word));
+        digester.long()
+    }
+
+    /// The number of a stack, if it is remembered.
+    pub(super) fn get(&self, digest: &Digest<3>) -> Option<u32> {
+        self.numbers.get(digest).copied()
+    }
+
     /// The number of a stack; if it is not remembered, that which `find` finds.
-    pub(super) fn number(&mut self, stack: &RawStack<'_>, find: impl FnOnce() -> u32) -> u32 {
-        let digest = self.secret.digest(stack);
-        if let Some(&number) = self.numbers.get(&digest) {
+    pub(super) fn number(&mut self, digest: Digest<3>, find: impl FnOnce() -> u32) -> u32 {
+        if let Some(number) = self.get(&digest) {
             return number;
         }
         if self.numbers.len() >= REMEMBERED {
@@ -175,15 +221,14 @@ impl Lately {
     }
 }
 
-/// 96 bits that stand for a stack. That two stacks of a profile have the same ones is less likely than a
+/// Bits that stand for a stack. That two stacks of a profile have the same 96 ones is less likely than a
 /// broken memory chip, and cannot be arranged, as they depend on a secret of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Digest([u32; 3]);
+pub(super) struct Digest<const WORDS: usize>([u32; WORDS]);
 
-impl Hash for Digest {
+impl<const WORDS: usize> Hash for Digest<WORDS> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Digest([low, high, _]) = *self;
-        state.write_u64(u64::from(high) << 32 | u64::from(low));
+        state.write_u64(u64::from(self.0[1]) << 32 | u64::from(self.0[0]));
     }
 }
 
@@ -198,16 +243,6 @@ impl Default for Secret {
     }
 }
 
-impl Secret {
-    fn digest(&self, stack: &RawStack<'_>) -> Digest {
-        let mut digester = Digester::new(self);
-        digester.add(u64::from(stack.process) << 32 | u64::from(stack.epoch));
-        let mut digest = digester.add(u64::from(stack.end) | (stack.kernel.len() as u64) << 8);
-        stack.kernel.iter().chain(stack.frames).for_each(|&word| digest = digester.add(word));
-        digest
-    }
-}
-
 /// A digest of words, one after the other.
 struct Digester {
     at: [u64; 2],
@@ -219,13 +254,21 @@ impl Digester {
         Digester { at: [a, b], factors: [left, right] }
     }
 
-    /// The digest of all words so far.
     #[inline]
-    fn add(&mut self, word: u64) -> Digest {
+    fn add(&mut self, word: u64) {
         let ([a, b], [left, right]) = (&mut self.at, self.factors);
         *a = folded(*a ^ word, left);
         *b = folded(b.rotate_left(23) ^ word, right);
-        Digest([*a as u32, (*a >> 32) as u32, *b as u32])
+    }
+
+    /// The digests of all words so far.
+    fn long(&self) -> Digest<3> {
+        let Digest([low, high]) = self.short();
+        Digest([low, high, self.at[1] as u32])
+    }
+
+    fn short(&self) -> Digest<2> {
+        Digest([self.at[0] as u32, (self.at[0] >> 32) as u32])
     }
 }
 
@@ -256,8 +299,12 @@ mod tests {
         let mut lately = Lately::default();
         let stack = |end, kernel, frames| RawStack { process: 1, epoch: 2, end, kernel, frames };
         let deep = stack(0, &[][..], &[3, 2, 1][..]);
-        assert_eq!(lately.number(&deep, || 7), 7);
-        assert_eq!(lately.number(&deep, || unreachable!("it is known")), 7);
+        let digest = lately.digest(&deep);
+        assert_eq!((lately.get(&digest), lately.number(digest, || 7)), (None, 7));
+        assert_eq!(
+            (lately.get(&digest), lately.number(digest, || unreachable!("it is known"))),
+            (Some(7), 7)
+        );
         // The same words in the kernel, and above or below the border, are something else.
         let others = [
             stack(0, &[], &[2, 1]),
@@ -268,7 +315,8 @@ mod tests {
             RawStack { epoch: 3, ..deep },
         ];
         for (number, other) in others.iter().enumerate() {
-            assert_eq!(lately.number(other, || 100 + number as u32), 100 + number as u32);
+            let digest = lately.digest(other);
+            assert_eq!(lately.number(digest, || 100 + number as u32), 100 + number as u32);
         }
     }
 

@@ -1,0 +1,77 @@
+//! Samples that wait to be counted together.
+//!
+//! To count one is a few look-ups in tables that are far larger than the processor's caches. Done for many samples at
+//! once, they wait for memory together.
+
+use std::ops::Range;
+
+use super::stacks::{Digest, Key, RawStack};
+use crate::profile_file::SamplePart;
+
+/// Samples that are counted together.
+const TOGETHER: usize = 128;
+
+/// A part of a sample that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) ns: u64,
+    pub(super) weight: u32,
+    pub(super) event: u8,
+    pub(super) thread: u32,
+    pub(super) digest: Digest<3>,
+    end: u8,
+    process: u32,
+    epoch: u32,
+    kernel: Range<usize>,
+    frames: Range<usize>,
+}
+
+/// Samples that wait, and room for what is asked about them.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) parts: Vec<Waiting>,
+    /// The words of their stacks.
+    words: Vec<u64>,
+    pub(super) stacks: Vec<Option<u32>>,
+    pub(super) keys: Vec<(Key, u64)>,
+    pub(super) places: Vec<Option<u32>>,
+}
+
+impl Batch {
+    /// Takes in a part of a sample of a thread.
+    pub(super) fn push(
+        &mut self,
+        thread: u32,
+        part: &SamplePart<'_>,
+        stack: &RawStack<'_>,
+        digest: Digest<3>,
+    ) {
+        let mut keep = |words: &[u64]| {
+            let from = self.words.len();
+            self.words.extend_from_slice(words);
+            from..self.words.len()
+        };
+        let (kernel, frames) = (keep(stack.kernel), keep(stack.frames));
+        let &SamplePart { ns, weight, event, .. } = part;
+        let &RawStack { process, epoch, end, .. } = stack;
+        self.parts.push(Waiting { ns, weight, event, thread, digest, end, process, epoch, kernel, frames });
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.parts.len() >= TOGETHER
+    }
+
+    /// The stack of a part.
+    pub(super) fn stack(&self, part: &Waiting) -> RawStack<'_> {
+        let &Waiting { process, epoch, end, .. } = part;
+        let (kernel, frames) = (&self.words[part.kernel.clone()], &self.words[part.frames.clone()]);
+        RawStack { process, epoch, end, kernel, frames }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.parts.clear();
+        self.words.clear();
+        self.stacks.clear();
+        self.keys.clear();
+    }
+}
