@@ -2,7 +2,8 @@
 //!
 //! A sample leaves its ring, waits for its turn in the merge, and goes out with a block of the profile. Only then is the
 //! region told that it was taken. A recorder that is killed in between leaves all of it to whoever records the process
-//! next. What must never happen here: something is acknowledged that the profile does not have.
+//! next. A stack that waits for the kernel's half longer than that keeps its chunk back (`Process::acknowledge`). What must
+//! never happen here: something is acknowledged that the profile does not have.
 
 use std::collections::VecDeque;
 

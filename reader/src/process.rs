@@ -1,6 +1,6 @@
 //! One recorded process image: its region, whether it lives, and the draining of one into the profile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
@@ -80,6 +80,8 @@ pub struct Process {
     places: Vec<u64>,
     /// Those of them that were handed out.
     told_places: Vec<u64>,
+    /// Chunks that were to be acknowledged when a stack in them still waited for the kernel's half.
+    withheld: BTreeSet<u32>,
     /// Chunks that were taken whole in the last pass.
     taken: u64,
     known: CountersSnapshot,
@@ -120,6 +122,7 @@ impl Process {
             found: Found::default(),
             places: Vec::new(),
             told_places: Vec::new(),
+            withheld: BTreeSet::new(),
             taken: 0,
             known: attached.counters(),
             threads: BTreeMap::new(),
@@ -174,6 +177,13 @@ impl Process {
     /// what was read is safe.
     pub fn news(&mut self) -> Places {
         self.told_places.resize(self.places.len(), 0);
+        for chunk in std::mem::take(&mut self.withheld) {
+            if self.stitcher.waits_in(chunk) {
+                self.withheld.insert(chunk);
+            } else if let Some(told) = self.told_places.get_mut(chunk as usize) {
+                *told = 0;
+            }
+        }
         let news = self.places.iter().zip(&self.told_places).enumerate();
         let news = news
             .filter(|(_, (now, told))| now != told)
@@ -198,9 +208,13 @@ impl Process {
         self.known_counters().fired.count == 0
     }
 
-    /// What was read up to these places is safe.
+    /// What was read up to these places is safe, but for stacks that wait for the kernel's half: those chunks are told
+    /// of once more when the stacks are samples.
     pub fn acknowledge(&mut self, places: &[(u32, u64)]) {
-        self.attached.acknowledge(places);
+        let (wait, safe): (Places, Places) =
+            places.iter().partition(|(chunk, _)| self.stitcher.waits_in(*chunk));
+        self.withheld.extend(wait.iter().map(|(chunk, _)| chunk));
+        self.attached.acknowledge(&safe);
     }
 
     /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
@@ -307,7 +321,7 @@ impl Process {
                         weight += u64::from(head.weight);
                         let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
                         if sample.source == PERF && sample.nonce != 0 {
-                            written = Written::Stack(sample);
+                            written = Written::Stack(sample, chunk.index);
                         } else {
                             samples.push(sample);
                         }

@@ -23,6 +23,8 @@ use self::requester::{Claim, KernelRing, Requester};
 use self::waits::Waits;
 use crate::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
 
+/// Passes for which a stack waits for what the kernel recorded. Its thread may have been stopped in between.
+const PATIENCE: u64 = 32;
 /// No ring is longer, and no unfinished part of one.
 const STREAM_LIMIT: usize = 1 << 20;
 
@@ -119,6 +121,9 @@ struct Ring {
 struct Thread {
     /// Not yet answered for.
     pending: Option<Sample>,
+    /// The chunk it is in, and the pass that brought it.
+    chunk: u32,
+    since: u64,
     /// The last one that was, and the one before it.
     last: Option<Sample>,
     previous: Option<Sample>,
@@ -127,8 +132,8 @@ struct Thread {
 /// What a thread wrote.
 #[derive(Debug)]
 pub enum Written {
-    /// A stack, with the number of its request.
-    Stack(Sample),
+    /// A stack, with the number of its request; and the chunk it is in.
+    Stack(Sample, u32),
     /// A part of a kernel ring.
     Answer(KernelAnswerHead, Vec<u8>, Writer),
     /// Something that only has its place in the order.
@@ -218,11 +223,16 @@ impl Stitcher {
         }
         self.orders = orders;
         self.pass += 1;
-        if last {
-            for thread in self.threads.values_mut() {
+        for thread in self.threads.values_mut() {
+            if last || self.pass - thread.since > PATIENCE {
                 out.extend(thread.pending.take());
             }
         }
+    }
+
+    /// True while a stack in that chunk waits for what the kernel recorded: it is in no profile yet.
+    pub fn waits_in(&self, chunk: u32) -> bool {
+        self.threads.values().any(|thread| thread.pending.is_some() && thread.chunk == chunk)
     }
 
     /// Forgets threads that had ended before the last pass.
@@ -240,7 +250,7 @@ impl Stitcher {
     fn take(&mut self, order: &mut Order<Written>, pass: u64, out: &mut Vec<Sample>) {
         while let Some(written) = order.pop(pass) {
             match written {
-                Written::Stack(sample) => self.stack(sample, out),
+                Written::Stack(sample, chunk) => self.stack(sample, chunk, out),
                 Written::Answer(head, bytes, writer) => {
                     self.answer(&KernelAnswer { head, bytes: &bytes }, writer, out);
                 }
@@ -250,8 +260,9 @@ impl Stitcher {
     }
 
     /// A stack that answers requests, which follow.
-    fn stack(&mut self, sample: Sample, out: &mut Vec<Sample>) {
+    fn stack(&mut self, sample: Sample, chunk: u32, out: &mut Vec<Sample>) {
         let thread = self.threads.entry(sample.thread_seq).or_default();
+        (thread.chunk, thread.since) = (chunk, self.pass);
         out.extend(thread.pending.replace(sample));
     }
 

@@ -32,7 +32,7 @@ impl Rig {
     fn stack(&mut self, nonce: u64) {
         let frames = vec![IP | 1 << 61, 0x40_2000, 0x40_3000 | 1 << 61];
         let sample = Sample { thread_seq: 4, nonce, weight: 1, frames, ..Sample::default() };
-        self.stitcher.stack(sample, &mut self.out);
+        self.stitcher.stack(sample, 3, &mut self.out);
     }
 
     fn answer(&mut self, nonce: u64, bytes: &[u8], flags: u32, in_handler: u64) {
@@ -67,6 +67,28 @@ fn many_events_share_one_stack() {
     assert_eq!((sample.kernel.len(), sample.weight, sample.repeated), (64, 64, false));
     assert_eq!((sample.kernel[3].ns, &sample.kernel[3].frames[..]), (3, &[KERNEL + 3, KERNEL + 4096][..]));
     assert_eq!((rig.stitcher.counts.events, rig.stitcher.counts.exact), (64, 64));
+}
+
+#[test]
+fn a_stack_that_waits_is_told_by_its_chunk_and_does_not_wait_for_ever() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    assert!(rig.stitcher.waits_in(3) && !rig.stitcher.waits_in(2));
+    rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
+    assert!(!rig.stitcher.waits_in(3) && rig.out.len() == 1);
+    // Its thread is stopped before it writes the answer.
+    rig.stack(8);
+    for _ in 0..PATIENCE {
+        rig.stitcher.end_pass(false, &mut rig.out);
+        assert!(rig.stitcher.waits_in(3));
+    }
+    rig.stitcher.end_pass(false, &mut rig.out);
+    assert!(!rig.stitcher.waits_in(3));
+    let weight = |rig: &Rig| rig.out.iter().map(|sample| sample.weight).sum::<u32>();
+    assert_eq!((rig.out.len(), weight(&rig), rig.out[1].nonce), (2, 2, 8));
+    // What it writes then has had its weight.
+    rig.answer(8, &sample_bytes(2, &[KERNEL], IP, SP), WHOLE, 0);
+    assert_eq!((weight(&rig), rig.stitcher.counts.unanswered), (2, 1));
 }
 
 #[test]
@@ -120,7 +142,7 @@ fn ticks_that_were_left_out_are_weight_of_the_next_stack() {
     let mut rig = Rig::new();
     let frames = vec![IP | 1 << 61];
     let sample = Sample { thread_seq: 4, nonce: 7, weight: 5, frames, ..Sample::default() };
-    rig.stitcher.stack(sample, &mut rig.out);
+    rig.stitcher.stack(sample, 3, &mut rig.out);
     rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
     let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
     assert_eq!((sample.weight, sample.kernel.len()), (5, 1));
