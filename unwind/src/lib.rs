@@ -53,8 +53,10 @@ mod program;
 mod program_tests;
 mod rule;
 mod rule_cache;
+mod rules;
 mod section;
 mod step;
+mod stride;
 mod table;
 pub mod table_file;
 #[cfg(all(test, feature = "compile"))]

@@ -82,18 +82,26 @@ impl Entry {
     }
 }
 
-/// The memory of one thread's walks.
+/// The walk before, as the next one compares it.
 #[repr(C)]
-pub struct Memo {
-    /// The previous walk's frames, leaf first, up to the end of the array. They begin at `start`.
+pub(crate) struct Previous {
+    /// Its frames, leaf first, up to the end of the array. They begin at `start`.
     frames: [Frame; CAPACITY],
     entries: [Entry; CAPACITY],
     start: usize,
+    /// The rule of the last frame says that there is no caller.
+    has_root: bool,
+    /// Where in `entries` a frame may be, by the bits of `slot`.
+    places: [u16; PLACES],
+}
+
+/// The memory of one thread's walks.
+#[repr(C)]
+pub struct Memo {
+    previous: Previous,
     generation: u32,
     /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
     registers: [Tracked; 2],
-    /// Where in `entries` a frame with this stack pointer may be.
-    places: [u16; PLACES],
     /// The walk under way, leaf first.
     noted: [Entry; CAPACITY],
 }
@@ -119,24 +127,27 @@ impl Memo {
     /// Without a previous walk. A zeroed memo that is told to [`forget`](Self::forget) is one too.
     pub const fn new() -> Self {
         Self {
-            frames: [Frame::from_bits(0); CAPACITY],
-            entries: [Entry::NOTHING; CAPACITY],
-            start: CAPACITY,
+            previous: Previous {
+                frames: [Frame::from_bits(0); CAPACITY],
+                entries: [Entry::NOTHING; CAPACITY],
+                start: CAPACITY,
+                has_root: false,
+                places: [0; PLACES],
+            },
             generation: 0,
             registers: [Tracked::NOTHING; 2],
-            places: [0; PLACES],
             noted: [Entry::NOTHING; CAPACITY],
         }
     }
 
     /// Forgets the previous walk. Nothing of the arrays is touched.
     pub fn forget(&mut self) {
-        self.start = CAPACITY;
+        self.previous.start = CAPACITY;
     }
 
     /// The frames of the last walk, leaf first.
     pub fn frames(&self) -> &[Frame] {
-        self.frames.get(self.start..).unwrap_or(&[])
+        self.previous.frames.get(self.previous.start..).unwrap_or(&[])
     }
 
     /// Prepares for a walk of modules of this generation.
@@ -152,6 +163,16 @@ impl Memo {
         &mut self.registers
     }
 
+    /// The walk before.
+    pub(crate) fn previous(&self) -> &Previous {
+        &self.previous
+    }
+
+    /// The walk before, and where the frames from number `from` to before number `until` of this one are to be noted.
+    pub(crate) fn split(&mut self, from: usize, until: usize) -> (&Previous, &mut [Entry]) {
+        (&self.previous, self.noted.get_mut(from..until).unwrap_or_default())
+    }
+
     /// Notes a frame as number `depth` of the walk under way.
     #[inline]
     pub(crate) fn note(&mut self, depth: usize, entry: Entry) {
@@ -160,35 +181,80 @@ impl Memo {
         }
     }
 
-    /// Where the previous walk came to this frame, whose stack pointer is an address of user space.
+    /// Where the previous walk came to the frame noted as number `depth`, whose frame pointer is `fp`.
     #[inline]
-    pub(crate) fn find(&self, frame: Frame, sp: u64, fp: u64) -> Option<usize> {
-        let slot = sp.wrapping_sub(WORD);
-        let place = usize::from(self.places[index(sp)]) % CAPACITY;
+    pub(crate) fn find_noted(&self, depth: usize, fp: u64) -> Option<usize> {
+        let Entry { slot, frame, .. } = *self.noted.get(depth)?;
+        if slot == u64::MAX { None } else { self.previous.find(slot, frame.bits(), fp) }
+    }
+
+    /// Notes `count` frames of the previous walk, those from `place` on, from number `depth` on.
+    pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
+        let noted = self.noted.get_mut(depth..depth.saturating_add(count));
+        let entries = self.previous.entries.get(place..place.saturating_add(count));
+        if let (Some(noted), Some(entries)) = (noted, entries) {
+            noted.copy_from_slice(entries);
+        }
+    }
+
+    /// Makes the frame noted as number `depth` an exact one.
+    pub(crate) fn make_exact(&mut self, depth: usize, fp: Option<u64>) {
+        if let Some(entry) = self.noted.get_mut(depth) {
+            let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
+            *entry = Entry::otherwise(frame, entry.sp(), fp);
+        }
+    }
+
+    /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
+    /// `has_root` says that the rule of the last one knows of no caller.
+    pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool) {
+        let (previous, start) = (&mut self.previous, place.wrapping_sub(count));
+        let (Some(noted), Some(frames), Some(entries)) = (
+            self.noted.get(..count),
+            previous.frames.get_mut(start..place),
+            previous.entries.get_mut(start..place),
+        ) else {
+            return self.forget();
+        };
+        for (at, ((noted, frame), entry)) in noted.iter().zip(frames).zip(entries).enumerate() {
+            let Entry { slot, frame: noted_frame, saved_slot, saved } = *noted;
+            *frame = noted_frame;
+            *entry = Entry { slot, frame: noted_frame, saved_slot, saved };
+            previous.places[index(slot)] = (start + at) as u16;
+        }
+        previous.start = start;
+        previous.has_root = has_root;
+    }
+}
+
+impl Previous {
+    /// Where the walk came to the frame with this slot (complemented if so) and these bits.
+    #[inline]
+    pub(crate) fn find(&self, slot: u64, frame: u64, fp: u64) -> Option<usize> {
+        let place = usize::from(self.places[index(slot)]) % CAPACITY;
         let entry = &self.entries[place];
-        // 0 if it is the slot or its complement. One branch for everything: stacks are alike, so that a part often fits.
-        let other_slot = (entry.slot ^ slot).wrapping_add(1) >> 1;
-        if other_slot | (entry.frame.bits() ^ frame.bits()) != 0 {
+        // One branch for both: stacks are alike, so that a part often fits.
+        if (entry.slot ^ slot) | (entry.frame.bits() ^ frame) != 0 {
             return None;
         }
         (place >= self.start && self.fp_at(place) == Some(fp)).then_some(place)
     }
 
-    /// Where the previous walk came to the frame noted as number `depth`, whose frame pointer is `fp`.
-    pub(crate) fn find_noted(&self, depth: usize, fp: u64) -> Option<usize> {
-        let entry = self.noted.get(depth)?;
-        if entry.slot == u64::MAX { None } else { self.find(entry.frame, entry.sp(), fp) }
-    }
-
-    /// The frame pointer of a frame of the previous walk.
+    /// The frame pointer of a frame.
     fn fp_at(&self, place: usize) -> Option<u64> {
         let entries = self.entries.get(self.start..=place)?;
         let set = entries.iter().rev().find(|entry| entry.saved_slot != entry.slot)?;
         (set.slot < 1 << 63 || set.saved_slot != Entry::FP_LOST).then_some(set.saved)
     }
 
-    /// How far the previous walk's steps from `place` on hold, but for no more than `most` steps: the last frame that is
-    /// certain. Every word they read is compared.
+    /// Whether the rule of the last frame says that there is no caller: that follows from the frame alone.
+    #[inline]
+    pub(crate) fn has_root(&self) -> bool {
+        self.has_root
+    }
+
+    /// How far the steps from `place` on hold, but for no more than `most` steps: the last frame that is certain. Every
+    /// word they read is compared.
     #[inline]
     pub(crate) fn follow<M: Memory>(&self, place: usize, most: usize, memory: &mut M) -> usize {
         let end = CAPACITY.min(place.saturating_add(most).saturating_add(1));
@@ -214,47 +280,15 @@ impl Memo {
         place + held + rest.iter().position(|entry| !holds(entry)).unwrap_or(rest.len())
     }
 
-    /// A frame of the previous walk, if its frame pointer is known.
+    /// A frame, if its frame pointer is known.
     pub(crate) fn at(&self, place: usize) -> Option<Met> {
         let entry = self.entries.get(place)?;
         Some(Met { frame: entry.frame, sp: entry.sp(), fp: self.fp_at(place)? })
-    }
-
-    /// Notes `count` frames of the previous walk, those from `place` on, from number `depth` on.
-    pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
-        let noted = self.noted.get_mut(depth..depth.saturating_add(count));
-        if let (Some(noted), Some(entries)) = (noted, self.entries.get(place..place.saturating_add(count))) {
-            noted.copy_from_slice(entries);
-        }
-    }
-
-    /// Makes the frame noted as number `depth` an exact one.
-    pub(crate) fn make_exact(&mut self, depth: usize, fp: Option<u64>) {
-        if let Some(entry) = self.noted.get_mut(depth) {
-            let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
-            *entry = Entry::otherwise(frame, entry.sp(), fp);
-        }
-    }
-
-    /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
-    pub(crate) fn end(&mut self, count: usize, place: usize) {
-        let Some(start) = place.checked_sub(count) else { return self.forget() };
-        let (Some(noted), Some(frames), Some(entries)) =
-            (self.noted.get(..count), self.frames.get_mut(start..place), self.entries.get_mut(start..place))
-        else {
-            return self.forget();
-        };
-        for (at, ((noted, frame), entry)) in noted.iter().zip(frames).zip(entries).enumerate() {
-            *frame = noted.frame;
-            *entry = *noted;
-            self.places[index(noted.sp())] = (start + at) as u16;
-        }
-        self.start = start;
     }
 }
 
 /// Neighbouring frames get neighbouring places. Stack pointers between calls are multiples of 16.
 #[inline]
-fn index(sp: u64) -> usize {
-    (sp >> 4) as usize % PLACES
+fn index(slot: u64) -> usize {
+    (slot >> 4) as usize % PLACES
 }

@@ -20,7 +20,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rule::{Kind, Rule, SavedFp};
-use crate::x86_64::{self, ADDRESS_BITS};
+use crate::x86_64::ADDRESS_BITS;
 
 /// log2 of the number of sets.
 const SET_BITS: u32 = 13;
@@ -29,6 +29,8 @@ const NEAR_BITS: u32 = 4;
 const TAG_BITS: u32 = ADDRESS_BITS - SET_BITS;
 const GENERATIONS: u32 = 63;
 const RULE_AT: u32 = TAG_BITS + 6;
+/// Of an entry, what says for which address and generation it is.
+const TAG_MASK: u64 = (1 << RULE_AT) - 1;
 const SIMPLE: u64 = 1 << (RULE_AT + 2);
 const ON_FP: u64 = 1 << (RULE_AT + 3);
 const BELOW_AT: u32 = RULE_AT + 4;
@@ -61,13 +63,13 @@ impl Default for RuleCache {
     }
 }
 
-/// What all entries of one generation with simple rules share.
+/// What all entries of one generation of the modules share.
 #[derive(Clone, Copy)]
-pub(crate) struct SimpleKey(u64);
+pub(crate) struct Key(u64);
 
-impl SimpleKey {
+impl Key {
     pub(crate) fn new(generation: u32) -> Self {
-        Self(generation_bits(generation) | SIMPLE)
+        Self(u64::from(generation % GENERATIONS + 1) << TAG_BITS)
     }
 }
 
@@ -124,27 +126,27 @@ impl RuleCache {
     /// The rule cached for the call before the return address `address`, if it is simple. It must not be greater than
     /// [`MOST`](Self::MOST): others are taken for one that is not.
     #[inline]
-    pub(crate) fn simple(&self, address: u64, key: SimpleKey) -> Option<SimpleRule> {
-        const MASK: u64 = SIMPLE | ((1 << RULE_AT) - 1);
-        self.matching(address, MASK, tag(address) | key.0).map(SimpleRule)
+    pub(crate) fn simple(&self, address: u64, key: Key) -> Option<SimpleRule> {
+        self.matching(address, SIMPLE | TAG_MASK, tag(address) | key.0 | SIMPLE).map(SimpleRule)
     }
 
-    /// The rule cached for `lookup` under `generation`.
+    /// The rule cached for `lookup`.
     #[inline]
-    pub(crate) fn get(&self, lookup: u64, generation: u32) -> Option<Rule> {
-        const MASK: u64 = (1 << RULE_AT) - 1;
+    pub(crate) fn get(&self, lookup: u64, key: Key) -> Option<Rule> {
         let address = Self::address(lookup)?;
-        lengthen(self.matching(address, MASK, tag(address) | generation_bits(generation))?)
+        lengthen(self.matching(address, TAG_MASK, tag(address) | key.0)?)
     }
 
-    /// Caches `rule`, if it is short enough.
-    pub(crate) fn insert(&self, lookup: u64, generation: u32, rule: Rule) {
-        if let (Some(short), Some(address)) = (shorten(rule), Self::address(lookup)) {
-            let [first, second] = self.set(address);
-            // Of two threads that do so at once one's entry is lost.
-            second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
-            first.store(tag(address) | generation_bits(generation) | short, Ordering::Relaxed);
-        }
+    /// Caches `rule`, if it is short enough; the entry, if it is simple too.
+    #[inline]
+    pub(crate) fn insert(&self, lookup: u64, key: Key, rule: Rule) -> Option<SimpleRule> {
+        let address = Self::address(lookup)?;
+        let entry = tag(address) | key.0 | shorten(rule)?;
+        let [first, second] = self.set(address);
+        // Of two threads that do so at once one's entry is lost.
+        second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+        first.store(entry, Ordering::Relaxed);
+        (entry & SIMPLE != 0).then_some(SimpleRule(entry))
     }
 
     #[inline]
@@ -152,17 +154,11 @@ impl RuleCache {
         // Branches: the choice is nearly always the same, and the next frame need not wait for it.
         let [first, second] = self.set(address);
         let entry = first.load(Ordering::Relaxed);
-        if entry & mask == wanted {
+        if (entry ^ wanted) & mask == 0 {
             return Some(entry);
         }
         let entry = second.load(Ordering::Relaxed);
-        (entry & mask == wanted).then_some(entry)
-    }
-
-    /// Has the processor fetch what is cached for `address`, without waiting for it.
-    #[inline]
-    pub(crate) fn prefetch(&self, address: u64) {
-        x86_64::prefetch(self.set(address));
+        ((entry ^ wanted) & mask == 0).then_some(entry)
     }
 
     #[inline]
@@ -171,14 +167,11 @@ impl RuleCache {
     }
 }
 
-/// What of an address the set does not say.
+/// What of an address the set does not say: the bits above the set's and those below, the latter mixed with the set's
+/// highest, which are known.
 #[inline]
 fn tag(address: u64) -> u64 {
-    ((address >> (NEAR_BITS + SET_BITS)) << NEAR_BITS) | (address % (1 << NEAR_BITS))
-}
-
-fn generation_bits(generation: u32) -> u64 {
-    u64::from(generation % GENERATIONS + 1) << TAG_BITS
+    (address >> SET_BITS) ^ (address % (1 << NEAR_BITS))
 }
 
 /// The bits of an entry that say the rule.
@@ -251,8 +244,8 @@ mod tests {
                     ] {
                         cache.clear();
                         let rule = Rule::new(kind, offset, addend, fp).unwrap();
-                        cache.insert(0x5555_1234_5678, 3, rule);
-                        if let Some(cached) = cache.get(0x5555_1234_5678, 3) {
+                        cache.insert(0x5555_1234_5678, Key::new(3), rule);
+                        if let Some(cached) = cache.get(0x5555_1234_5678, Key::new(3)) {
                             assert_eq!(cached, rule);
                         }
                     }
@@ -274,8 +267,8 @@ mod tests {
         ];
         for (i, rule) in common.into_iter().enumerate() {
             let address = 0x7fff_ffff_0000 + i as u64;
-            cache.insert(address, 0, rule);
-            assert_eq!(cache.get(address, 0), Some(rule));
+            cache.insert(address, Key::new(0), rule);
+            assert_eq!(cache.get(address, Key::new(0)), Some(rule));
         }
     }
 
@@ -283,17 +276,17 @@ mod tests {
     fn only_the_same_address_and_generation_match() {
         let cache = Box::new(RuleCache::new());
         let rule = Rule::new(Kind::Sp, 8, 0, SavedFp::Same).unwrap();
-        assert_eq!(cache.get(0, 0), None);
-        cache.insert(0x5555_1234_5678, 0, rule);
+        assert_eq!(cache.get(0, Key::new(0)), None);
+        cache.insert(0x5555_1234_5678, Key::new(0), rule);
         for bit in 0..64 {
-            assert_eq!(cache.get(0x5555_1234_5678 ^ 1 << bit, 0), None, "{bit}");
+            assert_eq!(cache.get(0x5555_1234_5678 ^ 1 << bit, Key::new(0)), None, "{bit}");
         }
         for generation in 1..63 {
-            assert_eq!(cache.get(0x5555_1234_5678, generation), None);
+            assert_eq!(cache.get(0x5555_1234_5678, Key::new(generation)), None);
         }
         cache.clear();
-        assert_eq!(cache.get(0x5555_1234_5678, 0), None);
-        cache.insert(1 << 47, 0, rule);
-        assert_eq!(cache.get(1 << 47, 0), None);
+        assert_eq!(cache.get(0x5555_1234_5678, Key::new(0)), None);
+        cache.insert(1 << 47, Key::new(0), rule);
+        assert_eq!(cache.get(1 << 47, Key::new(0)), None);
     }
 }

@@ -4,9 +4,6 @@
 //! walk goes back to the last point where all registers were known (at first: the leaf) and comes forward again with
 //! all of them tracked. Both paths obey the same rules, so they meet at the same frame.
 
-use core::hint::select_unpredictable;
-
-use crate::cfi;
 use crate::end::End;
 use crate::exact::{self, Tracked};
 use crate::frame::{FoundBy, Frame};
@@ -15,18 +12,17 @@ use crate::memo::{Entry, Memo, Met};
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
-use crate::rule::{Kind, Rule};
-use crate::rule_cache::{RuleCache, SimpleKey, SimpleRule};
+use crate::rule::Kind;
+use crate::rule_cache::RuleCache;
+use crate::rules::Rules;
 use crate::step::{self, Place};
-use crate::x86_64::{self, FP, RETURN_ADDRESS, Registers, SP, WORD};
+use crate::stride::Stride;
+use crate::x86_64::{self, FP, RETURN_ADDRESS, Registers, SP};
 
 /// Steps per walk that may lead to a lower stack address (another stack).
 const SWITCHES: u8 = 16;
 /// Frames per walk that may be found without call frame information by scanning.
 const GUESSES: u8 = 32;
-
-/// Bytes of stack that are looked through for return addresses before the walk.
-const AHEAD: u64 = 512;
 
 /// What a walk found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +58,7 @@ pub fn walk<M: Memory>(
 ) -> Walk {
     memo.begin(modules.generation());
     let walker = Walker {
-        modules,
-        cache,
+        rules: Rules::new(modules, cache),
         memory,
         memo,
         most: most.min(Memo::CAPACITY),
@@ -71,6 +66,7 @@ pub fn walk<M: Memory>(
         shared: None,
         at: Place { pc: registers.pc, sp: registers.sp(), fp: Some(registers.fp()), exact: true },
         leaf: registers,
+        has_root: false,
         has_mark: false,
         mark_exact: true,
         since_mark: 0,
@@ -106,8 +102,7 @@ impl Shared {
 }
 
 struct Walker<'w, M> {
-    modules: &'w Modules<'w>,
-    cache: &'w RuleCache,
+    rules: Rules<'w>,
     memory: &'w mut M,
     memo: &'w mut Memo,
     /// Frames that may be noted.
@@ -118,6 +113,8 @@ struct Walker<'w, M> {
     /// The frame whose caller is wanted: the last that was noted.
     at: Place,
     leaf: &'w Registers,
+    /// The rule of the last frame says that there is no caller.
+    has_root: bool,
     /// The memo's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the leaf is
     /// the mark.
     has_mark: bool,
@@ -134,15 +131,16 @@ impl<M: Memory> Walker<'_, M> {
         }
         self.note(FoundBy::Cfi);
         let mut met = self.find();
-        if met.is_none() {
-            self.look_ahead();
-        }
         loop {
             if met.is_none() {
                 met = self.stride();
             }
             if let Some(place) = met {
                 self.share(place);
+                if self.is_at_same_root() {
+                    self.has_root = true;
+                    return self.end(End::Root);
+                }
             }
             let was_exact = self.at.exact;
             match self.step() {
@@ -182,67 +180,21 @@ impl<M: Memory> Walker<'_, M> {
         self.memo.find_noted(self.depth - 1, self.at.fp?)
     }
 
-    /// Has the rules fetched for what may be the next return addresses: in a chain of frames each would be waited for
-    /// alone. Nothing branches on a word, since it may have to be fetched too.
-    #[inline]
-    fn look_ahead(&mut self) {
-        let sp = self.at.sp;
-        self.cache.prefetch(self.at.pc);
-        if self.memory.known_until(sp).saturating_sub(sp) < AHEAD {
-            return;
-        }
-        for place in (sp..sp + AHEAD).step_by(WORD as usize) {
-            // SAFETY: the word lies in known memory.
-            let word = unsafe { self.memory.load(place) };
-            self.cache.prefetch(word);
-        }
-    }
-
-    /// Goes on over frames with simple rules that are in the cache, in known memory. Stops at a frame that the previous
-    /// walk came to and says where; or where something else must be done.
-    ///
-    /// The chain from one return address to the next is the whole cost: load, index, load, shift, add. All else hangs
-    /// off it, and what differs from frame to frame is selected and not branched on.
+    /// Goes on over frames with simple rules. Stops at a frame that the previous walk came to and says where; or where
+    /// something else must be done.
     #[inline]
     fn stride(&mut self) -> Option<usize> {
-        let (mut sp, mut fp) = (self.at.sp, self.at.fp?);
         // As if it were a return address.
-        let mut address = self.at.lookup().wrapping_add(1);
-        let until = self.memory.known_until(sp).saturating_sub(WORD - 1).min(1 << 63);
-        if address.wrapping_sub(1) >= RuleCache::MOST || sp < SimpleRule::MOST_BELOW {
-            return None;
-        }
-        let key = SimpleKey::new(self.modules.generation());
-        let mut depth = self.depth;
-        let mut met = None;
-        while depth < self.most && met.is_none() {
-            let Some(rule) = self.cache.simple(address, key) else { break };
-            let base = select_unpredictable(rule.on_fp(), fp, sp);
-            let slot = base.wrapping_add(rule.offset());
-            let saved_slot = slot.wrapping_sub(rule.below());
-            if slot < sp || slot >= until || saved_slot < sp {
-                break;
-            }
-            // SAFETY: both words lie from `sp` on, which is known memory, and seven bytes before its end: `sp` is too high
-            // for `saved_slot` to wrap, so it is not above `slot`.
-            let (word, saved) = unsafe { (self.memory.load(slot), self.memory.load(saved_slot)) };
-            // Zero, the root, is not for here, nor is an address for which there are no cached rules.
-            if word.wrapping_sub(1) >= RuleCache::MOST {
-                break;
-            }
-            // SAFETY: as above; `slot` is less than `until`, which is at most 2^63.
-            let entry = unsafe { Entry::simple_unchecked(slot, word, saved_slot, saved) };
-            address = word;
-            fp = select_unpredictable(saved_slot == slot, fp, saved);
-            sp = slot.wrapping_add(WORD);
-            self.memo.note(depth, entry);
-            depth += 1;
-            met = self.memo.find(Frame::new(address, FoundBy::Cfi, false), sp, fp);
-        }
-        if depth > self.depth {
-            self.since_mark += (depth - self.depth) as u32;
-            self.depth = depth;
-            self.at = Place { pc: address, sp, fp: Some(fp), exact: false };
+        let address = self.at.lookup().wrapping_add(1);
+        let mut stride = Stride::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
+        let (previous, noted) = self.memo.split(self.depth, self.most);
+        let met = stride.go(previous, noted, self.memory);
+        let steps = stride.steps();
+        if steps > 0 {
+            self.since_mark += steps as u32;
+            self.depth += steps;
+            let (pc, sp, fp) = stride.place();
+            self.at = Place { pc, sp, fp: Some(fp), exact: false };
         }
         met
     }
@@ -250,8 +202,8 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on as the previous walk did from `place`, which is the frame noted last, for as long as that holds.
     #[inline]
     fn share(&mut self, place: usize) {
-        let last = self.memo.follow(place, self.most - self.depth, self.memory);
-        let Some(Met { frame, sp, fp }) = self.memo.at(last) else { return };
+        let last = self.memo.previous().follow(place, self.most - self.depth, self.memory);
+        let Some(Met { frame, sp, fp }) = self.memo.previous().at(last) else { return };
         let steps = last - place;
         let from = self.depth - 1;
         self.depth += steps;
@@ -260,6 +212,14 @@ impl<M: Memory> Walker<'_, M> {
             self.since_mark += steps as u32;
             self.at = Place { pc: frame.address(), sp, fp: Some(fp), exact: false };
         }
+    }
+
+    /// Whether this frame is the previous walk's last one, and its rule says that there is no caller.
+    #[inline]
+    fn is_at_same_root(&self) -> bool {
+        let place =
+            self.shared.filter(|shared| shared.until == self.depth).map(|shared| shared.place_of(self.depth));
+        place == Some(Memo::CAPACITY) && self.memo.previous().has_root()
     }
 
     /// Notes the shared frames as this walk's own: it came to another frame behind them.
@@ -277,11 +237,11 @@ impl<M: Memory> Walker<'_, M> {
             && shared.until == depth
         {
             // How the first was reached is as noted in this walk.
-            self.memo.end(shared.from + 1, shared.place + 1);
+            self.memo.end(shared.from + 1, shared.place + 1, self.has_root);
             return Walk { depth, end, unchanged: depth - shared.from };
         }
         self.part();
-        self.memo.end(depth, Memo::CAPACITY);
+        self.memo.end(depth, Memo::CAPACITY, self.has_root);
         Walk::fresh(depth, end)
     }
 
@@ -289,12 +249,15 @@ impl<M: Memory> Walker<'_, M> {
     #[inline]
     fn step(&mut self) -> Result<Stepped, End> {
         let lookup = self.at.lookup();
-        let rule = match self.cache.get(lookup, self.modules.generation()) {
-            Some(rule) => rule,
-            None => self.resolve(lookup)?,
+        let Some(rule) = self.rules.get(lookup, self.at.exact, self.memory)? else {
+            self.at.exact = true;
+            return Err(End::Root);
         };
         let (caller, saved_slot) = match rule.kind() {
-            Kind::Root => return Err(End::Root),
+            Kind::Root => {
+                self.has_root = true;
+                return Err(End::Root);
+            }
             Kind::Gap => return self.without_cfi(lookup).map(Stepped::Otherwise),
             Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
             _ => step::by_rule(rule, &self.at, self.memory)?,
@@ -303,32 +266,6 @@ impl<M: Memory> Walker<'_, M> {
         self.arrive(caller, rule.kind() == Kind::Sp)?;
         self.since_mark += 1;
         Ok(entry.map_or(Stepped::Otherwise(FoundBy::Cfi), Stepped::Simply))
-    }
-
-    /// The rule for an address that is not in the cache, and puts it there.
-    #[inline(never)]
-    fn resolve(&mut self, lookup: u64) -> Result<Rule, End> {
-        let Some(module) = self.modules.find(lookup) else { return Ok(Rule::GAP) };
-        if self.is_made_up(module) {
-            self.at.exact = true;
-            return Ok(Rule::ROOT);
-        }
-        let rule = module.rule_at(lookup)?;
-        self.cache.insert(lookup, self.modules.generation(), rule);
-        Ok(rule)
-    }
-
-    /// Whether the return address was never pushed by a call but laid on a new stack, as `makecontext` does: a function
-    /// begins there, nothing stands before it, and no call does.
-    #[inline(never)]
-    fn is_made_up(&mut self, module: &Module<'_>) -> bool {
-        let pc = self.at.pc;
-        !self.at.exact
-            && pc.is_multiple_of(x86_64::FUNCTION_ALIGNMENT)
-            && module.may_begin(pc)
-            && matches!(cfi::find(module, pc), Ok(Some(fde)) if fde.start == pc)
-            && matches!(cfi::find(module, pc.wrapping_sub(1)), Ok(None))
-            && x86_64::call_before(pc, self.memory).is_none()
     }
 
     /// Takes `caller` for the next frame, if it is further out or on another stack.
@@ -364,7 +301,7 @@ impl<M: Memory> Walker<'_, M> {
         if mark.registers.pc != self.at.pc || mark.registers.sp() != self.at.sp {
             return Err(End::NoProgress);
         }
-        let module = self.modules.find(lookup).ok_or(End::NoModule)?;
+        let module = self.rules.modules.find(lookup).ok_or(End::NoModule)?;
         let interrupted = exact::step(module, lookup, mark, scratch, self.memory)?.ok_or(End::NoCfi)?;
         self.mark_exact = interrupted;
         let place = self.marked();
@@ -389,7 +326,7 @@ impl<M: Memory> Walker<'_, M> {
     fn replay(&mut self) -> Result<(), End> {
         let [mark, scratch] = self.memo.registers();
         let lookup = mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
-        if let Some(module) = self.modules.find(lookup)
+        if let Some(module) = self.rules.modules.find(lookup)
             && let Some(interrupted) = exact::step(module, lookup, mark, scratch, self.memory)?
         {
             self.mark_exact = interrupted;
@@ -401,13 +338,13 @@ impl<M: Memory> Walker<'_, M> {
     #[inline(never)]
     fn replay_without_cfi(&mut self) -> Result<(), End> {
         let place = self.marked();
-        if let Some((caller, _)) = heuristic::stub(self.modules, &place, self.memory) {
+        if let Some((caller, _)) = heuristic::stub(self.rules.modules, &place, self.memory) {
             // The code before the frame record touches no register that a caller wants back.
             self.set_mark(caller);
             return Ok(());
         }
-        let by_pointer = heuristic::frame_pointer(self.modules, &place, self.memory);
-        let caller = by_pointer.or_else(|| heuristic::scan(self.modules, &place, self.memory));
+        let by_pointer = heuristic::frame_pointer(self.rules.modules, &place, self.memory);
+        let caller = by_pointer.or_else(|| heuristic::scan(self.rules.modules, &place, self.memory));
         self.mark().forget_all();
         self.set_mark(caller.ok_or(End::NoCfi)?);
         Ok(())
@@ -427,26 +364,28 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on from code that nothing is said about.
     #[inline(never)]
     fn without_cfi(&mut self, lookup: u64) -> Result<FoundBy, End> {
-        let module: Option<&Module<'_>> = self.modules.find(lookup);
+        let module: Option<&Module<'_>> = self.rules.modules.find(lookup);
         if x86_64::is_signal_restorer(self.at.pc, self.memory) {
             return self.over_signal_frame();
         }
-        if module.is_some_and(|module| heuristic::is_entry_stub(self.modules, module, lookup, self.memory)) {
+        if module
+            .is_some_and(|module| heuristic::is_entry_stub(self.rules.modules, module, lookup, self.memory))
+        {
             return Err(End::Root);
         }
-        if let Some((caller, found_by)) = heuristic::stub(self.modules, &self.at, self.memory) {
+        if let Some((caller, found_by)) = heuristic::stub(self.rules.modules, &self.at, self.memory) {
             self.arrive(caller, true)?;
             self.since_mark += 1;
             return Ok(found_by);
         }
-        if let Some(caller) = heuristic::frame_pointer(self.modules, &self.at, self.memory) {
+        if let Some(caller) = heuristic::frame_pointer(self.rules.modules, &self.at, self.memory) {
             self.arrive(caller, true)?;
             self.since_mark += 1;
             return Ok(FoundBy::FramePointer);
         }
         let nothing = if module.is_some() { End::NoCfi } else { End::NoModule };
         self.guesses = self.guesses.checked_sub(1).ok_or(nothing)?;
-        let caller = heuristic::scan(self.modules, &self.at, self.memory).ok_or(nothing)?;
+        let caller = heuristic::scan(self.rules.modules, &self.at, self.memory).ok_or(nothing)?;
         self.arrive(caller, true)?;
         self.since_mark += 1;
         Ok(FoundBy::Guess)

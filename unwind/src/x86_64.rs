@@ -1,7 +1,5 @@
 //! What the walker must know about x86-64 under the System V ABI. Facts only: no walking happens here.
 
-use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
 use crate::memory::Memory;
 
 /// DWARF number of rbp.
@@ -22,13 +20,6 @@ pub const FUNCTION_ALIGNMENT: u64 = 16;
 pub const ELF_MACHINE: u16 = 62;
 /// One past the highest user address that four-level paging can map.
 pub const ADDRESS_BITS: u32 = 47;
-
-/// Has the processor fetch the cache line where `place` begins.
-#[inline]
-pub(crate) fn prefetch<T>(place: &T) {
-    // SAFETY: x86-64 always has SSE, and a prefetch neither faults nor changes anything.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(place).cast()) };
-}
 
 /// The registers a walk starts from, in DWARF order (System V ABI AMD64, figure 3.36): rax rdx rcx rbx rsi rdi
 /// rbp rsp r8..r15.

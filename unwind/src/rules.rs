@@ -1,0 +1,95 @@
+//! Where a walk gets its rules: from the cache, and behind it from the modules.
+
+use crate::cfi;
+use crate::end::End;
+use crate::memory::Memory;
+use crate::module::Module;
+use crate::modules::Modules;
+use crate::rule::Rule;
+use crate::rule_cache::{Key, RuleCache, SimpleRule};
+use crate::x86_64;
+
+/// The modules of one walk and the cache of their rules.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'w> {
+    pub(crate) modules: &'w Modules<'w>,
+    cache: &'w RuleCache,
+    key: Key,
+}
+
+impl<'w> Rules<'w> {
+    pub(crate) fn new(modules: &'w Modules<'w>, cache: &'w RuleCache) -> Self {
+        Self { modules, cache, key: Key::new(modules.generation()) }
+    }
+
+    /// The cached rule for the call before the return address `address`, if it is simple.
+    #[inline]
+    pub(crate) fn simple(self, address: u64) -> Option<SimpleRule> {
+        self.cache.simple(address, self.key)
+    }
+
+    /// Whether the cache has a rule for the call before the return address `address`, of whatever kind.
+    #[inline]
+    pub(crate) fn knows(self, address: u64) -> bool {
+        self.cache.get(address.wrapping_sub(1), self.key).is_some()
+    }
+
+    /// The rule for the call before the return address `address` from its module's table, for the cache, if that had none
+    /// and the rule is simple. `is_exact` says that `address` is no return address, but one more than that of an
+    /// instruction. What needs call frame information itself is not for here: the handler's stack is small.
+    #[inline(never)]
+    pub(crate) fn learn(self, address: u64, is_exact: bool) -> Option<SimpleRule> {
+        if self.knows(address) {
+            return None;
+        }
+        let lookup = address.wrapping_sub(1);
+        let module = self.modules.find(lookup)?;
+        if !is_exact && may_be_made_up(module, address) {
+            return None;
+        }
+        let rule = module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias));
+        self.cache.insert(lookup, self.key, rule)
+    }
+
+    /// The rule for `lookup`, which `is_exact` or one less than a return address. None if nobody returns there.
+    #[inline]
+    pub(crate) fn get<M: Memory>(
+        self,
+        lookup: u64,
+        is_exact: bool,
+        memory: &mut M,
+    ) -> Result<Option<Rule>, End> {
+        match self.cache.get(lookup, self.key) {
+            Some(rule) => Ok(Some(rule)),
+            None => self.find(lookup, is_exact, memory),
+        }
+    }
+
+    /// What the modules say, which is put into the cache.
+    #[inline(never)]
+    fn find<M: Memory>(self, lookup: u64, is_exact: bool, memory: &mut M) -> Result<Option<Rule>, End> {
+        let Some(module) = self.modules.find(lookup) else { return Ok(Some(Rule::GAP)) };
+        if !is_exact && is_made_up(module, lookup.wrapping_add(1), memory) {
+            return Ok(None);
+        }
+        let rule = module.rule_at(lookup)?;
+        self.cache.insert(lookup, self.key, rule);
+        Ok(Some(rule))
+    }
+}
+
+/// Whether the return address `pc` was never pushed by a call but laid on a new stack, as `makecontext` does: a function
+/// begins there, nothing stands before it, and no call does.
+#[inline(never)]
+fn is_made_up<M: Memory>(module: &Module<'_>, pc: u64, memory: &mut M) -> bool {
+    may_be_made_up(module, pc)
+        && matches!(cfi::find(module, pc), Ok(Some(fde)) if fde.start == pc)
+        && matches!(cfi::find(module, pc.wrapping_sub(1)), Ok(None))
+        && x86_64::call_before(pc, memory).is_none()
+}
+
+/// False, at little cost, for nearly every return address.
+#[inline]
+fn may_be_made_up(module: &Module<'_>, pc: u64) -> bool {
+    pc.is_multiple_of(x86_64::FUNCTION_ALIGNMENT) && module.may_begin(pc)
+}

@@ -1,0 +1,119 @@
+//! The hot loop: frame after frame by simple rules that are in the cache.
+//!
+//! The chain from one return address to the next is the whole cost: load, index, load, shift, add. All else hangs off
+//! it, and what differs from frame to frame is selected and not branched on. The loop calls nothing, so that what the
+//! chain needs stays in registers: a variable in memory costs as much as a load of the chain. A second form of the loop
+//! takes rules that are not in the cache from tables.
+
+use core::hint::select_unpredictable;
+
+use crate::memo::{Entry, Previous};
+use crate::memory::Memory;
+use crate::rule_cache::{RuleCache, SimpleRule};
+use crate::rules::Rules;
+use crate::x86_64::WORD;
+
+/// A run of simple steps.
+pub(crate) struct Stride<'w> {
+    rules: Rules<'w>,
+    /// The return address of the frame that the loop is at.
+    address: u64,
+    /// The address is no return address, but one more than that of the instruction.
+    is_exact: bool,
+    sp: u64,
+    fp: u64,
+    steps: usize,
+}
+
+impl<'w> Stride<'w> {
+    /// From the frame with this return address, or one more than the address of the next instruction if that `is_exact`.
+    pub(crate) fn new(rules: Rules<'w>, address: u64, is_exact: bool, sp: u64, fp: u64) -> Self {
+        Self { rules, address, is_exact, sp, fp, steps: 0 }
+    }
+
+    /// Goes on in known memory and notes the frames, until there is no room or no simple rule, or until a frame that the
+    /// previous walk came to. Where that was in the previous walk.
+    #[inline(never)]
+    pub(crate) fn go<M: Memory>(
+        &mut self,
+        previous: &Previous,
+        noted: &mut [Entry],
+        memory: &mut M,
+    ) -> Option<usize> {
+        let met = self.advance::<false, M>(previous, noted, memory);
+        if met.is_some() || self.rules.knows(self.address) {
+            return met;
+        }
+        self.learn(previous, noted.get_mut(self.steps..)?, memory)
+    }
+
+    /// The frames noted.
+    pub(crate) fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// The frame that the loop has come to: return address, stack pointer and frame pointer.
+    pub(crate) fn place(&self) -> (u64, u64, u64) {
+        (self.address, self.sp, self.fp)
+    }
+
+    /// As [`go`](Self::go), with rules from tables, which the cache learns.
+    #[cold]
+    #[inline(never)]
+    fn learn<M: Memory>(
+        &mut self,
+        previous: &Previous,
+        noted: &mut [Entry],
+        memory: &mut M,
+    ) -> Option<usize> {
+        self.advance::<true, M>(previous, noted, memory)
+    }
+
+    #[inline(always)]
+    fn advance<const LEARNS: bool, M: Memory>(
+        &mut self,
+        previous: &Previous,
+        noted: &mut [Entry],
+        memory: &mut M,
+    ) -> Option<usize> {
+        let Self { rules, mut address, mut is_exact, mut sp, mut fp, .. } = *self;
+        let until = memory.known_until(sp).saturating_sub(WORD - 1).min(1 << 63);
+        if address.wrapping_sub(1) >= RuleCache::MOST || sp < SimpleRule::MOST_BELOW {
+            return None;
+        }
+        let room = noted.len();
+        let mut noted = noted.iter_mut();
+        let met = loop {
+            let mut rule = rules.simple(address);
+            if LEARNS && rule.is_none() {
+                rule = rules.learn(address, is_exact);
+            }
+            let Some(rule) = rule else { break None };
+            let base = select_unpredictable(rule.on_fp(), fp, sp);
+            let slot = base.wrapping_add(rule.offset());
+            let saved_slot = slot.wrapping_sub(rule.below());
+            if slot < sp || slot >= until || saved_slot < sp {
+                break None;
+            }
+            // SAFETY: both words lie from `sp` on, which is known memory, and seven bytes before its end: `sp` is too high
+            // for `saved_slot` to wrap, so it is not above `slot`.
+            let (word, saved) = unsafe { (memory.load(slot), memory.load(saved_slot)) };
+            // Zero, the root, is not for here, nor is an address for which there are no cached rules.
+            if word.wrapping_sub(1) >= RuleCache::MOST {
+                break None;
+            }
+            let Some(noted) = noted.next() else { break None };
+            // SAFETY: as above; `slot` is less than `until`, which is at most 2^63.
+            *noted = unsafe { Entry::simple_unchecked(slot, word, saved_slot, saved) };
+            (address, is_exact) = (word, false);
+            fp = select_unpredictable(saved_slot == slot, fp, saved);
+            sp = slot.wrapping_add(WORD);
+            let met = previous.find(slot, word, fp);
+            if met.is_some() {
+                break met;
+            }
+        };
+        *self = Self { rules, address, is_exact, sp, fp, steps: self.steps + room - noted.len() };
+        met
+    }
+}
