@@ -28,7 +28,7 @@ const WRITING_PATIENCE: Duration = Duration::from_millis(200);
 /// The first repetition of a signal that may have been merged with another; later ones after twice the time.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 /// How long a thread that seems to sleep with every signal blocked is looked at again.
-const SECOND_LOOKS: Duration = Duration::from_millis(20);
+const SECOND_LOOKS: Duration = Duration::from_millis(5);
 /// Slots left to others.
 const SLOTS_SPARED: usize = 4;
 

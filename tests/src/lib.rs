@@ -8,6 +8,7 @@
 pub mod asked;
 pub mod binary;
 pub mod doc_page;
+pub mod dump_times;
 pub mod folded;
 pub mod fuzz;
 pub mod handler_trace;

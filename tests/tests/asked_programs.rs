@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use selfwind_tests::asked::Asked;
 use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::dump_times::DumpTimes;
 use selfwind_tests::outcome::{run, shell_status};
 use selfwind_tests::scratch::Scratch;
 use serde_json::Value;
@@ -26,13 +27,16 @@ fn is_installed(program: &str) -> bool {
 
 /// Dumps all threads of `pid` many times: each time every thread must answer, and one of `functions` occurs somewhere.
 fn ask(name: &str, pid: u32, functions: &[&str]) {
-    let (mut elapsed, mut latencies, mut threads) = (Vec::new(), Vec::new(), 0);
+    let (mut times, mut latencies, mut threads) = (DumpTimes::default(), Vec::new(), 0);
     for _ in 0..rounds() {
         let pid = pid.to_string();
-        let outcome = run(Command::new(selfwind()).args(["dump", "--timeout", "30", "--json", "-p", &pid]));
-        assert_eq!(outcome.status, 0, "{name}: {}", outcome.stderr);
-        let dump: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-        elapsed.push(dump["elapsed_ns"].as_u64().expect("a time"));
+        let (outcome, dump) = times.time(|| {
+            let outcome =
+                run(Command::new(selfwind()).args(["dump", "--timeout", "30", "--json", "-p", &pid]));
+            assert_eq!(outcome.status, 0, "{name}: {}", outcome.stderr);
+            let dump: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+            (Duration::from_nanos(dump["elapsed_ns"].as_u64().expect("a time")), (outcome, dump))
+        });
         let all = dump["threads"].as_array().expect("threads");
         threads = threads.max(all.len());
         for thread in all {
@@ -47,19 +51,9 @@ fn ask(name: &str, pid: u32, functions: &[&str]) {
         let found = |function: &str| outcome.stdout.contains(&format!("\"{function}"));
         assert!(functions.iter().any(|function| found(function)), "{name}: none of {functions:?}: {dump:#}");
     }
-    let us = |times: &mut Vec<u64>| {
-        times.sort_unstable();
-        (times[times.len() / 2] / 1000, times[times.len() - 1] / 1000)
-    };
-    let (whole, one) = (us(&mut elapsed), us(&mut latencies));
-    println!(
-        "{name}: {} dumps of up to {threads} threads: p50 {} us, slowest {} us; a thread: p50 {} us, slowest {} us",
-        rounds(),
-        whole.0,
-        whole.1,
-        one.0,
-        one.1
-    );
+    latencies.sort_unstable();
+    let us = |part: usize| latencies[(latencies.len() * part / 100).min(latencies.len() - 1)] / 1000;
+    println!("{name}, up to {threads} threads: {times}; a thread: p50 {} us, p99 {} us", us(50), us(99));
 }
 
 #[test]

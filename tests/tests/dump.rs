@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use selfwind_tests::asked::Asked;
 use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::dump_times::DumpTimes;
 use selfwind_tests::outcome::{Outcome, run, shell_status};
 use selfwind_tests::recording::{Recorder, folded, stats};
 use selfwind_tests::scratch::Scratch;
@@ -62,10 +63,12 @@ fn queue(pid: u32, value: u64) {
 #[test]
 fn every_thread_answers_again_and_again_and_goes_on() {
     let mut asked = Asked::program(&["threads", "100"]);
-    let mut elapsed = Vec::new();
+    let mut times = DumpTimes::default();
     for _ in 0..rounds() {
-        let dump = dump(asked.pid(), &[]);
-        elapsed.push(Duration::from_nanos(dump["elapsed_ns"].as_u64().expect("a time")));
+        let dump = times.time(|| {
+            let dump = dump(asked.pid(), &[]);
+            (Duration::from_nanos(dump["elapsed_ns"].as_u64().expect("a time")), dump)
+        });
         let silent: Vec<_> = threads(&dump).iter().filter(|thread| !thread["silent"].is_null()).collect();
         assert!(silent.is_empty() && threads(&dump).len() == 101, "{silent:#?}");
         for thread in threads(&dump) {
@@ -80,9 +83,7 @@ fn every_thread_answers_again_and_again_and_goes_on() {
             assert_eq!(thread["end"], "root", "{thread:#}");
         }
     }
-    elapsed.sort_unstable();
-    let (middle, slowest) = (elapsed[elapsed.len() / 2], elapsed[elapsed.len() - 1]);
-    println!("{} dumps of 101 threads: p50 {middle:?}, slowest {slowest:?}", rounds());
+    println!("101 threads: {times}");
     assert_eq!(asked.end(), ("100 threads ended, 0 reads went wrong\n".into(), 0));
 }
 
