@@ -11,7 +11,7 @@ use selfwind_tests::scratch::Scratch;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Modules of CPython's own tests that deal with what a profiler may disturb.
-const PYTHON: [&str; 12] = [
+const PYTHON: [&str; 18] = [
     "test_signal",
     "test_threading",
     "test_thread",
@@ -24,6 +24,12 @@ const PYTHON: [&str; 12] = [
     "test_epoll",
     "test_fork1",
     "test_itertools",
+    "test_faulthandler",
+    "test_eintr",
+    "test_posix",
+    "test_pty",
+    "test_wait3",
+    "test_tracemalloc",
 ];
 
 /// Those of virtual sockets wait for ever in some virtual machines.
