@@ -38,14 +38,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes in a part of a sample of a thread.
-    pub(super) fn push(
-        &mut self,
-        thread: u32,
-        part: &SamplePart<'_>,
-        stack: &RawStack<'_>,
-        digest: Digest<3>,
-    ) {
+    /// Takes in a part of a sample.
+    pub(super) fn push(&mut self, part: &SamplePart<'_>, stack: &RawStack<'_>, digest: Digest<3>) {
         let mut keep = |words: &[u64]| {
             let from = self.words.len();
             self.words.extend_from_slice(words);
@@ -53,7 +47,7 @@ impl Batch {
         };
         let (kernel, frames) = (keep(stack.kernel), keep(stack.frames));
         let &SamplePart { ns, weight, event, .. } = part;
-        let &RawStack { process, epoch, end, .. } = stack;
+        let &RawStack { thread, process, epoch, end, .. } = stack;
         self.parts.push(Waiting { ns, weight, event, thread, digest, end, process, epoch, kernel, frames });
     }
 
@@ -63,9 +57,9 @@ impl Batch {
 
     /// The stack of a part.
     pub(super) fn stack(&self, part: &Waiting) -> RawStack<'_> {
-        let &Waiting { process, epoch, end, .. } = part;
+        let &Waiting { thread, process, epoch, end, .. } = part;
         let (kernel, frames) = (&self.words[part.kernel.clone()], &self.words[part.frames.clone()]);
-        RawStack { process, epoch, end, kernel, frames }
+        RawStack { thread, process, epoch, end, kernel, frames }
     }
 
     pub(super) fn clear(&mut self) {

@@ -201,9 +201,15 @@ impl Loader {
         let process = self.profile.threads[thread as usize].process;
         let epoch = self.histories[process as usize].epoch(sample.ns);
         for part in sample.parts() {
-            let raw =
-                RawStack { process, epoch, end: sample.end, kernel: part.kernel, frames: &sample.frames };
-            self.batch.push(thread, &part, &raw, self.lately.digest(&raw));
+            let raw = RawStack {
+                thread,
+                process,
+                epoch,
+                end: sample.end,
+                kernel: part.kernel,
+                frames: &sample.frames,
+            };
+            self.batch.push(&part, &raw, self.lately.digest(&raw));
         }
         if self.batch.is_full() {
             self.count_batch();

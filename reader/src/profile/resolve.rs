@@ -23,7 +23,20 @@ pub(super) struct Resolved {
     locations: WordMap<(u32, u64), u32>,
     /// By innermost node and end.
     stacks: WordMap<(u32, u8), u32>,
-    /// Room for a path, from the root.
+    /// The last stacks that were resolved, by the lowest bits of their threads: the next one of a thread begins like it.
+    last: Vec<Last>,
+}
+
+/// Threads, but for their higher bits.
+const THREADS: u32 = 256;
+
+/// A stack that was resolved.
+#[derive(Debug, Default)]
+struct Last {
+    /// Place of the process and epoch.
+    place: (u32, u32),
+    /// Frame words from the root, and what they are.
+    words: Vec<u64>,
     path: Vec<StackFrame>,
 }
 
@@ -40,12 +53,23 @@ pub(super) struct Resolver<'a> {
 impl Resolver<'_> {
     /// The place of a raw stack's stack in the profile. Those of several processes may have the same.
     pub(super) fn stack(mut self, raw: &RawStack<'_>) -> u32 {
-        let mut path = std::mem::take(&mut self.resolved.path);
-        path.clear();
-        path.extend(raw.frames.iter().rev().map(|&word| self.frame(raw.process, raw.epoch, word)));
-        path.extend(raw.kernel.iter().rev().map(|&address| self.kernel_frame(address)));
-        let innermost = self.profile.paths.push(&path);
-        self.resolved.path = path;
+        let slot = (raw.thread % THREADS) as usize;
+        self.resolved.last.resize_with(THREADS as usize, Last::default);
+        let mut last = std::mem::take(&mut self.resolved.last[slot]);
+        let same = last.place == (raw.process, raw.epoch);
+        let pairs = raw.frames.iter().rev().zip(&last.words);
+        let shared = if same { pairs.take_while(|(a, b)| a == b).count() } else { 0 };
+        last.place = (raw.process, raw.epoch);
+        last.words.truncate(shared);
+        last.path.truncate(shared);
+        for &word in raw.frames.iter().rev().skip(shared) {
+            last.words.push(word);
+            last.path.push(self.frame(raw.process, raw.epoch, word));
+        }
+        last.path.extend(raw.kernel.iter().rev().map(|&address| self.kernel_frame(address)));
+        let innermost = self.profile.paths.push(&last.path);
+        last.path.truncate(last.words.len());
+        self.resolved.last[slot] = last;
         let next = self.profile.stacks.len() as u32;
         let place = *self.resolved.stacks.entry((innermost, raw.end)).or_insert(next);
         if place == next {

@@ -170,6 +170,8 @@ impl Counts {
 /// A stack as it was recorded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawStack<'a> {
+    /// Place in the profile's threads. Stacks of several threads may be the same.
+    pub(super) thread: u32,
     /// Place in the profile's processes.
     pub(super) process: u32,
     /// Epoch of the process's mapping history.
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn equal_raw_stacks_are_found_once() {
         let mut lately = Lately::default();
-        let stack = |end, kernel, frames| RawStack { process: 1, epoch: 2, end, kernel, frames };
+        let stack = |end, kernel, frames| RawStack { thread: 0, process: 1, epoch: 2, end, kernel, frames };
         let deep = stack(0, &[][..], &[3, 2, 1][..]);
         let digest = lately.digest(&deep);
         assert_eq!((lately.get(&digest), lately.number(digest, || 7)), (None, 7));
