@@ -332,6 +332,7 @@ impl RegionReader {
             let owned = owner == u64::from(thread_seq) << 32 | u64::from(tid);
             if owned && state.phase() == Phase::Writing && chunk.complete(state.generation()) {
                 self.control().fill.complete.fetch_add(1, Ordering::Relaxed);
+                self.control().fill.writing.fetch_sub(1, Ordering::Relaxed);
                 retired += 1;
             }
         }

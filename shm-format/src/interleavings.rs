@@ -56,7 +56,7 @@ impl SmallPool {
             chunks: (0..chunks).map(|_| (header(), (0..WORDS).map(|_| zero()).collect())).collect(),
             bitmap: Vec::from([AtomicU64::new((1 << chunks) - 1)]),
             search: SearchLine { word: zero(), hand: zero() },
-            fill: FillLine { complete: zero(), overwritten: zero() },
+            fill: FillLine { complete: zero(), overwritten: zero(), writing: zero() },
             mode,
         }
     }

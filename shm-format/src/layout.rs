@@ -324,6 +324,8 @@ pub struct FillLine {
     pub(crate) complete: AtomicU64,
     /// Complete chunks that were overwritten unread.
     pub(crate) overwritten: AtomicU64,
+    /// Chunks in phase Writing: up when one is taken, down when its owner has left it. A hint.
+    pub(crate) writing: AtomicU64,
 }
 
 /// The end of the durable log.

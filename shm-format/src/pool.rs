@@ -7,6 +7,8 @@ use crate::word::Phase;
 
 /// Bitmap words, and chunks to overwrite, that one search looks at before it gives up.
 const PROBES: usize = 64;
+/// Of so many chunks one is no thread's to keep.
+const LENT: u64 = 8;
 
 /// A place between two instructions of the write protocol where a signal handler may run.
 #[doc(hidden)]
@@ -47,10 +49,21 @@ pub trait Pool {
 
     /// Takes a chunk for writing: its index and new generation.
     fn take(&self) -> Option<(u16, u64)> {
-        match self.take_free() {
+        let taken = match self.take_free() {
             None if self.mode() == Mode::Overwrite => self.take_complete(),
             taken => taken,
+        };
+        if taken.is_some() {
+            self.fill().writing.fetch_add(1, Ordering::Relaxed);
         }
+        taken
+    }
+
+    /// Whether threads keep so many chunks that the others go from hand to hand. A wild value costs room, no more.
+    fn is_scarce(&self) -> bool {
+        let backed = self.backed() as u64;
+        let lent = backed / LENT;
+        lent > 0 && self.fill().writing.load(Ordering::Relaxed) > backed - lent
     }
 
     /// Looks through at most 64 words of the bitmap.
@@ -124,6 +137,7 @@ pub trait Pool {
         if let Some(chunk) = self.chunk(usize::from(index))
             && chunk.give_back(generation)
         {
+            self.fill().writing.fetch_sub(1, Ordering::Relaxed);
             self.hint_free(usize::from(index));
         }
     }
@@ -133,6 +147,7 @@ pub trait Pool {
         if !chunk.complete(generation) {
             return false;
         }
+        self.fill().writing.fetch_sub(1, Ordering::Relaxed);
         let waiting = self.fill().complete.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         // A wild value reads as "wake": the bell is rung at most once per completed chunk.
         waiting >= (self.backed() as u64 / 4).max(1)

@@ -32,6 +32,10 @@ use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
 
 /// Nested records that may get in between before a record is given up.
 pub(crate) const RETRIES: usize = 64;
+/// A completion crossed the watermark and nobody has been told.
+const WAKE: u64 = 1;
+/// The chunk is lent for one record.
+const LEAVE: u64 = 2;
 /// Words of a record beside its payload: the header, and the full time should it be far from the chunk's.
 const OVERHEAD: usize = 2;
 
@@ -70,8 +74,8 @@ struct Inner {
     lost: AtomicU64,
     /// `thread sequence:32 | tid:32`.
     owner: AtomicU64,
-    /// Not 0: a completion crossed the watermark and nobody has been told.
-    wake: AtomicU64,
+    /// What is to be done after the next commit: [`WAKE`], [`LEAVE`].
+    due: AtomicU64,
 }
 
 impl Default for ThreadCursor {
@@ -92,7 +96,7 @@ macro_rules! new_cursor {
                     sequence: AtomicU64::new(0),
                     lost: AtomicU64::new(0),
                     owner: AtomicU64::new(0),
-                    wake: AtomicU64::new(0),
+                    due: AtomicU64::new(0),
                 }),
             }
         }
@@ -115,7 +119,7 @@ impl ThreadCursor {
         inner.clothed.store(Reserve::EMPTY.0, Ordering::Relaxed);
         inner.sequence.store(0, Ordering::Relaxed);
         inner.lost.store(0, Ordering::Relaxed);
-        inner.wake.store(0, Ordering::Relaxed);
+        inner.due.store(0, Ordering::Relaxed);
         inner.owner.store(u64::from(thread_seq) << 32 | u64::from(tid), Ordering::Relaxed);
     }
 
@@ -219,6 +223,12 @@ impl ThreadCursor {
     /// Ends the thread's use of the pool: its chunk goes to the reader. To be called on the thread, with no record
     /// open, before it ends. Says whether the reader should be woken.
     pub fn close<P: Pool>(&self, pool: &P) -> Committed {
+        self.leave(pool);
+        self.committed(pool)
+    }
+
+    /// Leaves the chunk, if there is one.
+    fn leave<P: Pool>(&self, pool: &P) {
         for _ in 0..RETRIES {
             let word = Reserve(self.inner.word.load(Ordering::Relaxed));
             let Some(chunk) = pool.chunk(usize::from(word.chunk())) else { break };
@@ -230,7 +240,6 @@ impl ThreadCursor {
                 break;
             }
         }
-        self.committed()
     }
 
     /// Records reserved since `begin`.
@@ -310,6 +319,9 @@ impl ThreadCursor {
         }
         pool.step(Step::Switched);
         self.inner.sequence.store(sequence, Ordering::Relaxed);
+        if pool.is_scarce() {
+            self.note(LEAVE);
+        }
         if let Some(full) = full {
             self.seal(pool, full, word);
         }
@@ -324,16 +336,31 @@ impl ThreadCursor {
         chunk.header.sealed.store(end, Ordering::Release);
         pool.step(Step::Sealed);
         if chunk.header.committed.load(Ordering::Relaxed) == end && pool.complete(chunk, generation) {
-            self.inner.wake.store(1, Ordering::Relaxed);
+            self.note(WAKE);
         }
     }
 
-    fn committed(&self) -> Committed {
-        let wake = self.inner.wake.load(Ordering::Relaxed) != 0;
-        if wake {
-            self.inner.wake.store(0, Ordering::Relaxed);
+    /// Notes what is due. Should a nested record get in between, a wake or the leaving is late.
+    fn note(&self, what: u64) {
+        self.inner.due.store(self.inner.due.load(Ordering::Relaxed) | what, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn committed<P: Pool>(&self, pool: &P) -> Committed {
+        match self.inner.due.load(Ordering::Relaxed) {
+            0 => Committed { wake: false },
+            due => self.settle(pool, due),
         }
-        Committed { wake }
+    }
+
+    #[cold]
+    fn settle<P: Pool>(&self, pool: &P, due: u64) -> Committed {
+        if due & LEAVE != 0 {
+            self.leave(pool);
+        }
+        let due = due | self.inner.due.load(Ordering::Relaxed);
+        self.inner.due.store(0, Ordering::Relaxed);
+        Committed { wake: due & WAKE != 0 }
     }
 }
 
@@ -418,9 +445,9 @@ impl<P: Pool> Reservation<'_, P> {
         if self.chunk.header.sealed.load(Ordering::Relaxed) == committed
             && self.pool.complete(self.chunk, self.generation)
         {
-            self.cursor.inner.wake.store(1, Ordering::Relaxed);
+            self.cursor.note(WAKE);
         }
-        self.cursor.committed()
+        self.cursor.committed(self.pool)
     }
 }
 

@@ -13,8 +13,8 @@ use rig::interrupted::{Interrupted, STEPS};
 use rig::stacks::{Decoders, Writer, grown};
 use rig::{Mapping, Random, geometry, setting, tick};
 use shm_format::{
-    EncodedStack, Geometry, Loss, MAX_DEPTH, Mode, Pass, StackChain, StackDecoder, StackHead, Step,
-    ThreadCursor, Undecodable,
+    EncodedStack, Geometry, Loss, MAX_DEPTH, Mode, Pass, RecordKind, StackChain, StackDecoder, StackHead,
+    Step, ThreadCursor, Undecodable,
 };
 
 fn big() -> Geometry {
@@ -92,8 +92,18 @@ fn every_field_has_its_extremes() {
 /// Writes stacks; at `step`, the `skip + 1`st time, a handler writes `nested` stacks aside and then returns, or
 /// leaves by a jump. All that was committed must come back.
 fn interrupted(step: Step, skip: u32, nested: u64, jumps: bool) -> bool {
-    let mapping = Mapping::new(geometry(32).total_len());
-    let region = mapping.format(&geometry(32), Mode::Discard);
+    interrupted_among(0, 32, step, skip, nested, jumps)
+}
+
+/// The same in a pool of so many chunks, of which other threads keep some.
+fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64, jumps: bool) -> bool {
+    let mapping = Mapping::new(geometry(chunks).total_len());
+    let region = mapping.format(&geometry(chunks), Mode::Discard);
+    for thread in 0..idle {
+        let other = ThreadCursor::new();
+        other.begin(100 + thread, 100 + thread);
+        let _ = other.reserve(&region, RecordKind::Void, 1, tick).unwrap().commit();
+    }
     let aside = RefCell::new(BTreeMap::new());
     let cursor = ThreadCursor::new();
     cursor.begin(1, 1);
@@ -146,6 +156,16 @@ fn stacks_written_aside_leave_the_chain_alone() {
             for nested in [1, 2, 60] {
                 assert!(interrupted(step, skip, nested, false), "{step:?} never came");
             }
+        }
+    }
+}
+
+/// As many threads as there are chunks to keep: each record takes a chunk and leaves it.
+#[test]
+fn records_in_lent_chunks_are_whole_wherever_they_are_interrupted() {
+    for step in STEPS {
+        for (skip, nested, jumps) in [(0, 1, false), (1, 2, false), (0, 1, true), (1, 60, true)] {
+            assert!(interrupted_among(3584, 4096, step, skip, nested, jumps), "{step:?} never came");
         }
     }
 }
@@ -242,6 +262,22 @@ fn no_other_length_is_accepted() {
             assert_eq!(elsewhere, Err(Undecodable::Unlinked));
         }
     }
+}
+
+/// In one small module no record is wide, that of a new chunk's first stack included.
+#[test]
+fn each_chunk_begins_at_zero() {
+    let mapping = Mapping::new(geometry(32).total_len());
+    let region = mapping.format(&geometry(32), Mode::Discard);
+    let (mut random, mut writer) = (Random(5), Writer::new(1));
+    for _ in 0..300 {
+        let frames: Vec<u64> = (0..20).map(|_| 0x1000 + random.below(1 << 20)).collect();
+        writer.write(&region, StackHead { weight: 1, end: 0, source: 2, nonce: 0 }, &frames).unwrap();
+    }
+    let (mut seen, mut decoders) = (BTreeMap::new(), Decoders::default());
+    decoders.drain(&mut mapping.open(), Pass::Final, &mut seen);
+    assert_eq!(decoders.malformed, 0);
+    assert_eq!(seen, writer.written().collect());
 }
 
 /// There is one way to write a stack.

@@ -1,0 +1,135 @@
+//! Threads that wrote once and then do nothing: they may be more than there are chunks, and the others go on.
+#![cfg(not(loom))]
+
+mod rig;
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rig::ledger::Ledger;
+use rig::{Mapping, geometry, write};
+use shm_format::{Loss, Mode, Pass, Region, ThreadCursor};
+
+const CHUNKS: u32 = 16;
+const IDLE: u64 = 60;
+const ACTIVE: u64 = 3;
+const RECORDS: u64 = 300;
+/// Far beyond what a slow machine needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn cursor(thread: u64) -> ThreadCursor {
+    let cursor = ThreadCursor::new();
+    cursor.begin(thread as u32, thread as u32);
+    cursor
+}
+
+#[test]
+fn idle_threads_leave_the_others_room() {
+    let mapping = Mapping::new(geometry(CHUNKS).total_len());
+    let region = mapping.format(&geometry(CHUNKS), Mode::Discard);
+    let (mut reader, mut ledger) = (mapping.open(), Ledger::default());
+    let cursors: Vec<_> = (0..IDLE).map(cursor).collect();
+    // All come once, then a few, then all once more.
+    for (thread, cursor) in cursors.iter().enumerate() {
+        let _ = write(cursor, &region, thread as u64, 0, 8).unwrap();
+        ledger.drain(&mut reader, Pass::Live);
+    }
+    let active = IDLE - ACTIVE..IDLE;
+    for number in 1..RECORDS {
+        for thread in active.clone() {
+            let _ = write(&cursors[thread as usize], &region, thread, number, 8).unwrap();
+            ledger.drain(&mut reader, Pass::Live);
+        }
+    }
+    for (thread, cursor) in cursors.iter().enumerate() {
+        let _ = write(cursor, &region, thread as u64, RECORDS, 8).unwrap();
+        ledger.drain(&mut reader, Pass::Live);
+        assert_eq!(cursor.lost(), 0);
+        assert!(ledger.holes(thread as u32, cursor.sequence()).is_empty());
+    }
+    assert_eq!(ledger.len() as u64, 2 * IDLE + ACTIVE * (RECORDS - 1));
+    ledger.assert_ordered();
+}
+
+/// A flight recorder: what idle threads keep, nobody can overwrite.
+#[test]
+fn idle_threads_leave_a_flight_recorder_room() {
+    let mapping = Mapping::new(geometry(CHUNKS).total_len());
+    let region = mapping.format(&geometry(CHUNKS), Mode::Overwrite);
+    let cursors: Vec<_> = (0..IDLE).map(cursor).collect();
+    for number in 0..3 {
+        for (thread, cursor) in cursors.iter().enumerate() {
+            let _ = write(cursor, &region, thread as u64, number, 8).unwrap();
+        }
+    }
+    assert!(cursors.iter().all(|cursor| cursor.lost() == 0));
+}
+
+/// One thread alone fills its chunks, however small the pool is.
+#[test]
+fn a_lone_thread_wastes_no_room() {
+    for mode in [Mode::Discard, Mode::Overwrite] {
+        for chunks in [1, 2, 8, 9] {
+            let mapping = Mapping::new(geometry(chunks).total_len());
+            let region = mapping.format(&geometry(chunks), mode);
+            let cursor = cursor(7);
+            let room = u64::from(chunks) * geometry(chunks).chunk_words() as u64 / 9;
+            for number in 0..room - u64::from(chunks) {
+                let _ = write(&cursor, &region, 7, number, 8).unwrap();
+            }
+            let snapshot = region.control().snapshot();
+            assert_eq!((cursor.lost(), snapshot.chunks_overwritten), (0, 0), "{mode:?} {chunks}");
+        }
+    }
+}
+
+/// Tries until there is room.
+fn insist(cursor: &ThreadCursor, region: &Region, thread: u64, number: u64) {
+    let since = Instant::now();
+    loop {
+        match write(cursor, region, thread, number, 8) {
+            Ok(_) => return,
+            Err(Loss::PoolFull) if since.elapsed() < PATIENCE => std::thread::yield_now(),
+            Err(loss) => panic!("thread {thread} lost record {number}: {loss:?}"),
+        }
+    }
+}
+
+#[test]
+fn threads_that_sleep_in_reality_leave_the_others_room() {
+    let mapping = Mapping::new(geometry(CHUNKS).total_len());
+    let region = &mapping.format(&geometry(CHUNKS), Mode::Discard);
+    let (mut reader, mut ledger) = (mapping.open(), Ledger::default());
+    let (idle, over) = (&Barrier::new((IDLE + ACTIVE) as usize), &Barrier::new((IDLE + ACTIVE) as usize));
+    let ended = &AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..IDLE + ACTIVE {
+            scope.spawn(move || {
+                let cursor = cursor(thread);
+                insist(&cursor, region, thread, 0);
+                idle.wait();
+                if thread >= IDLE {
+                    (1..RECORDS).for_each(|number| insist(&cursor, region, thread, number));
+                }
+                over.wait();
+                // All wake at once.
+                insist(&cursor, region, thread, RECORDS);
+                let _ = cursor.close(region);
+                ended.fetch_add(1, Ordering::Release);
+            });
+        }
+        while ended.load(Ordering::Acquire) < (IDLE + ACTIVE) as usize {
+            ledger.drain(&mut reader, Pass::Live);
+            std::thread::yield_now();
+        }
+    });
+    ledger.drain(&mut reader, Pass::Live);
+    assert_eq!(ledger.stats.torn, 0);
+    for thread in 0..IDLE + ACTIVE {
+        let written = if thread < IDLE { 2 } else { RECORDS + 1 };
+        assert_eq!(ledger.thread(thread as u32).len() as u64, written, "thread {thread}");
+        assert!(ledger.holes(thread as u32, written).is_empty());
+    }
+    ledger.assert_ordered();
+}
