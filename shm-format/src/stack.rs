@@ -32,23 +32,42 @@ pub(crate) enum Form {
     Aside,
     /// Whole, and the first of a chain.
     First,
-    /// Refers to the stack so many records before it.
-    After(NonZeroU64),
+    /// Refers to the stack in the record just before.
+    Next,
+    /// Refers to the stack so many records before it: at least 2.
+    Later(NonZeroU64),
 }
 
 impl Form {
     const ASIDE: u8 = 0;
     const FIRST: u8 = 1;
-    /// After the record just before.
     pub(crate) const NEXT: u8 = 2;
     const LATER: u8 = 3;
+
+    /// Refers to the stack so many records before it, if that is not 0.
+    pub(crate) const fn after(distance: u64) -> Option<Self> {
+        match NonZeroU64::new(distance) {
+            None => None,
+            Some(NonZeroU64::MIN) => Some(Self::Next),
+            Some(distance) => Some(Self::Later(distance)),
+        }
+    }
+
+    /// How many records before it the stack is that it refers to; 0 if to none.
+    pub(crate) const fn distance(self) -> u64 {
+        match self {
+            Self::Aside | Self::First => 0,
+            Self::Next => 1,
+            Self::Later(distance) => distance.get(),
+        }
+    }
 
     pub(crate) const fn bits(self) -> u8 {
         match self {
             Self::Aside => Self::ASIDE,
             Self::First => Self::FIRST,
-            Self::After(distance) if distance.get() == 1 => Self::NEXT,
-            Self::After(_) => Self::LATER,
+            Self::Next => Self::NEXT,
+            Self::Later(_) => Self::LATER,
         }
     }
 
@@ -57,8 +76,8 @@ impl Form {
         Some(match bits & 3 {
             Self::ASIDE => Self::Aside,
             Self::FIRST => Self::First,
-            Self::NEXT => Self::After(NonZeroU64::MIN),
-            _ => Self::After(NonZeroU64::new(distance().filter(|distance| *distance > 1)?)?),
+            Self::NEXT => Self::Next,
+            _ => Self::after(distance().filter(|distance| *distance > 1)?)?,
         })
     }
 }

@@ -6,8 +6,6 @@
 //! length depends on them. What must never happen here: an allocation, a panic, a step whose bound is not the depth,
 //! a shared word read back.
 
-use core::num::NonZeroU64;
-
 use crate::atomic::{if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
@@ -146,8 +144,8 @@ impl StackChain {
     #[inline]
     fn form_at(&self, place: Place) -> Form {
         let distance = place.sequence.wrapping_sub(self.place.sequence);
-        match NonZeroU64::new(distance) {
-            Some(distance) if place.is_in_chunk_of(self.place) => Form::After(distance),
+        match Form::after(distance) {
+            Some(after) if place.is_in_chunk_of(self.place) => after,
             _ => Form::First,
         }
     }
@@ -173,7 +171,7 @@ impl StackChain {
     #[inline(always)]
     fn encode(&mut self, form: Form, head: &StackHead, frames: &[u64]) -> Encoded {
         let kept = match form {
-            Form::After(_) => self.kept(frames),
+            Form::Next | Form::Later(_) => self.kept(frames),
             Form::First => {
                 self.recent.fill(0);
                 self.spelt = 0;
@@ -271,7 +269,7 @@ impl StackChain {
     fn finish(&mut self, encoded: Encoded, head: &StackHead, frames: &[u64]) -> Encoded {
         let new = frames.len() - encoded.kept;
         let rare = head.nonce | u64::from(head.end) | u64::from(head.weight ^ 1) | u64::from(encoded.wide);
-        let next = encoded.form == Form::After(NonZeroU64::MIN);
+        let next = encoded.form == Form::Next;
         if (rare == 0) & ((encoded.kept | new) < 0x80) & next {
             // Nearly all.
             let bytes = [Form::NEXT, head.source, encoded.kept as u8, new as u8];
@@ -299,11 +297,12 @@ impl StackChain {
             before.put_varint(head.weight.into());
         }
         before.put_varint(new as u64);
-        if let Form::After(distance) = encoded.form {
+        let distance = encoded.form.distance();
+        if distance != 0 {
             before.put_varint(encoded.kept as u64);
-            if distance.get() != 1 {
-                before.put_varint(distance.get());
-            }
+        }
+        if distance > 1 {
+            before.put_varint(distance);
         }
         before.put(&[first, head.source]);
         Encoded { start: before.at, ..encoded }

@@ -40,7 +40,7 @@ impl<'a> EncodedStack<'a> {
             return None;
         }
         let form = Form::from_bits(first, || f.varint())?;
-        let kept = if matches!(form, Form::After(_)) { f.varint()? } else { 0 };
+        let kept = if form.distance() != 0 { f.varint()? } else { 0 };
         let new = f.varint()?;
         let weight = if first & flag::WEIGHT == 0 { 1 } else { u32::try_from(f.varint()?).ok()? };
         let end = if first & flag::END == 0 { 0 } else { f.byte()? };
@@ -178,8 +178,8 @@ impl StackDecoder {
                 self.recent.fill(0);
                 self.spelt = 0;
             }
-            Form::After(distance) => {
-                if !linked || sequence.wrapping_sub(self.sequence) != distance.get() {
+            Form::Next | Form::Later(_) => {
+                if !linked || sequence.wrapping_sub(self.sequence) != stack.form.distance() {
                     return Err(Undecodable::Unlinked);
                 }
                 if stack.kept > self.depth {
