@@ -120,7 +120,12 @@ impl CallTree {
                 builder.add(headings.iter().chain(calls.iter().rev()), weight);
             }
         });
-        let mut tree = CallTree { nodes: { builder }.nodes, children: Vec::new() };
+        Self::of(builder.nodes, stacks)
+    }
+
+    /// A tree of these nodes, each behind its parent, of labels of `stacks`.
+    pub(crate) fn of(nodes: Vec<Node>, stacks: &dyn Stacks) -> Self {
+        let mut tree = CallTree { nodes, children: Vec::new() };
         tree.link(&ranks(stacks));
         tree
     }
@@ -177,7 +182,7 @@ fn ranks(stacks: &dyn Stacks) -> Vec<u32> {
 }
 
 impl Node {
-    fn new(label: u32, parent: u32) -> Self {
+    pub(crate) fn new(label: u32, parent: u32) -> Self {
         Self { label, parent, own: 0, total: 0, frame_pointer: 0, guessed: 0, children: (0, 0) }
     }
 }

@@ -5,9 +5,10 @@
 //! *its* time, never against the last known state.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 
 /// One module mapped for a span of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
@@ -45,6 +46,8 @@ pub struct History {
     changes: Vec<(u64, Change)>,
     /// Which mapping was where and when, once all are told.
     spans: Spans,
+    /// What stands for all that is mapped, by epoch.
+    layouts: Vec<u128>,
 }
 
 impl History {
@@ -65,15 +68,22 @@ impl History {
     }
 
     /// Puts the changes, which may be told in any order, in the order of time. To be called after the
-    /// last change and before the first question.
-    pub fn seal(&mut self) {
+    /// last change and before the first question, with the same secret for all processes.
+    pub fn seal(&mut self, secret: &RandomState) {
         for (ns, number) in self.unmaps.drain(..) {
             if let Some(&place) = self.by_number.get(&number) {
                 self.changes.push((ns, Change::Unmap(place)));
             }
         }
         self.changes.sort_unstable();
-        self.spans = Spans::new(&self.mappings, Replay::of(self));
+        let spans = Replay::of(self);
+        self.layouts = layouts(&self.mappings, &spans, self.changes.len(), secret);
+        self.spans = Spans::new(&self.mappings, spans);
+    }
+
+    /// What stands for all that is mapped in an epoch: equal where that is equal, also in other processes.
+    pub fn layout(&self, epoch: u32) -> u128 {
+        self.layouts.get(epoch as usize).copied().unwrap_or(0)
     }
 
     /// Number of the span between two changes in which `ns` lies. Equal addresses in equal epochs mean
@@ -81,6 +91,11 @@ impl History {
     pub fn epoch(&self, ns: u64) -> u32 {
         debug_assert!(self.unmaps.is_empty(), "asked before seal()");
         self.changes.partition_point(|&(at, _)| at <= ns) as u32
+    }
+
+    /// How many epochs there are.
+    pub fn epochs(&self) -> u32 {
+        self.changes.len() as u32 + 1
     }
 
     /// The module that holds `address` in an epoch. Epochs may be asked for in any order: samples come late.
@@ -96,6 +111,25 @@ struct Span {
     until: u32,
     /// Place of the mapping.
     place: u32,
+}
+
+/// The sums of what is mapped in each epoch: 128 bits that nobody can foresee. Their order does not matter.
+fn layouts(mappings: &[Mapping], spans: &[Span], changes: usize, secret: &RandomState) -> Vec<u128> {
+    let mut layouts = vec![0; changes + 1];
+    for &Span { from, until, place } in spans {
+        let half = |number: u8| u128::from(secret.hash_one((number, mappings[place as usize])));
+        let summand = half(0) << 64 | half(1);
+        layouts[from as usize] ^= summand;
+        if let Some(end) = layouts.get_mut(until as usize) {
+            *end ^= summand;
+        }
+    }
+    let mut sum = 0;
+    for layout in &mut layouts {
+        sum ^= *layout;
+        *layout = sum;
+    }
+    layouts
 }
 
 /// The changes, one after the other.
@@ -224,7 +258,7 @@ mod tests {
         history.unmap(1, 20);
         history.map(2, 30, mapping(0x10_000, 0x18_000, 200));
         history.map(1, 10, mapping(0x10_000, 0x20_000, 100));
-        history.seal();
+        history.seal(&RandomState::new());
         assert_eq!(binary_at(&history, 9, 0x10_000), None);
         assert_eq!(binary_at(&history, 10, 0x10_000), Some(100));
         assert_eq!(binary_at(&history, 19, 0x1f_fff), Some(100));
@@ -240,7 +274,7 @@ mod tests {
         history.map(1, 0, mapping(0x1000, 0x2000, 1));
         history.map(2, 5, mapping(0x1000, 0x2000, 2));
         history.unmap(1, 5);
-        history.seal();
+        history.seal(&RandomState::new());
         assert_eq!(binary_at(&history, 4, 0x1800), Some(1));
         assert_eq!(binary_at(&history, 5, 0x1800), Some(2));
     }
@@ -253,12 +287,41 @@ mod tests {
         history.map(3, 7, mapping(0x2000, 0x4000, 3));
         // The late end of an evicted module must not take the newer one away.
         history.unmap(1, 9);
-        history.seal();
+        history.seal(&RandomState::new());
         assert_eq!(binary_at(&history, 6, 0x2000), Some(1));
         assert_eq!(binary_at(&history, 7, 0x2000), Some(3));
         assert_eq!(binary_at(&history, 9, 0x3fff), Some(3));
         assert_eq!(binary_at(&history, 9, 0x1000), None);
         assert_eq!(binary_at(&history, 9, 0x4800), None);
+    }
+
+    #[test]
+    fn equal_layouts_are_told_across_processes_and_times() {
+        let secret = RandomState::new();
+        let (a, b) = (mapping(0x1000, 0x2000, 1), mapping(0x2000, 0x3000, 2));
+        let sealed = |tell: &dyn Fn(&mut History)| {
+            let mut history = History::default();
+            tell(&mut history);
+            history.seal(&secret);
+            history
+        };
+        let one = sealed(&|history| {
+            history.map(1, 10, a);
+            history.map(2, 20, b);
+            history.unmap(2, 30);
+        });
+        let other = sealed(&|history| {
+            history.map(7, 5, b);
+            history.map(8, 50, a);
+            history.map(9, 60, mapping(0x1000, 0x2000, 3));
+        });
+        let at = |history: &History, ns| history.layout(history.epoch(ns));
+        assert_eq!(at(&one, 25), at(&other, 55));
+        assert_eq!(at(&one, 15), at(&one, 35));
+        assert_eq!(at(&one, 0), at(&other, 0));
+        let different = [at(&one, 0), at(&one, 15), at(&one, 25), at(&other, 5), at(&other, 65)];
+        let set: std::collections::HashSet<u128> = different.into_iter().collect();
+        assert_eq!(set.len(), different.len());
     }
 
     #[test]
@@ -272,7 +335,7 @@ mod tests {
         let mut history = History::default();
         history.map(1, 0, mapping(0x1000, 0x1000, 1));
         history.unmap(77, 3);
-        history.seal();
+        history.seal(&RandomState::new());
         assert_eq!(binary_at(&history, 1, 0x1000), None);
         assert_eq!(history.epoch(100), 0);
     }

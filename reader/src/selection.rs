@@ -4,10 +4,12 @@
 //! stacks, at the place where they enter a function.
 
 mod arguments;
+mod heavy_tree;
 
 use std::collections::{BTreeMap, HashMap};
 
 pub use arguments::{FilterArgs, UnitArgs};
+pub use heavy_tree::Growth;
 use regex::Regex;
 use unwind::{FoundBy, Frame};
 

@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::stacks::{Digest, Key, RawStack};
+use super::stacks::{Digest, RawStack};
 use crate::profile_file::SamplePart;
 
-/// Samples that are counted together.
-const TOGETHER: usize = 128;
+/// Samples that are handed over at once.
+const HANDFUL: usize = 1024;
 
 /// A part of a sample that waits.
 #[derive(Debug)]
@@ -22,19 +22,17 @@ pub(super) struct Waiting {
     end: u8,
     process: u32,
     epoch: u32,
+    layout: u32,
     kernel: Range<usize>,
     frames: Range<usize>,
 }
 
-/// Samples that wait, and room for what is asked about them.
+/// Samples that wait.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) parts: Vec<Waiting>,
     /// The words of their stacks.
     words: Vec<u64>,
-    pub(super) stacks: Vec<Option<u32>>,
-    pub(super) keys: Vec<(Key, u64)>,
-    pub(super) places: Vec<Option<u32>>,
 }
 
 impl Batch {
@@ -47,25 +45,35 @@ impl Batch {
         };
         let (kernel, frames) = (keep(stack.kernel), keep(stack.frames));
         let &SamplePart { ns, weight, event, .. } = part;
-        let &RawStack { thread, process, epoch, end, .. } = stack;
-        self.parts.push(Waiting { ns, weight, event, thread, digest, end, process, epoch, kernel, frames });
+        let &RawStack { thread, process, epoch, layout, end, .. } = stack;
+        self.parts.push(Waiting {
+            ns,
+            weight,
+            event,
+            thread,
+            digest,
+            end,
+            process,
+            epoch,
+            layout,
+            kernel,
+            frames,
+        });
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.parts.len() >= TOGETHER
+        self.parts.len() >= HANDFUL
     }
 
     /// The stack of a part.
     pub(super) fn stack(&self, part: &Waiting) -> RawStack<'_> {
-        let &Waiting { thread, process, epoch, end, .. } = part;
+        let &Waiting { thread, process, epoch, layout, end, .. } = part;
         let (kernel, frames) = (&self.words[part.kernel.clone()], &self.words[part.frames.clone()]);
-        RawStack { thread, process, epoch, end, kernel, frames }
+        RawStack { thread, process, epoch, layout, end, kernel, frames }
     }
 
     pub(super) fn clear(&mut self) {
         self.parts.clear();
         self.words.clear();
-        self.stacks.clear();
-        self.keys.clear();
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::{Binary, Process, Profile};
 use crate::mappings::{History, Mapping};
-use crate::profile_file::{GeneratedCode, GeneratedFunction};
+use crate::profile_file::{GeneratedCode, GeneratedFunction, ProcessInfo};
 use crate::symbolize::{NameFile, Origin, perf_map_path};
 
 /// Numbers of generated functions among the mappings of a process go down from here, those of modules up from 0.
@@ -86,6 +86,11 @@ impl Generated {
         }
     }
 
+    /// True if code outside all modules may have names of this process alone.
+    pub(super) fn is_of(&self, process: u32, info: &ProcessInfo) -> bool {
+        self.told.contains_key(&process) || info.pid != 0 && perf_map_path(info.pid).exists()
+    }
+
     /// The binary that stands for the generated code of a process that told nothing of it.
     pub(super) fn binary(&mut self, profile: &mut Profile, process: u32) -> Option<u32> {
         if self.told.contains_key(&process) {
@@ -117,7 +122,7 @@ impl Generated {
 /// Reads the map that a process left.
 fn read(profile: &Profile, process: u32) -> Option<(PathBuf, Vec<GeneratedFunction>)> {
     let Profile { session, processes, .. } = profile;
-    let Process { info } = &processes[process as usize];
+    let Process { info } = processes.get(process as usize)?;
     if session.started_realtime_ns == 0 || info.pid == 0 {
         return None; // without a time, a map cannot be told from that of an earlier process
     }

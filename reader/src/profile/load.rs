@@ -4,26 +4,35 @@
 //! samples that need them, then for the samples. No sample is kept.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::hash::RandomState;
 use std::path::Path;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::ScopedJoinHandle;
 
 use unwind::{End, FoundBy};
 
 use super::batch::{Batch, Waiting};
 use super::generated::Generated;
+use super::intake::{Intake, Places};
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Resolved, Resolver};
-use super::stacks::{Counts, Key, Lately, RawStack};
+use super::stacks::{Counts, Key, Lately, Secret};
 use super::timeline::{LossFinder, Moment};
-use super::{Binary, Process, Profile, Stack, Thread};
+use super::{Binary, Profile, Stack};
 use crate::mappings::{History, Mapping};
 use crate::measure::Measure;
 use crate::profile_file::{
-    Event, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, Tail, ThreadInfo,
+    Event, LentSample, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Tail, ThreadInfo,
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
-use crate::word_map::WordMap;
+
+/// Handfuls of samples that may wait to be counted.
+const AHEAD: usize = 4;
+/// Samples that are looked up together.
+const TOGETHER: usize = 128;
 
 /// Reads and names a profile file.
 ///
@@ -48,11 +57,15 @@ pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
         events.into_iter().partition(|event| matches!(event, Event::Sample(_)));
     others.into_iter().for_each(|event| loader.learn(event));
     loader.seal();
-    for event in samples {
-        if let Event::Sample(sample) = event {
-            loader.count(&sample);
+    let Ok(()) = loader.count(|take| {
+        for event in samples {
+            if let Event::Sample(sample) = &event {
+                let frames: Vec<u64> = sample.frames.iter().rev().copied().collect();
+                take(LentSample { sample, frames: &frames, shared: 0 });
+            }
         }
-    }
+        Ok::<(), Infallible>(())
+    });
     loader.finish(sources)
 }
 
@@ -71,18 +84,18 @@ type BinaryKey = (Vec<u8>, Option<std::path::PathBuf>);
 #[derive(Default)]
 pub(super) struct Loader {
     pub(super) profile: Profile,
-    /// Place of each process by its number in the file.
-    processes: HashMap<u32, u32>,
+    places: Places,
     /// Mapping history by place of the process.
     histories: Vec<History>,
+    /// Number of the layout by place of the process and epoch.
+    layouts: Vec<Vec<u32>>,
     binaries: HashMap<BinaryKey, u32>,
     generated: Generated,
-    /// Place of each thread by process place, thread id and sequence number.
-    threads: WordMap<(u32, u32, u32), u32>,
-    batch: Batch,
     lately: Lately,
     resolved: Resolved,
     counts: Counts,
+    /// Room for what is known of a few samples.
+    found: Vec<Option<u32>>,
     /// Samples at their times.
     moments: Option<Vec<Moment>>,
     kernel: KernelNames,
@@ -101,13 +114,14 @@ impl Loader {
         }
         self.profile.notes.extend(events.tail().and_then(tail_note));
         self.seal();
-        for event in ProfileReader::open(path)? {
-            let event = event?;
-            if let Event::Sample(sample) = &event {
-                tally.add(&event);
-                self.count(sample);
-            }
-        }
+        let samples = ProfileReader::open(path)?;
+        let tally_too = &mut tally;
+        self.count(|take| {
+            samples.for_each_sample(|lent| {
+                tally_too.sample(lent.sample, lent.frames.len());
+                take(lent);
+            })
+        })?;
         self.profile.stats = tally.finish(events.bytes());
         Ok(self.finish(sources))
     }
@@ -137,18 +151,11 @@ impl Loader {
         }
     }
 
-    /// Place of the process with this number in the file. One without a record gets an empty one, so that
-    /// no sample is dropped.
     fn process(&mut self, number: u32) -> u32 {
-        if let Some(&place) = self.processes.get(&number) {
-            return place;
-        }
-        let place = self.profile.processes.len() as u32;
-        let info = ProcessInfo { id: number, ..ProcessInfo::default() };
-        self.profile.processes.push(Process { info });
-        self.histories.push(History::default());
-        self.processes.insert(number, place);
-        place
+        self.places.process(number, |new| {
+            self.profile.processes.push(new);
+            self.histories.push(History::default());
+        })
     }
 
     fn process_record(&mut self, info: ProcessInfo) {
@@ -170,76 +177,110 @@ impl Loader {
         self.histories[process as usize].map(module.module, module.loaded_ns, mapping);
     }
 
-    fn thread(&mut self, process: u32, tid: u32, seq: u32) -> u32 {
-        let process = self.process(process);
-        let next = self.profile.threads.len() as u32;
-        let place = *self.threads.entry((process, tid, seq)).or_insert(next);
-        if place == next {
-            self.profile.threads.push(Thread { process, tid, seq, name: String::new() });
-        }
-        place
-    }
-
     fn thread_name(&mut self, process: u32, tid: u32, seq: u32, name: String) {
-        let thread = self.thread(process, tid, seq);
+        let process = self.process(process);
+        let thread = self.places.thread(process, tid, seq);
         if !name.is_empty() {
-            self.profile.threads[thread as usize].name = name;
+            self.places.all_threads[thread as usize].name = name;
         }
     }
 
     /// Ends the first reading.
     pub(super) fn seal(&mut self) {
-        self.histories.iter_mut().for_each(History::seal);
+        let secret = RandomState::new();
+        self.histories.iter_mut().for_each(|history| history.seal(&secret));
+        self.number_layouts();
         let Profile { session, processes, measures, .. } = &mut self.profile;
         let known = processes.iter().map(|process| (&process.info.source, process.info.period_ns));
         *measures = Measure::all(session, known);
     }
 
-    /// Second reading: one sample.
-    pub(super) fn count(&mut self, sample: &Sample) {
-        let thread = self.thread(sample.process, sample.tid, sample.thread_seq);
-        let process = self.profile.threads[thread as usize].process;
-        let epoch = self.histories[process as usize].epoch(sample.ns);
-        for part in sample.parts() {
-            let raw = RawStack {
-                thread,
-                process,
-                epoch,
-                end: sample.end,
-                kernel: part.kernel,
-                frames: &sample.frames,
+    /// Numbers what was mapped at a time, the same for all processes and times in which it was the same.
+    fn number_layouts(&mut self) {
+        let mut numbers = HashMap::new();
+        for (place, history) in self.histories.iter().enumerate() {
+            let info = &self.profile.processes[place].info;
+            let alone = self.generated.is_of(place as u32, info).then_some(place);
+            let number = |epoch| {
+                let next = numbers.len() as u32;
+                *numbers.entry((alone, history.layout(epoch))).or_insert(next)
             };
-            self.batch.push(&part, &raw, self.lately.digest(&raw));
-        }
-        if self.batch.is_full() {
-            self.count_batch();
+            self.layouts.push((0..history.epochs()).map(number).collect());
         }
     }
 
-    /// Counts the samples that wait.
-    fn count_batch(&mut self) {
-        let Loader { profile, histories, generated, kernel, lately, resolved, .. } = self;
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.stacks.extend(batch.parts.iter().map(|part| lately.get(&part.digest)));
-        for (part, known) in batch.parts.iter().zip(&batch.stacks) {
-            let find =
-                || Resolver { resolved, profile, generated, kernel, histories }.stack(&batch.stack(part));
-            let stack = known.unwrap_or_else(|| lately.number(part.digest, find));
-            let &Waiting { ns, weight, event, thread, .. } = part;
-            batch.keys.push((Key { thread, event, stack }, weight.into()));
-            if let Some(moments) = &mut self.moments {
-                moments.push(Moment { ns, thread, event, stack, weight });
+    /// Second reading: counts the samples that `read` gives to its argument. To read, to find the stacks and to count
+    /// each have a thread.
+    pub(super) fn count<E: Send>(
+        &mut self,
+        read: impl FnOnce(&mut dyn FnMut(LentSample<'_>)) -> Result<(), E> + Send,
+    ) -> Result<(), E> {
+        let mut places = std::mem::take(&mut self.places);
+        let histories = std::mem::take(&mut self.histories);
+        let layouts = std::mem::take(&mut self.layouts);
+        let mut counts = std::mem::take(&mut self.counts);
+        let mut intake = Intake::new(&histories, &layouts, &mut places, Secret::default());
+        let (full, batches) = sync_channel::<Batch>(AHEAD);
+        let (empty, used) = channel::<Batch>();
+        let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
+        let read = std::thread::scope(|scope| {
+            let intake = &mut intake;
+            let reader = scope.spawn(move || {
+                let result = read(&mut |lent| {
+                    if intake.take(lent) {
+                        let next = used.try_recv().unwrap_or_default();
+                        // Nobody is there to count: the other side has panicked, and will say so.
+                        let _ = full.send(std::mem::replace(&mut intake.batch, next));
+                    }
+                });
+                let _ = full.send(std::mem::take(&mut intake.batch));
+                result
+            });
+            let counter = scope.spawn(move || {
+                let mut places = Vec::new();
+                for keys in to_count {
+                    keys.chunks(TOGETHER).for_each(|keys| counts.add(keys, &mut places));
+                }
+                counts
+            });
+            for mut batch in batches {
+                let _ = found.send(self.find_stacks(&batch, &histories));
+                batch.clear();
+                let _ = empty.send(batch);
+            }
+            drop(found);
+            self.counts = joined(counter);
+            joined(reader)
+        });
+        self.profile.processes.append(&mut intake.strangers);
+        self.profile.threads = std::mem::take(&mut places.all_threads);
+        read
+    }
+
+    /// The stacks of samples.
+    fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<(Key, u64)> {
+        let Loader { profile, generated, kernel, lately, resolved, found, moments, .. } = self;
+        let mut keys = Vec::with_capacity(batch.parts.len());
+        for parts in batch.parts.chunks(TOGETHER) {
+            found.clear();
+            found.extend(parts.iter().map(|part| lately.get(&part.digest)));
+            for (part, known) in parts.iter().zip(&*found) {
+                let find =
+                    || Resolver { resolved, profile, generated, kernel, histories }.stack(&batch.stack(part));
+                let stack = known.unwrap_or_else(|| lately.number(part.digest, find));
+                let &Waiting { ns, weight, event, thread, .. } = part;
+                keys.push((Key { thread, event, stack }, weight.into()));
+                if let Some(moments) = moments {
+                    moments.push(Moment { ns, thread, event, stack, weight });
+                }
             }
         }
-        self.counts.add(&batch.keys, &mut batch.places);
-        batch.clear();
-        self.batch = batch;
+        keys
     }
 
     /// Names and sums up.
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
-        self.count_batch();
-        (self.lately, self.resolved, self.batch) = Default::default();
+        (self.lately, self.resolved) = Default::default();
         self.order();
         naming::name(&mut self.profile, &self.generated, &self.kernel, sources);
         sum(&mut self.profile);
@@ -272,6 +313,11 @@ impl Loader {
         profile.timeline.iter_mut().for_each(|moment| moment.stack = places[moment.stack as usize]);
         profile.timeline.sort_by_key(|moment| moment.ns);
     }
+}
+
+/// What a thread gives; its panic is ours.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Adds up the buckets.

@@ -6,6 +6,7 @@
 
 mod batch;
 mod generated;
+mod intake;
 mod kernel;
 mod load;
 mod naming;

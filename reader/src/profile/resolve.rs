@@ -16,8 +16,8 @@ const REMEMBERED: usize = 1 << 20;
 /// What was resolved so far.
 #[derive(Debug, Default)]
 pub(super) struct Resolved {
-    /// By place of the process, epoch and frame word.
-    frames: WordMap<(u32, u32, u64), StackFrame>,
+    /// By layout and frame word.
+    frames: WordMap<(u32, u64), StackFrame>,
     kernel: WordMap<u64, StackFrame>,
     /// By binary and address in it.
     locations: WordMap<(u32, u64), u32>,
@@ -33,8 +33,7 @@ const THREADS: u32 = 256;
 /// A stack that was resolved.
 #[derive(Debug, Default)]
 struct Last {
-    /// Place of the process and epoch.
-    place: (u32, u32),
+    layout: u32,
     /// Frame words from the root, and what they are.
     words: Vec<u64>,
     path: Vec<StackFrame>,
@@ -56,15 +55,15 @@ impl Resolver<'_> {
         let slot = (raw.thread % THREADS) as usize;
         self.resolved.last.resize_with(THREADS as usize, Last::default);
         let mut last = std::mem::take(&mut self.resolved.last[slot]);
-        let same = last.place == (raw.process, raw.epoch);
-        let pairs = raw.frames.iter().rev().zip(&last.words);
+        let pairs = raw.frames.iter().zip(&last.words);
+        let same = last.layout == raw.layout;
         let shared = if same { pairs.take_while(|(a, b)| a == b).count() } else { 0 };
-        last.place = (raw.process, raw.epoch);
+        last.layout = raw.layout;
         last.words.truncate(shared);
         last.path.truncate(shared);
-        for &word in raw.frames.iter().rev().skip(shared) {
+        for &word in &raw.frames[shared..] {
             last.words.push(word);
-            last.path.push(self.frame(raw.process, raw.epoch, word));
+            last.path.push(self.frame(raw, word));
         }
         last.path.extend(raw.kernel.iter().rev().map(|&address| self.kernel_frame(address)));
         let innermost = self.profile.paths.push(&last.path);
@@ -78,13 +77,15 @@ impl Resolver<'_> {
         place
     }
 
-    fn frame(&mut self, process: u32, epoch: u32, word: u64) -> StackFrame {
-        if let Some(&known) = self.resolved.frames.get(&(process, epoch, word)) {
+    fn frame(&mut self, raw: &RawStack<'_>, word: u64) -> StackFrame {
+        let &RawStack { layout, process, epoch, .. } = raw;
+        if let Some(&known) = self.resolved.frames.get(&(layout, word)) {
             return known;
         }
         let frame = Frame::from_bits(word);
         let address = frame.lookup_address();
-        let (binary, address) = match self.histories[process as usize].find(epoch, address) {
+        let history = self.histories.get(process as usize);
+        let (binary, address) = match history.and_then(|history| history.find(epoch, address)) {
             Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
             None => (self.generated.binary(self.profile, process), address),
         };
@@ -93,7 +94,7 @@ impl Resolver<'_> {
         if self.resolved.frames.len() >= REMEMBERED {
             self.resolved.frames.clear();
         }
-        self.resolved.frames.insert((process, epoch, word), resolved);
+        self.resolved.frames.insert((layout, word), resolved);
         resolved
     }
 

@@ -176,34 +176,26 @@ pub(super) struct RawStack<'a> {
     pub(super) process: u32,
     /// Epoch of the process's mapping history.
     pub(super) epoch: u32,
+    /// Stands for all that is mapped in it; may be that of several processes.
+    pub(super) layout: u32,
     /// Why the walk ended.
     pub(super) end: u8,
     /// Addresses in the kernel, leaf first.
     pub(super) kernel: &'a [u64],
-    /// Frame words, leaf first.
+    /// Frame words, root first.
     pub(super) frames: &'a [u64],
 }
 
 /// Most raw stacks that are remembered. One that is forgotten is only found again more slowly.
 const REMEMBERED: usize = 3_500_000;
 
-/// The numbers of raw stacks that were met lately: of equal processes, epochs, addresses and ends.
+/// The numbers of raw stacks that were met lately: of equal layouts, addresses and ends.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     numbers: Known<3>,
-    secret: Secret,
 }
 
 impl Lately {
-    /// What stands for a stack here.
-    pub(super) fn digest(&self, stack: &RawStack<'_>) -> Digest<3> {
-        let mut digester = Digester::new(&self.secret);
-        digester.add(u64::from(stack.process) << 32 | u64::from(stack.epoch));
-        digester.add(u64::from(stack.end) | (stack.kernel.len() as u64) << 8);
-        stack.kernel.iter().chain(stack.frames).for_each(|&word| digester.add(word));
-        digester.long()
-    }
-
     /// The number of a stack, if it is remembered.
     pub(super) fn get(&self, digest: &Digest<3>) -> Option<u32> {
         self.numbers.get(digest).copied()
@@ -223,6 +215,38 @@ impl Lately {
     }
 }
 
+/// The digests of stacks of which each begins like the one before.
+#[derive(Debug)]
+pub(super) struct RunningDigest {
+    /// Of the frames of the last stack, by depth.
+    at: Vec<Digester>,
+}
+
+impl RunningDigest {
+    pub(super) fn new(secret: Secret) -> Self {
+        Self { at: vec![Digester::new(&secret)] }
+    }
+
+    /// The next stack's frames, root first, of which so many are as in the last one.
+    pub(super) fn go_on(&mut self, frames: &[u64], shared: usize) {
+        self.at.truncate(shared + 1);
+        let mut digester = self.at[self.at.len() - 1];
+        for &word in &frames[self.at.len() - 1..] {
+            digester.add(word);
+            self.at.push(digester);
+        }
+    }
+
+    /// What stands for a stack with these frames.
+    pub(super) fn of(&self, stack: &RawStack<'_>) -> Digest<3> {
+        let mut digester = self.at[stack.frames.len()];
+        digester.add(u64::from(stack.layout) << 32 | u64::from(stack.end));
+        digester.add(stack.kernel.len() as u64);
+        stack.kernel.iter().for_each(|&word| digester.add(word));
+        digester.long()
+    }
+}
+
 /// Bits that stand for a stack. That two stacks of a profile have the same 96 ones is less likely than a
 /// broken memory chip, and cannot be arranged, as they depend on a secret of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +260,7 @@ impl<const WORDS: usize> Hash for Digest<WORDS> {
 
 /// What digests depend on.
 #[derive(Debug, Clone, Copy)]
-struct Secret([u64; 4]);
+pub(super) struct Secret([u64; 4]);
 
 impl Default for Secret {
     fn default() -> Self {
@@ -246,6 +270,7 @@ impl Default for Secret {
 }
 
 /// A digest of words, one after the other.
+#[derive(Debug, Clone, Copy)]
 struct Digester {
     at: [u64; 2],
     factors: [u64; 2],
@@ -297,29 +322,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_raw_stacks_are_found_once() {
+    fn equal_raw_stacks_have_equal_digests() {
+        let stack = |end, kernel, frames| RawStack {
+            thread: 0,
+            process: 1,
+            epoch: 2,
+            layout: 3,
+            end,
+            kernel,
+            frames,
+        };
+        let secret = Secret::default();
+        let mut running = RunningDigest::new(secret);
+        let mut digest = |stack: &RawStack<'_>, shared| {
+            running.go_on(stack.frames, shared);
+            running.of(stack)
+        };
+        let deep = stack(0, &[][..], &[1, 2, 3][..]);
+        let known = digest(&deep, 0);
+        // Of other threads, processes and times with the same layout, and however much is taken over.
+        for shared in [0, 2, 3] {
+            assert_eq!(digest(&RawStack { thread: 7, process: 8, epoch: 9, ..deep }, shared), known);
+        }
+        // The same words in the kernel, and above or below the border, are something else.
+        let others = [
+            (stack(0, &[], &[1, 2]), 2),
+            (stack(3, &[], &[1, 2, 3]), 2),
+            (stack(0, &[3], &[1, 2]), 2),
+            (stack(0, &[3, 2], &[1]), 1),
+            (stack(0, &[], &[]), 0),
+            (RawStack { layout: 2, ..deep }, 0),
+        ];
+        let different = others.map(|(other, shared)| digest(&other, shared));
+        for (number, other) in different.iter().enumerate() {
+            assert_ne!(*other, known);
+            assert!(!different[..number].contains(other), "{number}");
+        }
+        assert_eq!(digest(&deep, 0), known);
+    }
+
+    #[test]
+    fn a_stack_is_found_once() {
         let mut lately = Lately::default();
-        let stack = |end, kernel, frames| RawStack { thread: 0, process: 1, epoch: 2, end, kernel, frames };
-        let deep = stack(0, &[][..], &[3, 2, 1][..]);
-        let digest = lately.digest(&deep);
+        let digest = Digest([1, 2, 3]);
         assert_eq!((lately.get(&digest), lately.number(digest, || 7)), (None, 7));
         assert_eq!(
             (lately.get(&digest), lately.number(digest, || unreachable!("it is known"))),
             (Some(7), 7)
         );
-        // The same words in the kernel, and above or below the border, are something else.
-        let others = [
-            stack(0, &[], &[2, 1]),
-            stack(3, &[], &[3, 2, 1]),
-            stack(0, &[3], &[2, 1]),
-            stack(0, &[3, 2], &[1]),
-            RawStack { process: 2, ..deep },
-            RawStack { epoch: 3, ..deep },
-        ];
-        for (number, other) in others.iter().enumerate() {
-            let digest = lately.digest(other);
-            assert_eq!(lately.number(digest, || 100 + number as u32), 100 + number as u32);
-        }
+        assert_eq!(lately.number(Digest([1, 2, 4]), || 8), 8);
     }
 
     #[test]

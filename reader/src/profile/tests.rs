@@ -75,6 +75,24 @@ fn samples_without_any_record_still_count() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// Equal stacks of processes in which the same is mapped are found once.
+#[test]
+fn generated_code_of_one_process_is_not_that_of_its_twin() {
+    let functions =
+        vec![GeneratedFunction { since_ns: 0, start: 0x1000, len: 0x100, name: "generated".into() }];
+    let sample = |process, tid| fixture::sample(process, tid, 5, 1, End::Root, vec![0x1010]);
+    let events = vec![
+        sample(2, 3),
+        sample(1, 1),
+        sample(1, 2),
+        sample(0, 0),
+        Event::Generated(GeneratedCode { process: 1, source: "/tmp/map".into(), functions }),
+    ];
+    let names = ["[unknown]", "generated", "generated", "[unknown]"];
+    let expected: Vec<_> = (0..4).zip(names).map(|(tid, name)| (tid, name.to_owned(), 1)).collect();
+    assert_eq!(stacks(&of_events(events, &SymbolSources::none())), expected);
+}
+
 #[test]
 fn generated_code_has_the_names_its_process_gave() {
     let directory = fixture::directory("generated");

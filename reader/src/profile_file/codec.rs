@@ -29,7 +29,7 @@ const SETTING: u8 = 13;
 pub(super) struct Previous {
     ns: u64,
     /// Root first, so that what the next one shares comes first.
-    frames: Vec<u64>,
+    pub(super) frames: Vec<u64>,
     /// Nobody looks at samples: they are not read.
     pub(super) without_samples: bool,
 }
@@ -109,15 +109,25 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
     out.extend_from_slice(body);
 }
 
+/// An event as it comes out of the bytes.
+pub(super) enum Decoded {
+    /// A sample without its frames, which are those in [`Previous`], and how many of them were there before it.
+    Sample(Sample, usize),
+    Other(Event),
+}
+
 /// Takes the next event; `None` for a tag of a later version, and for what nobody looks at.
-pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result<Option<Event>, Malformed> {
+pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result<Option<Decoded>, Malformed> {
     let tag = fields.byte()?;
     let len = usize::try_from(fields.u64()?).map_err(|_| "an event is too long")?;
     let f = &mut Fields(fields.take(len)?);
-    if tag == SAMPLE && previous.without_samples {
-        return Ok(None);
+    if tag == SAMPLE {
+        if previous.without_samples {
+            return Ok(None);
+        }
+        return sample(f, previous).map(|(sample, shared)| Some(Decoded::Sample(sample, shared)));
     }
-    Ok(Some(match tag {
+    Ok(Some(Decoded::Other(match tag {
         SESSION => Event::Session(session(f)?),
         PROCESS => Event::Process(process(f)?),
         MODULE => Event::Module(module(f)?),
@@ -134,7 +144,6 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
             let (process, tid, seq, ns) = thread(f)?;
             Event::ThreadEnd(ThreadEnd { process, tid, seq, ns })
         }
-        SAMPLE => Event::Sample(sample(f, previous)?),
         KERNEL_SYMBOL => Event::KernelSymbol(KernelSymbol {
             start: f.u64()?,
             end: f.u64()?,
@@ -152,7 +161,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
         GENERATED => Event::Generated(generated(f)?),
         END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
         _ => return Ok(None),
-    }))
+    })))
 }
 
 fn put_session(v: &SessionInfo, body: &mut Vec<u8>) -> u8 {
@@ -365,7 +374,8 @@ fn kernel(f: &mut Fields<'_>, mut ns: u64) -> Result<Vec<KernelSample>, Malforme
     Ok(samples)
 }
 
-fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malformed> {
+/// A sample, its frames in `previous`, and how many of these were there before.
+fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<(Sample, usize), Malformed> {
     let mut sample = Sample { process: f.u32()?, tid: f.u32()?, thread_seq: f.u32()?, ..Sample::default() };
     sample.ns = previous.ns.wrapping_add(f.i64()? as u64);
     sample.weight = f.u32()?;
@@ -374,36 +384,21 @@ fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<Sample, Malform
     sample.nonce = f.u64()?;
     previous.ns = sample.ns;
     let (depth, shared) = (f.u64()?, f.u64()?);
-    if depth > FRAMES_MAX as u64 || shared > depth {
+    let frames = &mut previous.frames;
+    if depth > FRAMES_MAX as u64 || shared > depth || shared > frames.len() as u64 {
         return Err("a stack is too deep");
     }
-    let (inner, shared) = ((depth - shared) as usize, shared as usize);
-    sample.frames = frames(f, inner, shared, previous)?;
+    frames.truncate(shared as usize);
+    let mut last = frames.last().map_or(0, |word| word.rotate_left(3));
+    for _ in shared..depth {
+        last = last.wrapping_add(f.i64()? as u64);
+        frames.push(last.rotate_right(3));
+    }
     if !f.0.is_empty() {
         sample.repeated = f.byte()? != 0;
         sample.kernel = kernel(f, sample.ns)?;
     }
-    Ok(sample)
-}
-
-/// The frames of a sample, `shared` of which are the outermost ones of the sample before.
-fn frames(
-    f: &mut Fields<'_>,
-    inner: usize,
-    shared: usize,
-    previous: &mut Previous,
-) -> Result<Vec<u64>, Malformed> {
-    if shared > previous.frames.len() {
-        return Err("a stack is too deep");
-    }
-    let frames = &mut previous.frames;
-    frames.truncate(shared);
-    let mut last = frames.last().map_or(0, |word| word.rotate_left(3));
-    for _ in 0..inner {
-        last = last.wrapping_add(f.i64()? as u64);
-        frames.push(last.rotate_right(3));
-    }
-    Ok(frames.iter().rev().copied().collect())
+    Ok((sample, shared as usize))
 }
 
 fn put_causes(causes: &[Cause], body: &mut Vec<u8>) {

@@ -17,7 +17,7 @@ pub use event::{
     Segment, SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME,
     end_name,
 };
-pub use reader::{ProfileReader, Tail};
+pub use reader::{LentSample, ProfileReader, Tail};
 pub use writer::ProfileWriter;
 
 use std::io;

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::codec::{Previous, decode};
+use super::codec::{Decoded, Previous, decode};
 use super::fields::Fields;
 use super::{
-    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, Event, HEADER_LEN, MAGIC, ProfileError, VERSION, checksum,
+    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, Event, HEADER_LEN, MAGIC, ProfileError, Sample, VERSION,
+    checksum,
 };
 
 /// How the file ends.
@@ -20,6 +21,17 @@ pub enum Tail {
         /// Where the incomplete block begins.
         offset: u64,
     },
+}
+
+/// A sample whose frames are lent.
+#[derive(Clone, Copy, Debug)]
+pub struct LentSample<'a> {
+    /// Everything but its frames: it has none.
+    pub sample: &'a Sample,
+    /// `unwind::Frame` words, root first.
+    pub frames: &'a [u64],
+    /// So many of them, from the root, are those of the sample that was read before, in whatever thread.
+    pub shared: usize,
 }
 
 /// The events of a profile, in order. Ends after the first error.
@@ -140,7 +152,7 @@ impl<R: Read> ProfileReader<R> {
         }
     }
 
-    fn next_event(&mut self) -> Result<Option<Event>, ProfileError> {
+    fn next_event(&mut self) -> Result<Option<Decoded>, ProfileError> {
         loop {
             while self.position < self.block.len() {
                 let mut fields = Fields(&self.block[self.position..]);
@@ -155,6 +167,19 @@ impl<R: Read> ProfileReader<R> {
             }
         }
     }
+
+    /// Reads all samples that follow, and passes over everything else.
+    ///
+    /// # Errors
+    /// As the iterator gives them; no sample follows.
+    pub fn for_each_sample(mut self, mut each: impl FnMut(LentSample<'_>)) -> Result<(), ProfileError> {
+        while let Some(event) = self.next_event()? {
+            if let Decoded::Sample(sample, shared) = &event {
+                each(LentSample { sample, frames: &self.previous.frames, shared: *shared });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<R: Read> Iterator for ProfileReader<R> {
@@ -166,7 +191,14 @@ impl<R: Read> Iterator for ProfileReader<R> {
         }
         let event = self.next_event();
         self.failed = event.is_err();
-        event.transpose()
+        let owned = |decoded| match decoded {
+            Decoded::Sample(sample, _) => {
+                let frames = self.previous.frames.iter().rev().copied().collect();
+                Event::Sample(Sample { frames, ..sample })
+            }
+            Decoded::Other(event) => event,
+        };
+        event.map(|event| event.map(owned)).transpose()
     }
 }
 

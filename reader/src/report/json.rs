@@ -14,7 +14,7 @@ use super::{ReportOptions, Rows, View};
 use crate::call_tree::{CallTree, Direction, Node, Stacks};
 use crate::measure::Weighed;
 use crate::profile::Profile;
-use crate::selection::{Label, Selection};
+use crate::selection::{Growth, Label, Selection};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -165,7 +165,7 @@ pub(super) fn write(
 ) -> io::Result<()> {
     let profile = selection.profile();
     let direction = if options.view == View::NoChildren { Direction::Callers } else { Direction::Callees };
-    let tree = CallTree::new(selection, direction, selection.headings());
+    let tree = selection.tree(direction, limit(options).map_or(Growth::Whole, Growth::Heaviest));
     let stats = &profile.stats;
     let report = Report {
         command: &profile.session.command,

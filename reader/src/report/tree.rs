@@ -6,7 +6,7 @@ use super::table::{GUESSED, is_guess};
 use super::text::Page;
 use crate::call_tree::{CallTree, Direction, Node, Stacks};
 use crate::screen::{Style, printable};
-use crate::selection::{Label, Selection};
+use crate::selection::{Growth, Label, Selection};
 
 /// Columns before a name: two percentages.
 const NUMBERS_WIDTH: usize = 17;
@@ -19,8 +19,9 @@ impl Page<'_> {
             View::NoChildren => (Direction::Callers, "CALLERS, from the hottest function"),
             View::Both | View::Children => (Direction::Callees, "CALLS, from the root"),
         };
-        let tree = CallTree::new(selection, direction, selection.headings());
         let least = if rows == usize::MAX { 0 } else { self.whole * LEAST_SHARE / 1000 };
+        let growth = if least == 0 { Growth::Whole } else { Growth::AtLeast(least) };
+        let tree = selection.tree(direction, growth);
         let chains = Chains::new(&tree, least.max(1));
         let visible = chains.heaviest(rows);
         // In a tree of callers the weight that ends in a node is that of stacks that begin there: no use to show.

@@ -246,7 +246,7 @@ impl Tally {
             Event::Thread(thread) => {
                 self.threads.entry((thread.process, thread.seq)).or_default().0 = thread.tid;
             }
-            Event::Sample(sample) => self.sample(sample),
+            Event::Sample(sample) => self.sample(sample, sample.frames.len()),
             Event::Counters(at) => {
                 self.last_ns = self.last_ns.max(at.ns);
                 self.image(at.process).counters = at.counters.clone();
@@ -274,7 +274,8 @@ impl Tally {
         self.images.entry(id).or_default()
     }
 
-    fn sample(&mut self, sample: &Sample) {
+    /// Counts a sample with so many frames, wherever these are.
+    pub fn sample(&mut self, sample: &Sample, depth: usize) {
         self.threads.insert((sample.process, sample.thread_seq), (sample.tid, true));
         let (mut parts, mut kernel, mut weight) = (0, 0, 0);
         for part in sample.parts() {
@@ -288,7 +289,7 @@ impl Tally {
             self.weights[event] += u64::from(part.weight);
         }
         *self.ends.entry(sample.end).or_default() += parts;
-        self.frames += sample.frames.len() as u64 * parts + kernel as u64;
+        self.frames += depth as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
         let image = self.images.entry(sample.process).or_default();
         image.samples += parts;

@@ -1,0 +1,87 @@
+//! From samples as they are read to batches that can be counted: whose they are, what was mapped, and a digest of the
+//! stack.
+//!
+//! Runs beside the counting, in a thread of its own: nothing here may need what is counted.
+
+use std::collections::HashMap;
+
+use super::batch::Batch;
+use super::stacks::{RawStack, RunningDigest, Secret};
+use super::{Process, Thread};
+use crate::mappings::History;
+use crate::profile_file::{LentSample, ProcessInfo};
+use crate::word_map::WordMap;
+
+/// The places of processes and threads in the profile.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Place of each process by its number in the file.
+    processes: HashMap<u32, u32>,
+    /// Place of each thread by process place, thread id and sequence number.
+    threads: WordMap<(u32, u32, u32), u32>,
+    /// The threads so far.
+    pub(super) all_threads: Vec<Thread>,
+}
+
+impl Places {
+    /// Place of the process with this number in the file. One without a record gets one, so that no sample is dropped;
+    /// `new` is told.
+    pub(super) fn process(&mut self, number: u32, new: impl FnOnce(Process)) -> u32 {
+        let next = self.processes.len() as u32;
+        *self.processes.entry(number).or_insert_with(|| {
+            new(Process { info: ProcessInfo { id: number, ..ProcessInfo::default() } });
+            next
+        })
+    }
+
+    pub(super) fn thread(&mut self, process: u32, tid: u32, seq: u32) -> u32 {
+        let next = self.all_threads.len() as u32;
+        let place = *self.threads.entry((process, tid, seq)).or_insert(next);
+        if place == next {
+            self.all_threads.push(Thread { process, tid, seq, name: String::new() });
+        }
+        place
+    }
+}
+
+/// Takes in samples.
+pub(super) struct Intake<'a> {
+    /// By place of the process.
+    pub(super) histories: &'a [History],
+    /// The numbers of their layouts, by epoch.
+    pub(super) layouts: &'a [Vec<u32>],
+    pub(super) places: &'a mut Places,
+    /// Processes that samples alone tell of.
+    pub(super) strangers: Vec<Process>,
+    digest: RunningDigest,
+    pub(super) batch: Batch,
+}
+
+impl<'a> Intake<'a> {
+    pub(super) fn new(
+        histories: &'a [History],
+        layouts: &'a [Vec<u32>],
+        places: &'a mut Places,
+        secret: Secret,
+    ) -> Self {
+        let digest = RunningDigest::new(secret);
+        Self { histories, layouts, places, strangers: Vec::new(), digest, batch: Batch::default() }
+    }
+
+    /// Takes in a sample. True when the batch is full.
+    pub(super) fn take(&mut self, lent: LentSample<'_>) -> bool {
+        let LentSample { sample, frames, shared } = lent;
+        let process = self.places.process(sample.process, |stranger| self.strangers.push(stranger));
+        let thread = self.places.thread(process, sample.tid, sample.thread_seq);
+        let epoch = self.histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
+        let layouts = self.layouts.get(process as usize);
+        let layout = layouts.and_then(|layouts| layouts.get(epoch as usize)).copied().unwrap_or(u32::MAX);
+        self.digest.go_on(frames, shared);
+        for part in sample.parts() {
+            let (end, kernel) = (sample.end, part.kernel);
+            let raw = RawStack { thread, process, epoch, layout, end, kernel, frames };
+            self.batch.push(&part, &raw, self.digest.of(&raw));
+        }
+        self.batch.is_full()
+    }
+}
