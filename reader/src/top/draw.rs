@@ -121,10 +121,15 @@ fn header(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, facts: 
     put(buffer, area, 1, &numbers.join("  "), Style::new());
     let covered = if facts.window == 0 { "all".to_owned() } else { format!("last {} s", facts.window) };
     let zoom: Vec<&str> = view.zoom.iter().map(|&label| window.text(label)).collect();
+    let found = match (view.pattern.is_empty(), view.finds(window)) {
+        (true, _) => String::new(),
+        (_, true) => format!(", find: {}", view.pattern),
+        (_, false) => format!(", find: {}: nothing has this name", view.pattern),
+    };
     let line = match (view.typing, zoom.is_empty()) {
         (true, _) => format!("/{}_", view.pattern),
-        (_, true) => covered,
-        _ => format!("{covered}, zoom: {}", zoom.join(" > ")),
+        (_, true) => format!("{covered}{found}"),
+        _ => format!("{covered}{found}, zoom: {}", zoom.join(" > ")),
     };
     put(buffer, area, 2, &fit(&line, area.width.into()), Style::new().add_modifier(Modifier::DIM));
 }

@@ -92,6 +92,10 @@ fn the_table_is_sorted_searched_and_zoomed() {
     session.typed("/scan");
     session.press(&[KeyCode::Enter]);
     assert!(session.status().contains("scan_all_of_the_input_that_is_there"));
+    assert_eq!(session.screen()[2], "last 30 s, find: scan");
+    session.typed("/sacn");
+    session.press(&[KeyCode::Enter]);
+    assert_eq!(session.screen()[2], "last 30 s, find: sacn: nothing has this name");
     session.press(&[KeyCode::Esc, KeyCode::Char('g'), KeyCode::Char('j'), KeyCode::Enter]);
     assert_eq!(session.screen()[2], "last 30 s, zoom: parse");
     let shares = session.screen()[4].split_whitespace().map(str::to_owned).collect::<Vec<_>>();

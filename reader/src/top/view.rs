@@ -101,6 +101,11 @@ impl View {
         self.picture = Picture { rows, weight: tree.nodes[0].total, tree: Some(tree) };
     }
 
+    /// Whether anything in the picture is what is searched for.
+    pub(super) fn finds(&self, window: &Window) -> bool {
+        self.picture.rows.iter().any(|row| self.matches(window.text(row.label)))
+    }
+
     /// Whether a text is what is searched for; capitals matter if the pattern has any.
     pub(super) fn matches(&self, text: &str) -> bool {
         let pattern = &self.pattern;
