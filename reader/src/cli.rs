@@ -50,6 +50,24 @@ executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process g
 Ctrl-C reaches CMD as it would without selfwind. Pressed twice within a second it ends the recording, and CMD
 gets SIGTERM; once more, SIGKILL. The variables named with the flags give their defaults.";
 
+const EXPORT_EXAMPLES: &str = "Examples:
+  selfwind export -o job.svg             a flame graph of selfwind.data
+  selfwind export -o job.pb.gz job.data  for pprof and what reads its format
+  selfwind export -f folded job.data     a line for each stack, to standard output
+  selfwind export -f firefox -o job.json job.data    for profiler.firefox.com";
+
+const STATS_EXAMPLES: &str = "Examples:
+  selfwind stats job.data
+  selfwind stats --json job.data         for scripts: samples, weight, lost, truncated, detail";
+
+const TAIL_EXAMPLES: &str = "Examples:
+  selfwind tail -p 4711
+  selfwind tail --json                   all processes that have the agent";
+
+const TABLES_EXAMPLES: &str = "Examples:
+  selfwind tables verify /usr/bin/python3      every row against an independent evaluation
+  selfwind tables list";
+
 /// Profiles native programs that unwind themselves: no root, no frame pointers, no kernel stack copies.
 #[derive(Debug, Parser)]
 #[command(name = "selfwind", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -70,10 +88,13 @@ enum Command {
     /// Compare two profiles
     Diff(diff::DiffArgs),
     /// Write a profile in another format
+    #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
     /// Print the numbers of a profile: samples, losses by cause, costs
+    #[command(after_help = STATS_EXAMPLES)]
     Stats(StatsArgs),
     /// Print the samples of running programs as they come
+    #[command(after_help = TAIL_EXAMPLES)]
     Tail(TailArgs),
     /// Print the stack of every thread of a running process, without stopping it
     Dump(dump::DumpArgs),
@@ -92,7 +113,7 @@ enum Command {
     /// Write manual pages into a directory
     Man(manual::ManArgs),
     /// Build, verify, list and prune unwind tables
-    #[command(subcommand)]
+    #[command(subcommand, after_help = TABLES_EXAMPLES)]
     Tables(TablesCommand),
 }
 

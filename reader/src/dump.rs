@@ -18,7 +18,11 @@ use crate::{clock, notices};
 /// Thread numbers from here on are ours, not the agent's.
 const OURS: u32 = 1 << 31;
 
-const HELP: &str = "Each thread unwinds itself when it is asked, by the signal of its agent; nobody is stopped, and a \
+const HELP: &str = "Examples:
+  selfwind dump -p 4711                  all its threads
+  selfwind dump -p 4711 --gentle         but those that a signal would disturb
+
+Each thread unwinds itself when it is asked, by the signal of its agent; nobody is stopped, and a \
 recording goes on. A thread that waits in a system call is woken for it: read, write, wait and locks go on \
 afterwards; poll, select, epoll_wait and sleeps return EINTR to the program, as after any signal (--gentle \
 spares those).";

@@ -9,8 +9,13 @@ use unwind::End;
 use super::thread::threads;
 use super::{Answer, Manner, Target, TargetError, ask};
 
+const EXAMPLES: &str = "Examples:
+  selfwind request -p 4711               nonce out, frames back, and when
+  selfwind request -p 4711 -n 1000       how long answers take";
+
 /// What to ask and how often.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RequestArgs {
     /// The process
     #[arg(short, long, value_name = "PID")]
