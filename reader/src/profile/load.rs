@@ -237,10 +237,7 @@ impl Loader {
                 result
             });
             let counter = scope.spawn(move || {
-                let mut places = Vec::new();
-                for keys in to_count {
-                    keys.chunks(TOGETHER).for_each(|keys| counts.add(keys, &mut places));
-                }
+                to_count.iter().for_each(|keys| counts.add(&keys));
                 counts
             });
             for mut batch in batches {

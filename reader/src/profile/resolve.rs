@@ -66,7 +66,7 @@ impl Resolver<'_> {
             last.path.push(self.frame(raw, word));
         }
         last.path.extend(raw.kernel.iter().rev().map(|&address| self.kernel_frame(address)));
-        let innermost = self.profile.paths.push(&last.path);
+        let innermost = self.profile.paths.push(&last.path, shared);
         last.path.truncate(last.words.len());
         self.resolved.last[slot] = last;
         let next = self.profile.stacks.len() as u32;

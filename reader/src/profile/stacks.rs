@@ -6,10 +6,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
-use hashbrown::HashTable;
-
 use super::Bucket;
-use crate::word_map::{WordHasher, folded};
+use crate::word_map::folded;
 
 /// Stands for the node below the outermost one.
 pub(super) const ROOT: u32 = u32::MAX;
@@ -35,21 +33,32 @@ impl<T> Default for Paths<T> {
 }
 
 impl<T: Copy + Eq + Into<u64>> Paths<T> {
-    /// The number of the innermost node of a path, told from the root.
-    pub(super) fn push(&mut self, path: &[T]) -> u32 {
+    /// The number of the innermost node of a path, told from the root, whose first `shared` items were pushed in one
+    /// before.
+    pub(super) fn push(&mut self, path: &[T], shared: usize) -> u32 {
         let mut digester = Digester::new(&self.secret);
         self.digests.clear();
         self.digests.extend(path.iter().map(|&item| {
             digester.add(item.into());
             digester.short()
         }));
-        // Most of it is known: what is new are few innermost items.
         let known = |at: usize| {
             let number = self.known.get(&self.digests[at]).copied();
             number.filter(|&number| self.nodes[number as usize].1 == path[at])
         };
-        let start = (0..path.len()).rev().find_map(|at| Some((at + 1, known(at)?)));
-        let (start, mut innermost) = start.unwrap_or((0, ROOT));
+        // What is below a known item is known.
+        let (mut start, mut unknown) = (shared.min(path.len()), path.len());
+        let mut innermost = ROOT;
+        while start < unknown {
+            let middle = start + (unknown - start) / 2;
+            match known(middle) {
+                Some(number) => (start, innermost) = (middle + 1, number),
+                None => unknown = middle,
+            }
+        }
+        if innermost == ROOT && start > 0 {
+            innermost = known(start - 1).unwrap_or(ROOT);
+        }
         for (&item, &digest) in path.iter().zip(&self.digests).skip(start) {
             let below = std::mem::replace(&mut innermost, self.nodes.len() as u32);
             self.known.insert(digest, innermost);
@@ -106,7 +115,7 @@ impl<T: Copy + Eq + Into<u64>> Paths<T> {
 }
 
 /// What samples are counted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) thread: u32,
     pub(super) event: u8,
@@ -118,52 +127,81 @@ impl Key {
         let &Bucket { thread, event, stack, .. } = bucket;
         Key { thread, event, stack }
     }
-
-    fn hash(self) -> u64 {
-        BuildHasherDefault::<WordHasher>::default().hash_one(self)
-    }
 }
 
-/// Samples and weights by thread, event and stack.
+/// Least number of samples that are sorted at once.
+const FEW: usize = 1 << 16;
+
+/// Samples and weights by thread, event and stack. To sort many of them takes less time than to look each up in a table
+/// that is larger than the processor's caches.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    buckets: Vec<Bucket>,
-    /// Places of the buckets, which hold the keys.
-    places: HashTable<u32>,
+    /// By key, each once.
+    sums: Vec<Bucket>,
+    /// Not among the sums yet.
+    fresh: Vec<(Key, u64)>,
 }
 
 impl Counts {
-    /// Counts samples, by key and weight. All are looked up before one is counted: the look-ups wait for memory together.
-    pub(super) fn add(&mut self, samples: &[(Key, u64)], found: &mut Vec<Option<u32>>) {
-        found.clear();
-        found.extend(samples.iter().map(|&(key, _)| {
-            let same = |&place: &u32| Key::of(&self.buckets[place as usize]) == key;
-            self.places.find(key.hash(), same).copied()
-        }));
-        for (&(key, weight), place) in samples.iter().zip(found) {
-            let place = place.unwrap_or_else(|| self.place(key));
-            let bucket = &mut self.buckets[place as usize];
+    /// Counts samples, by key and weight.
+    pub(super) fn add(&mut self, samples: &[(Key, u64)]) {
+        self.fresh.extend_from_slice(samples);
+        if self.fresh.len() >= FEW.max(self.sums.len() / 2) {
+            self.settle();
+        }
+    }
+
+    /// Adds up what is fresh.
+    fn settle(&mut self) {
+        let Counts { sums, fresh } = self;
+        fresh.sort_unstable();
+        let mut known = 0;
+        let mut new: Vec<Bucket> = Vec::new();
+        for &(key, weight) in &*fresh {
+            while sums.get(known).is_some_and(|bucket| Key::of(bucket) < key) {
+                known += 1;
+            }
+            let sum = sums.get_mut(known).filter(|bucket| Key::of(bucket) == key);
+            let bucket = match sum {
+                Some(sum) => sum,
+                None => {
+                    if new.last().is_none_or(|last| Key::of(last) != key) {
+                        let Key { thread, event, stack } = key;
+                        new.push(Bucket { thread, event, stack, samples: 0, weight: 0 });
+                    }
+                    let Some(last) = new.last_mut() else { continue };
+                    last
+                }
+            };
             bucket.samples += 1;
             bucket.weight += weight;
         }
+        fresh.clear();
+        merge(sums, &new);
     }
 
-    fn place(&mut self, key: Key) -> u32 {
-        let Counts { buckets, places } = self;
-        let same = |&place: &u32| Key::of(&buckets[place as usize]) == key;
-        let next = buckets.len() as u32;
-        let entry = places.entry(key.hash(), same, |&place| Key::of(&buckets[place as usize]).hash());
-        let place = *entry.or_insert(next).get();
-        if place == next {
-            let Key { thread, event, stack } = key;
-            buckets.push(Bucket { thread, event, stack, samples: 0, weight: 0 });
+    /// Everything that was counted, by key.
+    pub(super) fn into_buckets(mut self) -> Vec<Bucket> {
+        self.settle();
+        self.sums
+    }
+}
+
+/// Takes `new` into `sums`; both are in order and have no key in common.
+fn merge(sums: &mut Vec<Bucket>, new: &[Bucket]) {
+    let Some(filler) = new.first() else { return };
+    // From the end, so that there is no second list of all.
+    let mut left = sums.len();
+    sums.reserve_exact(new.len());
+    sums.resize(left + new.len(), filler.clone());
+    let mut to = sums.len();
+    for bucket in new.iter().rev() {
+        while left > 0 && Key::of(&sums[left - 1]) > Key::of(bucket) {
+            (left, to) = (left - 1, to - 1);
+            sums.swap(left, to);
         }
-        place
-    }
-
-    /// Everything that was counted, in the order in which it was met.
-    pub(super) fn into_buckets(self) -> Vec<Bucket> {
-        self.buckets
+        to -= 1;
+        sums[to] = bucket.clone();
     }
 }
 
@@ -362,6 +400,32 @@ mod tests {
     }
 
     #[test]
+    fn counts_add_up_in_order() {
+        let mut counts = Counts::default();
+        let mut expected = std::collections::BTreeMap::new();
+        let mut state = 1_u32;
+        for _ in 0..200 {
+            let samples: Vec<(Key, u64)> = (0..1500)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let word = state >> 8;
+                    let key =
+                        Key { thread: word % 7, event: (word / 7 % 2) as u8, stack: word / 14 % 30_000 };
+                    (key, u64::from(word % 5))
+                })
+                .collect();
+            for &(key, weight) in &samples {
+                let sum = expected.entry(key).or_insert((0, 0));
+                *sum = (sum.0 + 1, sum.1 + weight);
+            }
+            counts.add(&samples);
+        }
+        let buckets = counts.into_buckets();
+        let found = buckets.iter().map(|bucket| (Key::of(bucket), (bucket.samples, bucket.weight)));
+        assert!(found.eq(expected), "{} buckets", buckets.len());
+    }
+
+    #[test]
     fn a_stack_is_found_once() {
         let mut lately = Lately::default();
         let digest = Digest([1, 2, 3]);
@@ -376,10 +440,13 @@ mod tests {
     #[test]
     fn paths_are_shared_and_end_up_in_the_order_of_the_tree() {
         let mut paths = Paths::default();
-        assert_eq!(paths.push(&[]), ROOT);
-        let ends = [&['a', 'b'][..], &['x', 'b'], &['a', 'c', 'd'], &['a', 'b', 'e']].map(|p| paths.push(p));
-        assert_eq!(paths.push(&['a', 'b', 'e']), ends[3]);
-        assert_eq!(paths.push(&['a']), paths.node(ends[0]).0);
+        assert_eq!(paths.push(&[], 0), ROOT);
+        let all = [(&['a', 'b'][..], 0), (&['x', 'b'], 0), (&['a', 'c', 'd'], 1), (&['a', 'b', 'e'], 1)];
+        let ends = all.map(|(path, shared)| paths.push(path, shared));
+        for shared in 0..=3 {
+            assert_eq!(paths.push(&['a', 'b', 'e'], shared), ends[3]);
+        }
+        assert_eq!(paths.push(&['a'], 1), paths.node(ends[0]).0);
         let numbers = paths.seal();
         assert_eq!(numbers.len(), 7);
         let order: String = (0..7).map(|number| paths.node(number).1).collect();
