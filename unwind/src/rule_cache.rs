@@ -73,6 +73,18 @@ impl Key {
     }
 }
 
+/// An entry with a rule of whatever kind.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// The rule, if it is simple.
+    #[inline]
+    pub(crate) fn simple(self) -> Option<SimpleRule> {
+        (self.0 & SIMPLE != 0).then_some(SimpleRule(self.0))
+    }
+}
+
 /// An entry with a simple rule.
 #[derive(Clone, Copy)]
 pub(crate) struct SimpleRule(u64);
@@ -130,11 +142,17 @@ impl RuleCache {
         self.matching(address, SIMPLE | TAG_MASK, tag(address) | key.0 | SIMPLE).map(SimpleRule)
     }
 
+    /// The entry for the call before the return address `address`, which must not be greater than [`MOST`](Self::MOST).
+    #[inline]
+    pub(crate) fn entry(&self, address: u64, key: Key) -> Option<Entry> {
+        self.matching(address, TAG_MASK, tag(address) | key.0).map(Entry)
+    }
+
     /// The rule cached for `lookup`.
     #[inline]
     pub(crate) fn get(&self, lookup: u64, key: Key) -> Option<Rule> {
         let address = Self::address(lookup)?;
-        lengthen(self.matching(address, TAG_MASK, tag(address) | key.0)?)
+        lengthen(self.entry(address, key)?.0)
     }
 
     /// Caches `rule`, if it is short enough; the entry, if it is simple too.
@@ -146,7 +164,7 @@ impl RuleCache {
         // Of two threads that do so at once one's entry is lost.
         second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
         first.store(entry, Ordering::Relaxed);
-        (entry & SIMPLE != 0).then_some(SimpleRule(entry))
+        Entry(entry).simple()
     }
 
     #[inline]
@@ -175,32 +193,44 @@ fn tag(address: u64) -> u64 {
 }
 
 /// The bits of an entry that say the rule.
+#[inline]
 fn shorten(rule: Rule) -> Option<u64> {
-    let offset = i64::from(rule.offset());
-    let (words, kind) = match rule.kind() {
-        Kind::Sp if rule.addend() == 0 => (in_words(offset - 8, WORDS_BITS)?, SIMPLE),
-        Kind::Fp if rule.addend() == 0 => (in_words(offset - 8, WORDS_BITS)?, SIMPLE | ON_FP),
-        Kind::Plt if offset == 8 => (in_words(8 * i64::from(rule.addend()), WORDS_BITS)?, other(Other::Plt)),
-        Kind::Complex if rule == Rule::COMPLEX => (0, other(Other::Complex)),
-        Kind::Root if rule == Rule::ROOT => (0, other(Other::Root)),
-        _ => return None,
+    let kind = match rule.kind() {
+        Kind::Sp => SIMPLE,
+        Kind::Fp => SIMPLE | ON_FP,
+        _ => return shorten_other(rule),
     };
-    let below = match rule.fp() {
-        SavedFp::Same => 0,
-        SavedFp::AtCfa(offset) => in_words(-8 - i64::from(offset), BELOW_BITS).filter(|&below| below > 0)?,
-        SavedFp::AtFp(_) => return None,
-    };
-    Some(words << WORDS_AT | below << BELOW_AT | kind)
+    let words = in_words(i64::from(rule.offset()) - 8, WORDS_BITS)?;
+    (rule.addend() == 0).then_some(words << WORDS_AT | below(rule)? << BELOW_AT | kind)
 }
 
-fn other(kind: Other) -> u64 {
-    (kind as u64) << RULE_AT
+#[inline(never)]
+fn shorten_other(rule: Rule) -> Option<u64> {
+    let (words, kind) = match rule.kind() {
+        Kind::Plt if rule.offset() == 8 => (in_words(8 * i64::from(rule.addend()), WORDS_BITS)?, Other::Plt),
+        Kind::Complex if rule == Rule::COMPLEX => (0, Other::Complex),
+        Kind::Root if rule == Rule::ROOT => (0, Other::Root),
+        _ => return None,
+    };
+    Some(words << WORDS_AT | below(rule)? << BELOW_AT | (kind as u64) << RULE_AT)
+}
+
+/// Words from the saved frame pointer to the return address; 0 if it is not saved.
+#[inline]
+fn below(rule: Rule) -> Option<u64> {
+    match rule.fp() {
+        SavedFp::Same => Some(0),
+        SavedFp::AtCfa(offset) => in_words(-8 - i64::from(offset), BELOW_BITS).filter(|&below| below > 0),
+        SavedFp::AtFp(_) => None,
+    }
 }
 
 /// `bytes` as words, if they are a number of `bits` bits.
+#[inline]
 fn in_words(bytes: i64, bits: u32) -> Option<u64> {
-    let bytes = u64::try_from(bytes).ok()?;
-    (bytes % 8 == 0 && bytes / 8 < 1 << bits).then_some(bytes / 8)
+    // A negative number is too large.
+    let bytes = bytes as u64;
+    (bytes.is_multiple_of(8) && bytes < 8 << bits).then_some(bytes / 8)
 }
 
 /// The rule that [`shorten`] got.

@@ -34,16 +34,32 @@ impl<'w> Rules<'w> {
         self.cache.get(address.wrapping_sub(1), self.key).is_some()
     }
 
-    /// The rule for the call before the return address `address` from its module's table, for the cache, if that had none
-    /// and the rule is simple. `is_exact` says that `address` is no return address, but one more than that of an
-    /// instruction. What needs call frame information itself is not for here: the handler's stack is small.
-    #[inline(never)]
-    pub(crate) fn learn(self, address: u64, is_exact: bool) -> Option<SimpleRule> {
-        if self.knows(address) {
-            return None;
+    /// As [`simple`](Self::simple); where the cache has no rule of whatever kind, that of the module's table, which the
+    /// cache learns. `is_exact` says that `address` is no return address, but one more than that of an instruction. `last`
+    /// is the module of the frame before, most often the same.
+    #[inline(always)]
+    pub(crate) fn simple_or_learnt(
+        self,
+        address: u64,
+        is_exact: bool,
+        last: &mut Option<&'w Module<'w>>,
+    ) -> Option<SimpleRule> {
+        match self.cache.entry(address, self.key) {
+            Some(entry) => entry.simple(),
+            None => self.learn(address, is_exact, last),
         }
+    }
+
+    /// The rule from the module's table, if it is simple. What needs call frame information itself is not for here: the
+    /// handler's stack is small.
+    #[inline(never)]
+    fn learn(self, address: u64, is_exact: bool, last: &mut Option<&'w Module<'w>>) -> Option<SimpleRule> {
         let lookup = address.wrapping_sub(1);
-        let module = self.modules.find(lookup)?;
+        let module = match *last {
+            Some(module) if module.contains(lookup) => module,
+            _ => self.modules.find(lookup)?,
+        };
+        *last = Some(module);
         if !is_exact && may_be_made_up(module, address) {
             return None;
         }

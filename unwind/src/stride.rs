@@ -82,12 +82,14 @@ impl<'w> Stride<'w> {
             return None;
         }
         let room = noted.len();
+        let mut module = None;
         let mut noted = noted.iter_mut();
         let met = loop {
-            let mut rule = rules.simple(address);
-            if LEARNS && rule.is_none() {
-                rule = rules.learn(address, is_exact);
-            }
+            let rule = if LEARNS {
+                rules.simple_or_learnt(address, is_exact, &mut module)
+            } else {
+                rules.simple(address)
+            };
             let Some(rule) = rule else { break None };
             let base = select_unpredictable(rule.on_fp(), fp, sp);
             let slot = base.wrapping_add(rule.offset());

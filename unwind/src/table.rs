@@ -187,8 +187,10 @@ impl<'a> Table<'a> {
         self.row(address).unwrap_or(Rule::GAP)
     }
 
+    #[inline]
     fn row(&self, address: u64) -> Option<Rule> {
-        let distance = usize::try_from(address.checked_sub(self.base)?).ok()?;
+        // Below the base that is more than there are blocks.
+        let distance = address.wrapping_sub(self.base) as usize;
         let (start, end) = self.block_rows(distance >> BLOCK_SHIFT)?;
         let starts = self.row_starts.get(start..end)?;
         let row = start + starts.partition_point(|&start| start <= distance as u8);
