@@ -22,6 +22,10 @@ const DEFAULT_FRAMES: usize = 512;
 const MIN_POOL: usize = 64 * 1024;
 /// What a region starts with when a reader empties it all the time, and when it keeps history by itself.
 const DRAINED_POOL: usize = 256 * 1024;
+/// The former where timers are slow: its memory takes time when a process starts.
+const SLOW_POOL: usize = 128 * 1024;
+/// Samples per second of a slow timer.
+const SLOW: u64 = 250;
 const HISTORY_POOL: usize = 1 << 20;
 const MAX_POOL: usize = 1 << 30;
 
@@ -118,7 +122,11 @@ impl Config {
         config.mode = mode.unwrap_or(by_hand);
         config.events = events.unwrap_or_else(|| Events::task_clock(config.period_ns()));
         if config.pool == 0 {
-            config.pool = if config.mode == Mode::Discard { DRAINED_POOL } else { HISTORY_POOL };
+            config.pool = match config.mode {
+                Mode::Discard if config.source != Source::Perf && config.frequency <= SLOW => SLOW_POOL,
+                Mode::Discard => DRAINED_POOL,
+                Mode::Overwrite => HISTORY_POOL,
+            };
         }
         config
     }
