@@ -75,9 +75,14 @@ impl Entry {
         Self { slot, frame, saved_slot, saved: fp.unwrap_or(0) }
     }
 
+    #[inline]
+    fn is_simple(&self) -> bool {
+        self.slot < 1 << 63
+    }
+
     /// The frame's stack pointer.
     fn sp(&self) -> u64 {
-        let slot = if self.slot < 1 << 63 { self.slot } else { !self.slot };
+        let slot = if self.is_simple() { self.slot } else { !self.slot };
         slot.wrapping_add(WORD)
     }
 }
@@ -89,6 +94,8 @@ pub(crate) struct Previous {
     frames: [Frame; CAPACITY],
     entries: [Entry; CAPACITY],
     start: usize,
+    /// All steps to the frames from here on are simple ones.
+    simple_from: usize,
     /// The rule of the last frame says that there is no caller.
     has_root: bool,
     /// Where in `entries` a frame may be, by the bits of `slot`.
@@ -102,6 +109,8 @@ pub struct Memo {
     generation: u32,
     /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
     registers: [Tracked; 2],
+    /// Of the walk under way, frames up to the last that a step other than a simple one led to.
+    others: usize,
     /// The walk under way, leaf first.
     noted: [Entry; CAPACITY],
 }
@@ -131,11 +140,13 @@ impl Memo {
                 frames: [Frame::from_bits(0); CAPACITY],
                 entries: [Entry::NOTHING; CAPACITY],
                 start: CAPACITY,
+                simple_from: CAPACITY,
                 has_root: false,
                 places: [0; PLACES],
             },
             generation: 0,
             registers: [Tracked::NOTHING; 2],
+            others: 0,
             noted: [Entry::NOTHING; CAPACITY],
         }
     }
@@ -152,6 +163,7 @@ impl Memo {
 
     /// Prepares for a walk of modules of this generation.
     pub(crate) fn begin(&mut self, generation: u32) {
+        self.others = 0;
         if self.generation != generation {
             self.generation = generation;
             self.forget();
@@ -178,6 +190,9 @@ impl Memo {
     pub(crate) fn note(&mut self, depth: usize, entry: Entry) {
         if let Some(place) = self.noted.get_mut(depth) {
             *place = entry;
+            if !entry.is_simple() {
+                self.others = depth + 1;
+            }
         }
     }
 
@@ -194,6 +209,11 @@ impl Memo {
         let entries = self.previous.entries.get(place..place.saturating_add(count));
         if let (Some(noted), Some(entries)) = (noted, entries) {
             noted.copy_from_slice(entries);
+            // Frames behind these may be noted already.
+            let others = self.previous.simple_from.min(place + count);
+            if others > place {
+                self.others = self.others.max(depth + (others - place));
+            }
         }
     }
 
@@ -202,6 +222,7 @@ impl Memo {
         if let Some(entry) = self.noted.get_mut(depth) {
             let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
             *entry = Entry::otherwise(frame, entry.sp(), fp);
+            self.others = self.others.max(depth + 1);
         }
     }
 
@@ -222,6 +243,8 @@ impl Memo {
             *entry = Entry { slot, frame: noted_frame, saved_slot, saved };
             previous.places[index(slot)] = (start + at) as u16;
         }
+        let others_behind = if previous.simple_from > place { previous.simple_from } else { 0 };
+        previous.simple_from = others_behind.max(start + self.others);
         previous.start = start;
         previous.has_root = has_root;
     }
@@ -244,7 +267,7 @@ impl Previous {
     fn fp_at(&self, place: usize) -> Option<u64> {
         let entries = self.entries.get(self.start..=place)?;
         let set = entries.iter().rev().find(|entry| entry.saved_slot != entry.slot)?;
-        (set.slot < 1 << 63 || set.saved_slot != Entry::FP_LOST).then_some(set.saved)
+        (set.is_simple() || set.saved_slot != Entry::FP_LOST).then_some(set.saved)
     }
 
     /// Whether the rule of the last frame says that there is no caller: that follows from the frame alone.
@@ -263,21 +286,21 @@ impl Previous {
         };
         let until = memory.known_until(from.sp()).saturating_sub(WORD - 1);
         let mut holds = |entry: &Entry| {
-            // SAFETY: `from` is in known memory, which reaches at least up to `slot` and its seven bytes, so the step is
-            // simple. The two words lie between the stack pointer of the frame before, to which the same applies, and
-            // there.
-            entry.slot < until
-                && unsafe {
-                    memory.load(entry.slot) == entry.frame.bits()
-                        && memory.load(entry.saved_slot) == entry.saved
-                }
+            // SAFETY: the step is simple and `slot` less than `until`, or the caller looks first. `from` is in known
+            // memory, which reaches at least up to `slot` and its seven bytes. The two words lie between the stack
+            // pointer of the frame before, to which the same applies, and there.
+            unsafe {
+                memory.load(entry.slot) == entry.frame.bits() && memory.load(entry.saved_slot) == entry.saved
+            }
         };
-        // Two at a time: the loop's own instructions are a third of it.
-        let (pairs, _) = behind.as_chunks();
-        let pairs_hold = pairs.iter().position(|[first, second]| !(holds(first) && holds(second)));
-        let held = 2 * pairs_hold.unwrap_or(pairs.len());
-        let rest = behind.get(held..).unwrap_or(&[]);
-        place + held + rest.iter().position(|entry| !holds(entry)).unwrap_or(rest.len())
+        // Slots grow along simple steps: what is said of the last applies to all.
+        let all_known = behind.last().is_none_or(|last| last.slot < until);
+        let held = if all_known && place + 1 >= self.simple_from {
+            while_holding(behind, &mut holds)
+        } else {
+            while_holding(behind, &mut |entry| entry.slot < until && holds(entry))
+        };
+        place + held
     }
 
     /// A frame, if its frame pointer is known.
@@ -285,6 +308,16 @@ impl Previous {
         let entry = self.entries.get(place)?;
         Some(Met { frame: entry.frame, sp: entry.sp(), fp: self.fp_at(place)? })
     }
+}
+
+/// How many entries, from the first on, hold. Two at a time: the loop's own instructions are a third of it.
+#[inline(always)]
+fn while_holding(entries: &[Entry], holds: &mut impl FnMut(&Entry) -> bool) -> usize {
+    let (pairs, _) = entries.as_chunks();
+    let pairs_hold = pairs.iter().position(|[first, second]| !(holds(first) && holds(second)));
+    let held = 2 * pairs_hold.unwrap_or(pairs.len());
+    let rest = entries.get(held..).unwrap_or(&[]);
+    held + rest.iter().position(|entry| !holds(entry)).unwrap_or(rest.len())
 }
 
 /// Neighbouring frames get neighbouring places. Stack pointers between calls are multiples of 16.
