@@ -9,7 +9,7 @@
 
 static uint64_t work(uint64_t random) {
   uint64_t sum = 0;
-  for (int round = 0; round < 6; round++) {
+  for (int round = 0; round < 18; round++) {
     std::vector<std::unique_ptr<std::string>> words;
     for (int i = 0; i < 60000; i++) {
       random = random * 6364136223846793005u + 1442695040888963407u;
