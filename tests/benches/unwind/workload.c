@@ -9,10 +9,16 @@ struct walkway {
     int depth;                // frames of this workload on a full stack
     void **truth;             // per depth: the return address that frame really has
     int (**table)(struct walkway *, int, long, long);
-    void *frame;              // the innermost frame's frame pointer, for the frame-pointer walk
+    void *frame;              // the innermost frame's frame pointer, if this is built for the frame-pointer walk
     volatile long sink;
 };
 
+// Asking for the frame's address gives a function a frame pointer, whatever the compiler was told.
+#ifdef FRAME_POINTERS
+#define FRAME __builtin_frame_address(0)
+#else
+#define FRAME 0
+#endif
 
 #define BODY(n)                                                                                     \
     __attribute__((noinline)) static int f##n(struct walkway *w, int depth, long a, long b) {       \
@@ -23,7 +29,7 @@ struct walkway {
         for (;;) {                                                                                  \
             int pop;                                                                                \
             if (depth + 1 == w->depth) {                                                            \
-                w->frame = __builtin_frame_address(0);                                              \
+                w->frame = FRAME;                                                                   \
                 pop = w->capture(w);                                                                \
             } else {                                                                                \
                 uint32_t step = w->path[depth + 1];                                                 \

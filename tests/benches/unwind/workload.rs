@@ -184,10 +184,14 @@ extern "C" fn on_capture(walkway: *mut Walkway) -> c_int {
 
 /// Compiles the libraries of both workloads into `folder`.
 pub(crate) fn compile(source: &Path, folder: &Path) {
-    for (frame_pointers, flag) in [(false, "-fomit-frame-pointer"), (true, "-fno-omit-frame-pointer")] {
+    let kinds: [(bool, &[&str]); 2] = [
+        (false, &["-fomit-frame-pointer"]),
+        (true, &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"]),
+    ];
+    for (frame_pointers, flags) in kinds {
         for file in files(folder, frame_pointers) {
             let mut compiler = Command::new("cc");
-            compiler.args(["-O2", "-fPIC", "-shared", flag, "-o"]).arg(file).arg(source);
+            compiler.args(["-O2", "-fPIC", "-shared"]).args(flags).arg("-o").arg(file).arg(source);
             assert!(compiler.status().is_ok_and(|status| status.success()), "{compiler:?} failed");
         }
     }
