@@ -10,13 +10,16 @@
 //! All other steps (over signal frames, by expressions, from stack to stack, by guessing, with all registers) are
 //! made anew in each walk. A new generation of the modules forgets everything.
 //!
-//! A memo takes 73 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
+//! A memo takes 81 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
 //! with stacks of fifty frames touches four pages.
 
 use crate::exact::Tracked;
 use crate::frame::Frame;
 use crate::memory::Memory;
-use crate::x86_64::WORD;
+use crate::repeat::{Repeat, Step};
+use crate::rule_cache::SimpleRule;
+use crate::rules::Rules;
+use crate::x86_64::{Registers, WORD};
 
 /// Most frames of one walk.
 const CAPACITY: usize = 1024;
@@ -113,6 +116,8 @@ pub struct Memo {
     others: usize,
     /// The walk under way, leaf first.
     noted: [Entry; CAPACITY],
+    /// The walk before, if it was the same as that before it.
+    repeat: Repeat,
 }
 
 impl Default for Memo {
@@ -148,12 +153,14 @@ impl Memo {
             registers: [Tracked::NOTHING; 2],
             others: 0,
             noted: [Entry::NOTHING; CAPACITY],
+            repeat: Repeat::new(),
         }
     }
 
     /// Forgets the previous walk. Nothing of the arrays is touched.
     pub fn forget(&mut self) {
         self.previous.start = CAPACITY;
+        self.repeat.forget();
     }
 
     /// The frames of the last walk, leaf first.
@@ -168,6 +175,32 @@ impl Memo {
             self.generation = generation;
             self.forget();
         }
+    }
+
+    /// Whether a walk from `leaf` of no more than `most` frames comes to the root by the very frames of the previous one.
+    #[inline]
+    pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, most: usize, memory: &mut M) -> bool {
+        self.repeat.repeats(leaf, memory) && self.frames().len() <= most
+    }
+
+    /// Ends the walk from `leaf` if its frames are those of the previous one from `place` on and these were all.
+    #[inline]
+    pub(crate) fn end_unchanged(
+        &mut self,
+        place: usize,
+        has_root: bool,
+        leaf: &Registers,
+        rules: Rules<'_>,
+    ) -> bool {
+        let previous = &mut self.previous;
+        if place != previous.start {
+            return false;
+        }
+        previous.has_root = has_root;
+        if self.repeat.is_empty() && previous.has_root && previous.simple_from <= place + 1 {
+            self.repeat.list(leaf, previous.steps(rules));
+        }
+        true
     }
 
     /// The registers of the frame that a walk with all of them has come to, and room for those of its caller.
@@ -228,7 +261,9 @@ impl Memo {
 
     /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
     /// `has_root` says that the rule of the last one knows of no caller.
+    #[inline(never)]
     pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool) {
+        self.repeat.forget();
         let (previous, start) = (&mut self.previous, place.wrapping_sub(count));
         let (Some(noted), Some(frames), Some(entries)) = (
             self.noted.get(..count),
@@ -268,6 +303,16 @@ impl Previous {
         let entries = self.entries.get(self.start..=place)?;
         let set = entries.iter().rev().find(|entry| entry.saved_slot != entry.slot)?;
         (set.is_simple() || set.saved_slot != Entry::FP_LOST).then_some(set.saved)
+    }
+
+    /// All steps, which are simple ones.
+    fn steps(&self, rules: Rules<'_>) -> impl Iterator<Item = Step> {
+        let froms = self.entries.iter().skip(self.start);
+        froms.clone().zip(froms.skip(1)).map(move |(from, to)| {
+            let saved = (to.saved_slot != to.slot).then_some((to.saved_slot, to.saved));
+            let by_fp = rules.simple(from.frame.lookup_address() + 1).is_none_or(SimpleRule::on_fp);
+            Step { address: (to.slot, to.frame.bits()), saved, by_fp }
+        })
     }
 
     /// Whether the rule of the last frame says that there is no caller: that follows from the frame alone.

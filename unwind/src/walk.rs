@@ -57,7 +57,11 @@ pub fn walk<M: Memory>(
     most: usize,
 ) -> Walk {
     memo.begin(modules.generation());
-    let walker = Walker {
+    if memo.repeats(registers, most, memory) {
+        let depth = memo.frames().len();
+        return Walk { depth, end: End::Root, unchanged: depth };
+    }
+    let mut walker = Walker {
         rules: Rules::new(modules, cache),
         memory,
         memo,
@@ -125,7 +129,7 @@ struct Walker<'w, M> {
 }
 
 impl<M: Memory> Walker<'_, M> {
-    fn walk(mut self) -> Walk {
+    fn walk(&mut self) -> Walk {
         if self.most == 0 {
             return self.end(End::DepthLimit);
         }
@@ -230,14 +234,17 @@ impl<M: Memory> Walker<'_, M> {
         }
     }
 
-    fn end(mut self, end: End) -> Walk {
+    fn end(&mut self, end: End) -> Walk {
         let depth = self.depth;
         if let Some(shared) = self.shared
             && shared.place_of(depth) == Memo::CAPACITY
             && shared.until == depth
         {
-            // How the first was reached is as noted in this walk.
-            self.memo.end(shared.from + 1, shared.place + 1, self.has_root);
+            let is_first = shared.from == 0;
+            if !(is_first && self.memo.end_unchanged(shared.place, self.has_root, self.leaf, self.rules)) {
+                // How the first was reached is as noted in this walk.
+                self.memo.end(shared.from + 1, shared.place + 1, self.has_root);
+            }
             return Walk { depth, end, unchanged: depth - shared.from };
         }
         self.part();
