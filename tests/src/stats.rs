@@ -30,11 +30,15 @@ impl Stats {
         causes.values().map(|count| count.as_u64().expect("a count")).sum()
     }
 
+    /// The samples whose stack is whole.
+    pub fn rooted(&self) -> u64 {
+        self.0["detail"]["ends"]["root"].as_u64().unwrap_or(0)
+    }
+
     /// The share of the samples whose stack is whole.
     pub fn complete(&self) -> f64 {
         let samples = self.number("samples");
-        let root = self.0["detail"]["ends"]["root"].as_u64().unwrap_or(0);
-        if samples == 0 { 0.0 } else { root as f64 / samples as f64 }
+        if samples == 0 { 0.0 } else { self.rooted() as f64 / samples as f64 }
     }
 
     /// The executables of the process images, in the order of the profile, with their samples.

@@ -243,7 +243,7 @@ fn an_ordinary_user_gets_user_mode_and_is_told_what_is_missing() {
     };
     stats.assert_adds_up();
     assert!(outcome.stderr.contains("perf_event_paranoid"), "{}", outcome.stderr);
-    assert!(stats.number("samples") > 50, "{:#}", stats.0);
+    assert!(stats.number("samples") > 20, "{:#}", stats.0);
 }
 
 /// By a container's filter (EPERM), or as by a kernel whose `perf_event_paranoid` is 3 or 4 (EACCES), which no test may

@@ -10,6 +10,7 @@ use selfwind_tests::binary::{selfwind, target_dir, workspace};
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::stats::Stats;
 use selfwind_tests::target::is_installed;
 
 /// Where PATH has `name`.
@@ -21,12 +22,25 @@ fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not installed; scripts/test installs it"))
 }
 
-/// At least 99 % of the weight of `recording` reaches a root, and at least `named` of it has a named leaf.
+/// At least 99 % of the stacks of `recording` reach a root, or all but one, and at least `named` of the weight has a
+/// named leaf.
 fn assert_whole(recording: &Recording, named: f64) {
     let (stats, folded) = (recording.stats(), recording.folded());
-    assert!(stats.number("samples") >= 20, "too few samples: {:#}", stats.0);
-    assert!(stats.complete() >= 0.99, "complete {:.3}: {:#}", stats.complete(), stats.0["detail"]["ends"]);
+    assert_rooted(&stats, 0.01);
     assert!(folded.named() >= named, "named {:.3}", folded.named());
+}
+
+/// At most `missing` of the stacks, or one, reach no root. How many there are is the machine's affair: a fast one is
+/// done soon, a coarse clock merges several into one.
+fn assert_rooted(stats: &Stats, missing: f64) {
+    let samples = stats.number("samples");
+    assert!(samples >= 5, "too few samples: {:#}", stats.0);
+    let rootless = samples - stats.rooted();
+    assert!(
+        rootless <= ((samples as f64 * missing) as u64).max(1),
+        "{rootless} of {samples}: {:#}",
+        stats.0["detail"]["ends"]
+    );
 }
 
 fn assert_functions(recording: &Recording, functions: &[&str]) {
@@ -96,8 +110,8 @@ fn git() {
     let scratch = Scratch::new();
     let repository = scratch.join("r");
     let script = format!(
-        "set -e; git init -q {0}; cd {0}; seq 200000 > a; git add a; \
-         git -c user.name=t -c user.email=t@t commit -qm a; seq 100000 300000 > a; git diff --stat; git gc -q",
+        "set -e; git init -q {0}; cd {0}; seq 500000 > a; git add a; \
+         git -c user.name=t -c user.email=t@t commit -qm a; seq 200000 700000 > a; git diff --stat; git gc -q",
         repository.display()
     );
     let recording = Recorder::at(499).record(&program("bash"), &["-c", &script]);
@@ -108,7 +122,7 @@ fn git() {
 
 #[test]
 fn sqlite3() {
-    let query = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 1500000) select sum(x % 7) from c";
+    let query = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 4000000) select sum(x % 7) from c";
     let recording = record_unharmed(&Recorder::at(499), &program("sqlite3"), &[":memory:", query]);
     assert_whole(&recording, 0.0);
     assert_functions(&recording, &["sqlite3_step"]);
@@ -116,7 +130,7 @@ fn sqlite3() {
 
 #[test]
 fn perl() {
-    let script = "for my $n (1 .. 60) { my %h; $h{$_ % 1000} .= $_ for 1 .. 20000; my $s = join ',', sort keys %h; $s =~ s/\\d+/x/g }";
+    let script = "while ((times)[0] < 0.6) { my %h; $h{$_ % 1000} .= $_ for 1 .. 20000; my $s = join ',', sort keys %h; $s =~ s/\\d+/x/g }";
     let recording = record_unharmed(&Recorder::at(499), &program("perl"), &["-e", script]);
     assert_whole(&recording, 0.5);
     assert_functions(&recording, &["Perl_runops_standard"]);
@@ -126,7 +140,7 @@ fn perl() {
 fn node_with_its_generated_code() {
     let script = "function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2) } \
                   const zlib = require('zlib'); let x = 0; \
-                  for (let i = 0; i < 12; i++) { x += fib(27); zlib.gzipSync(Buffer.alloc(200000, x & 255)) } console.log(x)";
+                  while (process.cpuUsage().user < 800000) { x = fib(27); zlib.gzipSync(Buffer.alloc(200000, x & 255)) } console.log(x)";
     let recording = record_unharmed(&Recorder::at(499), &program("node"), &["-e", script]);
     assert_whole(&recording, 0.0);
     assert_functions(&recording, &["_start", "node::Start"]);
@@ -206,7 +220,7 @@ fn redis_under_load() {
     assert!(server.wait().unwrap().success());
     rest.join().unwrap();
     let stats = selfwind_tests::recording::stats(&file);
-    assert!(stats.number("samples") >= 20 && stats.complete() >= 0.95, "{:#}", stats.0);
+    assert_rooted(&stats, 0.05);
     assert!(stats.number("threads") >= 4, "redis has background threads: {:#}", stats.0);
 }
 
@@ -318,5 +332,5 @@ fn the_readme_s_first_command() {
     let report = run(Command::new(selfwind()).arg("report").arg(&file));
     assert_eq!(report.status, 0, "{report:?}");
     assert!(report.stdout.contains("rustc_"), "{}", report.stdout);
-    assert!(selfwind_tests::recording::stats(&file).complete() >= 0.95);
+    assert_rooted(&selfwind_tests::recording::stats(&file), 0.05);
 }

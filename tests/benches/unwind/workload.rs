@@ -184,10 +184,8 @@ extern "C" fn on_capture(walkway: *mut Walkway) -> c_int {
 
 /// Compiles the libraries of both workloads into `folder`.
 pub(crate) fn compile(source: &Path, folder: &Path) {
-    let kinds: [(bool, &[&str]); 2] = [
-        (false, &["-fomit-frame-pointer"]),
-        (true, &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"]),
-    ];
+    let kinds: [(bool, &[&str]); 2] =
+        [(false, &["-fomit-frame-pointer"]), (true, &["-fno-omit-frame-pointer", "-DFRAME_POINTERS"])];
     for (frame_pointers, flags) in kinds {
         for file in files(folder, frame_pointers) {
             let mut compiler = Command::new("cc");
