@@ -149,7 +149,7 @@ static void *waiting_work(void *kind) {
     sigaddset(&usr1, SIGUSR1);
     int pair[2], epoll = epoll_create1(0);
     check(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
-    struct timeval patience = {0, 30000};
+    struct timeval patience = {0, 60000};
     setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     sem_t semaphore;
     sem_init(&semaphore, 0, 0);
@@ -167,8 +167,12 @@ static void *waiting_work(void *kind) {
       case 6: check(sigtimedwait(&usr1, NULL, &wait) == -1 && errno == EAGAIN, "sigtimedwait"); break;
       case 7: check(ppoll(&nothing, 1, &wait, &none) == 0, "ppoll"); break;
     }
-    /* The kernel's clock for sem_timedwait is another one. */
-    check(now() - begin > wanted * 0.9, "a wait that ended early");
+    /* The kernel's clock for sem_timedwait is another one. A socket's time-out counts ticks: a virtual machine whose host
+       is busy makes up for several at once, the kernel waits for five of four milliseconds. */
+    double took = now() - begin, least = (size_t)kind == 5 ? 0.03 : wanted * 0.9;
+    char early[80];
+    snprintf(early, sizeof early, "wait %zu ended after %.1f ms", (size_t)kind, took * 1e3);
+    check(took > least, early);
     close(pair[0]);
     close(pair[1]);
     close(epoll);
