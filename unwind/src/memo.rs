@@ -10,14 +10,19 @@
 //! All other steps (over signal frames, by expressions, from stack to stack, by guessing, with all registers) are
 //! made anew in each walk. A new generation of the modules forgets everything.
 //!
-//! A memo takes 81 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
+//! A saved frame pointer has to be compared only if a step further out goes by it, which in most code none does. Of frames
+//! that several walks have come to, it is found out how far out such a step is ([`Settled`]). Behind it nothing but return
+//! addresses is compared, and what is known of frame pointers may be old: it is read again where a walk goes on from such
+//! a frame by a step of its own.
+//!
+//! A memo takes 89 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
 //! with stacks of fifty frames touches four pages.
 
 use crate::exact::Tracked;
 use crate::frame::Frame;
 use crate::memory::Memory;
 use crate::repeat::{Repeat, Step};
-use crate::rule_cache::SimpleRule;
+use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::x86_64::{Registers, WORD};
 
@@ -103,6 +108,17 @@ pub(crate) struct Previous {
     has_root: bool,
     /// Where in `entries` a frame may be, by the bits of `slot`.
     places: [u16; PLACES],
+    settled: Settled,
+}
+
+/// What is known of the outer frames, those that several walks have come to.
+#[repr(C)]
+struct Settled {
+    /// Up to the end of the array, [`Entry::slot`] of each frame from `from` on.
+    slots: [u64; CAPACITY],
+    from: usize,
+    /// No simple step from a frame at this place or behind it goes by the frame pointer.
+    fp_until: usize,
 }
 
 /// The memory of one thread's walks.
@@ -148,6 +164,7 @@ impl Memo {
                 simple_from: CAPACITY,
                 has_root: false,
                 places: [0; PLACES],
+                settled: Settled { slots: [u64::MAX; CAPACITY], from: CAPACITY, fp_until: 0 },
             },
             generation: 0,
             registers: [Tracked::NOTHING; 2],
@@ -160,6 +177,7 @@ impl Memo {
     /// Forgets the previous walk. Nothing of the arrays is touched.
     pub fn forget(&mut self) {
         self.previous.start = CAPACITY;
+        self.previous.settled.from = CAPACITY;
         self.repeat.forget();
     }
 
@@ -209,8 +227,8 @@ impl Memo {
     }
 
     /// The walk before.
-    pub(crate) fn previous(&self) -> &Previous {
-        &self.previous
+    pub(crate) fn previous(&mut self) -> &mut Previous {
+        &mut self.previous
     }
 
     /// The walk before, and where the frames from number `from` to before number `until` of this one are to be noted.
@@ -262,8 +280,9 @@ impl Memo {
     /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
     /// `has_root` says that the rule of the last one knows of no caller.
     #[inline(never)]
-    pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool) {
+    pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool, rules: Rules<'_>) {
         self.repeat.forget();
+        self.previous.settle_from(place, rules);
         let (previous, start) = (&mut self.previous, place.wrapping_sub(count));
         let (Some(noted), Some(frames), Some(entries)) = (
             self.noted.get(..count),
@@ -295,7 +314,48 @@ impl Previous {
         if (entry.slot ^ slot) | (entry.frame.bits() ^ frame) != 0 {
             return None;
         }
-        (place >= self.start && self.fp_at(place) == Some(fp)).then_some(place)
+        self.is_met(place, fp).then_some(place)
+    }
+
+    /// Whether a frame at `place`, with this frame pointer or any if it does not matter, is of the walk. Apart, so that the
+    /// hot loop keeps its registers.
+    #[inline(never)]
+    fn is_met(&self, place: usize, fp: u64) -> bool {
+        place >= self.start && (place >= self.fp_needed_until() || self.fp_at(place) == Some(fp))
+    }
+
+    /// Behind this place frame pointers do not matter.
+    #[inline]
+    fn fp_needed_until(&self) -> usize {
+        self.settled.from.max(self.settled.fp_until)
+    }
+
+    /// Settles what is known of the frames from `place` on, which two walks have come to.
+    #[inline]
+    fn settle_from(&mut self, place: usize, rules: Rules<'_>) {
+        if place >= self.settled.from {
+            // What was settled before is no longer among the frames.
+            self.settled.from = place;
+        } else {
+            self.settle(place, rules);
+        }
+    }
+
+    #[inline(never)]
+    fn settle(&mut self, place: usize, rules: Rules<'_>) {
+        let from = self.settled.from;
+        if from == CAPACITY {
+            self.settled.fp_until = 0;
+        }
+        let froms = self.entries.iter().zip(&mut self.settled.slots).enumerate().take(from).skip(place);
+        for (at, (entry, slot)) in froms {
+            *slot = entry.slot;
+            let is_left_simply = self.entries.get(at + 1).is_some_and(Entry::is_simple);
+            if is_left_simply && may_go_by_fp(entry.frame, rules) {
+                self.settled.fp_until = self.settled.fp_until.max(at + 1);
+            }
+        }
+        self.settled.from = place;
     }
 
     /// The frame pointer of a frame.
@@ -310,8 +370,7 @@ impl Previous {
         let froms = self.entries.iter().skip(self.start);
         froms.clone().zip(froms.skip(1)).map(move |(from, to)| {
             let saved = (to.saved_slot != to.slot).then_some((to.saved_slot, to.saved));
-            let by_fp = rules.simple(from.frame.lookup_address() + 1).is_none_or(SimpleRule::on_fp);
-            Step { address: (to.slot, to.frame.bits()), saved, by_fp }
+            Step { address: (to.slot, to.frame.bits()), saved, by_fp: may_go_by_fp(from.frame, rules) }
         })
     }
 
@@ -340,19 +399,80 @@ impl Previous {
         };
         // Slots grow along simple steps: what is said of the last applies to all.
         let all_known = behind.last().is_none_or(|last| last.slot < until);
-        let held = if all_known && place + 1 >= self.simple_from {
-            while_holding(behind, &mut holds)
+        let is_plain = all_known && place + 1 >= self.simple_from;
+        let whole = self.fp_needed_until().min(end).saturating_sub(place + 1);
+        let (whole, rest) = behind.split_at_checked(whole).unwrap_or((behind, &[]));
+        let held = if is_plain {
+            while_holding(whole, &mut holds)
         } else {
-            while_holding(behind, &mut |entry| entry.slot < until && holds(entry))
+            while_holding(whole, &mut |entry| entry.slot < until && holds(entry))
         };
-        place + held
+        if held < whole.len() || rest.is_empty() {
+            return place + held;
+        }
+        let first = place + 1 + held;
+        let (slots, frames) = (self.settled.slots.get(first..end), self.frames.get(first..end));
+        let (slots, frames) = (slots.unwrap_or(&[]), frames.unwrap_or(&[]));
+        // SAFETY: as above.
+        let mut returns = |slot: u64, frame: Frame| unsafe { memory.load(slot) == frame.bits() };
+        let returned = if is_plain {
+            while_returning(slots, frames, returns)
+        } else {
+            let steps = slots.iter().zip(frames);
+            steps.take_while(|(slot, frame)| **slot < until && returns(**slot, **frame)).count()
+        };
+        place + held + returned
     }
 
-    /// A frame, if its frame pointer is known.
-    pub(crate) fn at(&self, place: usize) -> Option<Met> {
-        let entry = self.entries.get(place)?;
-        Some(Met { frame: entry.frame, sp: entry.sp(), fp: self.fp_at(place)? })
+    /// The frame at `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is `fp`. A step
+    /// of the walk's own is made from there: what is known of its frame pointer is what it is.
+    pub(crate) fn arrive<M: Memory>(
+        &mut self,
+        place: usize,
+        last: usize,
+        fp: u64,
+        memory: &mut M,
+    ) -> Option<Met> {
+        let entries = self.entries.get_mut(self.start..=last)?;
+        let sets_fp = |entry: &Entry| entry.saved_slot != entry.slot;
+        let set = entries.iter().rposition(sets_fp)?;
+        let (is_behind, set) = (self.start + set > place, entries.get_mut(set)?);
+        if is_behind {
+            set.saved = memory.read(set.saved_slot)?;
+        } else {
+            if !set.is_simple() {
+                set.saved_slot = Entry::FP_KNOWN;
+            }
+            set.saved = fp;
+        }
+        let fp = set.saved;
+        let entry = self.entries.get(last)?;
+        Some(Met { frame: entry.frame, sp: entry.sp(), fp })
     }
+}
+
+/// Whether a simple step from `frame` goes by the frame pointer; true if the rule is not at hand.
+#[inline]
+fn may_go_by_fp(frame: Frame, rules: Rules<'_>) -> bool {
+    let address = frame.lookup_address().wrapping_add(1);
+    address > RuleCache::MOST || rules.simple(address).is_none_or(SimpleRule::on_fp)
+}
+
+/// How many slots, from the first on, hold the return addresses of their frames. Four at a time: the loop's own
+/// instructions are as many as those of one.
+#[inline(always)]
+fn while_returning(slots: &[u64], frames: &[Frame], mut returns: impl FnMut(u64, Frame) -> bool) -> usize {
+    let (slots_by_four, _) = slots.as_chunks();
+    let (frames_by_four, _) = frames.as_chunks();
+    let mut held = 0;
+    for (&[s0, s1, s2, s3], &[f0, f1, f2, f3]) in slots_by_four.iter().zip(frames_by_four) {
+        if !(returns(s0, f0) && returns(s1, f1) && returns(s2, f2) && returns(s3, f3)) {
+            break;
+        }
+        held += 4;
+    }
+    let rest = slots.iter().zip(frames).skip(held);
+    held + rest.take_while(|(slot, frame)| returns(**slot, **frame)).count()
 }
 
 /// How many entries, from the first on, hold. Two at a time: the loop's own instructions are a third of it.

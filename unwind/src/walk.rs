@@ -139,12 +139,11 @@ impl<M: Memory> Walker<'_, M> {
             if met.is_none() {
                 met = self.stride();
             }
-            if let Some(place) = met {
-                self.share(place);
-                if self.is_at_same_root() {
-                    self.has_root = true;
-                    return self.end(End::Root);
-                }
+            if let Some(place) = met
+                && self.share(place)
+            {
+                self.has_root = true;
+                return self.end(End::Root);
             }
             let was_exact = self.at.exact;
             match self.step() {
@@ -203,27 +202,28 @@ impl<M: Memory> Walker<'_, M> {
         met
     }
 
-    /// Goes on as the previous walk did from `place`, which is the frame noted last, for as long as that holds.
+    /// Goes on as the previous walk did from `place`, which is the frame noted last, for as long as that holds. Whether
+    /// that was up to the root.
     #[inline]
-    fn share(&mut self, place: usize) {
-        let last = self.memo.previous().follow(place, self.most - self.depth, self.memory);
-        let Some(Met { frame, sp, fp }) = self.memo.previous().at(last) else { return };
-        let steps = last - place;
+    fn share(&mut self, place: usize) -> bool {
+        let previous = self.memo.previous();
+        let last = previous.follow(place, self.most - self.depth, self.memory);
+        let is_root = last + 1 == Memo::CAPACITY && previous.has_root();
+        let mut steps = last - place;
+        if !is_root {
+            match previous.arrive(place, last, self.at.fp.unwrap_or_default(), self.memory) {
+                Some(Met { frame, sp, fp }) if steps > 0 => {
+                    self.since_mark += steps as u32;
+                    self.at = Place { pc: frame.address(), sp, fp: Some(fp), exact: false };
+                }
+                Some(_) => {}
+                None => steps = 0,
+            }
+        }
         let from = self.depth - 1;
         self.depth += steps;
         self.shared.get_or_insert(Shared { from, until: 0, place }).until = self.depth;
-        if steps > 0 {
-            self.since_mark += steps as u32;
-            self.at = Place { pc: frame.address(), sp, fp: Some(fp), exact: false };
-        }
-    }
-
-    /// Whether this frame is the previous walk's last one, and its rule says that there is no caller.
-    #[inline]
-    fn is_at_same_root(&self) -> bool {
-        let place =
-            self.shared.filter(|shared| shared.until == self.depth).map(|shared| shared.place_of(self.depth));
-        place == Some(Memo::CAPACITY) && self.memo.previous().has_root()
+        is_root
     }
 
     /// Notes the shared frames as this walk's own: it came to another frame behind them.
@@ -243,12 +243,12 @@ impl<M: Memory> Walker<'_, M> {
             let is_first = shared.from == 0;
             if !(is_first && self.memo.end_unchanged(shared.place, self.has_root, self.leaf, self.rules)) {
                 // How the first was reached is as noted in this walk.
-                self.memo.end(shared.from + 1, shared.place + 1, self.has_root);
+                self.memo.end(shared.from + 1, shared.place + 1, self.has_root, self.rules);
             }
             return Walk { depth, end, unchanged: depth - shared.from };
         }
         self.part();
-        self.memo.end(depth, Memo::CAPACITY, self.has_root);
+        self.memo.end(depth, Memo::CAPACITY, self.has_root, self.rules);
         Walk::fresh(depth, end)
     }
 
