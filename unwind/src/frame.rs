@@ -40,6 +40,12 @@ impl Frame {
         self.0
     }
 
+    /// The bits of all of them.
+    pub(crate) const fn all_bits(frames: &[Self]) -> &[u64] {
+        // SAFETY: a frame is nothing but its bits (`repr(transparent)`).
+        unsafe { core::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+    }
+
     /// The program counter or return address.
     pub const fn address(self) -> u64 {
         self.0 & Self::ADDRESS

@@ -21,7 +21,7 @@
 use crate::exact::Tracked;
 use crate::frame::Frame;
 use crate::memory::Memory;
-use crate::repeat::{Repeat, Step};
+use crate::repeat::{Repeat, Step, unchanged};
 use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::x86_64::{Registers, WORD};
@@ -389,39 +389,30 @@ impl Previous {
             return place;
         };
         let until = memory.known_until(from.sp()).saturating_sub(WORD - 1);
-        let mut holds = |entry: &Entry| {
-            // SAFETY: the step is simple and `slot` less than `until`, or the caller looks first. `from` is in known
-            // memory, which reaches at least up to `slot` and its seven bytes. The two words lie between the stack
-            // pointer of the frame before, to which the same applies, and there.
-            unsafe {
-                memory.load(entry.slot) == entry.frame.bits() && memory.load(entry.saved_slot) == entry.saved
-            }
-        };
         // Slots grow along simple steps: what is said of the last applies to all.
-        let all_known = behind.last().is_none_or(|last| last.slot < until);
-        let is_plain = all_known && place + 1 >= self.simple_from;
-        let whole = self.fp_needed_until().min(end).saturating_sub(place + 1);
-        let (whole, rest) = behind.split_at_checked(whole).unwrap_or((behind, &[]));
-        let held = if is_plain {
-            while_holding(whole, &mut holds)
+        let all_known = place + 1 >= self.simple_from && behind.last().is_none_or(|last| last.slot < until);
+        let known = if all_known {
+            behind.len()
         } else {
-            while_holding(whole, &mut |entry| entry.slot < until && holds(entry))
+            behind.iter().take_while(|entry| entry.slot < until).count()
         };
-        if held < whole.len() || rest.is_empty() {
+        let first = place + 1;
+        let (end, apart) = (first + known, self.fp_needed_until().max(first).min(first + known));
+        // SAFETY, also below: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least
+        // up to the slots and their seven bytes. The two words of a step lie between the stack pointer of the frame before,
+        // to which the same applies, and there.
+        let mut holds = |slot: u64, word: u64| unsafe { memory.load(slot) == word };
+        let whole = self.entries.get(first..apart).unwrap_or(&[]);
+        let held = while_holding(whole, |entry| {
+            holds(entry.slot, entry.frame.bits()) && holds(entry.saved_slot, entry.saved)
+        });
+        if held < whole.len() {
             return place + held;
         }
-        let first = place + 1 + held;
-        let (slots, frames) = (self.settled.slots.get(first..end), self.frames.get(first..end));
-        let (slots, frames) = (slots.unwrap_or(&[]), frames.unwrap_or(&[]));
+        let slots = self.settled.slots.get(apart..end).unwrap_or(&[]);
+        let frames = Frame::all_bits(self.frames.get(apart..end).unwrap_or(&[]));
         // SAFETY: as above.
-        let mut returns = |slot: u64, frame: Frame| unsafe { memory.load(slot) == frame.bits() };
-        let returned = if is_plain {
-            while_returning(slots, frames, returns)
-        } else {
-            let steps = slots.iter().zip(frames);
-            steps.take_while(|(slot, frame)| **slot < until && returns(**slot, **frame)).count()
-        };
-        place + held + returned
+        place + held + unsafe { unchanged(slots, frames, memory) }
     }
 
     /// The frame at `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is `fp`. A step
@@ -458,26 +449,9 @@ fn may_go_by_fp(frame: Frame, rules: Rules<'_>) -> bool {
     address > RuleCache::MOST || rules.simple(address).is_none_or(SimpleRule::on_fp)
 }
 
-/// How many slots, from the first on, hold the return addresses of their frames. Four at a time: the loop's own
-/// instructions are as many as those of one.
-#[inline(always)]
-fn while_returning(slots: &[u64], frames: &[Frame], mut returns: impl FnMut(u64, Frame) -> bool) -> usize {
-    let (slots_by_four, _) = slots.as_chunks();
-    let (frames_by_four, _) = frames.as_chunks();
-    let mut held = 0;
-    for (&[s0, s1, s2, s3], &[f0, f1, f2, f3]) in slots_by_four.iter().zip(frames_by_four) {
-        if !(returns(s0, f0) && returns(s1, f1) && returns(s2, f2) && returns(s3, f3)) {
-            break;
-        }
-        held += 4;
-    }
-    let rest = slots.iter().zip(frames).skip(held);
-    held + rest.take_while(|(slot, frame)| returns(**slot, **frame)).count()
-}
-
 /// How many entries, from the first on, hold. Two at a time: the loop's own instructions are a third of it.
 #[inline(always)]
-fn while_holding(entries: &[Entry], holds: &mut impl FnMut(&Entry) -> bool) -> usize {
+fn while_holding(entries: &[Entry], mut holds: impl FnMut(&Entry) -> bool) -> usize {
     let (pairs, _) = entries.as_chunks();
     let pairs_hold = pairs.iter().position(|[first, second]| !(holds(first) && holds(second)));
     let held = 2 * pairs_hold.unwrap_or(pairs.len());

@@ -13,14 +13,6 @@ use crate::x86_64::{Registers, WORD};
 /// Most words of a list. A walk that hangs on more is compared frame by frame.
 const CAPACITY: usize = 512;
 
-/// A place in memory and what was there.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Word {
-    slot: u64,
-    value: u64,
-}
-
 /// The words, or nothing.
 #[repr(C)]
 pub(crate) struct Repeat {
@@ -31,7 +23,8 @@ pub(crate) struct Repeat {
     needs_fp: bool,
     /// Words; 0 if nothing is listed.
     count: usize,
-    words: [Word; CAPACITY],
+    slots: [u64; CAPACITY],
+    words: [u64; CAPACITY],
 }
 
 /// A simple step, as it is listed.
@@ -47,8 +40,7 @@ pub(crate) struct Step {
 impl Repeat {
     /// Nothing.
     pub(crate) const fn new() -> Self {
-        let words = [Word { slot: 0, value: 0 }; CAPACITY];
-        Self { pc: 0, sp: 0, fp: 0, needs_fp: false, count: 0, words }
+        Self { pc: 0, sp: 0, fp: 0, needs_fp: false, count: 0, slots: [0; CAPACITY], words: [0; CAPACITY] }
     }
 
     /// Forgets what is listed.
@@ -67,9 +59,9 @@ impl Repeat {
         (self.pc, self.sp, self.fp) = (leaf.pc, leaf.sp(), leaf.fp());
         self.needs_fp = false;
         let (mut count, mut has_leaf_fp, mut saved) = (0, true, None);
-        let mut push = |(slot, value): (u64, u64)| {
-            if let Some(word) = self.words.get_mut(count) {
-                *word = Word { slot, value };
+        let mut push = |(slot, word): (u64, u64)| {
+            if count < CAPACITY {
+                (self.slots[count], self.words[count]) = (slot, word);
             }
             count += 1;
         };
@@ -93,20 +85,39 @@ impl Repeat {
     /// Whether a walk from `leaf` comes to the same frames.
     #[inline]
     pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, memory: &mut M) -> bool {
-        let words = self.words.get(..self.count).unwrap_or(&[]);
-        let Some(last) = words.last() else { return false };
+        let (slots, words) = (self.slots.get(..self.count), self.words.get(..self.count));
+        let (slots, words) = (slots.unwrap_or(&[]), words.unwrap_or(&[]));
+        let Some(last) = slots.last() else { return false };
         if leaf.pc != self.pc || leaf.sp() != self.sp || self.needs_fp && leaf.fp() != self.fp {
             return false;
         }
-        if last.slot >= memory.known_until(self.sp).saturating_sub(WORD - 1) {
+        if *last >= memory.known_until(self.sp).saturating_sub(WORD - 1) {
             return false;
         }
         // SAFETY: slots of simple steps grow from the leaf's stack pointer on, and frame pointers are saved below the slot of
         // the same step. From there to behind the last slot all memory is known.
-        let mut holds = |word: &Word| unsafe { memory.load(word.slot) == word.value };
-        // Four at a time: the loop's own instructions are as many as those of one.
-        let (fours, rest) = words.as_chunks();
-        fours.iter().all(|[a, b, c, d]| holds(a) && holds(b) && holds(c) && holds(d))
-            && rest.iter().all(holds)
+        unsafe { unchanged(slots, words, memory) == slots.len() }
     }
+}
+
+/// How many words, from the first on, are in their slots. Four at a time: the loop's own instructions are as many as those
+/// of one.
+///
+/// # Safety
+/// All slots are in memory that is known to be readable, and seven bytes before its end.
+#[inline(never)]
+pub(crate) unsafe fn unchanged<M: Memory>(slots: &[u64], words: &[u64], memory: &mut M) -> usize {
+    // SAFETY: the caller's promise.
+    let mut holds = |slot: &u64, word: &u64| unsafe { memory.load(*slot) == *word };
+    let (slots_by_four, _) = slots.as_chunks();
+    let (words_by_four, _) = words.as_chunks();
+    let mut held = 0;
+    for ([s0, s1, s2, s3], [w0, w1, w2, w3]) in slots_by_four.iter().zip(words_by_four) {
+        if !(holds(s0, w0) && holds(s1, w1) && holds(s2, w2) && holds(s3, w3)) {
+            break;
+        }
+        held += 4;
+    }
+    let rest = slots.iter().zip(words).skip(held);
+    held + rest.take_while(|(slot, word)| holds(slot, word)).count()
 }

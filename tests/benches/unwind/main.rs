@@ -53,8 +53,11 @@ fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
     let mut methods = method::all();
     let ns_per_tick = calibrate();
     let mut taken = vec![[const { Vec::new() }; COLUMNS]; methods.len()];
+    let count = methods.len();
     for round in 0..rounds {
-        for (index, (method, taken)) in methods.iter_mut().zip(&mut taken).enumerate() {
+        // Each begins as often as any other: what ran just before has its effect.
+        for index in (0..count).map(|turn| (round + turn) % count) {
+            let (method, taken) = (&mut methods[index], &mut taken[index]);
             let workload = if method.needs_frame_pointers() { &framed } else { &plain };
             for (&scenario, taken) in SCENARIOS.iter().zip(&mut *taken) {
                 let ticks = measure(workload, scenario, method.as_mut(), SEED + round as u64);
