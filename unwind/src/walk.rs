@@ -203,8 +203,8 @@ impl<M: Memory> Walker<'_, M> {
     }
 
     /// Goes on as the previous walk did from `place`, which is the frame noted last, for as long as that holds. Whether
-    /// that was up to the root.
-    #[inline]
+    /// that was up to the root. Apart: what it needs of the stack is not added to that of a step.
+    #[inline(never)]
     fn share(&mut self, place: usize) -> bool {
         let previous = self.memo.previous();
         let last = previous.follow(place, self.most - self.depth, self.memory);
