@@ -398,7 +398,7 @@ impl Previous {
         };
         let first = place + 1;
         let (end, apart) = (first + known, self.fp_needed_until().max(first).min(first + known));
-        // SAFETY, also below: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least
+        // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least
         // up to the slots and their seven bytes. The two words of a step lie between the stack pointer of the frame before,
         // to which the same applies, and there.
         let mut holds = |slot: u64, word: u64| unsafe { memory.load(slot) == word };
