@@ -244,23 +244,23 @@ fn a_thousand_stacks_of_each_are_whole() {
     let programs = [
         (
             "python3",
-            "exec python3 -c 'import json, re\nfor i in range(150): re.findall(\"[0-9]+\", json.dumps(list(range(20000))))'",
+            "exec python3 -c 'import json, re\nfor i in range(900): re.findall(\"[0-9]+\", json.dumps(list(range(20000))))'",
         ),
         (
             "node",
-            "exec node -e 'let x = 0; for (let i = 0; i < 400; i++) x += JSON.parse(JSON.stringify([...Array(30000).keys()])).length; console.log(x)'",
+            "exec node -e 'let x = 0; for (let i = 0; i < 1300; i++) x += JSON.parse(JSON.stringify([...Array(30000).keys()])).length; console.log(x)'",
         ),
         (
             "perl",
-            "exec perl -e 'for (1 .. 300) { my %h; $h{$_ % 1000} .= $_ for 1 .. 20000; join q(,), sort keys %h }'",
+            "exec perl -e 'for (1 .. 1700) { my %h; $h{$_ % 1000} .= $_ for 1 .. 20000; join q(,), sort keys %h }'",
         ),
         (
             "sqlite3",
-            "exec sqlite3 :memory: 'with recursive c(x) as (select 1 union all select x + 1 from c where x < 8000000) select sum(x % 7) from c'",
+            "exec sqlite3 :memory: 'with recursive c(x) as (select 1 union all select x + 1 from c where x < 20000000) select sum(x % 7) from c'",
         ),
         (
             "git",
-            "git init -q r; cd r; for i in 1 2 3 4 5 6; do seq ${i}000 ${i}99999 > a; git add a; git -c user.name=t -c user.email=t@t commit -qm $i; done; git gc -q; git log -p | wc -l",
+            "git init -q r; cd r; for i in $(seq 16); do seq ${i}000 ${i}99999 > a; git add a; git -c user.name=t -c user.email=t@t commit -qm $i; done; git gc -q; git log -p | wc -l",
         ),
         ("gcc", "for i in 1 2 3 4; do gcc -O2 -c big.c; done"),
         ("clang", "for i in 1 2 3 4; do clang -O2 -c big.c; done"),
