@@ -46,7 +46,7 @@ pub(crate) struct Entry {
     frame: Frame,
     /// Where the frame pointer was loaded from; `slot` if it is that of the frame before.
     saved_slot: u64,
-    /// The word there.
+    /// The word there, as it was when a walk last read or compared it.
     saved: u64,
 }
 
@@ -381,7 +381,7 @@ impl Previous {
     }
 
     /// How far the steps from `place` on hold, but for no more than `most` steps: the last frame that is certain. Every
-    /// word they read is compared.
+    /// word they hang on is compared.
     #[inline]
     pub(crate) fn follow<M: Memory>(&self, place: usize, most: usize, memory: &mut M) -> usize {
         let end = CAPACITY.min(place.saturating_add(most).saturating_add(1));

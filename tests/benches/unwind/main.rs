@@ -55,7 +55,7 @@ fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
     let mut taken = vec![[const { Vec::new() }; COLUMNS]; methods.len()];
     let count = methods.len();
     for round in 0..rounds {
-        // Each begins as often as any other: what ran just before has its effect.
+        // Each round begins with another one: what ran just before has its effect.
         for index in (0..count).map(|turn| (round + turn) % count) {
             let (method, taken) = (&mut methods[index], &mut taken[index]);
             let workload = if method.needs_frame_pointers() { &framed } else { &plain };
