@@ -17,10 +17,11 @@ use method::{MOST, Method, Stack};
 use std::ffi::c_void;
 use std::path::Path;
 use std::time::Instant;
-use verdict::{COLUMNS, Figures};
+use verdict::Figures;
 use workload::{DEPTH, Random, Scenario, Walkway, Workload};
 
-const SCENARIOS: [Scenario; 4] = [Scenario::Hot, Scenario::Rot, Scenario::Walk, Scenario::Cold];
+/// What a method does in one turn.
+const TURNS: [&[Scenario]; 3] = [&[Scenario::Hot], &[Scenario::Rot], &[Scenario::Walk, Scenario::Cold]];
 const SEED: u64 = 0x5e1f_317d;
 
 fn main() {
@@ -39,7 +40,7 @@ fn main() {
     }
     let long = arguments.iter().any(|argument| argument == "--long");
     let rounds =
-        value("--rounds").map_or(if long { 31 } else { 11 }, |n| n.parse().expect("a number of rounds"));
+        value("--rounds").map_or(if long { 63 } else { 15 }, |n| n.parse().expect("a number of rounds"));
     let libraries = std::env::temp_dir().join(format!("selfwind-bench-{}", std::process::id()));
     compile(&libraries);
     let figures = measure_all(&libraries, rounds);
@@ -47,30 +48,37 @@ fn main() {
     verdict::print(&figures);
 }
 
-/// All methods, all scenarios, and the first capture of a fresh process. Every round goes through all methods.
+/// All methods, all scenarios, and the first capture of a fresh process: the figure of every round.
+///
+/// Within a round all methods take turns at a scenario, each for a few milliseconds: what else the processor does
+/// meanwhile (a machine's neighbours above all) is then the same for all of them.
 fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
     let (plain, framed) = load(libraries);
     let mut methods = method::all();
     let ns_per_tick = calibrate();
-    let mut taken = vec![[const { Vec::new() }; COLUMNS]; methods.len()];
     let count = methods.len();
+    let mut all: Vec<Figures> = methods.iter().map(|method| Figures::none(method.name())).collect();
     for round in 0..rounds {
         // Each round begins with another one: what ran just before has its effect.
-        for index in (0..count).map(|turn| (round + turn) % count) {
-            let (method, taken) = (&mut methods[index], &mut taken[index]);
-            let workload = if method.needs_frame_pointers() { &framed } else { &plain };
-            for (&scenario, taken) in SCENARIOS.iter().zip(&mut *taken) {
-                let ticks = measure(workload, scenario, method.as_mut(), SEED + round as u64);
-                taken.push(ticks * ns_per_tick);
+        let order = (0..count).map(|turn| (round + turn) % count);
+        for scenarios in TURNS {
+            for index in order.clone() {
+                let method = methods[index].as_mut();
+                let workload = if method.needs_frame_pointers() { &framed } else { &plain };
+                for &scenario in scenarios {
+                    let ticks = measure(workload, scenario, method, SEED + round as u64);
+                    all[index].note(scenario as usize, ticks * ns_per_tick);
+                }
             }
-            taken[SCENARIOS.len()].push(first_capture(index, libraries));
+        }
+        for index in order {
+            all[index].note(verdict::FIRST, first_capture(index, libraries));
         }
     }
-    let medians = taken.iter_mut().map(|taken| taken.each_mut().map(|column| median(column)));
-    methods.iter().zip(medians).map(|(method, ns)| Figures { name: method.name(), ns }).collect()
+    all
 }
 
-/// The median of ticks per stack; panics on the first stack that is not the true one.
+/// Ticks per stack, the mean of the middle half; panics on the first stack that is not the true one.
 fn measure(workload: &Workload, scenario: Scenario, method: &mut dyn Method, seed: u64) -> f64 {
     let captures = if scenario == Scenario::Cold { 60 } else { 3000 };
     let mut stack = [0; MOST];
@@ -79,7 +87,11 @@ fn measure(workload: &Workload, scenario: Scenario, method: &mut dyn Method, see
     workload.run(scenario, captures + warm, Random::new(seed), &mut |walkway, truth| {
         taken.push(timed(method, walkway, &mut stack, truth) as f64);
     });
-    median(&mut taken[warm..])
+    let taken = &mut taken[warm..];
+    taken.sort_by(f64::total_cmp);
+    // A median would be a multiple of the clock's tick, which is a third of the shortest captures.
+    let middle = &taken[captures / 4..captures - captures / 4];
+    middle.iter().sum::<f64>() / middle.len() as f64
 }
 
 #[inline(always)]
@@ -149,12 +161,11 @@ fn ticks() -> u64 {
 fn clock_ticks() -> u64 {
     static TICKS: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *TICKS.get_or_init(|| {
-        let mut taken = [0.0; 1001];
-        taken.fill_with(|| {
+        let taken = std::iter::repeat_with(|| {
             let before = ticks();
             (ticks() - before) as f64
         });
-        median(&mut taken) as u64
+        verdict::median(taken.take(1001)) as u64
     })
 }
 
@@ -162,9 +173,4 @@ fn calibrate() -> f64 {
     let (start, from) = (Instant::now(), ticks());
     while start.elapsed().as_millis() < 50 {}
     start.elapsed().as_nanos() as f64 / (ticks() - from) as f64
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

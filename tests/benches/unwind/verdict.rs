@@ -2,19 +2,48 @@
 
 use crate::workload::DEPTH;
 
-/// HOT, ROT, WALK, COLD and the first capture.
-pub(crate) const COLUMNS: usize = 5;
+/// The scenarios in their order, and the first capture.
+const COLUMNS: usize = 5;
 const NAMES: [&str; COLUMNS] = ["HOT", "ROT", "WALK", "COLD", "FIRST"];
 const HOT: usize = 0;
 const ROT: usize = 1;
 const WALK: usize = 2;
 const COLD: usize = 3;
-const FIRST: usize = 4;
+pub(crate) const FIRST: usize = 4;
 
-/// One method's medians.
+/// One method's figures.
 pub(crate) struct Figures {
-    pub(crate) name: &'static str,
-    pub(crate) ns: [f64; COLUMNS],
+    name: &'static str,
+    /// Of each column, ns per stack in every round.
+    rounds: [Vec<f64>; COLUMNS],
+}
+
+impl Figures {
+    /// Before the first round.
+    pub(crate) fn none(name: &'static str) -> Figures {
+        Figures { name, rounds: [const { Vec::new() }; COLUMNS] }
+    }
+
+    /// Adds a round's figure.
+    pub(crate) fn note(&mut self, column: usize, ns: f64) {
+        self.rounds[column].push(ns);
+    }
+
+    fn ns(&self, column: usize) -> f64 {
+        median(self.rounds[column].iter().copied())
+    }
+
+    /// The median over the rounds of how many times as long as `other` it takes.
+    fn ratio(&self, other: &Figures, column: usize) -> f64 {
+        median(self.rounds[column].iter().zip(&other.rounds[column]).map(|(own, other)| own / other))
+    }
+}
+
+/// The middle one.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// How many times slower than ours, in a column, a peer is expected to be at least.
@@ -41,21 +70,21 @@ pub(crate) fn print(figures: &[Figures]) {
     print!("{:<32}", "method");
     NAMES.iter().for_each(|name| print!("{name:>10}"));
     println!();
-    for Figures { name, ns } in figures {
-        print!("{name:<32}");
-        ns.iter().for_each(|ns| print!("{ns:>10.0}"));
+    for method in figures {
+        print!("{:<32}", method.name);
+        (0..COLUMNS).for_each(|column| print!("{:>10.0}", method.ns(column)));
         println!();
     }
-    println!("\nratio to {} (above 1: it is slower than we are)", ours.name);
-    for Figures { name, ns } in &figures[1..] {
-        print!("{name:<32}");
-        ns.iter().zip(ours.ns).for_each(|(ns, ours)| print!("{:>10.2}", ns / ours));
+    println!("\nratio to {} (above 1: it is slower than we are), round by round, medians", ours.name);
+    for method in &figures[1..] {
+        print!("{:<32}", method.name);
+        (0..COLUMNS).for_each(|column| print!("{:>10.2}", method.ratio(ours, column)));
         println!();
     }
     println!("\nexpected at least");
     for (name, column, least) in TARGETS {
         let Some(peer) = figures.iter().find(|figures| figures.name == name) else { continue };
-        let ratio = peer.ns[column] / ours.ns[column];
+        let ratio = peer.ratio(ours, column);
         let met = if ratio >= least { "" } else { "  NOT MET" };
         println!("{:<6}{name:<32}{least:>7.1}x {ratio:>9.2}x{met}", NAMES[column]);
     }
