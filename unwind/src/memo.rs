@@ -101,14 +101,14 @@ pub(crate) struct Previous {
     /// Its frames, leaf first, up to the end of the array. They begin at `start`.
     frames: [Frame; CAPACITY],
     entries: [Entry; CAPACITY],
+    /// Where in `entries` a frame may be, by the bits of `slot`: the place and behind it the frame's lowest bits.
+    places: [u32; PLACES],
+    settled: Settled,
     start: usize,
     /// All steps to the frames from here on are simple ones.
     simple_from: usize,
     /// The rule of the last frame says that there is no caller.
     has_root: bool,
-    /// Where in `entries` a frame may be, by the bits of `slot`.
-    places: [u16; PLACES],
-    settled: Settled,
 }
 
 /// What is known of the outer frames, those that several walks have come to.
@@ -126,14 +126,14 @@ struct Settled {
 pub struct Memo {
     previous: Previous,
     generation: u32,
-    /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
-    registers: [Tracked; 2],
     /// Of the walk under way, frames up to the last that a step other than a simple one led to.
     others: usize,
-    /// The walk under way, leaf first.
-    noted: [Entry; CAPACITY],
     /// The walk before, if it was the same as that before it.
     repeat: Repeat,
+    /// The walk under way, leaf first.
+    noted: [Entry; CAPACITY],
+    /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
+    registers: [Tracked; 2],
 }
 
 impl Default for Memo {
@@ -160,17 +160,17 @@ impl Memo {
             previous: Previous {
                 frames: [Frame::from_bits(0); CAPACITY],
                 entries: [Entry::NOTHING; CAPACITY],
+                places: [0; PLACES],
+                settled: Settled { slots: [u64::MAX; CAPACITY], from: CAPACITY, fp_until: 0 },
                 start: CAPACITY,
                 simple_from: CAPACITY,
                 has_root: false,
-                places: [0; PLACES],
-                settled: Settled { slots: [u64::MAX; CAPACITY], from: CAPACITY, fp_until: 0 },
             },
             generation: 0,
-            registers: [Tracked::NOTHING; 2],
             others: 0,
-            noted: [Entry::NOTHING; CAPACITY],
             repeat: Repeat::new(),
+            noted: [Entry::NOTHING; CAPACITY],
+            registers: [Tracked::NOTHING; 2],
         }
     }
 
@@ -295,7 +295,7 @@ impl Memo {
             let Entry { slot, frame: noted_frame, saved_slot, saved } = *noted;
             *frame = noted_frame;
             *entry = Entry { slot, frame: noted_frame, saved_slot, saved };
-            previous.places[index(slot)] = (start + at) as u16;
+            previous.places[index(slot)] = tag(noted_frame.bits()) | (start + at) as u32;
         }
         let others_behind = if previous.simple_from > place { previous.simple_from } else { 0 };
         previous.simple_from = others_behind.max(start + self.others);
@@ -308,20 +308,18 @@ impl Previous {
     /// Where the walk came to the frame with this slot (complemented if so) and these bits.
     #[inline]
     pub(crate) fn find(&self, slot: u64, frame: u64, fp: u64) -> Option<usize> {
-        let place = usize::from(self.places[index(slot)]) % CAPACITY;
-        let entry = &self.entries[place];
-        // One branch for both: stacks are alike, so that a part often fits.
-        if (entry.slot ^ slot) | (entry.frame.bits() ^ frame) != 0 {
-            return None;
-        }
-        self.is_met(place, fp).then_some(place)
+        // Stacks are alike: a slot is often that of another frame.
+        let place = (self.places[index(slot)] ^ tag(frame)) as usize;
+        (place < CAPACITY && self.is_met(place, slot, frame, fp)).then_some(place)
     }
 
-    /// Whether a frame at `place`, with this frame pointer or any if it does not matter, is of the walk. Apart, so that the
-    /// hot loop keeps its registers.
+    /// Whether the frame at `place` is this one and, with this frame pointer or any if it does not matter, of the walk.
+    /// Apart, so that the hot loop keeps its registers.
     #[inline(never)]
-    fn is_met(&self, place: usize, fp: u64) -> bool {
-        place >= self.start && (place >= self.fp_needed_until() || self.fp_at(place) == Some(fp))
+    fn is_met(&self, place: usize, slot: u64, frame: u64, fp: u64) -> bool {
+        place >= self.start
+            && self.entries.get(place).is_some_and(|entry| entry.slot == slot && entry.frame.bits() == frame)
+            && (place >= self.fp_needed_until() || self.fp_at(place) == Some(fp))
     }
 
     /// Behind this place frame pointers do not matter.
@@ -463,4 +461,10 @@ fn while_holding(entries: &[Entry], mut holds: impl FnMut(&Entry) -> bool) -> us
 #[inline]
 fn index(slot: u64) -> usize {
     (slot >> 4) as usize % PLACES
+}
+
+/// What stands behind a place in [`Previous::places`].
+#[inline]
+fn tag(frame: u64) -> u32 {
+    (frame as u32) << CAPACITY.ilog2()
 }
