@@ -15,7 +15,7 @@
 //! addresses is compared, and what is known of frame pointers may be old: it is read again where a walk goes on from such
 //! a frame by a step of its own.
 //!
-//! A memo takes 89 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
+//! A memo takes 90 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
 //! with stacks of fifty frames touches four pages, and two more when they come again.
 
 use crate::exact::Tracked;
