@@ -5,7 +5,7 @@
 //! here may panic.
 
 use crate::rule::Rule;
-use crate::x86_64::ELF_MACHINE;
+use crate::x86_64::{self, ELF_MACHINE};
 
 pub(crate) const MAGIC: [u8; 8] = *b"SWUNWIND";
 pub(crate) const VERSION: u32 = 2;
@@ -192,6 +192,10 @@ impl<'a> Table<'a> {
         // Below the base that is more than there are blocks.
         let distance = address.wrapping_sub(self.base) as usize;
         let (start, end) = self.block_rows(distance >> BLOCK_SHIFT)?;
+        if let Some(rule) = self.row_rules.get(start) {
+            // They come while the starts are searched.
+            x86_64::prefetch(rule);
+        }
         let starts = self.row_starts.get(start..end)?;
         let row = start + starts.partition_point(|&start| start <= distance as u8);
         self.rule(row.checked_sub(1)?)
