@@ -41,6 +41,8 @@ struct Selfwind {
 impl Selfwind {
     /// Reads the modules as they are now.
     fn new(how: Use) -> Selfwind {
+        // As in the agent, which has these before there are tables.
+        let (cache, memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
         let with_text = modules::images().into_iter().filter(|image| image.text_start < image.text_end);
         let mut list: Vec<Module<'static>> = with_text.map(|image| image.module()).collect();
         if how.tables {
@@ -50,8 +52,8 @@ impl Selfwind {
         Selfwind {
             how,
             modules: Modules::new(list.leak(), 0).expect("the loader's modules do not overlap"),
-            cache: Box::new(RuleCache::new()),
-            memo: Box::new(Memo::new()),
+            cache,
+            memo,
         }
     }
 }
