@@ -304,7 +304,7 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
     if recording.source == Source::Perf
         && let Some(slot) = slot::noted().filter(|slot| slot.timer() == Slot::NO_TIMER)
     {
-        threads::start(recording, slot);
+        threads::start(recording, slot, 0);
     }
 }
 

@@ -29,6 +29,9 @@ use handler::activity::Active;
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
 const NAME: usize = 16;
 const NO_KEY: u64 = u64::MAX;
+/// CPU time that a thread has to get back into the wait that it was stopped in, before it is sampled. A tick on the way
+/// would end that wait with EINTR.
+const WAY_BACK_NS: u64 = 1_000_000;
 
 pub(crate) static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
 static KEY_CREATE: Real = Real::new(c"pthread_key_create");
@@ -164,7 +167,7 @@ pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
         unsafe { core::mem::transmute::<usize, Set>(set)(key as u32, core::ptr::from_ref(slot).cast()) };
     }
     announce(recording, slot);
-    start(recording, slot);
+    start(recording, slot, 0);
 }
 
 /// Claims a slot, adding a block of them if there is none left.
@@ -191,10 +194,11 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
     tell(recording, slot, News::Born);
 }
 
-/// Arms the slot's timer; a thread that cannot have one is not sampled, and the reader is told.
-pub(crate) fn start(recording: &Recording, slot: &Slot) {
+/// Arms the slot's timer, whose first period begins after `delay_ns` of CPU time; a thread that cannot have one is not
+/// sampled, and the reader is told.
+pub(crate) fn start(recording: &Recording, slot: &Slot, delay_ns: u64) {
     let Some(agent) = agent::get() else { return };
-    if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config)
+    if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config, delay_ns)
         && !TIMER_FAILED.swap(true, Ordering::Relaxed)
     {
         let error = alloc::format!("errno {}", shortfall.error.0);
@@ -317,7 +321,7 @@ fn register_other(recording: &Recording, tid: u32) {
             announce(recording, slot);
         }
         if slot.timer() == Slot::NO_TIMER {
-            start(recording, slot);
+            start(recording, slot, WAY_BACK_NS);
         }
         return;
     }
@@ -327,7 +331,7 @@ fn register_other(recording: &Recording, tid: u32) {
     }
     slot.set_unannounced();
     announce(recording, slot);
-    start(recording, slot);
+    start(recording, slot, WAY_BACK_NS);
 }
 
 /// In a forked child: the calling thread is the only one left.
@@ -342,7 +346,7 @@ pub(crate) fn restart_after_fork(recording: &Recording) {
         Some(slot) => {
             slot.restart(sys::thread_id(), process::next_sequence());
             announce(recording, slot);
-            start(recording, slot);
+            start(recording, slot, 0);
         }
         None => register(recording, Bounds::NONE, false),
     }

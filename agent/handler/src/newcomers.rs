@@ -132,7 +132,7 @@ impl Newcomers {
             return slot::make_room();
         };
         if slot.timer() == Slot::NO_TIMER
-            && thread_timer::arm(slot, self.signal, self.period_ns.load(Ordering::Relaxed)).is_err()
+            && thread_timer::arm(slot, self.signal, self.period_ns.load(Ordering::Relaxed), 0).is_err()
             && slot.end_adoption()
         {
             // It is gone, or the user may have no more timers.

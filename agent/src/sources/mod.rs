@@ -88,10 +88,16 @@ pub(crate) struct Shortfall {
     pub(crate) error: Errno,
 }
 
-/// Starts sampling the slot's thread, as the recording does it.
-pub(crate) fn start_thread(recording: &Recording, slot: &Slot, config: &Config) -> Result<(), Shortfall> {
+/// Starts sampling the slot's thread, as the recording does it; by a timer, after `delay_ns` of its CPU time.
+pub(crate) fn start_thread(
+    recording: &Recording,
+    slot: &Slot,
+    config: &Config,
+    delay_ns: u64,
+) -> Result<(), Shortfall> {
     let timer = |what| {
-        thread_timer::arm(slot, signal(), config.period_ns()).map_err(|error| Shortfall { what, error })
+        thread_timer::arm(slot, signal(), config.period_ns(), delay_ns)
+            .map_err(|error| Shortfall { what, error })
     };
     match recording.source {
         Source::ThreadTimer => timer("thread timer failed"),

@@ -7,10 +7,10 @@ use crate::kernel::Errno;
 
 const _: () = assert!(size_of::<SignalEvent>() == 64);
 
-/// Arms a timer on the CPU clock of the slot's thread. Fails where the user may not queue more signals
-/// (`ulimit -i`); the thread then is not sampled.
-pub(super) fn arm(slot: &Slot, signal: i32, period_ns: u64) -> Result<(), Errno> {
-    thread_timer::arm(slot, signal, period_ns).map_err(Errno)
+/// Arms a timer on the CPU clock of the slot's thread, whose first period begins after `delay_ns` of it. Fails where the
+/// user may not queue more signals (`ulimit -i`); the thread then is not sampled.
+pub(super) fn arm(slot: &Slot, signal: i32, period_ns: u64, delay_ns: u64) -> Result<(), Errno> {
+    thread_timer::arm(slot, signal, period_ns, delay_ns).map_err(Errno)
 }
 
 /// Makes a timer on the process's CPU clock that sends `signal` with `value` to the process.
