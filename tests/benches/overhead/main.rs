@@ -1,10 +1,11 @@
 //! What profiling costs: CPU time (user and system, of the whole tree of processes, recorder included) of real programs,
 //! with a profiler as a ratio to without.
 //!
-//! A ratio is made of two runs, one right after the other, with the profiler and without, each first in every second
-//! round; the table shows medians. "nothing" is the noise: no difference below it means anything. The cost of one sample
-//! is the extra CPU time by the samples delivered. `--quick`: about a hundred samples a second only; `--parts`: only what
-//! start, end and a second cost, which a busy machine does not hide.
+//! A ratio is made of two runs, with the profiler and without, at the same time on one processor: the scheduler gives it to
+//! one and the other every few milliseconds, so that whatever slows a machine down slows down both. (Of runs one after
+//! the other, equal ones differed by 6 % on a virtual machine.) The table shows medians. "nothing" is the noise: no
+//! difference below it means anything. The cost of one sample is the extra CPU time by the samples delivered. `--quick`:
+//! about a hundred samples a second only; `--parts`: only what start, end and a second cost.
 
 mod method;
 mod parts;
@@ -12,8 +13,11 @@ mod program;
 
 use std::io::Read;
 use std::mem::MaybeUninit;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 use method::{Method, Yield};
 use program::Program;
@@ -33,8 +37,15 @@ fn seconds(time: libc::timeval) -> f64 {
 
 /// Runs `command` to its end: CPU seconds of all that it waited for, and its standard error.
 fn run(command: &mut Command) -> (f64, String) {
-    #[expect(clippy::zombie_processes, reason = "wait4 below also tells what it used")]
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("sh runs");
+    end(start(command))
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("sh runs")
+}
+
+/// Waits for the end of what was started, as [`run`] does.
+fn end(mut child: Child) -> (f64, String) {
     let mut said = String::new();
     let _ = child.stderr.take().expect("piped").read_to_string(&mut said);
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
@@ -42,15 +53,29 @@ fn run(command: &mut Command) -> (f64, String) {
     let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, usage.as_mut_ptr()) };
     // SAFETY: any bytes are a `rusage`.
     let usage = unsafe { usage.assume_init() };
-    assert!(waited > 0 && status == 0, "{command:?}: status {status}\n{said}");
+    assert!(waited > 0 && status == 0, "status {status}\n{said}");
     (seconds(usage.ru_utime) + seconds(usage.ru_stime), said)
 }
 
-fn measure(program: &Program, method: &Method, directory: &Path) -> Run {
-    let file = directory.join("profile");
-    let _ = std::fs::remove_file(&file);
-    let (cpu, said) = run(&mut program.command(&method.prefix(&file), directory));
-    Run { cpu, harvest: method.harvest(&file, &said) }
+/// Where a program runs, and what profiles it there.
+struct Place<'a> {
+    method: &'a Method,
+    directory: &'a Path,
+}
+
+impl Place<'_> {
+    fn file(&self) -> PathBuf {
+        self.directory.join("profile")
+    }
+
+    fn start(&self, program: &Program) -> Child {
+        let _ = std::fs::remove_file(self.file());
+        start(&mut program.command(&self.method.prefix(&self.file()), self.directory))
+    }
+
+    fn run(&self, (cpu, said): (f64, String)) -> Run {
+        Run { cpu, harvest: self.method.harvest(&self.file(), &said) }
+    }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -84,7 +109,7 @@ fn methods(quick: bool) -> Vec<Method> {
     methods
 }
 
-/// A run with a profiler, and one without right before or after it.
+/// A run with a profiler, and one without at the same time.
 #[derive(Clone, Copy)]
 struct Pair {
     alone: Run,
@@ -92,10 +117,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn measure(program: &Program, method: &Method, directory: &Path, alone_first: bool) -> Self {
-        let before = alone_first.then(|| measure(program, &Method::Nothing, directory));
-        let with = measure(program, method, directory);
-        Self { alone: before.unwrap_or_else(|| measure(program, &Method::Nothing, directory)), with }
+    fn measure(program: &Program, alone: &Place<'_>, with: &Place<'_>, alone_first: bool) -> Self {
+        let before = alone_first.then(|| alone.start(program));
+        let with_it = with.start(program);
+        let without = before.unwrap_or_else(|| alone.start(program));
+        // What the profile holds is looked up when both are done.
+        let (without, with_it) = (end(without), end(with_it));
+        Self { alone: alone.run(without), with: with.run(with_it) }
     }
 
     fn ratio(&self) -> f64 {
@@ -104,12 +132,14 @@ impl Pair {
 }
 
 /// The table of one program; gives the ratio of each method.
-fn table(program: &Program, methods: &[Method], directory: &Path) -> Vec<f64> {
+fn table(program: &Program, methods: &[Method], directories: &[PathBuf; 2]) -> Vec<f64> {
+    let alone = Place { method: &Method::Nothing, directory: &directories[0] };
     let mut pairs = vec![Vec::new(); methods.len()];
     for round in 0..ROUNDS {
         for place in 0..methods.len() {
             let index = (place + round) % methods.len();
-            pairs[index].push(Pair::measure(program, &methods[index], directory, round % 2 == 0));
+            let with = Place { method: &methods[index], directory: &directories[1] };
+            pairs[index].push(Pair::measure(program, &alone, &with, round % 2 == 0));
         }
     }
     let used = median(pairs.iter().flatten().map(|pair| pair.alone.cpu).collect());
@@ -138,16 +168,32 @@ fn row(method: &Method, pairs: &[Pair]) -> f64 {
     ratio
 }
 
+/// Of this process and all that it starts from now on.
+fn stay_on_one_processor() {
+    let own = Pid::this();
+    let allowed = sched_getaffinity(own).expect("our own");
+    // The last: interrupts prefer the first.
+    let last = (0..CpuSet::count()).rev().find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let mut one = CpuSet::new();
+    one.set(last.expect("we run")).expect("a processor of the set");
+    sched_setaffinity(own, &one).expect("a part of what is allowed");
+}
+
 fn main() {
     let given = |name: &str| std::env::args().any(|argument| argument == name);
     let (quick, only_parts) = (given("--quick") || given("--parts"), given("--parts"));
     let scratch = Scratch::new();
-    program::prepare(scratch.path());
+    let directories = ["alone", "with"].map(|name| scratch.join(name));
+    for directory in &directories {
+        std::fs::create_dir(directory).expect("a new directory is writable");
+        program::prepare(directory);
+    }
     let methods = methods(quick);
-    parts::print(&methods, scratch.path());
+    parts::print(&methods, &directories[0]);
     if only_parts {
         return;
     }
+    stay_on_one_processor();
     let mut ratios = vec![Vec::new(); methods.len()];
     for program in &program::ALL {
         if !program.is_there() {
@@ -156,9 +202,9 @@ fn main() {
         }
         // Caches, and tables that are made once.
         for method in &methods {
-            measure(program, method, scratch.path());
+            end(Place { method, directory: &directories[1] }.start(program));
         }
-        for (all, ratio) in ratios.iter_mut().zip(table(program, &methods, scratch.path())) {
+        for (all, ratio) in ratios.iter_mut().zip(table(program, &methods, &directories)) {
             all.push(ratio);
         }
     }
