@@ -153,6 +153,20 @@ fn whatever_it_is_busy_with() {
 }
 
 #[test]
+fn threads_that_wait_have_time_to_get_back_to_it() {
+    let attacher = Attacher::new();
+    let guest = Guest::start(&Target::c("attached_wait").with("pthread", &["-pthread"]).build(), &[]);
+    // A period of 100 us.
+    let attached = attacher.run(&["attach", "-F", "9973", "-p", &guest.pid()]);
+    assert_eq!(attached.status, 0, "{}", attached.stderr);
+    let (status, words) = guest.end();
+    assert_eq!(status, Some(0));
+    let first_expiries = words.split_whitespace().filter_map(|word| word.parse().ok());
+    let late = first_expiries.filter(|microseconds: &u64| *microseconds > 500).count();
+    assert!(late >= 4, "{words}");
+}
+
+#[test]
 fn a_killed_attacher_leaves_the_program_whole() {
     let (attacher, mut dice) = (Attacher::new(), Dice(2));
     let (program, plugin) = programs().swap_remove(0);
