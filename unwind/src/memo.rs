@@ -16,7 +16,7 @@
 //! a frame by a step of its own.
 //!
 //! A memo takes 90 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
-//! with stacks of fifty frames touches four pages, and two more when they come again.
+//! with stacks of fifty frames touches five pages, and one more when they come again.
 
 use crate::exact::Tracked;
 use crate::frame::Frame;
