@@ -16,7 +16,8 @@
 //! The rule is at the top and the return address' part of it at the very top: one shift lies between the load of an
 //! entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
 //! to each other, and the rules of neighbours share cache lines. There are many more sets than a program has busy calls:
-//! an entry that is second in its set costs a branch that was not foreseen, and what is not touched takes no memory.
+//! an entry that is second in its set costs a branch that was not foreseen. What is not touched takes no memory, until
+//! [`RuleCache::clear`] touches it all.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -50,8 +50,8 @@ fn main() {
 
 /// All methods, all scenarios, and the first capture of a fresh process: the figure of every round.
 ///
-/// Within a round all methods take turns at a scenario, each for a few milliseconds: what else the processor does
-/// meanwhile (a machine's neighbours above all) is then the same for all of them.
+/// Within a round all methods take turns at a scenario, for a millisecond (ours) to a quarter of a second (the slowest):
+/// what else the processor does meanwhile (a machine's neighbours above all) is then most often the same for all.
 fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
     let (plain, framed) = load(libraries);
     let mut methods = method::all();
