@@ -272,6 +272,12 @@ fn coroutine() {
     assert_complete_stats(&recording, 0.95);
 }
 
+#[test]
+fn guarded_stacks() {
+    let recording = hazard(&Target::c("guarded_stacks"), &[], &["guarded_work"]);
+    assert_complete_stats(&recording, 0.95);
+}
+
 fn assert_complete_stats(recording: &Recording, share: f64) {
     let stats = recording.stats();
     assert!(stats.complete() >= share, "complete {:.3}: {:#}", stats.complete(), stats.0["detail"]["ends"]);

@@ -11,7 +11,7 @@ use selfwind_tests::target::Target;
 const FREQUENCY: u32 = 10_000;
 
 /// Programs whose behaviour is the same each time, with one argument or none.
-const PROGRAMS: [(&str, &str); 23] = [
+const PROGRAMS: [(&str, &str); 24] = [
     ("fork", ""),
     ("vfork", ""),
     ("posix_spawn", ""),
@@ -27,6 +27,7 @@ const PROGRAMS: [(&str, &str); 23] = [
     ("seccomp", "errno"),
     ("coroutine", ""),
     ("coroutine_switch", ""),
+    ("guarded_stacks", ""),
     ("raw_clone", ""),
     ("raw_clone", "own"),
     ("deep_changes", "300"),
