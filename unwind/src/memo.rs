@@ -305,6 +305,12 @@ impl Memo {
 }
 
 impl Previous {
+    /// Whether there was none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == CAPACITY
+    }
+
     /// Where the walk came to the frame with this slot (complemented if so) and these bits.
     #[inline]
     pub(crate) fn find(&self, slot: u64, frame: u64, fp: u64) -> Option<usize> {

@@ -16,13 +16,12 @@
 //! The rule is at the top and the return address' part of it at the very top: one shift lies between the load of an
 //! entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
 //! to each other, and the rules of neighbours share cache lines. There are many more sets than a program has busy calls:
-//! an entry that is second in its set costs a branch that was not foreseen. What is not touched takes no memory, until
-//! [`RuleCache::clear`] touches it all.
+//! an entry that is second in its set costs a branch that was not foreseen. What no code needs takes no memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rule::{Kind, Rule, SavedFp};
-use crate::x86_64::ADDRESS_BITS;
+use crate::x86_64::{self, ADDRESS_BITS};
 
 /// log2 of the number of sets.
 const SET_BITS: u32 = 14;
@@ -133,7 +132,10 @@ impl RuleCache {
     /// generations apart, which covers every walk that still uses an older snapshot.
     pub fn clear(&self) {
         for entry in self.sets.as_flattened() {
-            entry.store(0, Ordering::Relaxed);
+            // A page that was never written takes no memory.
+            if entry.load(Ordering::Relaxed) != 0 {
+                entry.store(0, Ordering::Relaxed);
+            }
         }
     }
 
@@ -167,6 +169,12 @@ impl RuleCache {
         second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
         first.store(entry, Ordering::Relaxed);
         Entry(entry).simple()
+    }
+
+    /// Begins to load the entries for the call before the return address `address`.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: u64) {
+        x86_64::prefetch(self.set(address));
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use core::hint::select_unpredictable;
 use crate::memo::{Entry, Previous};
 use crate::memory::Memory;
 use crate::rule_cache::{RuleCache, SimpleRule};
-use crate::rules::Rules;
+use crate::rules::{Learnt, Rules};
 use crate::x86_64::WORD;
 
 /// A run of simple steps.
@@ -82,11 +82,11 @@ impl<'w> Stride<'w> {
             return None;
         }
         let room = noted.len();
-        let mut module = None;
+        let mut learnt = Learnt::new(LEARNS && previous.is_empty());
         let mut noted = noted.iter_mut();
         let met = loop {
             let rule = if LEARNS {
-                rules.simple_or_learnt(address, is_exact, &mut module)
+                rules.simple_or_learnt(address, is_exact, &mut learnt)
             } else {
                 rules.simple(address)
             };
