@@ -51,7 +51,6 @@ mod pointer;
 mod program;
 #[cfg(test)]
 mod program_tests;
-mod repeat;
 mod rule;
 mod rule_cache;
 mod rules;

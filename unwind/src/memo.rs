@@ -10,20 +10,18 @@
 //! All other steps (over signal frames, by expressions, from stack to stack, by guessing, with all registers) are
 //! made anew in each walk. A new generation of the modules forgets everything.
 //!
-//! A saved frame pointer has to be compared only if a step further out goes by it, which in most code none does. Of frames
-//! that several walks have come to, it is found out how far out such a step is ([`Settled`]). Behind it nothing but return
-//! addresses is compared, and what is known of frame pointers may be old: it is read again where a walk goes on from such
-//! a frame by a step of its own.
+//! A saved frame pointer has to be compared only if a step further out goes by it, which in most code none does. Behind
+//! the last such step nothing but return addresses is compared, and what is known of frame pointers may be old: it is
+//! read again where a walk goes on from such a frame by a step of its own.
 //!
-//! A memo takes 90 KiB of addresses per thread. The ends of its arrays that are in use lie together, so that a thread
-//! with stacks of fifty frames touches five pages, and one more when they come again.
+//! A memo takes 70 KiB of addresses per thread, of which one with stacks of fifty frames touches about six pages.
+
+use core::ops::Range;
 
 use crate::exact::Tracked;
-use crate::frame::Frame;
+use crate::frame::{FoundBy, Frame};
 use crate::memory::Memory;
-use crate::repeat::{Repeat, Step, unchanged};
-use crate::rule_cache::{RuleCache, SimpleRule};
-use crate::rules::Rules;
+use crate::rule_cache::SimpleRule;
 use crate::x86_64::{Registers, WORD};
 
 /// Most frames of one walk.
@@ -31,11 +29,11 @@ const CAPACITY: usize = 1024;
 /// Places by stack pointer.
 const PLACES: usize = 512;
 
-/// A frame and how it was reached, as the next walk compares it.
+/// A frame and how it was reached.
 ///
 /// In an entry of a simple step (and the words of no other are read from memory):
 /// - `slot` is not below the stack pointer of the frame before, so that slots grow along a run of simple steps;
-/// - `saved_slot` lies from there up to `slot`.
+/// - where the frame pointer was saved lies from there up to `slot`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Entry {
@@ -44,81 +42,99 @@ pub(crate) struct Entry {
     slot: u64,
     /// The frame: after a simple step the very word in `slot`.
     frame: Frame,
-    /// Where the frame pointer was loaded from; `slot` if it is that of the frame before.
-    saved_slot: u64,
-    /// The word there, as it was when a walk last read or compared it.
-    saved: u64,
+    /// The rule of the step; after another one whether the frame pointer is known.
+    by: u64,
+    /// The frame pointer that the step set, as it was when a walk last read or compared it.
+    fp: u64,
 }
 
 impl Entry {
-    const NOTHING: Entry = Entry { slot: u64::MAX, frame: Frame::from_bits(0), saved_slot: 0, saved: 0 };
-    /// In `saved_slot`, after a step that was not simple: `saved` is the frame pointer, or that is lost.
+    const NOTHING: Entry = Entry { slot: u64::MAX, frame: Frame::from_bits(0), by: Self::FP_LOST, fp: 0 };
+    /// In `by`, after a step that was not simple.
     const FP_KNOWN: u64 = 0;
     const FP_LOST: u64 = 1;
 
-    /// A simple step from a frame at `sp`. The words are the return address and the one in `saved_slot`.
+    /// A simple step by `rule` from a frame at `sp`: the return address in `slot` and the word where the frame pointer was
+    /// saved.
     ///
     /// None if the places are not those of a simple step.
     #[inline]
-    pub(crate) fn simple(sp: u64, slot: u64, address: u64, saved_slot: u64, saved: u64) -> Option<Self> {
-        let entry = Self { slot, frame: Frame::from_bits(address), saved_slot, saved };
-        (sp <= saved_slot && saved_slot <= slot && slot < 1 << 63).then_some(entry)
+    pub(crate) fn simple(sp: u64, slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Option<Self> {
+        let saved_slot = slot.wrapping_sub(rule.below());
+        let is_simple = sp <= saved_slot && saved_slot <= slot && slot < 1 << 63;
+        // SAFETY: just checked.
+        is_simple.then(|| unsafe { Self::simple_unchecked(slot, address, rule, saved) })
     }
 
     /// As [`simple`](Self::simple), unchecked.
     ///
     /// # Safety
-    /// The places are those of a simple step: the stack pointer before is not above `saved_slot`, nor that above `slot`,
-    /// which is less than 2^63.
+    /// The places are those of a simple step: the stack pointer before is not above that of the saved frame pointer, nor
+    /// that above `slot`, which is less than 2^63.
     #[inline]
-    pub(crate) unsafe fn simple_unchecked(slot: u64, address: u64, saved_slot: u64, saved: u64) -> Self {
-        Self { slot, frame: Frame::from_bits(address), saved_slot, saved }
+    pub(crate) unsafe fn simple_unchecked(slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Self {
+        Self { slot, frame: Frame::from_bits(address), by: rule.bits(), fp: saved }
     }
 
     /// A frame that was reached otherwise. It can be found if its stack pointer is an address of user space.
+    #[inline]
     pub(crate) fn otherwise(frame: Frame, sp: u64, fp: Option<u64>) -> Self {
         let slot = sp.wrapping_sub(WORD);
-        let slot = if slot < 1 << 63 { !slot } else { u64::MAX };
-        let saved_slot = if fp.is_some() { Self::FP_KNOWN } else { Self::FP_LOST };
-        Self { slot, frame, saved_slot, saved: fp.unwrap_or(0) }
+        let slot = if is_simple(slot) { !slot } else { u64::MAX };
+        let by = if fp.is_some() { Self::FP_KNOWN } else { Self::FP_LOST };
+        Self { slot, frame, by, fp: fp.unwrap_or(0) }
     }
 
+    /// The rule of a simple step.
     #[inline]
-    fn is_simple(&self) -> bool {
-        self.slot < 1 << 63
+    fn rule(&self) -> SimpleRule {
+        SimpleRule::from_bits(self.by)
     }
 
-    /// The frame's stack pointer.
-    fn sp(&self) -> u64 {
-        let slot = if self.is_simple() { self.slot } else { !self.slot };
-        slot.wrapping_add(WORD)
+    /// Where a simple step read the frame pointer; `slot` if it did not.
+    #[inline]
+    fn saved_slot(&self) -> u64 {
+        self.slot.wrapping_sub(self.rule().below())
+    }
+
+    /// The leaf of a walk.
+    #[inline]
+    pub(crate) fn leaf(registers: &Registers) -> Self {
+        let frame = Frame::new(registers.pc, FoundBy::Cfi, true);
+        Self::otherwise(frame, registers.sp(), Some(registers.fp()))
     }
 }
 
-/// The walk before, as the next one compares it.
+/// Whether this [`Entry::slot`] is that of a simple step.
+#[inline]
+fn is_simple(slot: u64) -> bool {
+    slot < 1 << 63
+}
+
+/// The stack pointer of a frame with this [`Entry::slot`].
+#[inline]
+fn sp(slot: u64) -> u64 {
+    let slot = if is_simple(slot) { slot } else { !slot };
+    slot.wrapping_add(WORD)
+}
+
+/// The walk before, as the next one compares it: the entries of its frames, leaf first, up to the ends of the arrays. They
+/// begin at `start`.
 #[repr(C)]
 pub(crate) struct Previous {
-    /// Its frames, leaf first, up to the end of the array. They begin at `start`.
     frames: [Frame; CAPACITY],
-    entries: [Entry; CAPACITY],
-    /// Where in `entries` a frame may be, by the bits of `slot`: the place and behind it the frame's lowest bits.
+    slots: [u64; CAPACITY],
+    by: [u64; CAPACITY],
+    fps: [u64; CAPACITY],
+    /// Where a frame may be, by the bits of its slot: the place and behind it the frame's lowest bits.
     places: [u32; PLACES],
-    settled: Settled,
     start: usize,
     /// All steps to the frames from here on are simple ones.
     simple_from: usize,
-    /// The rule of the last frame says that there is no caller.
-    has_root: bool,
-}
-
-/// What is known of the outer frames, those that several walks have come to.
-#[repr(C)]
-struct Settled {
-    /// Up to the end of the array, [`Entry::slot`] of each frame from `from` on.
-    slots: [u64; CAPACITY],
-    from: usize,
     /// No simple step from a frame at this place or behind it goes by the frame pointer.
     fp_until: usize,
+    /// The rule of the last frame says that there is no caller.
+    has_root: bool,
 }
 
 /// The memory of one thread's walks.
@@ -128,8 +144,6 @@ pub struct Memo {
     generation: u32,
     /// Of the walk under way, frames up to the last that a step other than a simple one led to.
     others: usize,
-    /// The walk before, if it was the same as that before it.
-    repeat: Repeat,
     /// The walk under way, leaf first.
     noted: [Entry; CAPACITY],
     /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
@@ -159,16 +173,17 @@ impl Memo {
         Self {
             previous: Previous {
                 frames: [Frame::from_bits(0); CAPACITY],
-                entries: [Entry::NOTHING; CAPACITY],
+                slots: [0; CAPACITY],
+                by: [0; CAPACITY],
+                fps: [0; CAPACITY],
                 places: [0; PLACES],
-                settled: Settled { slots: [u64::MAX; CAPACITY], from: CAPACITY, fp_until: 0 },
                 start: CAPACITY,
                 simple_from: CAPACITY,
+                fp_until: 0,
                 has_root: false,
             },
             generation: 0,
             others: 0,
-            repeat: Repeat::new(),
             noted: [Entry::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
         }
@@ -177,8 +192,6 @@ impl Memo {
     /// Forgets the previous walk. Nothing of the arrays is touched.
     pub fn forget(&mut self) {
         self.previous.start = CAPACITY;
-        self.previous.settled.from = CAPACITY;
-        self.repeat.forget();
     }
 
     /// The frames of the last walk, leaf first.
@@ -196,29 +209,39 @@ impl Memo {
     }
 
     /// Whether a walk from `leaf` of no more than `most` frames comes to the root by the very frames of the previous one.
+    /// False too if one of the steps was not simple or went by the frame pointer.
     #[inline]
     pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, most: usize, memory: &mut M) -> bool {
-        self.repeat.repeats(leaf, memory) && self.frames().len() <= most
-    }
-
-    /// Ends the walk from `leaf` if its frames are those of the previous one from `place` on and these were all.
-    #[inline]
-    pub(crate) fn end_unchanged(
-        &mut self,
-        place: usize,
-        has_root: bool,
-        leaf: &Registers,
-        rules: Rules<'_>,
-    ) -> bool {
-        let previous = &mut self.previous;
-        if place != previous.start {
+        let previous = &self.previous;
+        let (slots, frames) = (previous.slots.get(previous.start..), previous.frames.get(previous.start..));
+        let (Some([slot, slots @ ..]), Some([frame, frames @ ..])) = (slots, frames) else { return false };
+        let Entry { slot: leaf_slot, frame: leaf_frame, .. } = Entry::leaf(leaf);
+        if *slot != leaf_slot || *frame != leaf_frame || slots.len() >= most {
             return false;
         }
-        previous.has_root = has_root;
-        if self.repeat.is_empty() && previous.has_root && previous.simple_from <= place + 1 {
-            self.repeat.list(leaf, previous.steps(rules));
+        if !previous.has_root
+            || previous.simple_from > previous.start + 1
+            || previous.fp_until > previous.start
+        {
+            return false;
         }
-        true
+        let until = memory.known_until(leaf.sp()).saturating_sub(WORD - 1);
+        if slots.last().is_some_and(|last| *last >= until) {
+            return false;
+        }
+        // SAFETY: slots of simple steps grow from the leaf's stack pointer on. From there to behind the last one all memory is
+        // known.
+        unsafe { unchanged(slots, Frame::all_bits(frames), memory) == slots.len() }
+    }
+
+    /// Ends the walk if its frames are those of the previous one from `place` on and these were all.
+    #[inline]
+    pub(crate) fn end_unchanged(&mut self, place: usize, has_root: bool) -> bool {
+        let is_unchanged = place == self.previous.start;
+        if is_unchanged {
+            self.previous.has_root = has_root;
+        }
+        is_unchanged
     }
 
     /// The registers of the frame that a walk with all of them has come to, and room for those of its caller.
@@ -241,7 +264,7 @@ impl Memo {
     pub(crate) fn note(&mut self, depth: usize, entry: Entry) {
         if let Some(place) = self.noted.get_mut(depth) {
             *place = entry;
-            if !entry.is_simple() {
+            if !is_simple(entry.slot) {
                 self.others = depth + 1;
             }
         }
@@ -256,15 +279,13 @@ impl Memo {
 
     /// Notes `count` frames of the previous walk, those from `place` on, from number `depth` on.
     pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
-        let noted = self.noted.get_mut(depth..depth.saturating_add(count));
-        let entries = self.previous.entries.get(place..place.saturating_add(count));
-        if let (Some(noted), Some(entries)) = (noted, entries) {
-            noted.copy_from_slice(entries);
-            // Frames behind these may be noted already.
-            let others = self.previous.simple_from.min(place + count);
-            if others > place {
-                self.others = self.others.max(depth + (others - place));
-            }
+        let until = place.saturating_add(count);
+        let Some(noted) = self.noted.get_mut(depth..depth.saturating_add(count)) else { return };
+        noted.iter_mut().zip(self.previous.entries(place..until)).for_each(|(noted, entry)| *noted = entry);
+        // Frames behind these may be noted already.
+        let others = self.previous.simple_from.min(until);
+        if others > place {
+            self.others = self.others.max(depth + (others - place));
         }
     }
 
@@ -272,7 +293,7 @@ impl Memo {
     pub(crate) fn make_exact(&mut self, depth: usize, fp: Option<u64>) {
         if let Some(entry) = self.noted.get_mut(depth) {
             let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
-            *entry = Entry::otherwise(frame, entry.sp(), fp);
+            *entry = Entry::otherwise(frame, sp(entry.slot), fp);
             self.others = self.others.max(depth + 1);
         }
     }
@@ -280,25 +301,30 @@ impl Memo {
     /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
     /// `has_root` says that the rule of the last one knows of no caller.
     #[inline(never)]
-    pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool, rules: Rules<'_>) {
-        self.repeat.forget();
-        self.previous.settle_from(place, rules);
+    pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool) {
         let (previous, start) = (&mut self.previous, place.wrapping_sub(count));
-        let (Some(noted), Some(frames), Some(entries)) = (
+        let (Some(noted), Some(frames), Some(slots), Some(by), Some(fps)) = (
             self.noted.get(..count),
             previous.frames.get_mut(start..place),
-            previous.entries.get_mut(start..place),
+            previous.slots.get_mut(start..place),
+            previous.by.get_mut(start..place),
+            previous.fps.get_mut(start..place),
         ) else {
             return self.forget();
         };
-        for (at, ((noted, frame), entry)) in noted.iter().zip(frames).zip(entries).enumerate() {
-            let Entry { slot, frame: noted_frame, saved_slot, saved } = *noted;
-            *frame = noted_frame;
-            *entry = Entry { slot, frame: noted_frame, saved_slot, saved };
-            previous.places[index(slot)] = tag(noted_frame.bits()) | (start + at) as u32;
+        let arrays = frames.iter_mut().zip(slots).zip(by.iter_mut().zip(fps));
+        let mut fp_until = 0;
+        for (at, (entry, ((frame, slot), (by, fp)))) in noted.iter().zip(arrays).enumerate() {
+            (*frame, *slot, *by, *fp) = (entry.frame, entry.slot, entry.by, entry.fp);
+            previous.places[index(entry.slot)] = tag(entry.frame.bits()) | (start + at) as u32;
+            fp_until = if SimpleRule::from_bits(entry.by).on_fp() { start + at } else { fp_until };
         }
         let others_behind = if previous.simple_from > place { previous.simple_from } else { 0 };
         previous.simple_from = others_behind.max(start + self.others);
+        // The step to the frame at `place` is one of the previous walk.
+        if previous.fp_until < place {
+            previous.fp_until = fp_until;
+        }
         previous.start = start;
         previous.has_root = has_root;
     }
@@ -324,58 +350,34 @@ impl Previous {
     #[inline(never)]
     fn is_met(&self, place: usize, slot: u64, frame: u64, fp: u64) -> bool {
         place >= self.start
-            && self.entries.get(place).is_some_and(|entry| entry.slot == slot && entry.frame.bits() == frame)
-            && (place >= self.fp_needed_until() || self.fp_at(place) == Some(fp))
+            && self.slots.get(place) == Some(&slot)
+            && self.frames.get(place).is_some_and(|at| at.bits() == frame)
+            && (place >= self.fp_until || self.fp_at(place) == Some(fp))
     }
 
-    /// Behind this place frame pointers do not matter.
-    #[inline]
-    fn fp_needed_until(&self) -> usize {
-        self.settled.from.max(self.settled.fp_until)
-    }
-
-    /// Settles what is known of the frames from `place` on, which two walks have come to.
-    #[inline]
-    fn settle_from(&mut self, place: usize, rules: Rules<'_>) {
-        if place >= self.settled.from {
-            // What was settled before is no longer among the frames.
-            self.settled.from = place;
-        } else {
-            self.settle(place, rules);
-        }
-    }
-
-    #[inline(never)]
-    fn settle(&mut self, place: usize, rules: Rules<'_>) {
-        let from = self.settled.from;
-        if from == CAPACITY {
-            self.settled.fp_until = 0;
-        }
-        let froms = self.entries.iter().zip(&mut self.settled.slots).enumerate().take(from).skip(place);
-        for (at, (entry, slot)) in froms {
-            *slot = entry.slot;
-            let is_left_simply = self.entries.get(at + 1).is_some_and(Entry::is_simple);
-            if is_left_simply && may_go_by_fp(entry.frame, rules) {
-                self.settled.fp_until = self.settled.fp_until.max(at + 1);
-            }
-        }
-        self.settled.from = place;
-    }
-
-    /// The frame pointer of a frame.
+    /// The frame pointer of the frame at `place`.
     fn fp_at(&self, place: usize) -> Option<u64> {
-        let entries = self.entries.get(self.start..=place)?;
-        let set = entries.iter().rev().find(|entry| entry.saved_slot != entry.slot)?;
-        (set.is_simple() || set.saved_slot != Entry::FP_LOST).then_some(set.saved)
+        let (_, set) = self.fp_set_by(place)?;
+        (is_simple(set.slot) || set.by != Entry::FP_LOST).then_some(set.fp)
     }
 
-    /// All steps, which are simple ones.
-    fn steps(&self, rules: Rules<'_>) -> impl Iterator<Item = Step> {
-        let froms = self.entries.iter().skip(self.start);
-        froms.clone().zip(froms.skip(1)).map(move |(from, to)| {
-            let saved = (to.saved_slot != to.slot).then_some((to.saved_slot, to.saved));
-            Step { address: (to.slot, to.frame.bits()), saved, by_fp: may_go_by_fp(from.frame, rules) }
-        })
+    /// The last step up to the frame at `place` that set the frame pointer: the place it led to, and its entry.
+    fn fp_set_by(&self, place: usize) -> Option<(usize, Entry)> {
+        let sets_fp = |entry: &Entry| !is_simple(entry.slot) || entry.rule().below() != 0;
+        let places = self.start..place + 1;
+        places.clone().zip(self.entries(places)).rev().find(|(_, entry)| sets_fp(entry))
+    }
+
+    /// The entries of the frames at these places; none if there are no such places.
+    fn entries(
+        &self,
+        places: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = Entry> + ExactSizeIterator<Item = Entry> {
+        let [slots, by, fps] =
+            [&self.slots, &self.by, &self.fps].map(|array| array.get(places.clone()).unwrap_or(&[]).iter());
+        let frames = self.frames.get(places).unwrap_or(&[]).iter();
+        let entries = frames.zip(slots).zip(by.zip(fps));
+        entries.map(|((&frame, &slot), (&by, &fp))| Entry { slot, frame, by, fp })
     }
 
     /// Whether the rule of the last frame says that there is no caller: that follows from the frame alone.
@@ -388,35 +390,26 @@ impl Previous {
     /// word they hang on is compared.
     #[inline]
     pub(crate) fn follow<M: Memory>(&self, place: usize, most: usize, memory: &mut M) -> usize {
-        let end = CAPACITY.min(place.saturating_add(most).saturating_add(1));
-        let (Some(from), Some(behind)) = (self.entries.get(place), self.entries.get(place + 1..end)) else {
+        let (first, end) = (place + 1, CAPACITY.min(place.saturating_add(most).saturating_add(1)));
+        let (Some(from), Some(behind)) = (self.slots.get(place), self.slots.get(first..end)) else {
             return place;
         };
-        let until = memory.known_until(from.sp()).saturating_sub(WORD - 1);
+        let until = memory.known_until(sp(*from)).saturating_sub(WORD - 1);
         // Slots grow along simple steps: what is said of the last applies to all.
-        let all_known = place + 1 >= self.simple_from && behind.last().is_none_or(|last| last.slot < until);
-        let known = if all_known {
-            behind.len()
-        } else {
-            behind.iter().take_while(|entry| entry.slot < until).count()
-        };
-        let first = place + 1;
-        let (end, apart) = (first + known, self.fp_needed_until().max(first).min(first + known));
-        // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least
-        // up to the slots and their seven bytes. The two words of a step lie between the stack pointer of the frame before,
-        // to which the same applies, and there.
-        let mut holds = |slot: u64, word: u64| unsafe { memory.load(slot) == word };
-        let whole = self.entries.get(first..apart).unwrap_or(&[]);
-        let held = while_holding(whole, |entry| {
-            holds(entry.slot, entry.frame.bits()) && holds(entry.saved_slot, entry.saved)
+        let all_known = first >= self.simple_from && behind.last().is_none_or(|last| *last < until);
+        let known =
+            if all_known { behind } else { behind.split(|slot| *slot >= until).next().unwrap_or(&[]) };
+        let known = first + known.len();
+        let changed = self.entries(first..known.min(self.fp_until).max(first)).position(|entry| {
+            // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least
+            // up to the slots and their seven bytes. The frame pointer was saved between the stack pointer of the frame before,
+            // to which the same applies, and there.
+            entry.rule().below() != 0 && unsafe { memory.load(entry.saved_slot()) } != entry.fp
         });
-        if held < whole.len() {
-            return place + held;
-        }
-        let slots = self.settled.slots.get(apart..end).unwrap_or(&[]);
-        let frames = Frame::all_bits(self.frames.get(apart..end).unwrap_or(&[]));
+        let known = changed.map_or(known, |held| first + held);
+        let (slots, frames) = (self.slots.get(first..known), self.frames.get(first..known));
         // SAFETY: as above.
-        place + held + unsafe { unchanged(slots, frames, memory) }
+        place + unsafe { unchanged(slots.unwrap_or(&[]), Frame::all_bits(frames.unwrap_or(&[])), memory) }
     }
 
     /// The frame at `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is `fp`. A step
@@ -428,39 +421,39 @@ impl Previous {
         fp: u64,
         memory: &mut M,
     ) -> Option<Met> {
-        let entries = self.entries.get_mut(self.start..=last)?;
-        let sets_fp = |entry: &Entry| entry.saved_slot != entry.slot;
-        let set = entries.iter().rposition(sets_fp)?;
-        let (is_behind, set) = (self.start + set > place, entries.get_mut(set)?);
-        if is_behind {
-            set.saved = memory.read(set.saved_slot)?;
-        } else {
-            if !set.is_simple() {
-                set.saved_slot = Entry::FP_KNOWN;
-            }
-            set.saved = fp;
+        let (set, entry) = self.fp_set_by(last)?;
+        let (mut by, mut fp) = (entry.by, fp);
+        if set > place {
+            fp = memory.read(entry.saved_slot())?;
+        } else if !is_simple(entry.slot) {
+            by = Entry::FP_KNOWN;
         }
-        let fp = set.saved;
-        let entry = self.entries.get(last)?;
-        Some(Met { frame: entry.frame, sp: entry.sp(), fp })
+        (*self.by.get_mut(set)?, *self.fps.get_mut(set)?) = (by, fp);
+        let last = self.entries(last..last + 1).next()?;
+        Some(Met { frame: last.frame, sp: sp(last.slot), fp })
     }
 }
 
-/// Whether a simple step from `frame` goes by the frame pointer; true if the rule is not at hand.
-#[inline]
-fn may_go_by_fp(frame: Frame, rules: Rules<'_>) -> bool {
-    let address = frame.lookup_address().wrapping_add(1);
-    address > RuleCache::MOST || rules.simple(address).is_none_or(SimpleRule::on_fp)
-}
-
-/// How many entries, from the first on, hold. Two at a time: the loop's own instructions are a third of it.
-#[inline(always)]
-fn while_holding(entries: &[Entry], mut holds: impl FnMut(&Entry) -> bool) -> usize {
-    let (pairs, _) = entries.as_chunks();
-    let pairs_hold = pairs.iter().position(|[first, second]| !(holds(first) && holds(second)));
-    let held = 2 * pairs_hold.unwrap_or(pairs.len());
-    let rest = entries.get(held..).unwrap_or(&[]);
-    held + rest.iter().position(|entry| !holds(entry)).unwrap_or(rest.len())
+/// How many words, from the first on, are in their slots. Four at a time: the loop's own instructions are as many as those
+/// of one.
+///
+/// # Safety
+/// All slots are in memory that is known to be readable, and seven bytes before its end.
+#[inline(never)]
+unsafe fn unchanged<M: Memory>(slots: &[u64], words: &[u64], memory: &mut M) -> usize {
+    // SAFETY: the caller's promise.
+    let mut holds = |slot: &u64, word: &u64| unsafe { memory.load(*slot) == *word };
+    let (slots_by_four, _) = slots.as_chunks();
+    let (words_by_four, _) = words.as_chunks();
+    let mut held = 0;
+    for ([s0, s1, s2, s3], [w0, w1, w2, w3]) in slots_by_four.iter().zip(words_by_four) {
+        if !(holds(s0, w0) && holds(s1, w1) && holds(s2, w2) && holds(s3, w3)) {
+            break;
+        }
+        held += 4;
+    }
+    let rest = slots.iter().zip(words).skip(held);
+    held + rest.take_while(|(slot, word)| holds(slot, word)).count()
 }
 
 /// Neighbouring frames get neighbouring places. Stack pointers between calls are multiples of 16.

@@ -91,6 +91,24 @@ impl Entry {
 pub(crate) struct SimpleRule(u64);
 
 impl SimpleRule {
+    /// `rule`, if it is simple and short enough.
+    #[inline]
+    pub(crate) fn new(rule: Rule) -> Option<Self> {
+        Entry(shorten(rule)?).simple()
+    }
+
+    /// The one with these bits.
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// All there is to it.
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// More than [`below`](Self::below) ever is.
     pub(crate) const MOST_BELOW: u64 = 8 << BELOW_BITS;
 
@@ -310,6 +328,18 @@ mod tests {
             cache.insert(address, Key::new(0), rule);
             assert_eq!(cache.get(address, Key::new(0)), Some(rule));
         }
+    }
+
+    #[test]
+    fn simple_rules() {
+        let simple = |kind, offset, addend, fp| SimpleRule::new(Rule::new(kind, offset, addend, fp).unwrap());
+        let parts = |rule: SimpleRule| (rule.on_fp(), rule.offset(), rule.below());
+        assert_eq!(simple(Kind::Sp, 16, 0, SavedFp::Same).map(parts), Some((false, 8, 0)));
+        assert_eq!(simple(Kind::Fp, 24, 0, SavedFp::AtCfa(-16)).map(parts), Some((true, 16, 8)));
+        assert!(simple(Kind::Sp, 16, 0, SavedFp::AtCfa(-8)).is_none());
+        assert!(simple(Kind::Fp, 16, 0, SavedFp::AtFp(-8)).is_none());
+        assert!(simple(Kind::SpMemory, 16, 0, SavedFp::Same).is_none());
+        assert!(simple(Kind::Plt, 8, 11, SavedFp::Same).is_none());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::end::End;
 use crate::memo::Entry;
 use crate::memory::Memory;
 use crate::rule::{Kind, Rule, SavedFp};
+use crate::rule_cache::SimpleRule;
 use crate::x86_64::{RETURN_ADDRESS_AT_CFA, WORD};
 
 /// A frame as the fast path knows it.
@@ -24,54 +25,40 @@ impl Place {
         self.pc.wrapping_sub(u64::from(!self.exact))
     }
 
-    /// This frame, reached by a simple step from a frame at `sp` that took the frame pointer from `saved_slot`, as it is
-    /// remembered.
-    pub(crate) fn entry(&self, sp: u64, saved_slot: u64) -> Option<Entry> {
-        let slot = self.sp.wrapping_sub(WORD);
-        let saved = if saved_slot == slot { self.pc } else { self.fp? };
-        Entry::simple(sp, slot, self.pc, saved_slot, saved)
+    /// This frame, reached by a simple rule from a frame at `sp`, as it is remembered.
+    pub(crate) fn entry(&self, sp: u64, rule: SimpleRule) -> Option<Entry> {
+        let saved = if rule.below() == 0 { self.pc } else { self.fp? };
+        Entry::simple(sp, self.sp.wrapping_sub(WORD), self.pc, rule, saved)
     }
 }
 
-/// The caller of `at` by `rule`, which must not be a gap, complex or the root ([`End::BadCfi`] otherwise). And, if the
-/// return address and one more word are all that was read, where that word is: the saved frame pointer, or the return
-/// address again.
+/// The caller of `at` by `rule`, which must not be a gap, complex or the root ([`End::BadCfi`] otherwise).
 #[inline]
-pub(crate) fn by_rule<M: Memory>(
-    rule: Rule,
-    at: &Place,
-    memory: &mut M,
-) -> Result<(Place, Option<u64>), End> {
+pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Result<Place, End> {
     let offset = rule.offset() as u64;
     let mut load = |base: u64| -> Result<u64, End> {
         let word = memory.read(base.wrapping_add(offset)).ok_or(End::Unreadable)?;
         Ok(word.wrapping_add(rule.addend() as u64))
     };
-    let (cfa, is_simple) = match rule.kind() {
-        Kind::Sp => (at.sp.wrapping_add(offset), true),
-        Kind::Fp => (at.fp.ok_or(End::LostRegister)?.wrapping_add(offset), true),
-        Kind::SpMemory => (load(at.sp)?, false),
-        Kind::FpMemory => (load(at.fp.ok_or(End::LostRegister)?)?, false),
+    let cfa = match rule.kind() {
+        Kind::Sp => at.sp.wrapping_add(offset),
+        Kind::Fp => at.fp.ok_or(End::LostRegister)?.wrapping_add(offset),
+        Kind::SpMemory => load(at.sp)?,
+        Kind::FpMemory => load(at.fp.ok_or(End::LostRegister)?)?,
         Kind::Plt => {
             let pushed = (at.pc & 15) as i64 >= i64::from(rule.addend());
-            (at.sp.wrapping_add(offset).wrapping_add(if pushed { 8 } else { 0 }), false)
+            at.sp.wrapping_add(offset).wrapping_add(if pushed { 8 } else { 0 })
         }
         Kind::Gap | Kind::Complex | Kind::Root => return Err(End::BadCfi),
     };
-    let slot = cfa.wrapping_add(RETURN_ADDRESS_AT_CFA as u64);
-    let pc = memory.read(slot).ok_or(End::Unreadable)?;
+    let pc = memory.read(cfa.wrapping_add(RETURN_ADDRESS_AT_CFA as u64)).ok_or(End::Unreadable)?;
     let saved_slot = match rule.fp() {
-        SavedFp::Same => slot,
+        SavedFp::Same => return Ok(Place { pc, sp: cfa, fp: at.fp, exact: false }),
         SavedFp::AtCfa(offset) => cfa.wrapping_add(offset as u64),
         SavedFp::AtFp(offset) => at.fp.ok_or(End::LostRegister)?.wrapping_add(offset as u64),
     };
-    let fp = match rule.fp() {
-        SavedFp::Same => at.fp,
-        _ => Some(memory.read(saved_slot).ok_or(End::Unreadable)?),
-    };
-    // A frame pointer in the place of the return address could not be told from one that was not saved.
-    let is_clear = rule.fp() == SavedFp::Same || saved_slot != slot;
-    Ok((Place { pc, sp: cfa, fp, exact: false }, (is_simple && is_clear).then_some(saved_slot)))
+    let fp = memory.read(saved_slot).ok_or(End::Unreadable)?;
+    Ok(Place { pc, sp: cfa, fp: Some(fp), exact: false })
 }
 
 #[cfg(test)]
@@ -90,7 +77,7 @@ mod tests {
     const AT: Place = Place { pc: 0x40_000b, sp: 0x7000, fp: Some(0x8000), exact: true };
 
     fn step(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Result<Place, End> {
-        by_rule(Rule::new(kind, offset, addend, fp).unwrap(), &AT, &mut Plain).map(|(place, _)| place)
+        by_rule(Rule::new(kind, offset, addend, fp).unwrap(), &AT, &mut Plain)
     }
 
     fn place(cfa: u64, fp: u64) -> Result<Place, End> {
@@ -106,20 +93,6 @@ mod tests {
         assert_eq!(step(Kind::FpMemory, -8, 7, SavedFp::Same), place(0x8000, 0x8000));
         assert_eq!(step(Kind::Plt, 8, 11, SavedFp::Same), place(0x7010, 0x8000));
         assert_eq!(step(Kind::Plt, 8, 12, SavedFp::Same), place(0x7008, 0x8000));
-    }
-
-    #[test]
-    fn simple_steps_say_what_they_read() {
-        let saved = |kind, fp| {
-            let rule = Rule::new(kind, 16, 0, fp).unwrap();
-            by_rule(rule, &AT, &mut Plain).map(|(_, saved)| saved)
-        };
-        assert_eq!(saved(Kind::Sp, SavedFp::Same), Ok(Some(0x7008)));
-        assert_eq!(saved(Kind::Sp, SavedFp::AtCfa(-16)), Ok(Some(0x7000)));
-        assert_eq!(saved(Kind::Fp, SavedFp::AtFp(-8)), Ok(Some(0x7ff8)));
-        assert_eq!(saved(Kind::Sp, SavedFp::AtFp(-0xff8)), Ok(None));
-        assert_eq!(saved(Kind::SpMemory, SavedFp::Same), Ok(None));
-        assert_eq!(saved(Kind::Plt, SavedFp::Same), Ok(None));
     }
 
     #[test]

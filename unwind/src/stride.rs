@@ -83,7 +83,7 @@ impl<'w> Stride<'w> {
         }
         let room = noted.len();
         let mut learnt = Learnt::new(LEARNS && previous.is_empty());
-        let mut noted = noted.iter_mut();
+        let mut places = noted.iter_mut();
         let met = loop {
             let rule = if LEARNS {
                 rules.simple_or_learnt(address, is_exact, &mut learnt)
@@ -104,9 +104,9 @@ impl<'w> Stride<'w> {
             if word.wrapping_sub(1) >= RuleCache::MOST {
                 break None;
             }
-            let Some(noted) = noted.next() else { break None };
+            let Some(place) = places.next() else { break None };
             // SAFETY: as above; `slot` is less than `until`, which is at most 2^63.
-            *noted = unsafe { Entry::simple_unchecked(slot, word, saved_slot, saved) };
+            *place = unsafe { Entry::simple_unchecked(slot, word, rule, saved) };
             (address, is_exact) = (word, false);
             fp = select_unpredictable(saved_slot == slot, fp, saved);
             sp = slot.wrapping_add(WORD);
@@ -115,7 +115,8 @@ impl<'w> Stride<'w> {
                 break met;
             }
         };
-        *self = Self { rules, address, is_exact, sp, fp, steps: self.steps + room - noted.len() };
+        let steps = room - places.len();
+        *self = Self { rules, address, is_exact, sp, fp, steps: self.steps + steps };
         met
     }
 }

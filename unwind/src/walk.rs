@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::rule::Kind;
-use crate::rule_cache::RuleCache;
+use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::step::{self, Place};
 use crate::stride::Stride;
@@ -133,7 +133,7 @@ impl<M: Memory> Walker<'_, M> {
         if self.most == 0 {
             return self.end(End::DepthLimit);
         }
-        self.note(FoundBy::Cfi);
+        self.note_entry(Entry::leaf(self.leaf));
         let mut met = self.find();
         loop {
             if met.is_none() {
@@ -241,14 +241,14 @@ impl<M: Memory> Walker<'_, M> {
             && shared.until == depth
         {
             let is_first = shared.from == 0;
-            if !(is_first && self.memo.end_unchanged(shared.place, self.has_root, self.leaf, self.rules)) {
+            if !(is_first && self.memo.end_unchanged(shared.place, self.has_root)) {
                 // How the first was reached is as noted in this walk.
-                self.memo.end(shared.from + 1, shared.place + 1, self.has_root, self.rules);
+                self.memo.end(shared.from + 1, shared.place + 1, self.has_root);
             }
             return Walk { depth, end, unchanged: depth - shared.from };
         }
         self.part();
-        self.memo.end(depth, Memo::CAPACITY, self.has_root, self.rules);
+        self.memo.end(depth, Memo::CAPACITY, self.has_root);
         Walk::fresh(depth, end)
     }
 
@@ -260,7 +260,7 @@ impl<M: Memory> Walker<'_, M> {
             self.at.exact = true;
             return Err(End::Root);
         };
-        let (caller, saved_slot) = match rule.kind() {
+        let caller = match rule.kind() {
             Kind::Root => {
                 self.has_root = true;
                 return Err(End::Root);
@@ -269,7 +269,7 @@ impl<M: Memory> Walker<'_, M> {
             Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
             _ => step::by_rule(rule, &self.at, self.memory)?,
         };
-        let entry = saved_slot.and_then(|saved_slot| caller.entry(self.at.sp, saved_slot));
+        let entry = SimpleRule::new(rule).and_then(|rule| caller.entry(self.at.sp, rule));
         self.arrive(caller, rule.kind() == Kind::Sp)?;
         self.since_mark += 1;
         Ok(entry.map_or(Stepped::Otherwise(FoundBy::Cfi), Stepped::Simply))
