@@ -16,7 +16,8 @@
 //! The rule is at the top and the return address' part of it at the very top: one shift lies between the load of an
 //! entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
 //! to each other, and the rules of neighbours share cache lines. There are many more sets than a program has busy calls:
-//! an entry that is second in its set costs a branch that was not foreseen. What no code needs takes no memory.
+//! an entry that is second in its set costs a branch that was not foreseen. The second entries of all sets lie apart: they
+//! are hardly ever looked at. What no code needs takes no memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,12 +51,13 @@ enum Other {
     Root = 2,
 }
 
-type Set = [AtomicU64; 2];
+/// One entry of each set.
+type Way = [AtomicU64; 1 << SET_BITS];
 
 /// A two-way cache of rules: 256 KiB, all zero when empty.
 #[repr(align(64))]
 pub struct RuleCache {
-    sets: [Set; 1 << SET_BITS],
+    ways: [Way; 2],
 }
 
 impl Default for RuleCache {
@@ -134,7 +136,7 @@ impl SimpleRule {
 impl RuleCache {
     /// An empty cache, for a `static`.
     pub const fn new() -> Self {
-        Self { sets: [const { [const { AtomicU64::new(0) }; 2] }; 1 << SET_BITS] }
+        Self { ways: [const { [const { AtomicU64::new(0) }; 1 << SET_BITS] }; 2] }
     }
 
     /// Highest return address whose rule is cached.
@@ -149,7 +151,7 @@ impl RuleCache {
     /// Empties the cache. Call it, outside the handler, whenever snapshots get a new generation: entries tell 63
     /// generations apart, which covers every walk that still uses an older snapshot.
     pub fn clear(&self) {
-        for entry in self.sets.as_flattened() {
+        for entry in self.ways.as_flattened() {
             // A page that was never written takes no memory.
             if entry.load(Ordering::Relaxed) != 0 {
                 entry.store(0, Ordering::Relaxed);
@@ -181,18 +183,21 @@ impl RuleCache {
     #[inline]
     pub(crate) fn insert(&self, lookup: u64, key: Key, rule: Rule) -> Option<SimpleRule> {
         let address = Self::address(lookup)?;
-        let entry = tag(address) | key.0 | shorten(rule)?;
         let [first, second] = self.set(address);
-        // Of two threads that do so at once one's entry is lost.
-        second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (entry, former) = (tag(address) | key.0 | shorten(rule)?, first.load(Ordering::Relaxed));
+        if former != 0 {
+            // Of two threads that do so at once one's entry is lost.
+            second.store(former, Ordering::Relaxed);
+        }
         first.store(entry, Ordering::Relaxed);
         Entry(entry).simple()
     }
 
-    /// Begins to load the entries for the call before the return address `address`.
+    /// Begins to load the first entry for the call before the return address `address`.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) {
-        x86_64::prefetch(self.set(address));
+        let [first, _] = self.set(address);
+        x86_64::prefetch(first);
     }
 
     #[inline]
@@ -208,8 +213,10 @@ impl RuleCache {
     }
 
     #[inline]
-    fn set(&self, address: u64) -> &Set {
-        &self.sets[(address >> NEAR_BITS) as usize % (1 << SET_BITS)]
+    fn set(&self, address: u64) -> [&AtomicU64; 2] {
+        let [first, second] = &self.ways;
+        let set = (address >> NEAR_BITS) as usize % (1 << SET_BITS);
+        [&first[set], &second[set]]
     }
 }
 
