@@ -42,7 +42,7 @@ mod heuristic;
 mod hostile_tests;
 mod instruction;
 mod memo;
-#[cfg(test)]
+#[cfg(all(test, feature = "compile"))]
 mod memo_tests;
 mod memory;
 mod module;

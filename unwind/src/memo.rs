@@ -22,7 +22,7 @@ use crate::exact::Tracked;
 use crate::frame::{FoundBy, Frame};
 use crate::memory::Memory;
 use crate::rule_cache::SimpleRule;
-use crate::x86_64::{Registers, WORD};
+use crate::x86_64::{self, Registers, WORD};
 
 /// Most frames of one walk.
 const CAPACITY: usize = 1024;
@@ -87,8 +87,14 @@ impl Entry {
 
     /// The rule of a simple step.
     #[inline]
-    fn rule(&self) -> SimpleRule {
+    pub(crate) fn rule(&self) -> SimpleRule {
         SimpleRule::from_bits(self.by)
+    }
+
+    /// The return address of a frame that a simple step led to.
+    #[inline]
+    pub(crate) fn address(&self) -> u64 {
+        self.frame.bits()
     }
 
     /// Where a simple step read the frame pointer; `slot` if it did not.
@@ -331,10 +337,14 @@ impl Memo {
 }
 
 impl Previous {
-    /// Whether there was none.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.start == CAPACITY
+    /// Begins to load what the end of a walk of so many frames writes to.
+    pub(crate) fn prefetch(&self, frames: usize) {
+        let from = CAPACITY.saturating_sub(frames);
+        x86_64::prefetch(self.frames.get(from..).unwrap_or(&[]));
+        for array in [&self.slots, &self.by, &self.fps] {
+            x86_64::prefetch(array.get(from..).unwrap_or(&[]));
+        }
+        x86_64::prefetch(&self.places);
     }
 
     /// Where the walk came to the frame with this slot (complemented if so) and these bits.

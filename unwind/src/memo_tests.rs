@@ -5,9 +5,10 @@
 use std::boxed::Box;
 use std::vec::Vec;
 
+use crate::compile::compile;
 use crate::fixture::{EhFrame, Random};
 use crate::x86_64::{FP, SP};
-use crate::{End, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, Walk, walk};
+use crate::{End, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, Table, Walk, walk};
 
 const TEXT: u64 = 0x20_0000;
 const FUNCTION: u64 = 0x100;
@@ -217,29 +218,37 @@ fn changes_nothing(is_simple: bool) {
     // One module that is replaced by another at the same address, and back.
     let cfi = [cfi(0), cfi(3)];
     let end = TEXT + FUNCTION * FUNCTIONS.len() as u64;
-    let module = |cfi: &'static EhFrame| {
-        [Module { start: TEXT, end, eh_frame: Some(cfi.section()), ..Module::default() }]
+    let module = |cfi: &'static EhFrame, has_table: bool| {
+        let bytes = has_table.then(|| &*compile(cfi.section(), 0, &[]).unwrap().leak());
+        let table = bytes.map(|bytes| Table::from_bytes(bytes).unwrap());
+        [Module { start: TEXT, end, eh_frame: Some(cfi.section()), table, ..Module::default() }]
     };
-    let lists = Vec::leak(Vec::from(cfi)).iter().map(module).collect::<Vec<_>>();
+    let cfi = Vec::leak(Vec::from(cfi)).iter();
+    let plain = cfi.clone().map(|cfi| module(cfi, false)).collect::<Vec<_>>();
+    let with_tables = cfi.map(|cfi| module(cfi, true)).collect::<Vec<_>>();
     let mut generation = 0;
     let mut random = Random(0x5e1f_317d);
-    let (cache, mut memo, mut fresh) =
-        (Box::new(RuleCache::new()), Box::new(Memo::new()), Box::new(Memo::new()));
+    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    let (other_cache, mut fresh) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
     let (mut unchanged, mut frames, mut roots) = (0, 0, 0);
-    for _ in 0..WORLDS {
+    for number in 0..WORLDS {
+        let has_tables = number % 2 == 1;
         let mut world = World::new(is_simple, &mut random);
         let mut before: Vec<Frame> = memo.frames().to_vec();
         for step in 0..WALKS {
             if random.one_in(64) {
                 generation += 1;
                 cache.clear();
+                other_cache.clear();
             }
             let most = if random.one_in(16) { random.below(40) as usize } else { 300 };
             let list = if is_simple { 0 } else { generation as usize % 2 };
+            let lists = if has_tables { &with_tables } else { &plain };
             let modules = Modules::new(&lists[list], generation).unwrap();
             let (walk, found) = take(&modules, &cache, &mut world, &mut memo, most);
             fresh.forget();
-            let (wanted, expected) = take(&modules, &cache, &mut world, &mut fresh, most);
+            let modules = Modules::new(&plain[list], generation).unwrap();
+            let (wanted, expected) = take(&modules, &other_cache, &mut world, &mut fresh, most);
             assert_eq!((walk.depth, walk.end), (wanted.depth, wanted.end), "step {step}");
             assert_eq!(found, expected, "step {step}");
             assert_eq!((wanted.unchanged, found.len()), (0, walk.depth));

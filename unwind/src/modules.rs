@@ -1,6 +1,7 @@
 //! The sorted snapshot of all modules that one walk uses.
 
 use crate::module::Module;
+use crate::x86_64;
 
 /// An immutable snapshot of the loaded modules, sorted by address and free of overlaps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +40,11 @@ impl<'a> Modules<'a> {
     pub fn find(&self, address: u64) -> Option<&'a Module<'a>> {
         let after = self.list.partition_point(|module| module.start <= address);
         self.list.get(after.checked_sub(1)?).filter(|module| module.contains(address))
+    }
+
+    /// Begins to load the modules, as many as most programs have.
+    pub(crate) fn prefetch(&self) {
+        x86_64::prefetch(self.list.get(..32).unwrap_or(self.list));
     }
 
     /// All modules, by address.

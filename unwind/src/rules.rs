@@ -9,23 +9,6 @@ use crate::rule::Rule;
 use crate::rule_cache::{Key, RuleCache, SimpleRule};
 use crate::x86_64;
 
-/// What of one frame helps with the next.
-pub(crate) struct Learnt<'w> {
-    /// The module, most often the same.
-    module: Option<&'w Module<'w>>,
-    /// The rule was not in the cache, and so it will be with the next, as in the first walk of a stack. Then the table is
-    /// asked before the cache: neither has to wait for the other's memory.
-    is_new: bool,
-    is_first_walk: bool,
-}
-
-impl Learnt<'_> {
-    /// Nothing.
-    pub(crate) const fn new(is_first_walk: bool) -> Self {
-        Self { module: None, is_new: is_first_walk, is_first_walk }
-    }
-}
-
 /// The modules of one walk and the cache of their rules.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'w> {
@@ -51,46 +34,43 @@ impl<'w> Rules<'w> {
         self.cache.get(address.wrapping_sub(1), self.key).is_some()
     }
 
-    /// As [`simple`](Self::simple); where the cache has no rule of whatever kind, that of the module's table, which the
-    /// cache learns. `is_exact` says that `address` is no return address, but one more than that of an instruction. `last`
-    /// is of the frame before.
-    #[inline(always)]
-    pub(crate) fn simple_or_learnt(
+    /// Whether the cache has hardly any rules, so that it is not worth asking.
+    pub(crate) fn knows_little(self) -> bool {
+        self.cache.is_nearly_empty()
+    }
+
+    /// The rule from the module's table for the call before the return address `address`, if it is simple; it should be
+    /// [learnt](Self::learn). What needs call frame information itself is not for here: the handler's stack is small.
+    ///
+    /// `is_exact` says that `address` is no return address, but one more than that of an instruction. `last` is the module
+    /// of the frame before, most often the same.
+    #[inline(never)]
+    pub(crate) fn in_table(
         self,
         address: u64,
         is_exact: bool,
-        last: &mut Learnt<'w>,
+        last: &mut Option<&'w Module<'w>>,
     ) -> Option<SimpleRule> {
-        if last.is_new {
-            self.cache.prefetch(address);
-        } else if let Some(entry) = self.cache.entry(address, self.key) {
-            return entry.simple();
-        }
-        self.learn(address, is_exact, last)
-    }
-
-    /// The rule from the module's table, if it is simple. What needs call frame information itself is not for here: the
-    /// handler's stack is small.
-    #[inline(never)]
-    fn learn(self, address: u64, is_exact: bool, last: &mut Learnt<'w>) -> Option<SimpleRule> {
+        self.cache.prefetch(address);
         let lookup = address.wrapping_sub(1);
-        let module = match last.module {
+        let module = match *last {
             Some(module) if module.contains(lookup) => module,
-            _ => self.modules.find(lookup)?,
+            _ => {
+                let module = self.modules.find(lookup)?;
+                module.table.as_ref()?.prefetch();
+                last.insert(module)
+            }
         };
-        last.module = Some(module);
         if !is_exact && may_be_made_up(module, address) {
             return None;
         }
-        let rule = module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias));
-        if last.is_first_walk
-            && let Some(entry) = self.cache.entry(address, self.key)
-        {
-            last.is_new = false;
-            return entry.simple();
-        }
-        last.is_new = last.is_first_walk;
-        self.cache.insert(lookup, self.key, rule)
+        SimpleRule::new(module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias)))
+    }
+
+    /// Puts a rule for the call before the return address `address`, which has one, into the cache.
+    #[inline]
+    pub(crate) fn learn(self, address: u64, rule: SimpleRule) {
+        self.cache.insert_simple(address, self.key, rule);
     }
 
     /// The rule for `lookup`, which `is_exact` or one less than a return address. None if nobody returns there.

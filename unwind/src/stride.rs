@@ -10,8 +10,12 @@ use core::hint::select_unpredictable;
 use crate::memo::{Entry, Previous};
 use crate::memory::Memory;
 use crate::rule_cache::{RuleCache, SimpleRule};
-use crate::rules::{Learnt, Rules};
-use crate::x86_64::WORD;
+use crate::rules::Rules;
+use crate::x86_64::{self, WORD};
+
+/// Most rules that are taken from tables without asking the cache, while that is nearly empty: as many as most stacks have
+/// frames.
+const UNASKED: usize = 64;
 
 /// A run of simple steps.
 pub(crate) struct Stride<'w> {
@@ -40,11 +44,12 @@ impl<'w> Stride<'w> {
         noted: &mut [Entry],
         memory: &mut M,
     ) -> Option<usize> {
-        let met = self.advance::<false, M>(previous, noted, memory);
+        let rules = self.rules;
+        let met = self.advance(previous, noted, memory, |address, _| rules.simple(address));
         if met.is_some() || self.rules.knows(self.address) {
             return met;
         }
-        self.learn(previous, noted.get_mut(self.steps..)?, memory)
+        self.by_tables(previous, noted.get_mut(self.steps..)?, memory)
     }
 
     /// The frames noted.
@@ -57,24 +62,52 @@ impl<'w> Stride<'w> {
         (self.address, self.sp, self.fp)
     }
 
-    /// As [`go`](Self::go), with rules from tables, which the cache learns.
+    /// As [`go`](Self::go), with rules from tables too, which the cache learns.
     #[cold]
     #[inline(never)]
-    fn learn<M: Memory>(
+    fn by_tables<M: Memory>(
         &mut self,
         previous: &Previous,
         noted: &mut [Entry],
         memory: &mut M,
     ) -> Option<usize> {
-        self.advance::<true, M>(previous, noted, memory)
+        let (rules, mut last) = (self.rules, None);
+        let mut unasked = 0;
+        if rules.knows_little() {
+            unasked = UNASKED;
+            // A first walk waits for memory more than for anything else.
+            rules.modules.prefetch();
+            previous.prefetch(UNASKED);
+            x86_64::prefetch(noted.get(..UNASKED).unwrap_or(&[]));
+        }
+        let (steps, mut address, mut left) = (self.steps, self.address, unasked);
+        let met = self.advance(previous, noted, memory, |address, is_exact| {
+            if left > 0 {
+                left -= 1;
+                return rules.in_table(address, is_exact, &mut last);
+            }
+            if rules.knows(address) {
+                return rules.simple(address);
+            }
+            let rule = rules.in_table(address, is_exact, &mut last)?;
+            rules.learn(address, rule);
+            Some(rule)
+        });
+        // All at once: none has to wait for the memory of another.
+        for entry in noted.iter().take(unasked.min(self.steps - steps)) {
+            rules.learn(address, entry.rule());
+            address = entry.address();
+        }
+        met
     }
 
     #[inline(always)]
-    fn advance<const LEARNS: bool, M: Memory>(
+    fn advance<M: Memory>(
         &mut self,
         previous: &Previous,
         noted: &mut [Entry],
         memory: &mut M,
+        mut simple_rule: impl FnMut(u64, bool) -> Option<SimpleRule>,
     ) -> Option<usize> {
         let Self { rules, mut address, mut is_exact, mut sp, mut fp, .. } = *self;
         let until = memory.known_until(sp).saturating_sub(WORD - 1).min(1 << 63);
@@ -82,15 +115,9 @@ impl<'w> Stride<'w> {
             return None;
         }
         let room = noted.len();
-        let mut learnt = Learnt::new(LEARNS && previous.is_empty());
         let mut places = noted.iter_mut();
         let met = loop {
-            let rule = if LEARNS {
-                rules.simple_or_learnt(address, is_exact, &mut learnt)
-            } else {
-                rules.simple(address)
-            };
-            let Some(rule) = rule else { break None };
+            let Some(rule) = simple_rule(address, is_exact) else { break None };
             let base = select_unpredictable(rule.on_fp(), fp, sp);
             let slot = base.wrapping_add(rule.offset());
             let saved_slot = slot.wrapping_sub(rule.below());

@@ -163,12 +163,18 @@ fn indirect_length(modrm: u8, sib: u8) -> usize {
     2 + usize::from(has_sib) + displacement
 }
 
-/// Begins to load the cache line of `value`, which somebody needs soon.
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// Begins to load the cache lines of `value`, which somebody needs soon.
 #[inline(always)]
-pub(crate) fn prefetch<T>(value: &T) {
+pub(crate) fn prefetch<T: ?Sized>(value: &T) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch has no effect but on caches.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(value).cast()) }
+    let start: *const i8 = core::ptr::from_ref(value).cast();
+    for offset in (0..size_of_val(value)).step_by(CACHE_LINE) {
+        // SAFETY: a prefetch has no effect but on caches.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) }
+    }
 }
 
 #[cfg(test)]
