@@ -323,7 +323,7 @@ impl Memo {
         for (at, (entry, ((frame, slot), (by, fp)))) in noted.iter().zip(arrays).enumerate() {
             (*frame, *slot, *by, *fp) = (entry.frame, entry.slot, entry.by, entry.fp);
             previous.places[index(entry.slot)] = tag(entry.frame.bits()) | (start + at) as u32;
-            fp_until = if SimpleRule::from_bits(entry.by).on_fp() { start + at } else { fp_until };
+            fp_until = if entry.rule().on_fp() { start + at } else { fp_until };
         }
         let others_behind = if previous.simple_from > place { previous.simple_from } else { 0 };
         previous.simple_from = others_behind.max(start + self.others);

@@ -83,12 +83,12 @@ impl Key {
 
 /// An entry with a rule of whatever kind.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry(u64);
+struct Entry(u64);
 
 impl Entry {
     /// The rule, if it is simple.
     #[inline]
-    pub(crate) fn simple(self) -> Option<SimpleRule> {
+    fn simple(self) -> Option<SimpleRule> {
         (self.0 & SIMPLE != 0).then_some(SimpleRule(self.0))
     }
 }
@@ -174,7 +174,7 @@ impl RuleCache {
 
     /// The entry for the call before the return address `address`, which must not be greater than [`MOST`](Self::MOST).
     #[inline]
-    pub(crate) fn entry(&self, address: u64, key: Key) -> Option<Entry> {
+    fn entry(&self, address: u64, key: Key) -> Option<Entry> {
         self.matching(address, TAG_MASK, tag(address) | key.0).map(Entry)
     }
 
