@@ -119,7 +119,7 @@ fn check(case: &Case<'_>) {
             "landings {:?}, rewritten {} installing {}",
             verdict.landings, verdict.rewritten, verdict.installing
         );
-        println!("without CFI {:?}", verdict.undescribed);
+        println!("without CFI {:?}, handling {}", verdict.undescribed, verdict.handling);
         println!("wrong {}", verdict.wrong());
         assert!(summary.unexplained.is_empty(), "the shadow stack itself: {:?}", summary.unexplained);
         let cut = summary.instructions >= SHORT && !is_long();
@@ -129,7 +129,8 @@ fn check(case: &Case<'_>) {
         let excused: u64 = verdict.undescribed.values().sum();
         assert!(
             excused * 1000 <= verdict.compared * case.undescribed,
-            "{excused} stacks through code without CFI"
+            "{excused} stacks through code without CFI: {:?}",
+            verdict.undescribed.iter().take(40)
         );
     }
 }

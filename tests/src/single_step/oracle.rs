@@ -60,6 +60,9 @@ pub struct Verdict {
     /// Stacks through code without any call frame information, where the unwinder guessed wrong, said that
     /// it guessed, or gave up; by function.
     pub undescribed: BTreeMap<String, u64>,
+    /// Stacks of handlers whose signal met such code. One signal there makes as many as its handler has
+    /// instructions, so they tell nothing of how much code is without.
+    pub handling: u64,
     /// Stacks that describe the landing of a jump in progress, by function.
     pub landings: BTreeMap<String, u64>,
     /// Stacks with a return address that the exception unwinder had rewritten.
@@ -181,18 +184,17 @@ impl<'h> Oracle<'h> {
         })
     }
 
-    /// The function without call frame information among the first `depth` frames, which agree, if the unwinder
+    /// Which of the first `depth` frames, which agree, is in code without call frame information, if the unwinder
     /// does not claim to know better: it marked what it found there, or gave up.
-    fn undescribed(&self, moment: &Moment<'_>, depth: usize, end: End) -> Option<String> {
-        let at = (0..depth).find(|&at| {
+    fn undescribed(&self, moment: &Moment<'_>, depth: usize, end: End) -> Option<usize> {
+        (0..depth).find(|&at| {
             let frame = self.found[at];
             let image = moment.images.at(frame.address());
             let described = image.is_some_and(|image| image.describes(frame.lookup_address()));
             let marked = self.found.get(at + 1).is_some_and(|next| next.found_by() != FoundBy::Cfi);
             let gave_up = at + 1 == self.found.len() && !end.is_complete();
             !described && (marked || gave_up)
-        })?;
-        Some(function_of(&moment.images.describe(self.found[at].address())).to_string())
+        })
     }
 
     /// Whether the exception unwinder runs: in one of its functions, or in a callee that has no name.
@@ -276,8 +278,13 @@ impl Observer for Oracle<'_> {
             *self.verdict.holes.entry(hole.function).or_default() += 1;
             return;
         }
-        if let Some(function) = self.undescribed(moment, depth, end) {
-            *self.verdict.undescribed.entry(function).or_default() += 1;
+        if let Some(at) = self.undescribed(moment, depth, end) {
+            if at > 0 && self.found[at].is_exact() {
+                self.verdict.handling += 1;
+            } else {
+                let place = moment.images.describe(self.found[at].address());
+                *self.verdict.undescribed.entry(function_of(&place).to_string()).or_default() += 1;
+            }
             return;
         }
         let pc = moment.registers.rip;
