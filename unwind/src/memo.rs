@@ -44,7 +44,8 @@ pub(crate) struct Entry {
     frame: Frame,
     /// The rule of the step; after another one whether the frame pointer is known.
     by: u64,
-    /// The frame pointer that the step set, as it was when a walk last read or compared it.
+    /// The frame pointer that the step set, as it was when a walk last read or compared it. The return address if a simple
+    /// step set none: what is in `slot` too.
     fp: u64,
 }
 
@@ -215,20 +216,21 @@ impl Memo {
     }
 
     /// Whether a walk from `leaf` of no more than `most` frames comes to the root by the very frames of the previous one.
-    /// False too if one of the steps was not simple or went by the frame pointer.
+    /// False too if one of the steps was not simple.
     #[inline]
     pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, most: usize, memory: &mut M) -> bool {
         let previous = &self.previous;
         let (slots, frames) = (previous.slots.get(previous.start..), previous.frames.get(previous.start..));
         let (Some([slot, slots @ ..]), Some([frame, frames @ ..])) = (slots, frames) else { return false };
-        let Entry { slot: leaf_slot, frame: leaf_frame, .. } = Entry::leaf(leaf);
+        let Entry { slot: leaf_slot, frame: leaf_frame, fp, .. } = Entry::leaf(leaf);
         if *slot != leaf_slot || *frame != leaf_frame || slots.len() >= most {
             return false;
         }
-        if !previous.has_root
-            || previous.simple_from > previous.start + 1
-            || previous.fp_until > previous.start
-        {
+        if !previous.has_root || previous.simple_from > previous.start + 1 {
+            return false;
+        }
+        let goes_by_fp = previous.fp_until > previous.start;
+        if goes_by_fp && previous.fps.get(previous.start) != Some(&fp) {
             return false;
         }
         let until = memory.known_until(leaf.sp()).saturating_sub(WORD - 1);
@@ -237,7 +239,10 @@ impl Memo {
         }
         // SAFETY: slots of simple steps grow from the leaf's stack pointer on. From there to behind the last one all memory is
         // known.
-        unsafe { unchanged(slots, Frame::all_bits(frames), memory) == slots.len() }
+        unsafe {
+            (!goes_by_fp || previous.fps_held(previous.start + 1..CAPACITY, memory) == slots.len())
+                && unchanged(slots, Frame::all_bits(frames), memory) == slots.len()
+        }
     }
 
     /// Ends the walk if its frames are those of the previous one from `place` on and these were all.
@@ -410,16 +415,32 @@ impl Previous {
         let known =
             if all_known { behind } else { behind.split(|slot| *slot >= until).next().unwrap_or(&[]) };
         let known = first + known.len();
-        let changed = self.entries(first..known.min(self.fp_until).max(first)).position(|entry| {
-            // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least
-            // up to the slots and their seven bytes. The frame pointer was saved between the stack pointer of the frame before,
-            // to which the same applies, and there.
-            entry.rule().below() != 0 && unsafe { memory.load(entry.saved_slot()) } != entry.fp
-        });
-        let known = changed.map_or(known, |held| first + held);
+        // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least up to
+        // the slots and their seven bytes.
+        let known = first + unsafe { self.fps_held(first..known, memory) };
         let (slots, frames) = (self.slots.get(first..known), self.frames.get(first..known));
         // SAFETY: as above.
         place + unsafe { unchanged(slots.unwrap_or(&[]), Frame::all_bits(frames.unwrap_or(&[])), memory) }
+    }
+
+    /// How many of the steps to the frames at these places, from the first on, find the frame pointer they found before, or
+    /// one that no step goes by.
+    ///
+    /// # Safety
+    /// The steps are simple, and all memory is known to be readable from the stack pointer of the frame before the first
+    /// place up to the last slot and seven bytes behind it.
+    #[inline]
+    unsafe fn fps_held<M: Memory>(&self, places: Range<usize>, memory: &mut M) -> usize {
+        let wanted = places.start..self.fp_until.min(places.end);
+        let (Some(slots), Some(by), Some(fps)) =
+            (self.slots.get(wanted.clone()), self.by.get(wanted.clone()), self.fps.get(wanted.clone()))
+        else {
+            return places.len();
+        };
+        // SAFETY: the caller's promise: the frame pointer was saved between the stack pointer of the frame before and the
+        // slot.
+        let held = unsafe { fps_unchanged(slots, by, fps, memory) };
+        if held == wanted.len() { places.len() } else { held }
     }
 
     /// The frame at `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is `fp`. A step
@@ -444,26 +465,56 @@ impl Previous {
     }
 }
 
-/// How many words, from the first on, are in their slots. Four at a time: the loop's own instructions are as many as those
-/// of one.
+/// How many words, from the first on, are in their slots.
 ///
 /// # Safety
 /// All slots are in memory that is known to be readable, and seven bytes before its end.
 #[inline(never)]
 unsafe fn unchanged<M: Memory>(slots: &[u64], words: &[u64], memory: &mut M) -> usize {
     // SAFETY: the caller's promise.
-    let mut holds = |slot: &u64, word: &u64| unsafe { memory.load(*slot) == *word };
+    unsafe { compared(slots, slots, words, |slot, _| slot, memory) }
+}
+
+/// How many frame pointers, from the first on, are where they were saved, by these rules.
+///
+/// # Safety
+/// As of [`unchanged`], of the words up to the slots too where these rules say that frame pointers are.
+#[inline(never)]
+unsafe fn fps_unchanged<M: Memory>(slots: &[u64], by: &[u64], fps: &[u64], memory: &mut M) -> usize {
+    let saved_slot = |slot: u64, by: u64| slot.wrapping_sub(SimpleRule::from_bits(by).below());
+    // SAFETY: the caller's promise.
+    unsafe { compared(slots, by, fps, saved_slot, memory) }
+}
+
+/// How many words, from the first on, are at their places. Four at a time: the loop's own instructions are as many as
+/// those of one.
+///
+/// # Safety
+/// All places are in memory that is known to be readable, and seven bytes before its end.
+#[inline(always)]
+unsafe fn compared<M: Memory>(
+    slots: &[u64],
+    by: &[u64],
+    words: &[u64],
+    place: impl Fn(u64, u64) -> u64,
+    memory: &mut M,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let mut holds = |slot: u64, by: u64, word: u64| unsafe { memory.load(place(slot, by)) == word };
     let (slots_by_four, _) = slots.as_chunks();
+    let (by_by_four, _) = by.as_chunks();
     let (words_by_four, _) = words.as_chunks();
     let mut held = 0;
-    for ([s0, s1, s2, s3], [w0, w1, w2, w3]) in slots_by_four.iter().zip(words_by_four) {
-        if !(holds(s0, w0) && holds(s1, w1) && holds(s2, w2) && holds(s3, w3)) {
+    for (([s0, s1, s2, s3], [b0, b1, b2, b3]), [w0, w1, w2, w3]) in
+        slots_by_four.iter().zip(by_by_four).zip(words_by_four)
+    {
+        if !(holds(*s0, *b0, *w0) && holds(*s1, *b1, *w1) && holds(*s2, *b2, *w2) && holds(*s3, *b3, *w3)) {
             break;
         }
         held += 4;
     }
-    let rest = slots.iter().zip(words).skip(held);
-    held + rest.take_while(|(slot, word)| holds(slot, word)).count()
+    let rest = slots.iter().zip(by).zip(words).skip(held);
+    held + rest.take_while(|((slot, by), word)| holds(**slot, **by, **word)).count()
 }
 
 /// Neighbouring frames get neighbouring places. Stack pointers between calls are multiples of 16.

@@ -11,7 +11,7 @@ impl Method for FramePointer {
         "frame pointers"
     }
 
-    fn needs_frame_pointers(&self) -> bool {
+    fn on_framed_code(&self) -> bool {
         true
     }
 

@@ -64,7 +64,7 @@ fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
         for scenarios in TURNS {
             for index in order.clone() {
                 let method = methods[index].as_mut();
-                let workload = if method.needs_frame_pointers() { &framed } else { &plain };
+                let workload = if method.on_framed_code() { &framed } else { &plain };
                 for &scenario in scenarios {
                     let ticks = measure(workload, scenario, method, SEED + round as u64);
                     all[index].note(scenario as usize, ticks * ns_per_tick);
@@ -131,7 +131,7 @@ fn first_capture(index: usize, libraries: &Path) -> f64 {
 fn first(index: usize, libraries: &Path) {
     let (plain, framed) = load(libraries);
     let mut method = method::nth(index);
-    let workload = if method.needs_frame_pointers() { &framed } else { &plain };
+    let workload = if method.on_framed_code() { &framed } else { &plain };
     let mut taken = 0;
     let mut stack = [0; MOST];
     workload.run(Scenario::Hot, 1, Random::new(SEED), &mut |walkway, truth| {

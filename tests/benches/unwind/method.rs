@@ -12,8 +12,8 @@ pub(crate) type Stack = [u64; MOST];
 pub(crate) trait Method {
     /// As printed in the table.
     fn name(&self) -> &'static str;
-    /// Whether it needs the workload that was compiled with frame pointers.
-    fn needs_frame_pointers(&self) -> bool {
+    /// Whether it takes stacks of the workload that was compiled with frame pointers.
+    fn on_framed_code(&self) -> bool {
         false
     }
     /// Takes the stack of the calling thread; answers the number of frames.

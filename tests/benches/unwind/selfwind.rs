@@ -16,13 +16,18 @@ pub(crate) struct Use {
     memo: bool,
     /// The frames that the walk before had too are not written again.
     only_new: bool,
+    /// The code was compiled with frame pointers.
+    framed: bool,
 }
 
-pub(crate) const USES: [Use; 4] = [
-    Use { name: "selfwind", tables: true, memo: true, only_new: false },
-    Use { name: "selfwind, only new frames", tables: true, memo: true, only_new: true },
-    Use { name: "selfwind without memo", tables: true, memo: false, only_new: false },
-    Use { name: "selfwind, FDEs on demand", tables: false, memo: true, only_new: false },
+const USUAL: Use = Use { name: "selfwind", tables: true, memo: true, only_new: false, framed: false };
+
+pub(crate) const USES: [Use; 5] = [
+    USUAL,
+    Use { name: "selfwind, only new frames", only_new: true, ..USUAL },
+    Use { name: "selfwind without memo", memo: false, ..USUAL },
+    Use { name: "selfwind, FDEs on demand", tables: false, ..USUAL },
+    Use { name: "selfwind, framed code", framed: true, ..USUAL },
 ];
 
 /// Ourselves, used as [`USES`] says; the first is the one that is compared.
@@ -67,6 +72,10 @@ fn table(module: &Module<'static>) -> Option<Table<'static>> {
 impl Method for Selfwind {
     fn name(&self) -> &'static str {
         self.how.name
+    }
+
+    fn on_framed_code(&self) -> bool {
+        self.how.framed
     }
 
     fn capture(&mut self, _: &Walkway, stack: &mut Stack) -> usize {
