@@ -197,10 +197,9 @@ impl<'a> Table<'a> {
         // Below the base that is more than there are blocks.
         let distance = address.wrapping_sub(self.base) as usize;
         let (start, end) = self.block_rows(distance >> BLOCK_SHIFT)?;
-        if let Some(rule) = self.row_rules.get(start) {
-            // They come while the starts are searched.
-            x86_64::prefetch(rule);
-        }
+        let rules = self.row_rules.get(start..end)?;
+        // They come while the starts are searched. They may lie in two lines.
+        rules.first().into_iter().chain(rules.last()).for_each(x86_64::prefetch);
         let starts = self.row_starts.get(start..end)?;
         let row = start + starts.partition_point(|&start| start <= distance as u8);
         self.rule(row.checked_sub(1)?)
