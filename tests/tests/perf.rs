@@ -67,11 +67,12 @@ fn every_period_of_processor_time_has_its_sample_and_its_stack() {
     let stats = recording.stats();
     assert_all_counted(&stats);
     // Of the CPU time that the threads had by their own clocks; each ends within a period. A kernel that finds its own
-    // interrupts too slow holds some back, and says so.
+    // interrupts too slow holds some back, and says so. Every switch between threads takes some microseconds that their
+    // clocks count and the events do not (docs/perf-source.md): a percent or two where other programs run too.
     let cpu_ns: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
     let due = cpu_ns * 997.0 / 1e9 - 3.0;
     let got = (kernel(&stats, "events") + kernel(&stats, "lost")) as f64;
-    assert!(got >= 0.99 * due || kernel(&stats, "throttled") > 0, "{got} events, due {due}: {:#}", stats.0);
+    assert!(got >= 0.95 * due || kernel(&stats, "throttled") > 0, "{got} events, due {due}: {:#}", stats.0);
     assert!(stitched(&stats) >= 0.995, "{:#}", stats.0["detail"]["kernel"]);
     assert_eq!(kernel(&stats, "unmatched"), 0, "{:#}", stats.0["detail"]["kernel"]);
     let folded = recording.folded();
