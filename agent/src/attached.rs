@@ -1,16 +1,19 @@
 //! Start in a process that runs already, without the loader's help.
 //!
-//! The recorder has laid this library into the process, relocated it, and stopped every thread; one of them comes
-//! here, on a stack of the recorder's, with all signals blocked. Whatever that thread was doing, it may be in the middle
-//! of it (in `malloc`, in the loader), so nothing of the program is called: system calls and our own heap only.
+//! The recorder has laid this library into the process, relocated it, and started a thread that comes here, on a stack
+//! of the recorder's, with all signals blocked, while the program runs on. Where the process may have no more threads,
+//! one of the program's comes itself: whatever it was doing, it may be in the middle of it (in `malloc`, in the loader).
+//! So nothing of the program is called: system calls and our own heap only. And nothing of the program's is read in place
+//! that it may unmap.
 //!
 //! What a preloaded agent sees through the functions it stands in front of is not seen here: forks, execs, libraries
 //! loaded later, what the program does with the signal, and a system call filter installed later. New threads are found
-//! by the ticks of those that are known.
+//! by the recorder, while there is one.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
 use core::ffi::CStr;
+use core::sync::atomic::AtomicU64;
 
 use handler::process::{self, Recording};
 use handler::slot::{self, Slot};
@@ -21,7 +24,8 @@ use crate::config::Config;
 use crate::journal::{self, ModuleNews};
 use crate::modules::{self, Stage};
 use crate::session::{Directory, Failure, Myself};
-use crate::{link_map, sources, threads};
+use crate::threads::Present;
+use crate::{handed, link_map, signals, sources, threads};
 
 // The entry point of the library's file. Hidden: it is no name of the program's.
 global_asm!(
@@ -36,11 +40,16 @@ global_asm!(
 );
 
 /// Does what `call` asks; the result is that of [`shm_format::injection`].
-unsafe extern "C" fn enter(call: *const Call) -> u64 {
-    // SAFETY: the recorder passes a call that stays mapped.
+unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
+    // SAFETY: the recorder passes a call that stays mapped, and does not write to it before this is over.
+    unsafe { (*call).hook = loader_changed as unsafe extern "C" fn() as usize as u64 };
+    // SAFETY: as above; the word stays mapped, and both sides use it as an atomic one.
+    handed::set_place(unsafe { AtomicU64::from_ptr(&raw mut (*call).socket) });
+    // SAFETY: as above.
     let call: &'static Call = unsafe { &*call };
+    let present = if apart != 0 { Present::Apart } else { Present::Caller(call.mask) };
     let result = match (call.version, Command::from_raw(call.command)) {
-        (Call::VERSION, Some(Command::Start)) => start(call),
+        (Call::VERSION, Some(Command::Start)) => start(call, present),
         (Call::VERSION, Some(Command::Stop)) => {
             stop();
             Ok(())
@@ -51,39 +60,55 @@ unsafe extern "C" fn enter(call: *const Call) -> u64 {
     let bytes = text.len().min(call.reply_capacity as usize);
     // SAFETY: the recorder's buffer, of this capacity.
     unsafe { core::slice::from_raw_parts_mut(call.reply as *mut u8, bytes) }.copy_from_slice(&text[..bytes]);
+    drop(text);
+    if process::recording().is_none() {
+        // SAFETY: nothing has begun: the recorder removes this image, and with it all that refers to the heap.
+        unsafe { crate::HEAP.give_up() };
+    }
     bytes as u64
 }
 
-fn start(call: &'static Call) -> Result<(), alloc::vec::Vec<u8>> {
+fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8>> {
     // SAFETY: the recorder's settings, of this length, mapped for ever.
     let settings =
         unsafe { core::slice::from_raw_parts(call.settings as *const u8, call.settings_len as usize) };
     let config = Config::read(
         settings.split_inclusive(|byte| *byte == 0).filter_map(|entry| CStr::from_bytes_with_nul(entry).ok()),
-    );
+    )
+    .attached();
     link_map::set_without_loader(call.debugger as *mut _);
     if let (Some(recording), Some(agent)) = (process::recording(), agent::get()) {
-        resume(recording, agent, config).map_err(Failure::text)?;
+        resume(recording, agent, config, present).map_err(Failure::text)?;
         tell_control(call);
         return Ok(());
     }
-    crate::record_attached(config).map_err(|failure| failure.text())?;
+    crate::record_attached(config, present).map_err(|failure| failure.text())?;
     tell_control(call);
     Ok(())
 }
 
-/// Tells the next recorder where to call.
+/// Tells the next recorder where to call, and which one ends this.
 fn tell_control(call: &Call) {
     if let Some(recording) = process::recording() {
+        if let Some(agent) = agent::get() {
+            journal::tell_setting(recording, Call::RECORDER, &agent.config.recorder);
+        }
         journal::tell_setting(recording, Call::SETTING, alloc::format!("{:x}", call.control).as_bytes());
     }
 }
 
 /// Samples once more, or goes on with what has been loaded and started since.
-fn resume(recording: &Recording, agent: &'static Agent, config: Config) -> Result<(), Failure> {
+fn resume(
+    recording: &Recording,
+    agent: &'static Agent,
+    config: Config,
+    present: Present,
+) -> Result<(), Failure> {
     modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     slot::taken().for_each(sources::stop_timer);
     let same_rate = config.frequency == agent.config.frequency;
+    signals::take_over().map_err(Failure::Signal)?;
+    recording.region.close_requests(false);
     let agent: &'static Agent = Box::leak(Box::new(Agent {
         names: agent.names.clone(),
         directory: Directory::clone(&agent.directory),
@@ -93,37 +118,98 @@ fn resume(recording: &Recording, agent: &'static Agent, config: Config) -> Resul
     agent::set(agent);
     let (limit, period_ns) = agent.config.limit(recording.source);
     recording.governor.set(limit, period_ns);
-    recording.newcomers.set_period(period_ns);
+    recording.newcomers.restart(period_ns);
     process::set_stopped(false);
     if same_rate {
-        threads::register_existing(recording, None);
+        threads::register_existing(recording, present);
         return Ok(());
     }
-    restart(recording, agent)
+    restart(recording, agent, present)
 }
 
-/// Begins a region of its own for samples that weigh something else. A thread may have been stopped while it writes into
-/// the one before, which stays mapped, with its slot.
-fn restart(before: &Recording, agent: &'static Agent) -> Result<(), Failure> {
+/// Begins a region of its own for samples that weigh something else. A thread may be writing into the one before, which
+/// stays mapped, with its slot.
+fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Result<(), Failure> {
     let Some(last) = agent::myself() else { return Err(Failure::Proc) };
-    let myself: &'static Myself = Box::leak(Box::new(Myself::read(Some(last.boot_id()))?));
+    let myself: &'static Myself =
+        Box::leak(Box::new(Myself::read(Some(last.boot_id()))?.named(&agent.config)));
     let recording = crate::process::open(agent, myself, None)?;
     journal::tell_setting(before, Call::SETTING, b"");
     agent.directory.remove_region(last);
     agent::set_myself(myself);
-    slot::taken().for_each(Slot::abandon);
+    slot::taken().for_each(Slot::leave_region);
     modules::tell_all(&mut ModuleNews(recording));
-    crate::process::begin(agent, recording, |recording| threads::register_existing(recording, None));
+    crate::process::begin(agent, recording, |recording| threads::register_existing(recording, present));
     Ok(())
 }
 
-/// Samples no more. Slots and region stay: a thread may have been stopped in the middle of a sample.
+/// Samples no more, and gives the signal back. Slots and region stay: a thread may be in the middle of a sample.
 fn stop() {
     process::set_stopped(true);
     slot::taken().for_each(sources::stop_timer);
     if let Some(recording) = process::recording() {
+        crate::process::refuse_requests(recording);
+        signals::give_back();
         journal::tell_anchor(recording);
         journal::tell_setting(recording, Call::SETTING, b"");
         recording.ring();
+    }
+}
+
+// Where the loader comes to when it has changed its list, or is about to, holding its lock: by a jump out of an empty
+// function of its own, whose callers expect a call like any other. All registers that a call may change are kept all the
+// same, since what the empty function leaves alone might be known to them.
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".globl selfwind_loader_changed",
+    ".hidden selfwind_loader_changed",
+    ".type selfwind_loader_changed,@function",
+    "selfwind_loader_changed:",
+    "push rbp",
+    "mov rbp, rsp",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push r11",
+    "sub rsp, 520",
+    "and rsp, -64",
+    "fxsave64 [rsp]",
+    "cld",
+    "call {look}",
+    "fxrstor64 [rsp]",
+    "lea rsp, [rbp - 72]",
+    "pop r11",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    "pop rbp",
+    "ret",
+    ".size selfwind_loader_changed, . - selfwind_loader_changed",
+    look = sym look,
+);
+
+unsafe extern "C" {
+    #[link_name = "selfwind_loader_changed"]
+    fn loader_changed();
+}
+
+/// Looks at what the loader has changed, once it is done, and before any of it runs.
+extern "C" fn look() {
+    if process::is_stopped() || !link_map::is_idle() || !agent::is_own_process() {
+        return;
+    }
+    if let (Some(recording), Some(agent)) = (process::recording(), agent::get()) {
+        modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     }
 }

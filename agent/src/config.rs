@@ -14,7 +14,7 @@ use shm_format::Mode;
 use crate::sources::Events;
 
 /// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
-const DEFAULT_FREQUENCY: u64 = 99;
+const DEFAULT_FREQUENCY: u64 = 199;
 const MAX_FREQUENCY: u64 = 100_000;
 /// Hundredths of a percent of the CPU time that handlers may take.
 const DEFAULT_OVERHEAD: u64 = 200;
@@ -28,6 +28,8 @@ const SLOW_POOL: usize = 128 * 1024;
 const SLOW: u64 = 250;
 const HISTORY_POOL: usize = 1 << 20;
 const MAX_POOL: usize = 1 << 30;
+/// What valgrind preloads has this in its path.
+const VALGRIND: &[u8] = b"/vgpreload_";
 
 /// The settings of one process.
 pub(crate) struct Config {
@@ -35,10 +37,16 @@ pub(crate) struct Config {
     pub(crate) enabled: bool,
     /// SELFWIND_DIR: the session directory, or none for a flight recorder.
     pub(crate) directory: Option<Vec<u8>>,
+    /// SELFWIND_OTHERS: where processes of other users than the recorder's leave their regions.
+    pub(crate) others: Option<Vec<u8>>,
     /// SELFWIND_FREQ, in samples per second of CPU time.
     pub(crate) frequency: u64,
     /// SELFWIND_EVENT.
     pub(crate) source: Source,
+    /// The source is to be the best that this process may have.
+    pub(crate) is_automatic: bool,
+    /// The process runs under valgrind, to judge by what else is preloaded.
+    pub(crate) is_emulated: bool,
     /// SELFWIND_PERF: the events of the source `perf`, or its clock.
     pub(crate) events: Events,
     /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
@@ -59,6 +67,10 @@ pub(crate) struct Config {
     pub(crate) verbose: bool,
     /// XDG_RUNTIME_DIR, the first choice for a flight recorder.
     pub(crate) runtime_directory: Option<Vec<u8>>,
+    /// SELFWIND_RECORDER: the recorder that ends the sampling of an attached process with itself.
+    pub(crate) recorder: Vec<u8>,
+    /// SELFWIND_REGION: process id and nonce of a region whose file the recorder hands over.
+    pub(crate) handed: Option<(u32, u64)>,
     /// What was wrong with the settings, for the reader.
     pub(crate) note: Vec<u8>,
 }
@@ -69,8 +81,11 @@ impl Config {
         let mut config = Config {
             enabled: true,
             directory: None,
+            others: None,
             frequency: DEFAULT_FREQUENCY,
-            source: Source::ThreadTimer,
+            source: Source::Perf,
+            is_automatic: true,
+            is_emulated: false,
             events: Events::default(),
             deferred: false,
             mode: Mode::Overwrite,
@@ -81,6 +96,8 @@ impl Config {
             session: 0,
             verbose: false,
             runtime_directory: None,
+            recorder: Vec::new(),
+            handed: None,
             note: Vec::new(),
         };
         let (mut mode, mut cache, mut home) = (None, None, None);
@@ -95,6 +112,8 @@ impl Config {
                 cache = directory(value);
             } else if name == b"HOME" {
                 home = directory(value);
+            } else if name == b"LD_PRELOAD" {
+                config.is_emulated = value.windows(VALGRIND.len()).any(|part| part == VALGRIND);
             } else if name == b"SELFWIND_EVENT" {
                 named = Some((entry, value));
             } else if name == b"SELFWIND_TABLES" && !value.is_empty() {
@@ -131,6 +150,12 @@ impl Config {
         config
     }
 
+    /// The same for a process that runs already: its execs will not be seen, so it has no events of the kernel by default.
+    pub(crate) fn attached(self) -> Config {
+        let source = if self.is_automatic { Source::ThreadTimer } else { self.source };
+        Config { source, is_automatic: false, ..self }
+    }
+
     /// Applies one setting; none if its value is bad.
     fn set(
         &mut self,
@@ -144,6 +169,7 @@ impl Config {
             b"ENABLE" => self.enabled = flag(value)?,
             b"VERBOSE" => self.verbose = flag(value)?,
             b"DIR" => self.directory = Some(directory(value)?),
+            b"OTHERS" => self.others = Some(directory(value)?),
             b"FREQ" => self.frequency = number(value).filter(|hz| (1..=MAX_FREQUENCY).contains(hz))?,
             b"PERF" => *events = Some(Events::parse(value)?),
             b"MODE" => *mode = Some(mode_of(value)?),
@@ -152,6 +178,8 @@ impl Config {
             }
             b"MAX_OVERHEAD" => self.max_overhead = percent(value)?,
             b"POOL" => self.pool = pool(value)?,
+            b"RECORDER" => self.recorder = value.to_vec(),
+            b"REGION" => self.handed = Some(handed(value)?),
             b"SESSION" => self.session = hexadecimal(value)?,
             // Names of the recorder's own, or of a later version.
             _ => {}
@@ -168,7 +196,7 @@ impl Config {
         }
         let is_known = !value.starts_with(b"perf:") || events.is_some();
         match source(value) {
-            Some(source) => self.source = source,
+            Some(source) => (self.source, self.is_automatic) = (source, value == b"auto"),
             None => return self.complain(entry),
         }
         if !is_known {
@@ -184,6 +212,9 @@ impl Config {
         }
         self.note.extend_from_slice(b"ignored ");
         self.note.extend_from_slice(&entry[..entry.len().min(LONGEST)]);
+        if entry.starts_with(b"SELFWIND_POOL=") {
+            self.note.extend_from_slice(b" (a size from 64K to 1G, such as 512K or 16M)");
+        }
     }
 
     /// Nanoseconds that one unit of weight stands for: of CPU time or time off the processor; 0 for events.
@@ -234,9 +265,9 @@ fn directory(value: &[u8]) -> Option<Vec<u8>> {
 
 fn source(value: &[u8]) -> Option<Source> {
     match value {
-        b"auto" | b"cpu" => Some(Source::ThreadTimer),
+        b"cpu" => Some(Source::ThreadTimer),
         b"itimer" => Some(Source::ProcessTimer),
-        b"perf" | b"offcpu" => Some(Source::Perf),
+        b"auto" | b"perf" | b"offcpu" => Some(Source::Perf),
         value if value.starts_with(b"perf:") => Some(Source::Perf),
         _ => None,
     }
@@ -266,14 +297,28 @@ fn percent(value: &[u8]) -> Option<u64> {
     Some(whole * 100 + decimals).filter(|sum| (1..=Governor::NO_LIMIT).contains(sum))
 }
 
+/// Bytes, or with K, M or G behind it so many times 1024, 1024^2 or 1024^3.
 fn pool(value: &[u8]) -> Option<usize> {
-    number(value).map(|bytes| bytes as usize).filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
+    let (digits, shift) = match value.split_last()? {
+        (b'K' | b'k', digits) => (digits, 10),
+        (b'M' | b'm', digits) => (digits, 20),
+        (b'G' | b'g', digits) => (digits, 30),
+        _ => (value, 0),
+    };
+    let bytes = number(digits)?.checked_mul(1 << shift)?;
+    usize::try_from(bytes).ok().filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
 }
 
 /// A decimal number.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     let valid = !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit);
     valid.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// A process id and, in hexadecimal, a nonce.
+fn handed(value: &[u8]) -> Option<(u32, u64)> {
+    let dash = value.iter().position(|byte| *byte == b'-')?;
+    Some((u32::try_from(number(&value[..dash])?).ok()?, hexadecimal(&value[dash + 1..])?))
 }
 
 /// A hexadecimal number of up to 16 digits.

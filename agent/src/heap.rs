@@ -43,6 +43,20 @@ impl Heap {
         Heap { lock: Lock::new(), lists: UnsafeCell::new(Lists { free: [None; CLASSES], bump: 0, end: 0 }) }
     }
 
+    /// Gives the chunk that small blocks come from back to the kernel.
+    ///
+    /// # Safety
+    /// No block is in use any more, and none will be asked for.
+    pub(crate) unsafe fn give_up(&self) {
+        // SAFETY: as the caller promises, nobody else uses the lists.
+        let lists = unsafe { &mut *self.lists.get() };
+        if lists.end != 0 {
+            // SAFETY: the mapping that `take` made last; the caller answers for its blocks.
+            unsafe { kernel::unmap((lists.end - CHUNK) as *mut u8, CHUNK) };
+        }
+        *lists = Lists { free: [None; CLASSES], bump: 0, end: 0 };
+    }
+
     /// The lock, which a fork must hold so that the child finds the lists whole.
     pub(crate) fn lock(&self) -> &Lock {
         &self.lock

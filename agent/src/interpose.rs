@@ -4,11 +4,13 @@
 //! `vfork`, which runs in its parent's memory, each does what the program asked and nothing else.
 
 mod exec;
+mod handlers;
 mod loader;
 mod lookups;
 mod masks;
 mod seccomp;
 mod signals;
+mod stacks;
 mod threads;
 mod timers;
 
@@ -23,7 +25,7 @@ static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
 
 /// Looks up every function behind this library, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
-    let groups: [&[&Real]; 10] = [
+    let groups: [&[&Real]; 11] = [
         &[&ERRNO_LOCATION],
         &crate::threads::REAL,
         &crate::process::REAL,
@@ -33,6 +35,7 @@ pub(crate) fn find_real_functions() {
         &masks::REAL,
         &seccomp::REAL,
         &signals::REAL,
+        &stacks::REAL,
         &threads::REAL,
     ];
     symbols::resolve(&groups.concat());
@@ -42,6 +45,12 @@ pub(crate) fn find_real_functions() {
 /// Forgets, in a forked child, the timers it does not inherit.
 pub(crate) fn forget_timers() {
     timers::forget();
+}
+
+/// Has another timer stand in for the program's ITIMER_PROF, of which this is left. False if there can be none, or if
+/// the program's calls do not come by here.
+pub(crate) fn stand_in_for(left: &libc::itimerval) -> bool {
+    timers::stand_in_for(left)
 }
 
 /// The recording, if this call is made by the process that owns it.

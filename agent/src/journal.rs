@@ -2,6 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::clock;
 use handler::process::Recording;
@@ -12,6 +13,7 @@ use crate::config::Config;
 use crate::kernel;
 use crate::lock::Lock;
 use crate::modules::{Listener, Object};
+use crate::room;
 use crate::session;
 use crate::sources;
 
@@ -22,6 +24,14 @@ const DIRECTORY: usize = 4096;
 
 /// Serialises the growth of the region.
 static GROWTH: Lock = Lock::new();
+
+/// When this process was told of.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// When this process was told of, in ticks.
+pub(crate) fn started() -> u64 {
+    STARTED.load(Ordering::Relaxed)
+}
 
 /// The lock that a fork must hold.
 pub(crate) fn lock() -> &'static Lock {
@@ -35,7 +45,7 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
     while region.append(record) == Err(Loss::DurableFull) {
         let before = region.durable_backed();
         let _held = GROWTH.hold();
-        if region.durable_backed() == before && !session::grow_durable(region) {
+        if region.durable_backed() == before && !room::grow_log(region) {
             return;
         }
     }
@@ -43,22 +53,25 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
 
 /// Backs chunks for `threads` threads.
 pub(crate) fn make_room(recording: &Recording, threads: usize) {
-    if session::needs_room(&recording.region, threads) {
+    if room::is_needed(&recording.region, threads) {
         let _held = GROWTH.hold();
-        session::grow_pool(&recording.region, threads);
+        room::grow_pool(&recording.region, threads);
     }
 }
 
 /// Tells who this process is and how it is sampled.
 pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8], parent_nonce: u64) {
+    let ticks = clock::now();
+    STARTED.store(ticks, Ordering::Relaxed);
     // On the heap: a child may be forked from a thread with a small stack.
     let mut arguments = vec![0u8; ARGUMENTS];
     let mut directory = vec![0u8; DIRECTORY];
     append(
         recording,
         &DurableRecord::Process(record::Process {
-            ticks: clock::now(),
-            pid: handler::sys::process_id(),
+            ticks,
+            // As the recorder knows it, if it has said so.
+            pid: config.handed.map_or_else(handler::sys::process_id, |(pid, _)| pid),
             ppid: kernel::parent_id(),
             parent_nonce,
             uid: kernel::user_id(),

@@ -50,6 +50,11 @@ impl File {
         File(descriptor as i32)
     }
 
+    /// Its number.
+    pub(crate) fn descriptor(&self) -> usize {
+        self.0 as usize
+    }
+
     /// `ioctl`: for requests whose argument is a number or memory that the kernel only reads.
     pub(crate) fn control(&self, request: usize, argument: usize) -> Result<(), Errno> {
         // SAFETY: the callers' requests write no memory, and what they read is live.
@@ -85,6 +90,13 @@ impl File {
         Ok(done)
     }
 
+    /// Reads once, as much as there is; the number of bytes.
+    pub(crate) fn read_some(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let arguments = [self.0 as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
+        // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+        unsafe { call(libc::SYS_read, arguments) }
+    }
+
     /// Directory entries, in the kernel's `linux_dirent64` form; 0 at the end.
     pub(crate) fn entries(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let arguments = [self.0 as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
@@ -106,7 +118,18 @@ impl File {
 
     /// Maps `bytes` of the file from its start.
     pub(crate) fn map(&self, bytes: usize, protection: i32, flags: i32) -> Result<NonNull<u8>, Errno> {
-        let arguments = [0, bytes, protection as usize, flags as usize, self.0 as usize, 0];
+        self.map_from(0, bytes, protection, flags)
+    }
+
+    /// Maps `bytes` of the file from `offset` on, a multiple of the page.
+    pub(crate) fn map_from(
+        &self,
+        offset: usize,
+        bytes: usize,
+        protection: i32,
+        flags: i32,
+    ) -> Result<NonNull<u8>, Errno> {
+        let arguments = [0, bytes, protection as usize, flags as usize, self.0 as usize, offset];
         // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
         let address = unsafe { call(libc::SYS_mmap, arguments) }?;
         NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
@@ -118,10 +141,25 @@ impl File {
         // SAFETY: the kernel writes one `stat` of its own layout, which is libc's on x86-64.
         unsafe {
             call(libc::SYS_fstat, [self.0 as usize, raw.as_mut_ptr() as usize, 0, 0, 0, 0])?;
-            let raw = raw.assume_init();
-            let modified = raw.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(raw.st_mtime_nsec);
-            Ok(Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode, modified })
+            Ok(Status::from(&raw.assume_init()))
         }
+    }
+}
+
+/// As [`File::status`], of a path whose last part is no link, and which need not be readable.
+pub(crate) fn status_of(path: &CStr) -> Result<Status, Errno> {
+    let mut raw = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is a live C string; the kernel writes one `stat` of its own layout, which is libc's on x86-64.
+    unsafe {
+        call(libc::SYS_lstat, [path.as_ptr() as usize, raw.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        Ok(Status::from(&raw.assume_init()))
+    }
+}
+
+impl From<&libc::stat> for Status {
+    fn from(raw: &libc::stat) -> Status {
+        let modified = raw.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(raw.st_mtime_nsec);
+        Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode, modified }
     }
 }
 
@@ -141,6 +179,56 @@ pub(crate) fn map_private(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
     let address = unsafe { call(libc::SYS_mmap, arguments) }.ok()?;
     NonNull::new(address as *mut u8)
+}
+
+/// Maps once more, somewhere else, the part of a shared file that is mapped at `base`, and what follows it in the file:
+/// `bytes` in all. Needs no descriptor (mremap(2), `old_size` 0).
+///
+/// # Safety
+/// `base` is a page of a shared mapping of the caller's.
+pub(crate) unsafe fn map_on(base: *mut u8, bytes: usize) -> Result<NonNull<u8>, Errno> {
+    let arguments = [base as usize, 0, bytes, libc::MREMAP_MAYMOVE as usize, 0, 0];
+    // SAFETY: the old mapping stays as it is, and the new one is where the kernel finds room.
+    let address = unsafe { call(libc::SYS_mremap, arguments) }?;
+    NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
+}
+
+/// A new private mapping of `bytes`, zeroed, for which no memory is set aside before it is touched.
+pub(crate) fn map_sparse(bytes: usize) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let arguments = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
+    let address = unsafe { call(libc::SYS_mmap, arguments) }.ok()?;
+    NonNull::new(address as *mut u8)
+}
+
+/// Fills `bytes` from `address` on, in this process's own memory, by the kernel: false where there is none.
+pub(crate) fn copy_own(address: u64, bytes: &mut [u8]) -> bool {
+    let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let from = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
+    let process = sys::process_id() as usize;
+    let arguments = [process, (&raw const to) as usize, 1, (&raw const from) as usize, 1, 0];
+    // SAFETY: the kernel checks the source, and writes at most `bytes.len()` bytes into `bytes`.
+    match unsafe { call(libc::SYS_process_vm_readv, arguments) } {
+        Ok(count) => count == bytes.len(),
+        // A kernel without it (CONFIG_CROSS_MEMORY_ATTACH).
+        Err(Errno(libc::ENOSYS | libc::EPERM)) => {
+            let Ok(memory) = File::read_only(c"/proc/self/mem") else { return false };
+            let arguments =
+                [memory.0 as usize, bytes.as_mut_ptr() as usize, bytes.len(), address as usize, 0, 0];
+            // SAFETY: as above.
+            let count = unsafe { call(libc::SYS_pread64, arguments) };
+            count == Ok(bytes.len())
+        }
+        Err(_) => false,
+    }
+}
+
+/// Lets so much time pass.
+pub(crate) fn sleep(nanoseconds: u32) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.into() };
+    // SAFETY: the kernel reads one `timespec`.
+    let _ = unsafe { call(libc::SYS_nanosleep, [(&raw const time) as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Removes a mapping.
@@ -171,11 +259,25 @@ pub(crate) unsafe fn make_accessible(base: *mut u8, bytes: usize) -> Result<(), 
     unsafe { call(libc::SYS_mprotect, [base as usize, bytes, protection, 0, 0, 0]) }.map(drop)
 }
 
+/// Makes a part of a mapping a guard.
+///
+/// # Safety
+/// The range is the caller's, and nothing uses it.
+pub(crate) unsafe fn make_inaccessible(base: *mut u8, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_mprotect, [base as usize, bytes, libc::PROT_NONE as usize, 0, 0, 0]) }.map(drop)
+}
+
 /// Makes a directory that only its owner can enter.
 pub(crate) fn make_directory(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path is a live C string.
     unsafe { call(libc::SYS_mkdirat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0o700, 0, 0, 0]) }
         .map(drop)
+}
+
+/// True if the effective user may read the file.
+pub(crate) fn is_readable_file(path: &CStr) -> bool {
+    File::open(path, libc::O_RDONLY, 0).is_ok()
 }
 
 /// Removes a file's name.

@@ -13,9 +13,11 @@ mod agent;
 mod attached;
 mod auxiliary;
 mod config;
+mod copied_image;
 mod dynamic;
 #[cfg(panic = "abort")]
 mod freestanding;
+mod handed;
 mod heap;
 mod interpose;
 mod journal;
@@ -23,9 +25,14 @@ mod kernel;
 mod link_map;
 mod lock;
 mod modules;
+mod pending;
+mod preload;
 mod process;
+mod room;
+mod second_mappings;
 mod sections;
 mod session;
+mod signal_stacks;
 mod signals;
 mod sources;
 mod symbols;
@@ -36,6 +43,7 @@ use alloc::vec::Vec;
 
 use handler::chain;
 use handler::process::Recording;
+use handler::slot::{self, Slot};
 
 use crate::agent::Agent;
 use crate::config::Config;
@@ -43,6 +51,7 @@ use crate::journal::ModuleNews;
 use crate::lock::Masked;
 use crate::modules::{Names, Stage};
 use crate::session::{Directory, Failure, Myself};
+use crate::threads::Present;
 
 #[global_allocator]
 static HEAP: heap::Heap = heap::Heap::new();
@@ -81,21 +90,26 @@ static END: extern "C" fn() = {
 fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     let (agent, myself, recording) = prepare(config, Stage::Start)?;
     process::watch_forks();
+    signal_stacks::begin();
+    preload::remember();
     process::begin(agent, recording, |recording| {
         // A mask inherited from before the exec.
         let hidden = !chain::has_handler() && masked.unmask(sources::signal());
         threads::register(recording, threads::main_stack(), hidden);
+        // It will be sampled, perhaps under a filter.
+        slot::taken().for_each(Slot::prepare_early);
         if myself.threads > 1 {
-            threads::register_existing(recording, Some(handler::sys::thread_id()));
+            threads::register_existing(recording, Present::Known);
         }
     });
     Ok(())
 }
 
-/// Starts recording this process, which runs already. All of its threads are alike: none announces itself.
-fn record_attached(config: Config) -> Result<(), Failure> {
+/// Starts recording this process, which runs already. All of its threads are alike: none announces itself; `present` is the
+/// calling one.
+fn record_attached(config: Config, present: Present) -> Result<(), Failure> {
     let (agent, _, recording) = prepare(config, Stage::Attached)?;
-    process::begin(agent, recording, |recording| threads::register_existing(recording, None));
+    process::begin(agent, recording, |recording| threads::register_existing(recording, present));
     Ok(())
 }
 
@@ -106,7 +120,7 @@ fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     auxiliary::read();
     choose_clock();
     let directory = Directory::find(&config)?;
-    let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?));
+    let myself: &'static Myself = Box::leak(Box::new(Myself::read(None)?.named(&config)));
     let names = names(&config);
     let agent: &'static Agent =
         Box::leak(Box::new(Agent { config, names, directory, user: kernel::user_id() }));

@@ -1,29 +1,25 @@
 //! The loader's own list of objects, as debuggers read it (`link.h`: `r_debug`, `link_map`).
 //!
 //! Before the start is over it spares us functions that may be somebody else's. And where the agent was put into a
-//! running process without the loader's help, it is the only list there is: then every other thread stands still while
-//! it is read, and the recorder has seen that the loader is not in the middle of changing it.
+//! running process without the loader's help, it is the only list there is: then it is read while other threads may
+//! change it, without the loader's lock. So the kernel copies every word of it, and nothing faults.
 
-use core::ffi::{CStr, c_char, c_int};
+use alloc::ffi::CString;
+use alloc::vec::Vec;
+use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use handler::sys;
-use unwind::elf_image::ProgramHeader;
-
-use crate::auxiliary;
 use crate::symbols::{ObjectInfo, weak_import};
+use crate::{auxiliary, copied_image, kernel};
 
-const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const PT_LOAD: u32 = 1;
-/// Bytes of `Elf64_Ehdr`, which linkers put the program headers right behind.
-const EHDR_SIZE: u64 = 64;
 const PAGE: u64 = 4096;
 
 /// The public head of the loader's record of one object, the same in glibc and musl.
 #[repr(C)]
 pub(crate) struct LinkMap {
     pub(crate) bias: u64,
-    name: *const c_char,
+    pub(crate) name: *const c_char,
     pub(crate) dynamic: *const [u64; 2],
     pub(crate) next: *const LinkMap,
 }
@@ -33,8 +29,8 @@ pub(crate) struct LinkMap {
 pub(crate) struct DebuggerInterface {
     version: c_int,
     map: *const LinkMap,
-    breakpoint: usize,
-    state: c_int,
+    _breakpoint: usize,
+    _state: c_int,
 }
 
 /// The loader is not at work.
@@ -69,78 +65,102 @@ pub(crate) fn first() -> *const LinkMap {
     unsafe { interface.as_ref() }.map_or(core::ptr::null(), |interface| interface.map)
 }
 
-/// Should the recorder be killed now, other threads run again and may unload what is about to be read. The loader says
-/// so before it unmaps anything.
-fn is_idle() -> bool {
-    // SAFETY: the loader's own variable, which stays.
-    unsafe { INTERFACE.load(Ordering::Relaxed).as_ref() }.is_none_or(|interface| {
-        // SAFETY: as above; another thread may write it.
-        (unsafe { (&raw const interface.state).read_volatile() }) == RT_CONSISTENT
-    })
+/// True unless the loader is in the middle of changing its list.
+pub(crate) fn is_idle() -> bool {
+    Interface::read().is_none_or(|interface| interface.state == RT_CONSISTENT)
+}
+
+/// What is wanted of the loader's `struct r_debug`, as it is now.
+struct Interface {
+    map: u64,
+    state: c_int,
+}
+
+impl Interface {
+    /// None if the program has no loader.
+    fn read() -> Option<Interface> {
+        let [_, map, _, state] = words(INTERFACE.load(Ordering::Relaxed) as u64)?;
+        Some(Interface { map, state: state as c_int })
+    }
+}
+
+/// The words at `address`, if there is memory.
+fn words<const N: usize>(address: u64) -> Option<[u64; N]> {
+    let mut words = [[0u8; 8]; N];
+    (address != 0 && kernel::copy_own(address, words.as_flattened_mut()))
+        .then_some(words.map(u64::from_le_bytes))
+}
+
+/// An entry of the loader's list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    bias: u64,
+    name: u64,
+    dynamic: u64,
+    next: u64,
+}
+
+/// The loader's list, copied while it may be changing; two looks in a row found the same, if that could be had.
+fn entries() -> Vec<Entry> {
+    /// Looks, and the time between them: the loader may be at work for long, in constructors it is not.
+    const LOOKS: usize = 1000;
+    const PAUSE_NS: u32 = 1_000_000;
+    let mut before = Vec::new();
+    for look in 0..LOOKS {
+        let entries = walk();
+        if is_idle() && entries == before && look > 0 {
+            break;
+        }
+        if look > 0 {
+            kernel::sleep(PAUSE_NS);
+        }
+        before = entries;
+    }
+    before
+}
+
+fn walk() -> Vec<Entry> {
+    /// More than any program has; a list that changes under the walk may run in a circle.
+    const MOST: usize = 1 << 16;
+    let mut entries = Vec::new();
+    let mut next = Interface::read().map_or(0, |interface| interface.map);
+    while let Some([bias, name, dynamic, after]) = words(next) {
+        entries.push(Entry { bias, name, dynamic, next: after });
+        next = if entries.len() < MOST { after } else { 0 };
+    }
+    entries
 }
 
 /// Calls `visit` for the program, every object of the loader's list and the vDSO, until it returns false. All signals
-/// are blocked, and nobody changes the list meanwhile.
+/// are blocked. What is passed to `visit` is copied, but what it tells of may be unmapped at any time.
 pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
-    let mut map = first();
     let vdso = auxiliary::vdso();
     let mut vdso_seen = vdso == 0;
     if !visit_program(visit) {
         return;
     }
-    // SAFETY: the list is whole and ends with null.
-    if let Some(program) = unsafe { map.as_ref() } {
-        map = program.next;
-    }
-    // SAFETY: as above.
-    while let Some(object) = unsafe { map.as_ref() }.filter(|_| is_idle()) {
-        map = object.next;
-        vdso_seen |= object.bias == vdso;
-        // SAFETY: the loader's names are C strings.
-        let name = if object.name.is_null() { c"" } else { unsafe { CStr::from_ptr(object.name) } };
-        if let Some(headers) = headers_at(object.bias)
-            && !visit(&ObjectInfo::new(object.bias, name, headers))
+    // The first is the program.
+    for entry in entries().iter().skip(1) {
+        vdso_seen |= entry.bias == vdso;
+        let name =
+            copied_image::string(entry.name).and_then(|name| CString::new(name).ok()).unwrap_or_default();
+        if let Some(headers) = copied_image::headers_at(entry.bias)
+            && !visit(&ObjectInfo::new(entry.bias, &name, &headers))
         {
             return;
         }
     }
-    if !vdso_seen && let Some(headers) = headers_at(vdso) {
-        visit(&ObjectInfo::new(vdso, c"", headers));
+    if !vdso_seen && let Some(headers) = copied_image::headers_at(vdso) {
+        visit(&ObjectInfo::new(vdso, c"", &headers));
     }
 }
 
 /// The program itself, which the kernel has mapped; false to go no further.
 fn visit_program(visit: &mut dyn FnMut(&ObjectInfo) -> bool) -> bool {
     let (address, count) = auxiliary::program_headers();
-    if address == 0 || count == 0 {
-        return true;
-    }
-    // SAFETY: the kernel says that the program's headers are mapped there; a program is never unmapped.
-    let headers = unsafe { core::slice::from_raw_parts(address as *const ProgramHeader, count as usize) };
+    let Some(headers) = copied_image::headers(address, count as u16) else { return true };
     let Some(first) = headers.iter().find(|header| header.kind == PT_LOAD) else { return true };
     // The first segment begins with the file, which begins with the ELF header.
     let bias = (address & !(PAGE - 1)).wrapping_sub(first.address & !(PAGE - 1));
-    visit(&ObjectInfo::new(bias, c"", headers))
-}
-
-/// The program headers of the object that lies at `start` from its first byte on.
-fn headers_at(start: u64) -> Option<&'static [ProgramHeader]> {
-    // An object linked to another address than 0 does not begin at its bias; then there may be nothing at all.
-    if start == 0 || !sys::is_readable(start) || !sys::is_readable(start + EHDR_SIZE - 8) {
-        return None;
-    }
-    // SAFETY: the whole ELF header has just been seen to be readable.
-    let (magic, offset, count) = unsafe {
-        (
-            (start as *const [u8; 4]).read(),
-            ((start + 32) as *const u64).read(),
-            ((start + 56) as *const u16).read(),
-        )
-    };
-    let bytes = u64::from(count) * size_of::<ProgramHeader>() as u64;
-    if magic != ELF_MAGIC || offset % 8 != 0 || offset + bytes > PAGE {
-        return None;
-    }
-    // SAFETY: in the same page as the ELF header, which is mapped.
-    Some(unsafe { core::slice::from_raw_parts((start + offset) as *const ProgramHeader, count.into()) })
+    visit(&ObjectInfo::new(bias, c"", &headers))
 }

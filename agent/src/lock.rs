@@ -54,6 +54,16 @@ impl Lock {
     }
 }
 
+impl Held<'_> {
+    /// Lets `signal` through although the lock is held, unless it was blocked before.
+    pub(crate) fn let_through(&self, signal: i32) {
+        let bit = 1 << (signal - 1);
+        if self.mask & bit == 0 {
+            sys::set_signal_mask(!bit);
+        }
+    }
+}
+
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.lock.release();

@@ -16,9 +16,12 @@ use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::{Module, Modules, RuleCache, Section, Table};
 
 use crate::agent;
+use crate::copied_image::CopiedImage;
+use crate::dynamic::Symbols;
 use crate::journal::ModuleNews;
 use crate::lock::{Lock, Masked};
 use crate::sections;
+use crate::signal_stacks;
 use crate::symbols::{self, ObjectInfo};
 
 const PT_LOAD: u32 = 1;
@@ -99,6 +102,9 @@ static REGISTRY: Guarded = Guarded {
     }),
 };
 
+/// Held while the loader's list is read without its lock.
+static LOOKING: Lock = Lock::new();
+
 /// The lock that a fork must hold, so that the child finds the registry whole.
 pub(crate) fn lock() -> &'static Lock {
     &REGISTRY.lock
@@ -133,7 +139,7 @@ pub(crate) enum Stage {
     Start,
     /// Anything: may be unloaded.
     Later,
-    /// The same, read without the loader's lock while every other thread stands still.
+    /// The same, read without the loader's lock while other threads may change what is read.
     Attached,
 }
 
@@ -146,6 +152,8 @@ pub(crate) trait Listener {
 /// Compares the loader's list with the published one, and publishes and tells the difference.
 pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
     let _masked = Masked::new();
+    // Without the loader's count of changes nobody knows whose list is the later one: one look at a time.
+    let _alone = (stage == Stage::Attached).then(|| LOOKING.hold());
     let known = with_registry(|registry| registry.objects.clone());
     let seen = visit(stage, names, known);
     with_registry(|registry| {
@@ -208,33 +216,79 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
         // SAFETY: the loader's lock is held during the visit, so the object stays loaded.
         let (headers, name) = unsafe { (info.program_headers(), info.name().to_bytes()) };
         let is_program = core::mem::take(&mut first);
+        let path = |image: &ElfImage<'_>| names.path_of(name, is_program, vdso != 0 && image.start == vdso);
+        let is_known = |image: &ElfImage<'_>| known.iter().find(|object| object.is(image, &path(image)));
+        let tables = names.tables.as_deref();
+        if stage == Stage::Attached {
+            let Some(copied) = CopiedImage::new(info.bias, headers) else { return true };
+            let Some(image) = copied.image() else { return true };
+            if let Some(object) = is_known(&image) {
+                seen.known.push(object.clone());
+                return true;
+            }
+            let copied = copied.with_sections();
+            if let Some(image) = copied.image() {
+                seen.new.push(describe(&image, headers, path(&image), tables));
+            }
+            return true;
+        }
         // SAFETY: as above, for as long as the visit; what outlives it is copied below.
         let Some(image) = (unsafe { ElfImage::<'static>::from_headers(info.bias, headers) }) else {
             return true;
         };
-        let is_vdso = vdso != 0 && image.start == vdso;
-        let path = names.path_of(name, is_program, is_vdso);
-        if let Some(object) = known.iter().find(|object| object.is(&image, &path)) {
+        if let Some(object) = is_known(&image) {
             seen.known.push(with_table(object, late).unwrap_or_else(|| object.clone()));
             return true;
         }
-        let in_place = stage == Stage::Start;
-        seen.new.push(describe(&image, headers, path, in_place, names.tables.as_deref()));
+        // SAFETY: as above.
+        unsafe { Symbols::of_object(info) }.inspect(signal_stacks::look_into);
+        seen.new.push(if stage == Stage::Start {
+            describe_in_place(&image, headers, path(&image), tables)
+        } else {
+            describe(&image, headers, path(&image), tables)
+        });
         true
     });
     seen
 }
 
-/// Makes an object of `image`; its id comes when it is merged.
-fn describe(
+/// Makes an object of `image`, which stays where it is; its id comes when it is merged.
+fn describe_in_place(
     image: &ElfImage<'static>,
     headers: &[ProgramHeader],
     path: Vec<u8>,
-    in_place: bool,
     tables: Option<&[u8]>,
 ) -> Object {
     let mut module = image.module();
-    let sections = sections::keep(&mut module, image, &path, in_place, tables);
+    let sections = sections::keep(&mut module, image, &path, true, tables);
+    object(image, headers, path, module, sections)
+}
+
+/// Makes an object of `image`, of which nothing is used afterwards; its id comes when it is merged.
+fn describe(image: &ElfImage<'_>, headers: &[ProgramHeader], path: Vec<u8>, tables: Option<&[u8]>) -> Object {
+    let mut module = bare(image);
+    let sections = sections::keep(&mut module, image, &path, false, tables);
+    object(image, headers, path, module, sections)
+}
+
+/// The module of `image` without its sections.
+fn bare(image: &ElfImage<'_>) -> Module<'static> {
+    Module {
+        start: image.text_start,
+        end: image.text_end,
+        bias: image.bias,
+        entry: image.entry,
+        ..Module::default()
+    }
+}
+
+fn object(
+    image: &ElfImage<'_>,
+    headers: &[ProgramHeader],
+    path: Vec<u8>,
+    module: Module<'static>,
+    sections: sections::Kept,
+) -> Object {
     let segments = headers
         .iter()
         .filter(|header| header.kind == PT_LOAD)

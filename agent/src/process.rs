@@ -14,7 +14,6 @@ use handler::clock;
 use handler::newcomers::Newcomers;
 use handler::process::{self, Page, ProcessTime, Recording, Source};
 use handler::slot::{self, Slot};
-use shm_format::Bell;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
@@ -23,6 +22,7 @@ use crate::journal::{self, ModuleNews};
 use crate::kernel;
 use crate::lock::{Held, Lock, Masked};
 use crate::modules;
+use crate::second_mappings;
 use crate::session::{self, Failure, Myself};
 use crate::signals;
 use crate::sources::{self, process_timer};
@@ -34,9 +34,10 @@ const PAGE: usize = size_of::<Page>();
 
 static REGISTER_ATFORK: Real = Real::new(c"__register_atfork");
 static PTHREAD_ATFORK: Real = Real::new(c"pthread_atfork");
+static INNER_FORK: Real = Real::new(c"_Fork");
 
 /// All functions of the C library that this module needs.
-pub(crate) static REAL: [&Real; 2] = [&REGISTER_ATFORK, &PTHREAD_ATFORK];
+pub(crate) static REAL: [&Real; 3] = [&REGISTER_ATFORK, &PTHREAD_ATFORK, &INNER_FORK];
 
 /// The page that a fork wipes; null until the start.
 static WIPED: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
@@ -45,17 +46,17 @@ static WIPED: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
 pub(crate) fn open(
     agent: &Agent,
     myself: &Myself,
-    parent: Option<(u64, Option<Bell>)>,
+    parent: Option<(u64, &Recording)>,
 ) -> Result<&'static Recording, Failure> {
     let bell = match parent {
-        Some((_, bell)) => bell,
+        Some((_, recording)) => recording.bell,
         None => agent.directory.bell(),
     };
     if bell.is_some_and(|bell| bell.is_stopped()) {
         return Err(Failure::Over);
     }
     let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
-    let choice = sources::choose(&agent.config);
+    let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.source));
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
         bell,
@@ -90,9 +91,29 @@ pub(crate) fn publish(recording: &'static Recording) -> bool {
     true
 }
 
+/// Sees to a timer that the program has already, from the image before or because it runs already: another takes its
+/// place, or it stays and nothing is sampled.
+fn make_way(recording: &Recording) {
+    let left = process_timer::get();
+    if recording.source == Source::ProcessTimer
+        && process_timer::is_armed(&left)
+        && !interpose::stand_in_for(&left)
+    {
+        give_timer_up(recording);
+    }
+}
+
+/// Leaves ITIMER_PROF to the program.
+pub(crate) fn give_timer_up(recording: &Recording) {
+    recording.process_time.give_up();
+    let why = b"the program uses ITIMER_PROF itself, and no other timer can be had in its place (ulimit -i)";
+    journal::tell_setting(recording, b"not sampled", why);
+}
+
 /// Starts the process-wide timer, if that is the source.
 pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     if recording.source == Source::ProcessTimer
+        && !recording.process_time.is_given_up()
         && let Err(error) = process_timer::start(agent.config.period_ns())
     {
         journal::tell_setting(
@@ -124,8 +145,21 @@ static HELD: Cell = Cell(UnsafeCell::new(AllHeld { held: [const { None }; LOCKS]
 /// Before a fork: takes every lock.
 pub(crate) unsafe extern "C" fn before_fork() {
     let held = locks().map(|lock| Some(lock.hold()));
+    // The kernel's events take none of the locks, and a fork takes long: only so its stack is known.
+    if lets_events_through()
+        && let Some(Some(first)) = held.first()
+    {
+        first.let_through(sources::signal());
+    }
     // SAFETY: all locks are held, so no other thread is here.
     unsafe { (*HELD.0.get()).held = held };
+}
+
+/// True if the thread's signals may come during a fork, which begins anew wherever one is pending: the C library must block
+/// them around the call itself, as those do that have `_Fork` (glibc 2.34, musl 1.2.3), and timers must not send any.
+fn lets_events_through() -> bool {
+    let has_events = |slot: &Slot| slot.kernel_rings.are_attached() && slot.timer() == Slot::NO_TIMER;
+    INNER_FORK.known().is_some() && slot::noted().is_some_and(has_events)
 }
 
 /// After a fork, in both processes: gives the locks back, last first.
@@ -158,12 +192,33 @@ fn tell_stranger(what: &[u8], of: &[u8]) {
     else {
         return;
     };
-    if user == agent.user || recording.is_over() || TOLD.swap(true, Ordering::Relaxed) {
+    // Root's recording has a place for everybody.
+    let is_open = agent.config.others.is_some() || user == agent.user;
+    if is_open || recording.is_over() || TOLD.swap(true, Ordering::Relaxed) {
         return;
     }
+    let _masked = Masked::new();
     let pid = handler::sys::process_id();
     let text = alloc::format!("process {pid} is user {user} now, to whom the session directory is closed");
     journal::tell_setting(recording, &[what, of].concat(), text.as_bytes());
+}
+
+/// Tells, after a `chroot`, if children will have no place for a region: they cannot say so themselves.
+pub(crate) fn root_changed() {
+    let (Some(_active), Some(agent), Some(recording)) =
+        (Active::enter(), agent::get(), process::recording().filter(|_| agent::is_own_process()))
+    else {
+        return;
+    };
+    if recording.is_over() || agent.directory.is_there() {
+        return;
+    }
+    let _masked = Masked::new();
+    let pid = handler::sys::process_id();
+    let text = alloc::format!(
+        "process {pid} has another root (chroot), from where the session directory cannot be reached; bind it into the new root"
+    );
+    journal::tell_setting(recording, b"children are not recorded", text.as_bytes());
 }
 
 /// After a fork, in the child.
@@ -191,7 +246,7 @@ pub(crate) fn become_child() {
     }
     let Ok(myself) = Myself::read(Some(parent.boot_id())) else { return };
     let myself: &'static Myself = Box::leak(Box::new(myself));
-    let opened = open(agent, myself, Some((parent.nonce, before.bell)));
+    let opened = open(agent, myself, Some((parent.nonce, before)));
     agent::set_myself(myself);
     let recording = match opened {
         Ok(recording) => recording,
@@ -209,6 +264,7 @@ pub(crate) fn begin(agent: &Agent, recording: &'static Recording, register: impl
     PARENT.store(core::ptr::from_ref(recording).cast_mut(), Ordering::Relaxed);
     if publish(recording) {
         register(recording);
+        make_way(recording);
         start_source(recording, agent);
     }
 }
@@ -235,6 +291,7 @@ pub(crate) fn watch_forks() {
 pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     let _masked = Masked::new();
     match recording.source {
+        Source::ProcessTimer if recording.process_time.is_given_up() => {}
         Source::ProcessTimer => process_timer::stop(),
         Source::ThreadTimer | Source::Perf => slot::noted().into_iter().for_each(sources::stop_thread),
     }
@@ -257,7 +314,7 @@ pub(crate) fn before_exec(
         answer::leave(recording, slot);
         // An event inside the exec would send its signal to the new image, removed at exec or not.
         slot.kernel_rings.close();
-        recording.region.control().leave_out(slot.take_put_off().into());
+        leave_out(recording, slot);
         if slot.cursor.close(&recording.region).wake {
             recording.ring();
         }
@@ -267,7 +324,7 @@ pub(crate) fn before_exec(
     if hidden {
         masked.mask(sources::signal());
     }
-    if recording.source == Source::ProcessTimer {
+    if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {
         process_timer::stop();
         signals::drain_process_timer();
         let left = program_timer();
@@ -278,8 +335,14 @@ pub(crate) fn before_exec(
     hidden
 }
 
+/// Counts what ticks without a sample have left, when nobody comes to whom it could go.
+fn leave_out(recording: &Recording, slot: &Slot) {
+    let left = slot.take_put_off().saturating_add(recording.governor.take_orphaned());
+    recording.region.control().leave_out(left.into());
+}
+
 /// Has nobody ask for stacks any more, and waits for those who are about to: their signal would kill the next image.
-fn refuse_requests(recording: &Recording) {
+pub(crate) fn refuse_requests(recording: &Recording) {
     /// A requester that was killed in between is not waited for any longer.
     const PATIENCE_NS: u64 = 20_000_000;
     let region = &recording.region;
@@ -302,7 +365,8 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
         start_source(recording, agent);
     }
     if recording.source == Source::Perf
-        && let Some(slot) = slot::noted().filter(|slot| slot.timer() == Slot::NO_TIMER)
+        && let Some(slot) =
+            slot::noted().filter(|slot| slot.timer() == Slot::NO_TIMER || !slot.kernel_rings.are_attached())
     {
         threads::start(recording, slot, 0);
     }
@@ -314,15 +378,16 @@ pub(crate) fn end() {
     let Some(recording) = process::recording().filter(|_| agent::is_own_process()) else { return };
     let _masked = Masked::new();
     recording.region.close_requests(true);
-    if recording.source == Source::ProcessTimer {
+    if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {
         process_timer::stop();
     }
     if let Some(slot) = slot::noted() {
         answer::leave(recording, slot);
         sources::stop_thread(slot);
-        recording.region.control().leave_out(slot.take_put_off().into());
+        leave_out(recording, slot);
         let _ = slot.cursor.close(&recording.region);
     }
+    second_mappings::tell(recording);
     journal::append(recording, &DurableRecord::Exit(record::Exit { ticks: clock::now(), status: None }));
     journal::tell_anchor(recording);
     recording.ring();

@@ -107,7 +107,7 @@ pub(crate) fn late_table(module: &mut Module<'static>, directory: &[u8], build_i
 /// Completes `module`'s unwind information and keeps the memory it needs.
 pub(crate) fn keep(
     module: &mut Module<'static>,
-    image: &ElfImage<'static>,
+    image: &ElfImage<'_>,
     path: &[u8],
     in_place: bool,
     tables: Option<&[u8]>,
@@ -136,7 +136,7 @@ impl Kept {
     }
 
     /// Copies `.eh_frame_hdr` and `.eh_frame`.
-    fn copy_sections(&mut self, module: &mut Module<'static>, image: &ElfImage<'static>) {
+    fn copy_sections(&mut self, module: &mut Module<'static>, image: &ElfImage<'_>) {
         // SAFETY: the copies live in the object, as long as the module.
         unsafe {
             module.eh_frame_hdr =
@@ -161,7 +161,7 @@ impl Kept {
     }
 
     /// Compiles a table from the file's sections, for an object without the sorted search table.
-    fn compile(&mut self, module: &mut Module<'static>, image: &ElfImage<'static>, path: &[u8]) {
+    fn compile(&mut self, module: &mut Module<'static>, image: &ElfImage<'_>, path: &[u8]) {
         let Some(mapping) = Mapping::of_object(path) else { return };
         let Ok(file) = ElfFile::parse(mapping.bytes()) else { return };
         // The file may have been replaced since it was loaded.

@@ -1,7 +1,7 @@
 //! Where this process's records go: the session directory, the region file, the bell.
 //!
-//! Nothing here stays open: the region is mapped and closed, and what it needs later is backed through the
-//! mapping. If it cannot be made, the agent stays inert and says why in a text file beside the regions.
+//! Nothing here stays open: the region is mapped and closed, and what it needs later comes through the mapping
+//! (`room`). If it cannot be made, the agent stays inert and says why in a text file beside the regions.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -12,11 +12,13 @@ use handler::clock;
 use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
 use crate::config::Config;
+use crate::handed;
 use crate::kernel::{self, Errno, File};
-use handler::activity::Active;
 
-/// Address space for chunks; only the backed part costs memory. One for each of 10,000 threads, and more.
+/// Length of the file for chunks; only the backed part costs memory. One for each of 10,000 threads, and more.
 const CHUNK_SPACE: usize = 256 << 20;
+/// The part of it that is mapped at first: to so much the reader can extend the pool without our doing.
+const FIRST_CHUNKS: usize = 2 << 20;
 /// Below this the region is not worth making.
 const SMALLEST_CHUNK_SPACE: usize = 128 << 10;
 /// Memory for chunks that the region is made with, should there be no room for more.
@@ -122,6 +124,14 @@ impl Myself {
         })
     }
 
+    /// As the recorder has named it, if it hands the region's file over.
+    pub(crate) fn named(self, config: &Config) -> Myself {
+        match config.handed {
+            Some((proc_pid, nonce)) => Myself { proc_pid, nonce, ..self },
+            None => self,
+        }
+    }
+
     /// The name of a file of this process, without directory.
     fn file_name(&self, extension: &str) -> Vec<u8> {
         format!("{}-{}-{:016x}.{extension}", self.proc_pid, self.start_time, self.nonce).into_bytes()
@@ -165,16 +175,22 @@ pub(crate) fn anchor() -> Anchor {
     Anchor { ticks: before + after.saturating_sub(before) / 2, monotonic_ns, realtime_ns }
 }
 
-/// A directory that is this user's alone, as an absolute path without a slash at the end.
+/// A directory that is this user's alone, as an absolute path without a slash at the end; empty where a recorder hands
+/// files over.
 #[derive(Clone)]
 pub(crate) struct Directory(Vec<u8>);
 
 impl Directory {
     /// The directory of the configuration, or the flight recorder's.
     pub(crate) fn find(config: &Config) -> Result<Directory, Failure> {
+        if config.handed.is_some() {
+            return Ok(Directory(Vec::new()));
+        }
         if let Some(path) = &config.directory {
             // Never made here: a recording that is over has removed it.
-            return Directory::check(path.clone()).ok_or(Failure::Directory);
+            return Directory::check(path.clone())
+                .or_else(|| Directory::for_others(config))
+                .ok_or(Failure::Directory);
         }
         let user = kernel::user_id();
         let bases = [
@@ -204,9 +220,31 @@ impl Directory {
             .then_some(Directory(path))
     }
 
-    /// The path of a file in the directory.
+    /// Where processes of other users than the recorder's leave their regions, if it is root's: anybody may make files
+    /// there, but nobody touch those of others.
+    fn for_others(config: &Config) -> Option<Directory> {
+        const STICKY: u32 = 0o1000;
+        let path = config.others.clone()?;
+        let status = kernel::status_of(&CString::new(path.as_slice()).ok()?).ok()?;
+        (status.owner == 0 && status.mode & STICKY != 0).then_some(Directory(path))
+    }
+
+    /// The path of a file in the directory; none where files are handed over.
     fn file(&self, name: &[u8]) -> Option<CString> {
+        if self.0.is_empty() {
+            return None;
+        }
         CString::new([self.0.as_slice(), b"/", name].concat()).ok()
+    }
+
+    /// Opens the region of `myself` once more, if it still has its name.
+    pub(crate) fn open_region(&self, myself: &Myself) -> Option<File> {
+        File::open(&self.file(&myself.file_name("region"))?, libc::O_RDWR, 0).ok()
+    }
+
+    /// True if it can be reached from the process's root as it is now.
+    pub(crate) fn is_there(&self) -> bool {
+        CString::new(self.0.as_slice()).is_ok_and(|path| kernel::status_of(&path).is_ok())
     }
 
     /// Removes the name of the region of `myself`; who has it mapped keeps it.
@@ -248,9 +286,23 @@ pub(crate) fn create(
     myself: &Myself,
     is_fork: bool,
 ) -> Result<Region, Failure> {
-    let path = directory.file(&myself.file_name("region")).ok_or(Failure::Directory)?;
-    let file =
-        File::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600).map_err(Failure::Create)?;
+    if config.handed.is_some() {
+        let file = handed::receive().map_err(Failure::Create)?;
+        return lay_out(config, &file, myself, is_fork);
+    }
+    let make = |directory: &Directory| {
+        let path = directory.file(&myself.file_name("region")).ok_or(Failure::Directory)?;
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let file = File::open(&path, flags, 0o600).map_err(Failure::Create)?;
+        Ok((path, file))
+    };
+    let (path, file) = match make(directory) {
+        // The process has become another user since it began.
+        Err(Failure::Create(Errno(libc::EACCES | libc::EPERM))) if config.others.is_some() => {
+            make(&Directory::for_others(config).ok_or(Failure::Directory)?)?
+        }
+        made => made?,
+    };
     let made = lay_out(config, &file, myself, is_fork);
     if made.is_err() {
         kernel::unlink(&path);
@@ -280,42 +332,77 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
         space = space.min((address_limit / ADDRESS_SPACE_PART) as usize).max(SMALLEST_CHUNK_SPACE);
     }
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
-    let (geometry, base) = loop {
+    let (geometry, mapped) = loop {
         let geometry = geometry(space, pool, myself.threads);
         let bytes = geometry.total_len() + ANSWERS_LEN;
         // A file larger than the limit would be answered by a signal.
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
         } else {
-            file.set_len(bytes)
-                .and_then(|()| file.map(bytes, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE))
+            file.set_len(bytes).and_then(|()| Mapped::new(file, &geometry))
         };
         match mapped {
-            Ok(base) => break (geometry, base),
+            Ok(mapped) => break (geometry, mapped),
             Err(_) if space > SMALLEST_CHUNK_SPACE => space /= 2,
             Err(error @ Errno(libc::EFBIG)) => return Err(Failure::Room(error)),
             Err(error) => return Err(Failure::Map(error)),
         }
     };
-    let bytes = geometry.total_len() + ANSWERS_LEN;
-    let formatted = back(file, &geometry, base).map_err(Failure::Room).and_then(|()| {
-        // SAFETY: a fork would share the mapping, but its child makes a region of its own; and a core dump is for
-        // the program's memory.
-        let _ = unsafe {
-            kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK)
-                .and_then(|()| kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTDUMP))
-        };
+    let Mapped { base, bytes, answers } = mapped;
+    let formatted = back(file, &geometry, &mapped).map_err(Failure::Room).and_then(|()| {
         let identity = identity(config, myself);
         let kind = if clock::is_counter() { ClockKind::Tsc } else { ClockKind::Monotonic };
         // SAFETY: a fresh shared mapping of a new file, of this length, which is never unmapped once this succeeds.
         unsafe { Region::format(base, bytes, &geometry, &identity, config.mode, kind, anchor()) }
             .map_err(|_| Failure::Format)
     });
-    if formatted.is_err() {
-        // SAFETY: nobody else knows the mapping.
-        unsafe { kernel::unmap(base.as_ptr(), bytes) };
+    let Ok(mut region) = formatted else {
+        mapped.unmap();
+        return formatted;
+    };
+    // SAFETY: mapped above, and never unmapped.
+    unsafe { region.answer_in(answers) };
+    region.invite_offers();
+    Ok(region)
+}
+
+/// The parts of a new region that are mapped: all up to the first chunks, and the place of answers.
+struct Mapped {
+    base: NonNull<u8>,
+    bytes: usize,
+    answers: NonNull<u8>,
+}
+
+impl Mapped {
+    fn new(file: &File, geometry: &Geometry) -> Result<Mapped, Errno> {
+        let chunk = geometry.chunk_size as usize;
+        let first = (FIRST_CHUNKS / chunk).max(geometry.chunks_backed as usize).next_power_of_two();
+        let bytes = geometry.chunk_offset(geometry.chunk_capacity.min(first as u32));
+        let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let base = file.map(bytes, libc::PROT_NONE, shared)?;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let answers = file.map_from(geometry.total_len(), ANSWERS_LEN, both, shared).inspect_err(|_| {
+            // SAFETY: nobody else knows the mapping.
+            unsafe { kernel::unmap(base.as_ptr(), bytes) };
+        })?;
+        for (part, bytes) in [(base, bytes), (answers, ANSWERS_LEN)] {
+            // SAFETY: a fork would share the mapping, but its child makes a region of its own; and a core dump is for
+            // the program's memory.
+            let _ = unsafe {
+                kernel::advise(part.as_ptr(), bytes, libc::MADV_DONTFORK)
+                    .and_then(|()| kernel::advise(part.as_ptr(), bytes, libc::MADV_DONTDUMP))
+            };
+        }
+        Ok(Mapped { base, bytes, answers })
     }
-    formatted
+
+    fn unmap(&self) {
+        // SAFETY: the region was not made: nobody else knows the mappings.
+        unsafe {
+            kernel::unmap(self.base.as_ptr(), self.bytes);
+            kernel::unmap(self.answers.as_ptr(), ANSWERS_LEN);
+        }
+    }
 }
 
 /// The largest sensible region within `space` bytes of chunks, with `pool` bytes of them backed, for a process that
@@ -346,82 +433,17 @@ fn identity(config: &Config, myself: &Myself) -> Identity {
     }
 }
 
-/// Backs what the geometry says has memory, and makes it accessible. The rest of the mapping is not, so that a
-/// program that locks all its memory does not fill the file.
-fn back(file: &File, geometry: &Geometry, base: NonNull<u8>) -> Result<(), Errno> {
+/// Backs what the geometry says has memory, and makes it accessible; and the chunks that the reader may back. The rest of
+/// the log is not, so that a program that locks all its memory does not fill the file.
+fn back(file: &File, geometry: &Geometry, mapped: &Mapped) -> Result<(), Errno> {
     let chunks = geometry.chunk_offset(0);
-    let parts = [
-        (0, geometry.durable_offset() + geometry.durable_backed as usize),
-        (chunks, geometry.chunk_offset(geometry.chunks_backed) - chunks),
-    ];
-    for (offset, bytes) in parts {
+    let log = geometry.durable_offset() + geometry.durable_backed as usize;
+    let pool = geometry.chunk_offset(geometry.chunks_backed) - chunks;
+    for (offset, bytes, accessible) in [(0, log, log), (chunks, pool, mapped.bytes - chunks)] {
         file.allocate(offset, bytes)?;
         // SAFETY: inside the new mapping, which nobody else knows.
-        unsafe { kernel::make_accessible(base.as_ptr().add(offset), bytes) }?;
+        unsafe { kernel::make_accessible(mapped.base.as_ptr().add(offset), accessible) }?;
     }
     // Not backed: whoever asks for stacks backs the place for the answer first.
-    // SAFETY: the end of the new mapping.
-    unsafe { kernel::make_accessible(base.as_ptr().add(geometry.total_len()), ANSWERS_LEN) }
-}
-
-/// Backs `bytes` from `offset` on through the mapping, which works without a descriptor. None if the file system
-/// has no room, or the kernel is older than 5.14.
-fn populate(region: &Region, offset: usize, bytes: usize) -> Option<()> {
-    const MADV_POPULATE_WRITE: i32 = 23;
-    let _active = Active::enter()?;
-    let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
-    // SAFETY: inside the region's own mapping; the advice only makes its pages present.
-    unsafe {
-        let start = base.sub(shm_format::layout::PAGE).add(offset);
-        kernel::make_accessible(start, bytes).ok()?;
-        kernel::advise(start, bytes, MADV_POPULATE_WRITE).ok()
-    }
-}
-
-/// Chunks that `threads` threads want: one in use and one complete for each, and some for who comes next. Of very many
-/// threads, few complete one at a time. A single thread has what the region started with.
-fn chunks_for(threads: usize) -> usize {
-    const BUSY: usize = 512;
-    if threads > 1 { threads + threads.min(BUSY) + 32 } else { 0 }
-}
-
-/// True if `threads` threads want more chunks than the region has.
-pub(crate) fn needs_room(region: &Region, threads: usize) -> bool {
-    chunks_for(threads) > region.chunks_backed() as usize
-        && region.chunks_backed() < region.geometry().chunk_capacity
-}
-
-/// Backs chunks for `threads` threads. One caller at a time.
-pub(crate) fn grow_pool(region: &Region, threads: usize) {
-    let geometry = region.geometry();
-    let wanted = chunks_for(threads).min(geometry.chunk_capacity as usize) as u32;
-    let backed = region.chunks_backed();
-    if wanted <= backed {
-        return;
-    }
-    // By a quarter more, so that not every new thread comes here.
-    let mut more = (wanted + wanted / 4).min(geometry.chunk_capacity) - backed;
-    let first = geometry.chunk_offset(backed);
-    while more > 0 {
-        if populate(region, first, geometry.chunk_offset(backed + more) - first).is_some() {
-            return region.set_chunks_backed(backed + more);
-        }
-        more /= 2;
-    }
-}
-
-/// Backs more of the durable log; false if there is no more. One caller at a time.
-pub(crate) fn grow_durable(region: &Region) -> bool {
-    let geometry = region.geometry();
-    let backed = region.durable_backed();
-    let wanted = (backed * 2).min(geometry.durable_capacity);
-    if wanted <= backed {
-        return false;
-    }
-    let first = geometry.durable_offset() + backed as usize;
-    let grown = populate(region, first, (wanted - backed) as usize).is_some();
-    if grown {
-        region.set_durable_backed(wanted);
-    }
-    grown
+    Ok(())
 }

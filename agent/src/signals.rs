@@ -1,63 +1,23 @@
 //! SIGPROF shared with the program.
 //!
 //! The kernel's disposition is the agent's handler. What the program asks through `sigaction` and its elders is
-//! kept beside it and served by [`handler::chain`]. SA_ONSTACK and SA_RESTART of the program's own handler are
-//! given to the kernel too, because the kernel applies them before any handler runs.
+//! kept beside it and served by [`handler::chain`]. SA_RESTART of the program's own handler is given to the kernel too,
+//! because the kernel applies it before any handler runs; SA_ONSTACK is always ours.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::arch::global_asm;
+use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use handler::chain::{self, Disposition};
+use handler::entry;
 use handler::sys::SIGSET_BYTES;
 
 use crate::kernel::{self, Errno};
 use crate::lock::Lock;
+use crate::pending;
 use crate::sources;
-
-// The return from the handler. The bytes are those unwinders and debuggers recognise, and the CFI says the same:
-// rsp points to the kernel's `ucontext`, whose registers begin at offset 40.
-global_asm!(
-    ".text",
-    ".p2align 4",
-    ".cfi_startproc simple",
-    ".cfi_signal_frame",
-    // CFA = *(rsp + 160), the interrupted rsp.
-    ".cfi_escape 0x0f,0x04,0x77,0xa0,0x01,0x06",
-    ".cfi_escape 0x10,0x00,0x03,0x77,0x90,0x01", // rax
-    ".cfi_escape 0x10,0x01,0x03,0x77,0x88,0x01", // rdx
-    ".cfi_escape 0x10,0x02,0x03,0x77,0x98,0x01", // rcx
-    ".cfi_escape 0x10,0x03,0x03,0x77,0x80,0x01", // rbx
-    ".cfi_escape 0x10,0x04,0x03,0x77,0xf0,0x00", // rsi
-    ".cfi_escape 0x10,0x05,0x03,0x77,0xe8,0x00", // rdi
-    ".cfi_escape 0x10,0x06,0x03,0x77,0xf8,0x00", // rbp
-    ".cfi_escape 0x10,0x07,0x03,0x77,0xa0,0x01", // rsp
-    ".cfi_escape 0x10,0x08,0x02,0x77,0x28",      // r8
-    ".cfi_escape 0x10,0x09,0x02,0x77,0x30",      // r9
-    ".cfi_escape 0x10,0x0a,0x02,0x77,0x38",      // r10
-    ".cfi_escape 0x10,0x0b,0x03,0x77,0xc0,0x00", // r11
-    ".cfi_escape 0x10,0x0c,0x03,0x77,0xc8,0x00", // r12
-    ".cfi_escape 0x10,0x0d,0x03,0x77,0xd0,0x00", // r13
-    ".cfi_escape 0x10,0x0e,0x03,0x77,0xd8,0x00", // r14
-    ".cfi_escape 0x10,0x0f,0x03,0x77,0xe0,0x00", // r15
-    ".cfi_escape 0x10,0x10,0x03,0x77,0xa8,0x01", // return address
-    // The rows must hold one byte before the label too: unwinders look a return address up at itself minus one.
-    "nop",
-    ".globl selfwind_restore",
-    ".hidden selfwind_restore",
-    ".type selfwind_restore,@function",
-    "selfwind_restore:",
-    "mov rax, 15",
-    "syscall",
-    ".size selfwind_restore, . - selfwind_restore",
-    ".cfi_endproc",
-);
-
-unsafe extern "C" {
-    fn selfwind_restore();
-}
 
 const SA_RESTORER: c_int = 0x0400_0000;
 
@@ -98,12 +58,11 @@ fn exchange(action: Option<&KernelAction>) -> Result<KernelAction, Errno> {
 /// Gives the kernel our handler, with the flags that the program's own handler needs.
 fn install_for(wanted: &Disposition) -> Result<KernelAction, Errno> {
     let has_handler = wanted.handler != libc::SIG_DFL && wanted.handler != libc::SIG_IGN;
-    let shared = libc::SA_ONSTACK | libc::SA_RESTART;
-    let shared = if has_handler { shared & wanted.flags } else { shared };
+    let restart = if has_handler { libc::SA_RESTART & wanted.flags } else { libc::SA_RESTART };
     exchange(Some(&KernelAction {
-        handler: handler::on_signal as unsafe extern "C" fn(_, _, _) as usize,
-        flags: (libc::SA_SIGINFO | SA_RESTORER | shared) as u64,
-        restorer: selfwind_restore as unsafe extern "C" fn() as usize,
+        handler: own_handler(),
+        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | SA_RESTORER | restart) as u64,
+        restorer: entry::restorer(),
         mask: !0,
     }))
 }
@@ -144,15 +103,52 @@ fn keep(wanted: Disposition) -> &'static Disposition {
     &kept.disposition
 }
 
-/// Takes the signal over; what the program inherited becomes its disposition here.
+/// What the kernel had before the signal was taken over.
+struct Original(UnsafeCell<Option<KernelAction>>);
+
+// SAFETY: touched only while `LOCK` is held.
+unsafe impl Sync for Original {}
+
+static ORIGINAL: Original = Original(UnsafeCell::new(None));
+
+/// Address of our handler.
+fn own_handler() -> usize {
+    entry::on_own_signal as unsafe extern "C" fn(_, _, _) as usize
+}
+
+/// Takes the signal over, if it is not; what the program inherited becomes its disposition here.
 pub(crate) fn take_over() -> Result<(), Errno> {
     let _held = LOCK.hold();
     let before = exchange(None)?;
+    if before.handler == own_handler() {
+        return Ok(());
+    }
+    // SAFETY: the lock is held.
+    unsafe { *ORIGINAL.0.get() = Some(before) };
     let inherited = keep(before.disposition());
     chain::set_disposition(inherited);
     install_for(inherited)?;
     TAKEN.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Gives the signal back as it was taken, once no signal of a timer of ours waits any more for a thread. If one does for
+/// long, in a thread that blocks it, our handler stays: the default action would end the program.
+pub(crate) fn give_back() {
+    const LOOKS: usize = 20;
+    const PAUSE_NS: u32 = 10_000_000;
+    let _held = LOCK.hold();
+    // SAFETY: the lock is held.
+    let original = unsafe { *ORIGINAL.0.get() };
+    let is_ours = exchange(None).is_ok_and(|action| action.handler == own_handler());
+    let Some(original) = original.filter(|_| is_ours) else { return };
+    for _ in 0..LOOKS {
+        if !pending::any(sources::signal()) {
+            let _ = exchange(Some(&original));
+            return TAKEN.store(false, Ordering::Release);
+        }
+        kernel::sleep(PAUSE_NS);
+    }
 }
 
 /// Replaces the program's disposition (if `new`), and returns the one before.

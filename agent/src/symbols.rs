@@ -28,7 +28,7 @@ pub(crate) struct ObjectInfo {
 
 impl ObjectInfo {
     /// An object that `dl_iterate_phdr` does not tell of; how often it changed is not known.
-    pub(crate) fn new(bias: u64, name: &'static CStr, headers: &'static [ProgramHeader]) -> ObjectInfo {
+    pub(crate) fn new(bias: u64, name: &CStr, headers: &[ProgramHeader]) -> ObjectInfo {
         ObjectInfo {
             bias,
             name: name.as_ptr(),
@@ -42,7 +42,8 @@ impl ObjectInfo {
     /// The object's program headers.
     ///
     /// # Safety
-    /// The object is loaded and stays so while the result is used.
+    /// The object is loaded and stays so while the result is used; of one made by [`ObjectInfo::new`], the result is
+    /// not used after the visit.
     pub(crate) unsafe fn program_headers(&self) -> &'static [ProgramHeader] {
         // SAFETY: the caller's promise; the loader gives address and count.
         unsafe { core::slice::from_raw_parts(self.headers, self.header_count.into()) }
@@ -84,11 +85,16 @@ macro_rules! weak_import {
 }
 pub(crate) use weak_import;
 
-/// The environment the program started with, as name=value strings.
-pub(crate) fn environment() -> impl Iterator<Item = &'static CStr> {
+/// The array of the program's environment as it is now; null if there is none.
+pub(crate) fn environment_now() -> *const *const c_char {
     let variable = weak_import!("environ") as *const *const *const c_char;
     // SAFETY: if the import is there it is the C library's `char **environ`.
-    let mut next = if variable.is_null() { core::ptr::null() } else { unsafe { *variable } };
+    if variable.is_null() { core::ptr::null() } else { unsafe { *variable } }
+}
+
+/// The program's environment, as name=value strings.
+pub(crate) fn environment() -> impl Iterator<Item = &'static CStr> {
+    let mut next = environment_now();
     core::iter::from_fn(move || {
         // SAFETY: `environ` is null or an array of strings that ends with null.
         unsafe {
@@ -157,7 +163,11 @@ pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
     let vdso = crate::auxiliary::vdso();
     let mut found = None;
     visit_objects(&mut |object| {
-        // SAFETY: the loader vouches for the object while it visits it.
+        // Where no loader vouches for the others, they are not read.
+        if link_map::is_without_loader() && object.bias != vdso {
+            return true;
+        }
+        // SAFETY: the loader vouches for the object while it visits it; the vDSO is never unmapped.
         if let Some(symbols) = unsafe { Symbols::of_object(object) }
             && symbols.holds(vdso)
         {
@@ -207,6 +217,31 @@ fn own_address() -> u64 {
     resolve as fn(&[&Real]) as usize as u64
 }
 
+/// The name under which the loader has loaded this library.
+pub(crate) fn own_name() -> Option<&'static [u8]> {
+    let own = own_dynamic();
+    let mut map = link_map::first();
+    // SAFETY: called before the start is over; this library is never unloaded, nor is its name.
+    while let Some(object) = unsafe { map.as_ref() } {
+        map = object.next;
+        if core::ptr::eq(object.dynamic, own) && !object.name.is_null() {
+            // SAFETY: the loader's string.
+            return Some(unsafe { CStr::from_ptr(object.name) }.to_bytes());
+        }
+    }
+    None
+}
+
+/// This library's own dynamic section.
+fn own_dynamic() -> *const [u64; 2] {
+    let own;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, nomem, preserves_flags));
+    }
+    own
+}
+
 /// One pass over the objects in the loader's order.
 struct Search<'a> {
     functions: &'a [&'a Real],
@@ -232,11 +267,7 @@ impl Search<'_> {
     }
 
     fn visit_link_maps(&mut self) {
-        let own: *const [u64; 2];
-        // SAFETY: computes the address of this library's own dynamic section.
-        unsafe {
-            asm!("lea {}, [rip + _DYNAMIC]", out(reg) own, options(nostack, nomem, preserves_flags));
-        }
+        let own = own_dynamic();
         let mut map = link_map::first();
         // SAFETY: before the start is over no object goes away; the list ends with null.
         while let Some(object) = unsafe { map.as_ref() } {

@@ -7,11 +7,11 @@
 use alloc::boxed::Box;
 use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use handler::answer;
+use handler::chain;
 use handler::clock;
-use handler::newcomers;
 use handler::process::{self, Recording};
 use handler::slot::{self, Slot};
 use handler::stack::Bounds;
@@ -22,6 +22,7 @@ use crate::agent;
 use crate::journal;
 use crate::kernel::{self, File};
 use crate::lock::{Lock, Masked};
+use crate::signal_stacks;
 use crate::sources;
 use crate::symbols::Real;
 use handler::activity::Active;
@@ -36,16 +37,23 @@ const WAY_BACK_NS: u64 = 1_000_000;
 pub(crate) static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
 static KEY_CREATE: Real = Real::new(c"pthread_key_create");
 static SET_SPECIFIC: Real = Real::new(c"pthread_setspecific");
-static GET_ATTRIBUTES: Real = Real::new(c"pthread_getattr_np");
+static INIT_ATTRIBUTES: Real = Real::new(c"pthread_attr_init");
 static GET_STACK: Real = Real::new(c"pthread_attr_getstack");
-static DESTROY_ATTRIBUTES: Real = Real::new(c"pthread_attr_destroy");
+static GET_STACK_SIZE: Real = Real::new(c"pthread_attr_getstacksize");
+static GET_GUARD_SIZE: Real = Real::new(c"pthread_attr_getguardsize");
 
 /// All functions of the C library that this module needs.
-pub(crate) static REAL: [&Real; 6] =
-    [&PTHREAD_CREATE, &KEY_CREATE, &SET_SPECIFIC, &GET_ATTRIBUTES, &GET_STACK, &DESTROY_ATTRIBUTES];
+pub(crate) static REAL: [&Real; 7] = [
+    &PTHREAD_CREATE,
+    &KEY_CREATE,
+    &SET_SPECIFIC,
+    &INIT_ATTRIBUTES,
+    &GET_STACK,
+    &GET_STACK_SIZE,
+    &GET_GUARD_SIZE,
+];
 
 static KEY: AtomicU64 = AtomicU64::new(NO_KEY);
-static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
 /// The reader has been told that some threads have no timer.
 static TIMER_FAILED: AtomicBool = AtomicBool::new(false);
@@ -56,11 +64,24 @@ pub(crate) fn lock() -> &'static Lock {
 }
 
 /// What a new thread is to run.
+#[derive(Clone, Copy)]
 pub(crate) struct Start {
     routine: usize,
     argument: usize,
     /// The creator's part of the mask that the kernel does not know; the kernel's part is inherited anyway.
     hidden: bool,
+    stack: Asked,
+    /// Many threads begin with this, one after the other.
+    kept: bool,
+}
+
+/// The stack that was asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// The creator's.
+    Given(Bounds),
+    /// The C library's, of which the thread can use so many bytes.
+    Made(u64),
 }
 
 /// `Start`, in the two registers in which a function returns it.
@@ -101,12 +122,28 @@ pub(crate) fn trampoline() -> usize {
 }
 
 /// Packs what a new thread is to run. Freed by [`cancel`] if no thread came of it.
-pub(crate) fn prepare(routine: usize, argument: usize) -> *mut Start {
+///
+/// # Safety
+/// `attributes` is null or a `pthread_attr_t`.
+pub(crate) unsafe fn prepare(attributes: *const c_void, routine: usize, argument: usize) -> *mut Start {
     let _masked = Masked::new();
     ensure_key();
     let hidden = slot::noted().is_some_and(Slot::is_hidden);
-    newcomers::expect();
-    Box::into_raw(Box::new(Start { routine, argument, hidden }))
+    // SAFETY: the caller's promise.
+    let stack = unsafe { asked_stack(attributes) };
+    Box::into_raw(Box::new(Start { routine, argument, hidden, stack, kept: false }))
+}
+
+/// Packs what threads of the C library's own are to run, as many as it makes. Never freed: nobody knows which is the last.
+///
+/// # Safety
+/// As for [`prepare`].
+pub(crate) unsafe fn prepare_many(attributes: *const c_void, routine: usize, argument: usize) -> *mut Start {
+    // SAFETY: the caller's promise.
+    let start = unsafe { prepare(attributes, routine, argument) };
+    // SAFETY: made just now, and nobody else has it.
+    unsafe { (*start).kept = true };
+    start
 }
 
 /// Frees what [`prepare`] made, when `pthread_create` failed.
@@ -117,18 +154,22 @@ pub(crate) unsafe fn cancel(start: *mut Start) {
     let _masked = Masked::new();
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(start) });
-    newcomers::settle();
 }
 
 /// First act of a new thread.
 unsafe extern "C" fn begin(start: *mut Start) -> Begun {
-    let _masked = Masked::new();
-    // SAFETY: made by `prepare` for this thread alone.
-    let Start { routine, argument, hidden } = *unsafe { Box::from_raw(start) };
+    let mut masked = Masked::new();
+    // SAFETY: made by `prepare`, and kept or for this thread alone.
+    let start = unsafe { if (*start).kept { *start } else { *Box::from_raw(start) } };
+    let Start { routine, argument, mut hidden, stack, kept } = start;
     if let (Some(_active), Some(recording)) = (Active::enter(), process::recording()) {
-        register(recording, own_stack(), hidden);
+        // The C library has its own threads block what it does not need.
+        hidden |= kept && !chain::has_handler() && masked.unmask(sources::signal());
+        // The same thread may run it many times.
+        if !kept || slot::noted().is_none() {
+            register(recording, own_stack(stack), hidden);
+        }
     }
-    newcomers::settle();
     Begun { routine, argument }
 }
 
@@ -154,7 +195,7 @@ fn ensure_key() {
 /// Gives the calling thread a slot and a timer. `hidden`: it blocks the signal, but the kernel does not know.
 pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
     let tid = sys::thread_id();
-    let Some(slot) = claim(tid) else { return };
+    let Some(slot) = claim(recording, tid) else { return };
     slot.set_stack(stack);
     slot.set_hidden(hidden);
     slot::set_current(slot);
@@ -167,30 +208,26 @@ pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
         unsafe { core::mem::transmute::<usize, Set>(set)(key as u32, core::ptr::from_ref(slot).cast()) };
     }
     announce(recording, slot);
+    signal_stacks::enter(slot);
     start(recording, slot, 0);
 }
 
-/// Claims a slot, adding a block of them if there is none left.
-fn claim(tid: u32) -> Option<&'static Slot> {
-    let sequence = process::next_sequence();
-    if let Some(slot) = slot::claim(tid, sequence) {
-        return Some(slot);
+/// Claims a slot for the calling thread. One that is there was taken for it by a handler, or is that of a thread of the
+/// same id that ended without a word.
+fn claim(recording: &Recording, tid: u32) -> Option<&'static Slot> {
+    if let Some(before) = slot::find(tid)
+        && (!before.is_strange() || before.end_stranger(before.sequence()))
+    {
+        retire(recording, before);
     }
-    let _held = LOCK.hold();
-    slot::claim(tid, sequence).or_else(|| {
-        let bytes = slot::next_block_bytes()?;
-        let block = kernel::map_private(bytes)?;
-        // SAFETY: a zeroed mapping of the asked size, never unmapped.
-        unsafe { slot::add_block(block.as_ptr(), bytes) };
-        slot::claim(tid, sequence)
-    })
+    slot::claim(tid, process::next_sequence())
 }
 
 /// Tells the reader of a slot's thread and makes room for its records.
 pub(crate) fn announce(recording: &Recording, slot: &Slot) {
-    let threads = COUNT.fetch_add(1, Ordering::Relaxed) as usize + 1;
     recording.region.control().thread_started();
-    journal::make_room(recording, threads);
+    journal::make_room(recording, slot::count());
+    signal_stacks::provide(slot);
     tell(recording, slot, News::Born);
 }
 
@@ -248,10 +285,11 @@ fn name_of(tid: u32, buffer: &mut [u8; NAME]) -> &[u8] {
 unsafe extern "C" fn ended(_: *mut c_void) {
     let _masked = Masked::new();
     let Some(slot) = slot::noted() else { return };
+    signal_stacks::leave(slot);
     if let Some(recording) = process::recording() {
         retire(recording, slot);
     }
-    slot::set_current(core::ptr::null());
+    slot::note_end();
 }
 
 /// Ends a slot's life: after this nothing refers to its thread.
@@ -261,7 +299,7 @@ fn retire(recording: &Recording, slot: &Slot) {
         answer::leave(recording, slot);
         sources::stop_thread(slot);
     }
-    recording.region.control().leave_out(slot.take_put_off().into());
+    recording.governor.inherit(slot.take_put_off());
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
     }
@@ -270,34 +308,68 @@ fn retire(recording: &Recording, slot: &Slot) {
     }
     recording.region.control().thread_ended();
     slot.release();
-    COUNT.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Looks after threads that nobody announces: tells of the new ones, retires those that are gone.
-pub(crate) fn look_after_strangers(recording: &Recording) {
+/// Gives up the slots of threads that nobody announced and that are gone.
+pub(crate) fn bury_strangers(recording: &Recording) {
     let mut strangers = slot::strangers().peekable();
     if strangers.peek().is_none() {
         return;
     }
     let _masked = Masked::new();
     for slot in strangers {
-        if slot.take_adopted() {
-            announce(recording, slot);
-        }
+        let sequence = slot.sequence();
         let arguments = [sys::process_id() as usize, slot.tid() as usize, 0, 0, 0, 0];
         // SAFETY: signal 0 only asks whether the thread is there.
         if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH))
-            && slot.end_adoption()
+            && slot.end_stranger(sequence)
         {
             retire(recording, slot);
         }
     }
 }
 
-/// Registers the threads that run already, except `own`. Those that are known are only armed, if they are not.
-pub(crate) fn register_existing(recording: &Recording, own: Option<u32>) {
-    let Ok(directory) = File::read_only(c"/proc/self/task") else { return };
+/// What there is to know of the thread that registers the others.
+#[derive(Clone, Copy)]
+pub(crate) enum Present {
+    /// It has its slot.
+    Known,
+    /// It is none of the program's, which runs on meanwhile.
+    Apart,
+    /// It was called away from what it did, with these signals blocked.
+    Caller(u64),
+}
+
+/// Registers the threads that run already, except one that is known. Those that are known are only armed, if they are not. One
+/// that blocks the signal is left alone: a tick would wait, and come out of a `sigwait` of the program's.
+pub(crate) fn register_existing(recording: &Recording, present: Present) {
+    /// Looks at those that block the signal, and nanoseconds between two.
+    const LOOKS: u32 = 10;
+    const PAUSE_NS: u32 = 5_000_000;
+    let mut blocked = register_listed(recording, present);
+    // Threads block all signals for a moment now and then; the one that was stopped for an attach, until it runs on.
+    for _ in 0..LOOKS {
+        if blocked == 0 || !matches!(present, Present::Apart) {
+            break;
+        }
+        kernel::sleep(PAUSE_NS);
+        blocked = register_listed(recording, present);
+    }
+    if blocked > 0 {
+        let text = alloc::format!(
+            "{blocked} of the threads, until they let signal {} through, which they block",
+            sources::signal()
+        );
+        journal::tell_setting(recording, b"not sampled", text.as_bytes());
+    }
+}
+
+/// Registers the threads that the kernel lists, except those that block the signal: how many these are.
+fn register_listed(recording: &Recording, present: Present) -> u32 {
+    let own = sys::thread_id();
+    let Ok(directory) = File::read_only(c"/proc/self/task") else { return 0 };
     let mut buffer = [0u8; 4096];
+    let mut blocked = 0;
     while let Ok(count @ 1..) = directory.entries(&mut buffer) {
         let mut rest = &buffer[..count];
         // `linux_dirent64`: inode 8, offset 8, record length 2, type 1, name.
@@ -305,39 +377,53 @@ pub(crate) fn register_existing(recording: &Recording, own: Option<u32>) {
             let (entry, after) = rest.split_at((length as usize).clamp(19, rest.len()));
             rest = after;
             let name = entry[19..].split(|byte| *byte == 0).next().unwrap_or(&[]);
-            if let Some(tid) =
-                crate::config::number(name).map(|tid| tid as u32).filter(|tid| Some(*tid) != own)
-            {
-                register_other(recording, tid);
+            let Some(tid) = crate::config::number(name).map(|tid| tid as u32) else { continue };
+            let mask = match present {
+                Present::Known | Present::Apart if tid == own => continue,
+                Present::Caller(mask) if tid == own => mask,
+                _ => mask_of(tid),
+            };
+            match mask & 1 << (sources::signal() - 1) != 0 {
+                true => blocked += 1,
+                false => register_other(recording, tid),
             }
         }
     }
+    blocked
+}
+
+/// The signals that thread `tid` blocks; none if it is not known.
+fn mask_of(tid: u32) -> u64 {
+    const KEY: &[u8] = b"\nSigBlk:\t";
+    /// The mask is in the first lines.
+    const PART: usize = 2048;
+    let mut buffer = [0u8; PART];
+    let path = alloc::format!("/proc/self/task/{tid}/status\0");
+    let Ok(path) = core::ffi::CStr::from_bytes_with_nul(path.as_bytes()) else { return 0 };
+    let Ok(text) = kernel::read_file(path, &mut buffer) else { return 0 };
+    let line = text.windows(KEY.len()).position(|part| part == KEY).map(|at| at + KEY.len());
+    let mask = line.and_then(|at| text.get(at..at + 16)).and_then(|digits| core::str::from_utf8(digits).ok());
+    mask.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
 /// Gives another thread a slot and a timer, unless it has them.
 fn register_other(recording: &Recording, tid: u32) {
-    if let Some(slot) = slot::taken().find(|slot| slot.tid() == tid) {
-        if slot.take_adopted() {
-            announce(recording, slot);
-        }
+    if let Some(slot) = slot::find(tid) {
         if slot.timer() == Slot::NO_TIMER {
             start(recording, slot, WAY_BACK_NS);
         }
         return;
     }
-    let Some(slot) = claim(tid) else { return };
+    let Some(slot) = slot::adopt(tid, process::next_sequence()) else { return };
     if tid == sys::process_id() {
         slot.set_stack(main_stack());
     }
-    slot.set_unannounced();
     announce(recording, slot);
     start(recording, slot, WAY_BACK_NS);
 }
 
 /// In a forked child: the calling thread is the only one left.
 pub(crate) fn restart_after_fork(recording: &Recording) {
-    COUNT.store(0, Ordering::Relaxed);
-    newcomers::forget_expected();
     let own = slot::noted();
     for slot in slot::taken().filter(|slot| !own.is_some_and(|own| core::ptr::eq(*slot, own))) {
         slot.release();
@@ -352,29 +438,52 @@ pub(crate) fn restart_after_fork(recording: &Recording) {
     }
 }
 
-/// The calling thread's stack, as the C library knows it.
-fn own_stack() -> Bounds {
-    let (Some(get), Some(stack), Some(destroy)) =
-        (GET_ATTRIBUTES.known(), GET_STACK.known(), DESTROY_ATTRIBUTES.known())
-    else {
-        return Bounds::NONE;
-    };
-    type Get = unsafe extern "C" fn(usize, *mut c_void) -> c_int;
+/// The stack that a thread with these attributes will have.
+///
+/// # Safety
+/// `attributes` is null or a `pthread_attr_t`.
+unsafe fn asked_stack(attributes: *const c_void) -> Asked {
+    type Init = unsafe extern "C" fn(*mut c_void) -> c_int;
     type Stack = unsafe extern "C" fn(*const c_void, *mut usize, *mut usize) -> c_int;
-    type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
-    let mut attributes = [0u64; 16];
-    let attributes = (&raw mut attributes).cast::<c_void>();
-    let (mut low, mut bytes) = (0usize, 0usize);
-    // SAFETY: the C library's functions of these types; `pthread_t` is the thread pointer, which fs:0 holds in
-    // both C libraries; 128 bytes are more than either's `pthread_attr_t`.
+    type Size = unsafe extern "C" fn(*const c_void, *mut usize) -> c_int;
+    let (Some(init), Some(stack), Some(size), Some(guard)) =
+        (INIT_ATTRIBUTES.known(), GET_STACK.known(), GET_STACK_SIZE.known(), GET_GUARD_SIZE.known())
+    else {
+        return Asked::Made(0);
+    };
+    let mut defaults = [0u64; 16];
+    let mut attributes = attributes;
+    let (mut low, mut bytes, mut guarded) = (0usize, 0usize, 0usize);
+    // SAFETY: the C library's functions of these types, none of which allocates; 128 bytes are more than either's
+    // `pthread_attr_t`; what is asked for was set by the program or by `pthread_attr_init`.
     unsafe {
-        if core::mem::transmute::<usize, Get>(get)(thread_pointer(), attributes) != 0 {
-            return Bounds::NONE;
+        if attributes.is_null() {
+            core::mem::transmute::<usize, Init>(init)((&raw mut defaults).cast());
+            attributes = (&raw const defaults).cast();
+        } else if core::mem::transmute::<usize, Stack>(stack)(attributes, &raw mut low, &raw mut bytes) == 0
+            && low != 0
+            && low.checked_add(bytes).is_some_and(|high| high != 0)
+        {
+            return Asked::Given(Bounds { low: low as u64, high: (low + bytes) as u64 });
         }
-        core::mem::transmute::<usize, Stack>(stack)(attributes, &raw mut low, &raw mut bytes);
-        core::mem::transmute::<usize, Destroy>(destroy)(attributes);
+        core::mem::transmute::<usize, Size>(size)(attributes, &raw mut bytes);
+        core::mem::transmute::<usize, Size>(guard)(attributes, &raw mut guarded);
     }
-    Bounds { low: low as u64, high: (low + bytes) as u64 }
+    Asked::Made((bytes as u64).saturating_sub(guarded as u64))
+}
+
+/// The calling thread's stack. One that the C library has made ends below the thread's control block, in the same
+/// mapping.
+fn own_stack(asked: Asked) -> Bounds {
+    /// The control block and what aligns it: less than this lies above the thread pointer.
+    const CONTROL_BLOCK: u64 = 16 << 10;
+    match asked {
+        Asked::Given(bounds) => bounds,
+        Asked::Made(bytes) => {
+            let high = thread_pointer() as u64;
+            Bounds { low: high.saturating_sub(bytes.saturating_sub(CONTROL_BLOCK)), high }
+        }
+    }
 }
 
 /// The thread pointer, whose first word is itself (x86-64 TLS ABI).

@@ -3,6 +3,7 @@
 //! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
 //! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
 
+pub mod owner;
 mod perf_event;
 pub mod ptrace;
 mod request;
@@ -21,7 +22,7 @@ use memmap2::{Mmap, MmapMut, MmapOptions, MmapRaw};
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use rustix::event::Timespec;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, flock};
 use rustix::thread::futex;
 use shm_format::injection::Call;
 use shm_format::layout::PAGE;
@@ -85,6 +86,7 @@ impl Attached {
             samples: attached.counters().recorded.count,
             exe: String::new(),
             control: None,
+            recorder: None,
             sampling: true,
             source: (0, 0),
         };
@@ -97,6 +99,10 @@ impl Attached {
                 let value = std::str::from_utf8(setting.value).ok();
                 let control = value.and_then(|value| u64::from_str_radix(value, 16).ok());
                 (peek.control, peek.sampling) = (control.or(peek.control), control.is_some());
+            }
+            DurableRecord::Setting(setting) if setting.key == Call::RECORDER => {
+                let value = std::str::from_utf8(setting.value).ok().and_then(|value| value.split_once('-'));
+                peek.recorder = value.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
             }
             _ => {}
         });
@@ -138,7 +144,9 @@ impl Attached {
 
     /// Who wrote it.
     pub fn identity(&self) -> Identity {
-        self.reader.identity()
+        // Whatever it says of that itself.
+        let uid = self.file.metadata().map_or(u32::MAX, |metadata| metadata.uid());
+        Identity { uid, ..self.reader.identity() }
     }
 
     /// Its sizes.
@@ -205,6 +213,31 @@ impl Attached {
         });
     }
 
+    /// True while a chunk waits to be taken.
+    pub fn has_complete(&self) -> bool {
+        self.read(RegionReader::has_complete)
+    }
+
+    /// Chunks in use by the writers, and how many of them are free.
+    pub fn fill(&self) -> (usize, usize) {
+        self.read(|reader| (reader.chunks(), reader.free_chunks()))
+    }
+
+    /// Gives memory to the first `chunks` chunks, as far as the process has mapped them, and lets its writers take them
+    /// up. How many have it now.
+    pub fn extend_pool(&mut self, chunks: usize) -> io::Result<usize> {
+        let (backed, mapped) = self.read(|reader| (reader.chunks(), reader.chunks_mapped()));
+        let chunks = chunks.min(mapped);
+        if chunks <= backed {
+            return Ok(backed);
+        }
+        let offset = |chunk: usize| self.geometry().chunk_offset(chunk as u32) as u64;
+        let (from, to) = (offset(backed), offset(chunks));
+        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from)?;
+        self.read(|reader| reader.offer(chunks));
+        Ok(chunks)
+    }
+
     /// Closes the chunks of a thread that is gone.
     pub fn retire(&mut self, tid: u32, thread_seq: u32) {
         self.take(|reader| reader.retire(tid, thread_seq));
@@ -222,6 +255,8 @@ pub struct Peek {
     pub control: Option<u64>,
     /// False after such a recorder has ended the sampling.
     pub sampling: bool,
+    /// The recorder that ends the sampling with itself: its pid and start time.
+    pub recorder: Option<(u32, u64)>,
     /// The number of its source, and the nanoseconds of a unit of weight.
     pub source: (u32, u64),
 }
@@ -233,7 +268,11 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
     let refuse = |why| Err(AttachError::Refused(why));
     match metadata.len() {
         _ if !metadata.is_file() => refuse("it is no regular file"),
-        _ if metadata.uid() != geteuid().as_raw() => refuse("it belongs to another user"),
+        _ if metadata.uid() != geteuid().as_raw() && !path.parent().is_some_and(owner::is_open_to_all) => {
+            refuse("it belongs to another user")
+        }
+        // A link made by whoever may make files here, to a file that he may not.
+        _ if metadata.nlink() != 1 => refuse("it has another name"),
         _ if metadata.mode() & 0o077 != 0 => refuse("others may open it"),
         0 => Err(AttachError::Unfinished),
         len if len < 2 * PAGE as u64 => refuse("it is too short"),

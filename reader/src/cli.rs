@@ -3,26 +3,31 @@
 //! Data goes to stdout or a file, everything else to stderr. An error is one line.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::buffer::Buffer;
 use crate::inject::command::{self, AttachArgs};
+use crate::input::Input;
 use crate::notices::{Notices, warn};
 use crate::output::{self, Format, Grouping};
 use crate::rate::{self, Overhead};
 use crate::record::{OWN_FAILURE, RecordOptions};
 use crate::report;
-use crate::screen::Screen;
-use crate::source::Source;
+use crate::screen::{Printable, Screen};
+use crate::source::{Source, SourceParser};
 use crate::symbolize::{SymbolArgs, SymbolSources};
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
-use crate::{agent_file, diff, doctor, dump, list, manual, record, request, stats, tables, tail, top};
+use crate::{
+    agent_file, diff, doctor, dump, list, manual, perf_flags, record, request, resolve, stats, tables, tail,
+    top, watch,
+};
 
 const EXAMPLES: &str = "Examples:
   selfwind record -- python3 job.py      profile a command and all it starts
@@ -50,6 +55,10 @@ executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process g
 Ctrl-C reaches CMD as it would without selfwind. Pressed twice within a second it ends the recording, and CMD
 gets SIGTERM; once more, SIGKILL. The variables named with the flags give their defaults.";
 
+const RESOLVE_EXAMPLES: &str = "Examples:
+  selfwind resolve job.data              a profile whose recording was cut short, or made with --no-names
+  selfwind resolve --sysroot /mnt/image job.data    with the files of a container's image";
+
 const EXPORT_EXAMPLES: &str = "Examples:
   selfwind export -o job.svg             a flame graph of selfwind.data
   selfwind export -o job.pb.gz job.data  for pprof and what reads its format
@@ -68,7 +77,7 @@ const TABLES_EXAMPLES: &str = "Examples:
   selfwind tables verify /usr/bin/python3      every row against an independent evaluation
   selfwind tables list";
 
-/// Profiles native programs that unwind themselves: no root, no frame pointers, no kernel stack copies.
+/// A sampling profiler for native Linux programs; needs no root, no frame pointers, no rebuild.
 #[derive(Debug, Parser)]
 #[command(name = "selfwind", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -81,10 +90,13 @@ enum Command {
     /// Run a command, or follow a running one, and write a profile
     #[command(after_help = RECORD_EXAMPLES, override_usage = RECORD_USAGE)]
     Record(RecordArgs),
-    /// Have a running process sampled that was started without the agent
+    /// Start sampling a running process
     Attach(AttachArgs),
     /// Show where the time went
     Report(report::ReportArgs),
+    /// Add the names of its functions to a profile, so that it can be shown anywhere
+    #[command(after_help = RESOLVE_EXAMPLES)]
+    Resolve(resolve::ResolveArgs),
     /// Compare two profiles
     Diff(diff::DiffArgs),
     /// Write a profile in another format
@@ -96,7 +108,7 @@ enum Command {
     /// Print the samples of running programs as they come
     #[command(after_help = TAIL_EXAMPLES)]
     Tail(TailArgs),
-    /// Print the stack of every thread of a running process, without stopping it
+    /// Print the stack of every thread of a running process, without pausing it
     Dump(dump::DumpArgs),
     /// Ask a thread for its stack and show each step of the protocol
     Request(request::show::RequestArgs),
@@ -120,20 +132,22 @@ enum Command {
 #[derive(Debug, Args)]
 struct RecordArgs {
     /// Samples per second of CPU time of each thread
-    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
     /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked)
-    #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto")]
+    #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
+          value_parser = SourceParser, hide_possible_values = true)]
     event: Source,
     /// Stop after this many seconds
     #[arg(short, long, value_name = "SECONDS", env = "SELFWIND_DURATION", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Leave out what happens in the first seconds
+    /// Skip the first SECONDS
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
     delay: Option<Duration>,
     /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl, .pb.gz, .speedscope.json, .perf.data, .parquet) that format; %p is the process id [default: selfwind.data]
-    #[arg(short, long, value_name = "FILE", env = "SELFWIND_OUTPUT")]
+    #[arg(short, long, value_name = "FILE", env = "SELFWIND_OUTPUT",
+          value_parser = PathBufValueParser::new().try_map(recording_file))]
     output: Option<PathBuf>,
     /// In another format than a profile, begin each stack with its thread, NAME-PID/TID
     #[arg(long, env = "SELFWIND_PER_THREAD", value_parser = FalseyValueParser::new())]
@@ -141,7 +155,7 @@ struct RecordArgs {
     /// Show the result when it is done: a flame graph, FILE.svg, or what -o names
     #[arg(long)]
     open: bool,
-    /// Record a running process; the agent is put into it if it is not there
+    /// Record a running process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// Flight recorder: with -p, write what the process's ring holds and leave it there; with CMD, keep the last samples in memory and write them at SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
@@ -151,13 +165,21 @@ struct RecordArgs {
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
-    /// Part of the CPU time that sampling may take, in percent; above it fewer samples are taken, and the summary says so
+    /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     max_overhead: Overhead,
-    /// Say nothing but errors
+    /// Memory in which each process can hold its samples back while the recorder gets no processor, such as 512K or 16M [default: grows with the samples, to 2M and more]
+    #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
+    buffer: Option<Buffer>,
+    /// Store no names in the profile: they are looked up whenever it is shown, or added by `selfwind resolve`
+    #[arg(long, env = "SELFWIND_NO_NAMES", value_parser = FalseyValueParser::new())]
+    no_names: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// Print only errors
     #[arg(short, long, env = "SELFWIND_QUIET", value_parser = FalseyValueParser::new())]
     quiet: bool,
-    /// Say every step
+    /// Print each step
     #[arg(short, long, env = "SELFWIND_VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
     /// The command and its arguments
@@ -168,9 +190,10 @@ struct RecordArgs {
 #[derive(Debug, Args)]
 struct ExportArgs {
     /// The format: folded, flamegraph, jsonl, pprof, firefox, speedscope, perf, parquet [default: what OUT's extension says]
-    #[arg(short, long, value_name = "FORMAT", required_unless_present = "output")]
+    #[arg(short, long, value_name = "FORMAT", required_unless_present = "output", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse::<Format>()))]
     format: Option<Format>,
-    /// Where to write [default: stdout]
+    /// Where to write; `-` is standard output [default: -]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Begin each stack with its process, NAME-PID
@@ -251,16 +274,24 @@ struct ListArgs {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
-    /// Remove the regions of dead processes and what they recorded
+    /// Remove the regions of your dead processes with what they recorded, and name each
     #[arg(long)]
     reap: bool,
 }
 
 /// A length of time above zero.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no number of seconds above 0");
+    let wrong = || format!("invalid time `{text}`: expected seconds above 0, such as 10 or 0.5");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero()).ok_or_else(wrong)
+}
+
+/// Where a recording may go: standard output is the command's.
+fn recording_file(path: PathBuf) -> Result<PathBuf, String> {
+    if path == Path::new("-") {
+        return Err("standard output belongs to the command; name a file, and send that on afterwards".into());
+    }
+    Ok(path)
 }
 
 /// Runs the command that the arguments ask for.
@@ -268,13 +299,17 @@ pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
             // 1 and 2 may be what a recorded command ends with.
             let record = std::env::args_os().nth(1).is_some_and(|command| command == "record");
+            match perf_flags::advice(&error).filter(|_| record) {
+                Some(advice) => warn(advice),
+                None => drop(error.print()),
+            }
             let code = if record && error.use_stderr() { OWN_FAILURE } else { error.exit_code() as u8 };
             return ExitCode::from(code);
         }
     };
+    watch::hold_size_signal();
     match dispatch(cli.command) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -288,19 +323,27 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     // Not locked: some commands print from several threads.
     let stdout = &mut io::stdout();
+    let plain = &mut Printable(io::stdout());
     match command {
         Command::Record(args) => return Ok(ExitCode::from(record::run(&args.into()))),
-        Command::Attach(args) => command::run(&args, stdout)?,
-        Command::Report(args) => report::run(&args.file, &(&args).into(), Screen::of_stdout(), stdout)?,
-        Command::Diff(args) => diff::run(&args.a, &args.b, &(&args).into(), Screen::of_stdout(), stdout)?,
+        Command::Attach(args) => command::run(&args, plain)?,
+        Command::Report(args) => {
+            let input = Input::open(&args.file)?;
+            report::run(input.path(), &(&args).into(), Screen::of_stdout(), stdout)?;
+        }
+        Command::Resolve(args) => resolve::run(&args)?,
+        Command::Diff(args) => return compare(&args, stdout),
         Command::Export(args) => export(&args, stdout)?,
-        Command::Stats(args) => stats::run(&args.file, args.json, args.limit, Screen::of_stdout(), stdout)?,
-        Command::Tail(args) => tail::run(args.pid, args.json, stdout)?,
-        Command::Dump(args) => dump::run(&args, stdout)?,
-        Command::Request(args) => request::show::run(&args, stdout)?,
-        Command::Doctor(args) => return doctor::run(&args, stdout),
+        Command::Stats(args) => {
+            let input = Input::open(&args.file)?;
+            stats::run(input.path(), args.json, args.limit, Screen::of_stdout(), stdout)?;
+        }
+        Command::Tail(args) => tail::run(args.pid, args.json, plain)?,
+        Command::Dump(args) => dump::run(&args, plain)?,
+        Command::Request(args) => request::show::run(&args, plain)?,
+        Command::Doctor(args) => return doctor::run(&args, plain),
         Command::Top(args) => return Ok(ExitCode::from(top::run(&args)?)),
-        Command::List(args) => list::run(args.json, args.reap, stdout)?,
+        Command::List(args) => list::run(args.json, args.reap, plain)?,
         Command::Completions(args) => manual::completions(args.shell, Cli::command(), stdout)?,
         Command::Man(args) => manual::man(Cli::command(), &args.directory)?,
         Command::Tables(command) => return run_tables(command),
@@ -309,6 +352,25 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// As diff(1): 1 for a difference that was asked about, 2 for trouble.
+fn compare(args: &diff::DiffArgs, stdout: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let compared = Input::open(&args.a).and_then(|a| {
+        let b = Input::open(&args.b)?;
+        diff::run(a.path(), b.path(), &args.into(), Screen::of_stdout(), stdout)
+    });
+    match compared {
+        Ok(failures) => {
+            failures.iter().for_each(warn);
+            Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Err(error) if is_broken_pipe(&error) => Err(error),
+        Err(error) => {
+            warn(format_args!("{error:#}"));
+            Ok(ExitCode::from(2))
+        }
+    }
 }
 
 fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
@@ -322,9 +384,17 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
         anyhow::bail!("the name of the output tells no format; give one with -f: {names}");
     };
     let sources = SymbolSources::from(&args.symbols);
-    match &args.output {
-        None => output::export_grouped(format, grouping, &args.file, &sources, stdout)?,
-        Some(path) => output::export_file(format, grouping, &args.file, &sources, path)?,
+    let output = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    if output.is_none() && format.is_binary() && io::stdout().is_terminal() {
+        let (name, extension) = (format.name(), format.extension());
+        anyhow::bail!(
+            "{name} is binary and standard output is a terminal; name a file: -o selfwind.{extension}"
+        );
+    }
+    let input = Input::open(&args.file)?;
+    match output {
+        None => output::export_grouped(format, grouping, input.path(), &sources, stdout)?,
+        Some(path) => output::export_file(format, grouping, input.path(), &sources, path)?,
     };
     Ok(())
 }
@@ -369,6 +439,9 @@ impl From<RecordArgs> for RecordOptions {
             snapshot: args.snapshot,
             max_stack: args.max_stack,
             max_overhead: args.max_overhead,
+            buffer: args.buffer.unwrap_or_default(),
+            names: !args.no_names,
+            sources: args.symbols.for_recording(),
             notices: Notices::new(args.quiet, args.verbose),
             command: args.command,
         }
@@ -440,9 +513,10 @@ mod tests {
     #[test]
     fn wrong_values_are_named() {
         for (arguments, part) in [
-            (&["-F", "0", "ls"][..], "-F 1"),
+            (&["-F", "0", "ls"][..], "at least 1"),
             (&["-F", "200000", "ls"], "the most is 100000"),
             (&["--max-overhead", "0", "ls"], "0.01 to 100"),
+            (&["--buffer", "4Q", "ls"], "`4Q` is no size from 64K to 1G"),
             (&["-e", "perf:nonsense", "ls"], "no event `nonsense`"),
             (&["-e", "nonsense", "ls"], "auto, cpu, itimer"),
             (&["-d", "-1", "ls"], "-1"),

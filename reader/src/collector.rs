@@ -1,86 +1,59 @@
-//! Finds the regions of a recording, drains them, and tells their story as events in the order of time.
+//! Drains the regions of a recording, and tells their story as events in the order of time.
 //!
 //! One pass: look for new regions, note which processes ended, drain every ring, let go of the samples that
 //! are older than the last pass. Memory is bounded by the merge and by the number of living processes.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use crate::attach::{AttachError, Attached};
+use shm_format::Loss;
+
+use crate::attach::Attached;
+use crate::buffer::Buffer;
 use crate::clock::TraceClock;
+use crate::demand::Shortfall;
 use crate::follow::Listener;
 use crate::held::{Held, Taken};
-use crate::liveness::{self, Liveness};
 use crate::merge::Merge;
 use crate::notices::Notices;
-use crate::process::{Process, RegionName, Surroundings};
-use crate::profile_file::{Event, ProcessEnd};
+use crate::process::{Process, Surroundings};
+use crate::profile_file::{Event, ProcessEnd, Setting};
+use crate::regions::Regions;
+pub use crate::regions::{FindError, Scope};
+use crate::thread_search::{Blocking, NOT_SAMPLED, ThreadSearch};
 
 /// How often the counters of living processes go into the profile.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);
 
+/// How often new regions are looked for while writers may soon wait.
+const SEARCH_EVERY: Duration = Duration::from_millis(20);
 /// How often rings are told what is safe, if no writer waits for it.
 const ACKNOWLEDGE_EVERY: Duration = Duration::from_millis(250);
 /// Passes until a stack that answers the kernel is a sample.
 const STITCHED: u32 = 2;
 
-/// How often a flight recorder looks for regions that it can forget.
-const FORGET_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that the regions of dead processes may hold in a flight recorder.
-const DEAD_LIMIT: u64 = 256 << 20;
-
-/// Bytes shown of a note that an agent left.
-const NOTE_LIMIT: usize = 200;
-/// Processes whose last image is remembered; enough for all that run at a time.
+/// Processes whose last image is remembered, and regions whose number is; enough for all that run at a time.
 const LINEAGE_KEPT: usize = 1 << 16;
-
-/// Which processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All that appear, also those that are gone by then.
-    Everything,
-    /// All that live.
-    Living,
-    /// One process, and the images it executes.
-    Process(u32),
-}
-
-/// Nothing to record at that process id.
-#[derive(Debug, thiserror::Error)]
-pub enum FindError {
-    /// There is no such process and no region of one.
-    #[error("process {0} does not exist and left no recording; `selfwind list` shows what there is")]
-    NoProcess(u32),
-    /// It runs without the agent.
-    #[error(
-        "process {0} runs without the agent; `selfwind attach -p {0}` puts it in, or start the program with LD_PRELOAD=$(selfwind agent-path)"
-    )]
-    NoAgent(u32),
-    /// There is a region, and it cannot be attached.
-    #[error("process {0}: {1}")]
-    Attach(u32, AttachError),
-}
 
 /// The regions of a recording.
 pub struct Collector {
-    directories: Vec<PathBuf>,
-    scope: Scope,
+    regions: Regions,
     notices: Notices,
     clock: TraceClock,
     merge: Merge,
     held: Held,
     acknowledged: Instant,
+    searched: Instant,
     processes: BTreeMap<u32, Process>,
     next_id: u32,
-    /// Files that need no second look.
-    seen: BTreeSet<PathBuf>,
     /// Profile-local numbers of regions, for the parents of later ones.
     numbers: BTreeMap<u64, u32>,
+    /// Regions let go of, whose numbers are still known.
+    former: VecDeque<u64>,
     /// The last image of processes that may have another one to come.
-    lineage: BTreeMap<(u32, u64), u32>,
+    lineage: BTreeMap<([u8; 16], u32, u64), u32>,
     /// Ends that wait until their process's samples are out.
     ends: VecDeque<ProcessEnd>,
     /// When the last pass began.
@@ -94,23 +67,27 @@ pub struct Collector {
     look: bool,
     /// Leave everything in the rings until the end.
     rest: bool,
+    /// What each pool is to have at least.
+    buffer: Buffer,
+    /// What was lost for want of room, and a process that lost it.
+    shortfall: Option<(u32, Shortfall)>,
 }
 
 impl Collector {
     /// Looks for regions in `directories`.
     pub fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
         Self {
-            directories,
-            scope,
+            regions: Regions::new(directories, scope, notices),
             notices,
             clock: TraceClock::start(),
             merge: Merge::default(),
             held: Held::default(),
             acknowledged: Instant::now(),
+            searched: Instant::now(),
             processes: BTreeMap::new(),
             next_id: 0,
-            seen: BTreeSet::new(),
             numbers: BTreeMap::new(),
+            former: VecDeque::new(),
             lineage: BTreeMap::new(),
             ends: VecDeque::new(),
             watermark: 0,
@@ -120,7 +97,15 @@ impl Collector {
             cut: false,
             look: false,
             rest: false,
+            buffer: Buffer::default(),
+            shortfall: None,
         }
+    }
+
+    /// Gives each pool this much room at least, where that can be had.
+    pub fn with_buffer(mut self, buffer: Buffer) -> Self {
+        self.buffer = buffer;
+        self
     }
 
     /// Leaves the regions of dead processes where they are, instead of removing them once they are drained.
@@ -144,27 +129,35 @@ impl Collector {
 
     /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC.
     pub fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
-        let mut refused = None;
-        for path in self.region_files() {
-            match Attached::open(&path) {
-                Ok(region) => return Ok(region.anchor().monotonic_ns),
-                Err(error) => refused = Some(FindError::Attach(pid, error)),
+        self.regions.find_process(pid)
+    }
+
+    /// Begins to look for threads that no agent knows of.
+    ///
+    /// # Errors
+    /// When there can be no thread for it.
+    pub fn search_threads(&self) -> io::Result<ThreadSearch> {
+        let only = match self.regions.scope() {
+            Scope::Everything | Scope::Living => None,
+            Scope::Process(pid) => Some(pid),
+        };
+        ThreadSearch::start(self.regions.directories().to_vec(), only)
+    }
+
+    /// Tells of the threads that a search found and that cannot be sampled.
+    pub fn tell_blocking(&self, search: &ThreadSearch, listener: &mut dyn Listener) -> io::Result<()> {
+        for Blocking { region_nonce, text } in search.blocking() {
+            if let Some(&process) = self.numbers.get(&region_nonce) {
+                listener.event(Event::Setting(Setting { process, key: NOT_SAMPLED.into(), value: text }))?;
             }
         }
-        Err(refused.unwrap_or_else(|| match liveness::start_time(pid) {
-            Some(_) => FindError::NoAgent(pid),
-            None => FindError::NoProcess(pid),
-        }))
+        Ok(())
     }
 
     /// True when the processes in scope have ended and are drained.
     pub fn nobody_left(&self) -> bool {
-        match self.scope {
-            Scope::Everything | Scope::Living => false,
-            Scope::Process(pid) => {
-                self.processes.is_empty() && (self.cut || liveness::start_time(pid).is_none())
-            }
-        }
+        let is_one = matches!(self.regions.scope(), Scope::Process(_));
+        is_one && self.processes.is_empty() && (self.cut || self.regions.is_over())
     }
 
     /// True while a process may still be sampling.
@@ -177,14 +170,28 @@ impl Collector {
         self.held.is_urgent()
     }
 
+    /// True while a chunk waits that the next pass would take.
+    pub fn has_complete(&mut self) -> bool {
+        !self.rest && self.processes.values_mut().any(Process::has_complete)
+    }
+
+    /// How soon to look again, if nobody rings. The processes of our own session ring.
+    pub fn turn(&self) -> Duration {
+        let turns =
+            self.processes.values().filter(|_| self.regions.scope() != Scope::Everything).map(Process::turn);
+        turns.min().unwrap_or(Duration::MAX)
+    }
+
     /// Drains everything that is there now.
     pub fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         let began = self.clock.refresh();
         if self.rest {
-            self.forget_oldest();
+            self.regions.forget_oldest();
             return Ok(());
         }
-        self.attach_new();
+        if !self.is_urgent() || self.searched.elapsed() >= SEARCH_EVERY {
+            self.attach_new();
+        }
         self.drain(false, listener)?;
         let late = if self.held.is_stuck() { u64::MAX } else { self.watermark };
         self.release(late, listener)?;
@@ -205,9 +212,13 @@ impl Collector {
     pub fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         self.clock.refresh();
         self.attach_new();
-        self.read_notes();
+        self.regions.tell_missing();
         self.drain(true, listener)?;
         self.release(u64::MAX, listener)?;
+        if let Some((process, shortfall)) = self.shortfall.take() {
+            let (key, value) = (Loss::PoolFull.name().into(), shortfall.to_string());
+            listener.event(Event::Setting(Setting { process, key, value }))?;
+        }
         listener.save()?;
         for taken in self.held.release_all() {
             self.let_go(taken);
@@ -238,102 +249,14 @@ impl Collector {
         }
         for process in taken.gone {
             if let Some(removed) = process.let_go(self.keep) {
-                self.seen.remove(&removed);
-            }
-        }
-    }
-
-    fn region_files(&self) -> Vec<PathBuf> {
-        let mut found: Vec<(RegionName, PathBuf)> = self
-            .directories
-            .iter()
-            .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
-            .filter_map(|entry| Some((RegionName::parse(&entry.file_name())?, entry.path())))
-            .filter(|(name, path)| match self.scope {
-                Scope::Everything => true,
-                Scope::Living => {
-                    self.seen.contains(path) || Liveness::follow(name.pid, name.start_time).is_running()
-                }
-                Scope::Process(pid) => pid == name.pid,
-            })
-            .collect();
-        found.sort();
-        found.into_iter().map(|(_, path)| path).collect()
-    }
-
-    /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
-    fn forget_oldest(&mut self) {
-        if self.counted.elapsed() < FORGET_EVERY {
-            return;
-        }
-        self.counted = Instant::now();
-        let mut dead: Vec<(SystemTime, u64, PathBuf)> = self
-            .region_files()
-            .into_iter()
-            .filter(|path| {
-                let name = path.file_name().and_then(RegionName::parse);
-                name.is_some_and(|name| !Liveness::follow(name.pid, name.start_time).is_running())
-            })
-            .filter_map(|path| {
-                let metadata = std::fs::metadata(&path).ok()?;
-                // Blocks are counted in units of 512 bytes, whatever the file system's (stat(2)).
-                Some((metadata.modified().ok()?, metadata.blocks() * 512, path))
-            })
-            .collect();
-        dead.sort();
-        let mut total: u64 = dead.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, bytes, path) in dead {
-            if total <= DEAD_LIMIT {
-                break;
-            }
-            total -= bytes;
-            let _ = std::fs::remove_file(path);
-        }
-    }
-
-    /// Tells what agents could not do: they leave a note where their region would have been.
-    fn read_notes(&mut self) {
-        if self.scope != Scope::Everything {
-            return;
-        }
-        for entry in
-            self.directories.iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten().flatten())
-        {
-            let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "failed")
-                && self.seen.insert(path.clone())
-            {
-                // A link that leads nowhere holds the text.
-                let reason = std::fs::read_link(&path).map(|text| text.into_os_string().into_encoded_bytes());
-                let reason = reason.unwrap_or_default();
-                let reason =
-                    String::from_utf8_lossy(&reason[..reason.len().min(NOTE_LIMIT)]).trim().to_owned();
-                let pid =
-                    entry.file_name().to_string_lossy().split('-').next().unwrap_or_default().to_owned();
-                self.notices.say(format_args!("process {pid} is not recorded: {reason}"));
+                self.regions.forget(&removed);
             }
         }
     }
 
     fn attach_new(&mut self) {
-        let mut found = Vec::new();
-        for path in self.region_files() {
-            if self.seen.contains(&path) {
-                continue;
-            }
-            match Attached::open(&path) {
-                Ok(attached) => found.push((path, attached)),
-                // Its process is still making it.
-                Err(AttachError::Unfinished) => {}
-                Err(error) => {
-                    self.notices.say(format_args!("{}: {error}; it is left alone", path.display()));
-                    self.seen.insert(path);
-                }
-            }
-        }
-        // Parents and previous images have numbers before those who come from them.
-        found.sort_by_key(|(_, attached)| attached.anchor().monotonic_ns);
-        for (path, attached) in found {
+        self.searched = Instant::now();
+        for (path, attached) in self.regions.news() {
             self.adopt(path, attached);
         }
     }
@@ -342,7 +265,7 @@ impl Collector {
         let identity = attached.identity();
         // A process with a second region has executed another program: the older image is gone.
         let began = attached.anchor().monotonic_ns;
-        let line = (identity.pid, identity.start_time);
+        let line = (identity.boot_id, identity.pid, identity.start_time);
         // The older image may have been drained and let go of already.
         let (mut previous, mut superseded) = (self.lineage.get(&line).copied(), false);
         for (&id, process) in &mut self.processes {
@@ -366,8 +289,8 @@ impl Collector {
         self.next_id += 1;
         self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
         self.numbers.insert(identity.region_nonce, id);
-        self.seen.insert(path.clone());
-        let mut process = Process::new(id, path, attached, previous, self.scope != Scope::Everything);
+        let late = self.regions.scope() != Scope::Everything;
+        let mut process = Process::new(id, path, attached, previous, late, self.buffer);
         if superseded {
             process.supersede();
         }
@@ -389,6 +312,10 @@ impl Collector {
             if let Some(end) = process.drain(&mut around, &mut events) {
                 ended.push(id);
                 self.ends.push_back(end);
+                if let Some(shortfall) = process.shortfall() {
+                    let others = self.shortfall.map(|(_, others)| others);
+                    self.shortfall = Some((id, shortfall.and(others)));
+                }
             }
             for event in events.drain(..) {
                 listener.event(event)?;
@@ -405,6 +332,12 @@ impl Collector {
         taken.places.retain(|(_, places)| !places.is_empty());
         for id in ended {
             let Some(mut process) = self.processes.remove(&id) else { continue };
+            self.former.push_back(process.nonce());
+            if self.former.len() > LINEAGE_KEPT
+                && let Some(oldest) = self.former.pop_front()
+            {
+                self.numbers.remove(&oldest);
+            }
             if process.is_cut() {
                 self.cut = true;
                 let pid = process.pid();
@@ -415,7 +348,7 @@ impl Collector {
             if !process.is_empty() {
                 taken.gone.push(process);
             } else if let Some(removed) = process.let_go(self.keep) {
-                self.seen.remove(&removed);
+                self.regions.forget(&removed);
             }
         }
         self.held.take(taken);

@@ -24,17 +24,17 @@ impl Delay {
 
     /// The event as it goes into the profile, if it does.
     pub fn filter(&mut self, mut event: Event) -> Option<Event> {
-        let (process, counters) = match &mut event {
+        let (left_out, counters) = match &mut event {
             Event::Sample(sample) if sample.ns < self.until_ns => {
                 let left_out = self.left_out.entry(sample.process).or_default();
                 *left_out = (left_out.0 + 1, left_out.1 + u64::from(sample.weight));
                 return None;
             }
-            Event::Counters(at) => (at.process, &mut at.counters),
-            Event::ProcessEnd(end) => (end.process, &mut end.counters),
+            Event::Counters(at) => (self.left_out.get(&at.process).copied(), &mut at.counters),
+            Event::ProcessEnd(end) => (self.left_out.remove(&end.process), &mut end.counters),
             _ => return Some(event),
         };
-        if let Some((samples, weight)) = self.left_out.get(&process) {
+        if let Some((samples, weight)) = left_out {
             counters.earlier += samples;
             counters.earlier_weight += weight;
         }

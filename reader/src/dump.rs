@@ -13,7 +13,7 @@ use crate::profile_file::{Event, Sample, SessionInfo};
 use crate::request::thread::{threads, waiting_call};
 use crate::request::{Answer, Manner, Report, Target, TargetError, ask};
 use crate::symbolize::{SymbolArgs, SymbolSources};
-use crate::{clock, notices};
+use crate::{clock, inject, liveness, notices};
 
 /// Thread numbers from here on are ours, not the agent's.
 const OURS: u32 = 1 << 31;
@@ -23,7 +23,8 @@ const HELP: &str = "Examples:
   selfwind dump -p 4711 --gentle         but those that a signal would disturb
 
 Each thread unwinds itself when it is asked, by the signal of its agent; nobody is stopped, and a \
-recording goes on. A thread that waits in a system call is woken for it: read, write, wait and locks go on \
+recording goes on. A process that was attached to before, by `selfwind attach` or `record -p`, is attached to again \
+for the moment. A thread that waits in a system call is woken for it: read, write, wait and locks go on \
 afterwards; poll, select, epoll_wait and sleeps return EINTR to the program, as after any signal (--gentle \
 spares those).";
 
@@ -85,11 +86,21 @@ struct ThreadDump<'a> {
     frames: Vec<FrameObject<'a>>,
 }
 
-/// Prints the stacks.
+/// Prints the stacks; a process whose attached sampling has ended is sampled meanwhile.
 ///
 /// # Errors
 /// When the process cannot be asked at all, and when no thread of it answered.
 pub fn run(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let again = liveness::start_time(options.pid).is_some() && inject::resume(options.pid)?;
+    let dumped = dump(options, out);
+    if again {
+        // It may have ended.
+        let _ = inject::detach(options.pid);
+    }
+    dumped
+}
+
+fn dump(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut target = Target::find(options.pid)?;
     let gone = |_| TargetError::NoProcess(options.pid);
     let mut tids = threads(options.pid).map_err(gone)?;

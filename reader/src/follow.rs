@@ -1,4 +1,7 @@
 //! The loop of every live command: drain, look what happened, sleep until a ring fills or time is up.
+//!
+//! While rings wait for what was taken of them it only naps, and has nobody wake it: a nap is shorter than what is left
+//! of a ring lasts.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -12,8 +15,8 @@ use crate::watch::Happening;
 /// A lost wake, a new process, a thread's new name: noticed after this time at the latest. Each turn costs the machine
 /// about a tenth of a millisecond.
 const TURN: Duration = Duration::from_millis(250);
-/// Chunks that were taken go back to their writers after two of these.
-const SHORT_TURN: Duration = Duration::from_millis(2);
+/// A nap: chunks that were taken go back to their writers after two or four.
+const NAP: Duration = Duration::from_millis(2);
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +61,15 @@ pub fn follow(
     listener: &mut dyn Listener,
     answer: &mut dyn FnMut(Happening) -> Flow,
 ) -> io::Result<Reason> {
+    let search = collector.search_threads()?;
     loop {
         collector.pass(listener)?;
+        collector.tell_blocking(&search, listener)?;
         listener.pause()?;
         if collector.nobody_left() {
             return Ok(Reason::NobodyLeft);
         }
-        let sleep = bell.prepare_sleep();
+        let sleep = if collector.is_urgent() { None } else { Some(bell.prepare_sleep()) };
         let mut idle = true;
         for happening in happenings.try_iter() {
             idle = false;
@@ -76,9 +81,13 @@ pub fn follow(
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(Reason::Deadline);
         }
-        if idle {
-            let turn = if collector.is_urgent() { SHORT_TURN } else { TURN };
-            sleep.sleep(left.map_or(turn, |left| left.min(turn)));
+        let at_most = |turn: Duration| left.map_or(turn, |left| left.min(turn));
+        match sleep {
+            _ if !idle => {}
+            None => std::thread::sleep(at_most(NAP)),
+            // What came before the announcement has rung in vain.
+            Some(_) if collector.has_complete() => {}
+            Some(sleep) => sleep.sleep(at_most(collector.turn().min(TURN))),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Names of code that processes make themselves, saved before they are gone: a just-in-time compiler's map or dump
+//! Names of code that no loader tells of, saved before they are gone. Processes map parts of files themselves
+//! (`second_mappings`), and make code: a just-in-time compiler's map or dump
 //! may be removed with the process, and the profile may be read elsewhere.
 //!
 //! Nothing is read for a process whose samples all lie in modules, and of what is read only the functions that
@@ -11,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use unwind::Frame;
 
-use crate::profile_file::{Event, GeneratedCode, GeneratedFunction, ProcessInfo, Sample, SessionInfo};
+use crate::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, SessionInfo};
+use crate::second_mappings;
 use crate::symbolize::{NameFile, perf_map_path};
 
 /// Most addresses that are remembered of a process.
 const ADDRESSES_MAX: usize = 1 << 20;
-/// Bytes of names in one event; events are smaller than a block.
-const EVENT_BYTES: usize = 32 << 10;
 /// How often the mappings of a process are searched for a dump.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// How often at most.
@@ -45,11 +45,14 @@ struct Followed {
     dump: Option<(PathBuf, NameFile)>,
     searched: Option<Instant>,
     searches: u32,
+    /// Modules found that no loader told of.
+    mapped: u32,
 }
 
 impl GeneratedCodeKeeper {
-    /// Takes in an event. Before a process ends, gives what it named, to be stored before that event.
-    pub fn observe(&mut self, event: &Event) -> Vec<GeneratedCode> {
+    /// Takes in an event. Gives what is known of such code, to be stored before that event: modules as they are found,
+    /// and before a process ends what it named.
+    pub fn observe(&mut self, event: &Event) -> Vec<Event> {
         match event {
             Event::Session(session) => self.session = session.clone(),
             Event::Process(info) => self.process(info.id).info = info.clone(),
@@ -60,11 +63,11 @@ impl GeneratedCodeKeeper {
             Event::Sample(sample) => self.process(sample.process).sample(sample),
             Event::Counters(at) => {
                 let followed = self.processes.entry(at.process).or_default();
-                followed.search(&self.session);
+                return followed.search(&self.session);
             }
             Event::ProcessEnd(end) => {
                 let followed = self.processes.remove(&end.process).unwrap_or_default();
-                return followed.collect(&self.session);
+                return followed.collect(&self.session).into_iter().map(Event::Generated).collect();
             }
             _ => {}
         }
@@ -101,18 +104,23 @@ impl Followed {
         NameFile::open(path, self.info.uid, session.realtime_seconds(self.info.start_ns)).ok()
     }
 
-    /// Looks for the files of a living process, before it removes them. A dump is mapped by its writer, to be
-    /// found by that.
-    fn search(&mut self, session: &SessionInfo) {
+    /// Looks for the files of a living process, before it removes them, and for what it has mapped itself. A dump is
+    /// mapped by its writer, to be found by that.
+    fn search(&mut self, session: &SessionInfo) -> Vec<Event> {
         let due = self.searched.is_none_or(|last| last.elapsed() >= SEARCH_EVERY);
-        let found = self.map.is_some() && self.dump.is_some();
-        if found || !due || self.searches >= SEARCHES_MAX || self.outside().is_empty() {
-            return;
+        if !due || self.searches >= SEARCHES_MAX || self.info.pid == 0 {
+            return Vec::new();
+        }
+        let outside = self.outside();
+        if outside.is_empty() {
+            return Vec::new();
         }
         self.searched = Some(Instant::now());
         self.searches += 1;
         self.map = self.map.take().or_else(|| self.open(&perf_map_path(self.info.pid), session));
-        let Ok(maps) = fs::read_to_string(format!("/proc/{}/maps", self.info.pid)) else { return };
+        let Ok(maps) = fs::read_to_string(format!("/proc/{}/maps", self.info.pid)) else {
+            return Vec::new();
+        };
         let path = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|path| {
             let name = path.rsplit('/').next().unwrap_or_default();
             name.starts_with("jit-") && name.ends_with(".dump")
@@ -120,6 +128,10 @@ impl Followed {
         if let (None, Some(path)) = (&self.dump, path.map(PathBuf::from)) {
             self.dump = self.open(&path, session).map(|file| (path, file));
         }
+        let modules = second_mappings::find(&maps, &self.info, &outside, self.mapped);
+        self.mapped += modules.len() as u32;
+        self.modules.extend(modules.iter().map(|module| (module.start, module.end)));
+        modules.into_iter().map(Event::Module).collect()
     }
 
     /// What the process named of the code that was hit.
@@ -138,7 +150,7 @@ impl Followed {
         let path = perf_map_path(self.info.pid);
         let map = self.map.take().or_else(|| self.open(&path, session));
         if let Some(functions) = map.and_then(|file| file.perf_map(hit).ok()) {
-            events.extend(chunks(self.info.id, &path, functions));
+            events.extend(GeneratedCode::in_parts(self.info.id, &path, functions));
         }
         let dump = self.dump.take().or_else(|| {
             let mut places = self.dumps().into_iter();
@@ -147,7 +159,7 @@ impl Followed {
         if let Some((path, file)) = dump
             && let Ok(functions) = file.jitdump(hit)
         {
-            events.extend(chunks(self.info.id, &path, functions));
+            events.extend(GeneratedCode::in_parts(self.info.id, &path, functions));
         }
         events
     }
@@ -165,22 +177,4 @@ impl Followed {
         }
         places
     }
-}
-
-/// Events of bounded size.
-fn chunks(process: u32, source: &Path, functions: Vec<GeneratedFunction>) -> Vec<GeneratedCode> {
-    let mut events: Vec<GeneratedCode> = Vec::new();
-    let mut room = 0;
-    for function in functions {
-        let bytes = function.name.len() + 32;
-        if bytes > room {
-            room = EVENT_BYTES;
-            events.push(GeneratedCode { process, source: source.to_owned(), functions: Vec::new() });
-        }
-        room = room.saturating_sub(bytes);
-        if let Some(event) = events.last_mut() {
-            event.functions.push(function);
-        }
-    }
-    events
 }

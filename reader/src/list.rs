@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::attach::Attached;
+use crate::columns::counted;
 use crate::liveness::Liveness;
+use crate::notices::warn;
 use crate::process::RegionName;
 use crate::session;
 
@@ -18,7 +20,8 @@ struct Entry {
     pid: u32,
     /// `live` or `dead`.
     state: &'static str,
-    /// `recorded` while a recorder drains it, else `flight`, or `left` by a recorder that was killed.
+    /// `recorded` while a recorder drains it, else `flight`, or `left` by a recorder that was killed; `detached` of a live
+    /// process whose sampling somebody has ended.
     kind: &'static str,
     /// Samples its process has recorded so far.
     samples: u64,
@@ -28,14 +31,18 @@ struct Entry {
     region: PathBuf,
 }
 
-/// Prints what there is; with `reap`, removes the regions of dead processes that nobody drains.
+/// Prints what there is. With `reap` it first removes the regions of dead processes that nobody drains, and says which.
 pub fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut entries = Vec::new();
     for directory in session::directories() {
         let recorded = session::is_recorded(&directory);
         let found = regions(&directory, recorded);
         if reap && !recorded {
-            reap_directory(&directory, &found);
+            for entry in reap_directory(&directory, &found) {
+                let Entry { pid, exe, samples, region, .. } = entry;
+                let samples = counted(*samples, "sample", "samples");
+                warn(format_args!("removed {}: process {pid} {exe}, {samples}", region.display()));
+            }
         }
         entries.extend(found.into_iter().filter(|entry| entry.region.exists()));
     }
@@ -45,7 +52,7 @@ pub fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
             writeln!(out)?;
         }
     } else if entries.is_empty() {
-        crate::notices::warn(
+        warn(
             "no recorded processes; start one with `selfwind record -- CMD` or LD_PRELOAD=$(selfwind agent-path)",
         );
     } else {
@@ -70,6 +77,7 @@ fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
                 pid: name.pid,
                 state: if live { "live" } else { "dead" },
                 kind: match (recorded, flight) {
+                    _ if live && peek.as_ref().is_some_and(|peek| !peek.sampling) => "detached",
                     (true, _) => "recorded",
                     (_, true) => "flight",
                     _ => "left",
@@ -103,13 +111,12 @@ fn is_flight(directory: &Path) -> bool {
 }
 
 /// Removes what agents and recorders leave, and the directory if nothing else is in it: whatever directory
-/// somebody named, nothing of theirs is lost.
-fn reap_directory(directory: &Path, entries: &[Entry]) {
-    for entry in entries.iter().filter(|entry| entry.state == "dead") {
-        let _ = std::fs::remove_file(&entry.region);
-    }
-    if is_flight(directory) || entries.iter().any(|entry| entry.state == "live") {
-        return;
+/// somebody named, nothing of theirs is lost. Gives the regions that it removed.
+fn reap_directory<'a>(directory: &Path, entries: &'a [Entry]) -> Vec<&'a Entry> {
+    let dead = entries.iter().filter(|entry| entry.state == "dead");
+    let removed: Vec<&Entry> = dead.filter(|entry| std::fs::remove_file(&entry.region).is_ok()).collect();
+    if is_flight(directory) || removed.len() < entries.len() {
+        return removed;
     }
     for file in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()) {
         if file.file_name().is_some_and(|name| name == session::BELL)
@@ -119,4 +126,5 @@ fn reap_directory(directory: &Path, entries: &[Entry]) {
         }
     }
     let _ = std::fs::remove_dir(directory);
+    removed
 }

@@ -222,6 +222,7 @@ impl Live {
         let request = |(binary, addresses): (&Arc<Binary>, &BTreeSet<u64>)| Request {
             path: binary.path.clone(),
             build_id: binary.build_id.clone(),
+            file: None,
             addresses: addresses.iter().copied().collect(),
         };
         let requests: Vec<Request> = missing.iter().map(request).collect();

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use crate::screen::printable;
+
 /// How much to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Notices {
@@ -39,7 +41,9 @@ impl Notices {
     }
 }
 
-/// Says something in any case. A closed stderr is no reason to fail.
+/// Says something in any case. Names of programs, threads and files are in it: nothing of them moves a cursor. A closed
+/// stderr is no reason to fail.
 pub fn warn(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr().lock(), "selfwind: {text}");
+    let text = text.to_string();
+    let _ = writeln!(std::io::stderr().lock(), "selfwind: {}", printable(&text));
 }

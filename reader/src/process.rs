@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use shm_format::{
     ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, RecordRef, Scale,
@@ -10,16 +11,21 @@ use shm_format::{
 };
 
 use crate::attach::Attached;
+use crate::buffer::Buffer;
 use crate::chains::Chains;
 use crate::clock::TraceClock;
+use crate::demand::{Demand, Shortfall};
 use crate::held::Places;
 use crate::liveness::Liveness;
 use crate::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
+use crate::sequences::Sequences;
 use crate::stitch::{Stitcher, Writer, Written};
 use crate::translate::{self, Translator};
 
 /// Number of the source whose stacks answer the kernel.
 const PERF: u8 = 3;
+/// How often names are looked at; and what a stack that waits for the kernel's half counts.
+const TURN: Duration = Duration::from_millis(250);
 /// Bytes of a record in the ring beside its payload.
 const RECORD_HEADER: u64 = 8;
 
@@ -82,8 +88,10 @@ pub struct Process {
     told_places: Vec<u64>,
     /// Chunks that were to be acknowledged when a stack in them still waited for the kernel's half.
     withheld: BTreeSet<u32>,
-    /// Chunks that were taken whole in the last pass.
-    taken: u64,
+    demand: Demand,
+    /// Writers may soon wait for chunks that the last pass has taken.
+    is_urgent: bool,
+    turned: Instant,
     known: CountersSnapshot,
     /// By thread number.
     threads: BTreeMap<u32, Sequences>,
@@ -106,8 +114,15 @@ struct Found {
 
 impl Process {
     /// Starts with an attached region. `previous` is the image that executed this one; `late` says that it may
-    /// have recorded before this recording began.
-    pub fn new(id: u32, path: PathBuf, attached: Attached, previous: Option<u32>, late: bool) -> Self {
+    /// have recorded before this recording began. Its pool is to have `buffer` bytes at least.
+    pub fn new(
+        id: u32,
+        path: PathBuf,
+        attached: Attached,
+        previous: Option<u32>,
+        late: bool,
+        buffer: Buffer,
+    ) -> Self {
         let identity = attached.identity();
         Self {
             id,
@@ -123,7 +138,9 @@ impl Process {
             places: Vec::new(),
             told_places: Vec::new(),
             withheld: BTreeSet::new(),
-            taken: 0,
+            demand: Demand::new(buffer, &attached.counters()),
+            is_urgent: false,
+            turned: Instant::now(),
             known: attached.counters(),
             threads: BTreeMap::new(),
             told: None,
@@ -133,7 +150,9 @@ impl Process {
 
     /// True for another image of the process behind `identity`.
     pub fn is_same_process(&self, identity: &Identity) -> bool {
-        self.identity.pid == identity.pid && self.identity.start_time == identity.start_time
+        self.identity.pid == identity.pid
+            && self.identity.start_time == identity.start_time
+            && self.identity.boot_id == identity.boot_id
     }
 
     /// When its region was made, CLOCK_MONOTONIC.
@@ -148,12 +167,17 @@ impl Process {
 
     /// True if it was still there when last looked at.
     pub fn is_live(&self) -> bool {
-        !self.superseded && matches!(self.liveness, Liveness::Running(_))
+        !self.superseded && !matches!(self.liveness, Liveness::Ended)
     }
 
     /// True if its region's file was made shorter: its recording is over, whether it lives or not.
     pub fn is_cut(&self) -> bool {
         self.attached.is_cut()
+    }
+
+    /// The nonce of its region.
+    pub fn nonce(&self) -> u64 {
+        self.identity.region_nonce
     }
 
     /// Its process id.
@@ -193,9 +217,24 @@ impl Process {
         news
     }
 
-    /// True if writers wait for chunks that the last pass has read.
+    /// True if writers may soon wait for chunks that the last pass has taken.
     pub fn keeps_chunks(&self) -> bool {
-        self.taken > 0
+        self.is_urgent
+    }
+
+    /// True while a chunk waits that the next pass would take.
+    pub fn has_complete(&mut self) -> bool {
+        self.translator.is_introduced() && !self.is_empty() && self.attached.has_complete()
+    }
+
+    /// How soon to look at its pool if it cannot wake us.
+    pub fn turn(&self) -> Duration {
+        self.demand.turn()
+    }
+
+    /// What it lost for want of room in its pool.
+    pub fn shortfall(&self) -> Option<Shortfall> {
+        self.demand.shortfall()
     }
 
     /// True if records become samples passes after they were read.
@@ -220,6 +259,7 @@ impl Process {
     /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
     /// process when this was the last of it.
     pub fn drain(&mut self, around: &mut Surroundings<'_>, events: &mut Vec<Event>) -> Option<ProcessEnd> {
+        self.demand.look();
         // First look whether it lives, then drain: what it commits in between is not missed.
         let live = !self.superseded && self.liveness.is_running();
         let over = around.last || !live || self.attached.is_cut();
@@ -242,7 +282,12 @@ impl Process {
             self.drain_pool(pass, &scale, around);
         }
         self.stitcher.end_pass(over, around.samples);
-        if live {
+        let turned = self.turned.elapsed() >= TURN;
+        if turned {
+            self.turned = Instant::now();
+            self.stitcher.end_turn(around.samples);
+        }
+        if live && (turned || over) {
             let pid = self.identity.pid;
             self.translator.refresh_names(around.clock.now_ns(), |tid| thread_name(pid, tid), events);
         }
@@ -347,7 +392,13 @@ impl Process {
             Pass::Look => self.attached.drain(pass, around.scratch, &mut sink),
             _ => self.attached.drain_holding(pass, around.scratch, &mut self.places, &mut sink),
         };
-        self.taken = stats.chunks;
+        if pass == Pass::Final {
+            self.demand.after_last_pass(&self.attached);
+        } else if pass == Pass::Live {
+            self.demand.after_pass(&mut self.attached, stats.claimed);
+            let (backed, free) = self.attached.fill();
+            self.is_urgent = stats.claimed + self.withheld.len() as u64 > 0 && free <= backed - backed / 8;
+        }
         let found = &mut self.found;
         found.records += stats.records;
         found.samples += delivered;
@@ -393,32 +444,6 @@ impl Process {
     }
 }
 
-/// Sequence numbers seen of one thread.
-struct Sequences {
-    first: u64,
-    last: u64,
-    count: u64,
-}
-
-impl Default for Sequences {
-    fn default() -> Self {
-        Self { first: u64::MAX, last: 0, count: 0 }
-    }
-}
-
-impl Sequences {
-    fn saw(&mut self, sequence: u64) {
-        self.first = self.first.min(sequence);
-        self.last = self.last.max(sequence);
-        self.count += 1;
-    }
-
-    /// Numbers between the first and the last that did not come.
-    fn holes(&self) -> u64 {
-        self.last.wrapping_sub(self.first).saturating_add(1).saturating_sub(self.count)
-    }
-}
-
 /// The name a living thread has now.
 fn thread_name(pid: u32, tid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
@@ -438,15 +463,5 @@ mod tests {
         {
             assert_eq!(RegionName::parse(OsStr::new(other)), None, "{other}");
         }
-    }
-
-    #[test]
-    fn holes_in_sequences() {
-        let mut sequences = Sequences::default();
-        assert_eq!(Sequences::default().count, 0);
-        for sequence in [7, 5, 9, 6] {
-            sequences.saw(sequence);
-        }
-        assert_eq!(sequences.holes(), 1);
     }
 }

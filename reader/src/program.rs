@@ -148,7 +148,7 @@ fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
             refuse("it is not an x86-64 program, the agent is; build it for x86-64")
         }
         Some(Elf { interpreted: false, .. }) if !is_loader(path) => refuse(
-            "it is statically linked, no loader runs in it; link it dynamically (cc without -static; Rust: -C target-feature=-crt-static; Go: cgo)",
+            "it is statically linked, no loader runs in it that could load the agent; start it by itself and then run `selfwind record -p PID`",
         ),
         Some(_) => Ok(false),
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// Samples per second of CPU time unless asked otherwise; the agent's own default is the same.
+pub const DEFAULT_FREQUENCY: u32 = 199;
 /// Above this a handler has hardly time to run before the next tick.
 pub const HIGHEST_FREQUENCY: u32 = 100_000;
 /// Hundredths of a percent in the whole.
@@ -10,10 +12,9 @@ const WHOLE: u32 = 10_000;
 
 /// Samples per second, or why the text is none.
 pub fn frequency(text: &str) -> Result<u32, String> {
-    let hz: u64 =
-        text.parse().map_err(|_| format!("`{text}` is no number of samples per second, such as 99"))?;
+    let hz: u64 = text.parse().map_err(|_| format!("invalid rate `{text}`: expected a number such as 99"))?;
     match u32::try_from(hz) {
-        Ok(0) => Err("0 samples per second are none; -F 1 is the least".into()),
+        Ok(0) => Err("the rate must be at least 1".into()),
         Ok(hz) if hz <= HIGHEST_FREQUENCY => Ok(hz),
         _ => Err(format!(
             "{hz} samples per second would leave the program hardly any time; the most is {HIGHEST_FREQUENCY}"
@@ -62,11 +63,11 @@ mod tests {
     fn frequencies() {
         assert_eq!((frequency("1"), frequency("100000")), (Ok(1), Ok(100_000)));
         for (text, part) in [
-            ("0", "-F 1"),
+            ("0", "at least 1"),
             ("100001", "the most is 100000"),
             ("99999999999", "the most is 100000"),
-            ("-3", "no number"),
-            ("fast", "no number"),
+            ("-3", "invalid rate"),
+            ("fast", "invalid rate"),
         ] {
             let error = frequency(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

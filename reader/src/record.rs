@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::attach::Bell;
+use crate::buffer::Buffer;
 use crate::collector::{Collector, Scope};
 use crate::follow::{Flow, Reason, follow};
 use crate::inject::Sampling;
@@ -30,9 +31,10 @@ use crate::session::Session;
 use crate::snapshot::{self, Snapshots};
 use crate::source::Source;
 use crate::spawn::{self, Child};
+use crate::symbolize::SymbolSources;
 use crate::tables::cache::{self, Cache};
 use crate::watch::{self, Happening};
-use crate::{agent_file, inject, list, liveness, program};
+use crate::{agent_file, inject, list, liveness, program, shortage};
 
 /// Our own failure, as `env`, `timeout` and others tell it.
 pub const OWN_FAILURE: u8 = 125;
@@ -68,6 +70,12 @@ pub struct RecordOptions {
     pub max_stack: u32,
     /// What sampling may cost.
     pub max_overhead: Overhead,
+    /// What each process can hold back at least.
+    pub buffer: Buffer,
+    /// Names are stored in the profile when the recording ends.
+    pub names: bool,
+    /// Where they come from.
+    pub sources: SymbolSources,
     /// How much to say.
     pub notices: Notices,
     /// The program and its arguments.
@@ -78,7 +86,7 @@ impl RecordOptions {
     /// For an agent that is put into a running process.
     fn settings(&self) -> inject::Settings {
         let Self { frequency, max_stack, max_overhead, .. } = *self;
-        inject::Settings { frequency, max_stack, max_overhead }
+        inject::Settings { frequency, max_stack, max_overhead, ends_with_us: true }
     }
 
     /// When to stop, if the recording begins now.
@@ -117,7 +125,8 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let mut environment = session.environment(options, &agent);
     let tables = table_cache(options.notices);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let signals = watch::hold_signals(options.snapshot).context("cannot hold signals")?;
+    let signals = watch::hold_signals(options.snapshot)
+        .map_err(|error| anyhow::anyhow!("cannot hold signals: {}", shortage::explain(&error)))?;
     let mut child = match spawn::start(&program, &options.command, &environment, &signals.given, None) {
         Ok(child) => child,
         Err(error) => {
@@ -126,16 +135,21 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
-    let recorded = record_child(options, &session, tables, output, signals, &mut child);
-    session.bell().stop();
+    ask_for_priority();
+    shortage::raise_open_files();
+    let happenings = watch_child(&child, signals, &session);
+    let recorded = match &happenings {
+        Ok(happenings) => record_child(options, &session, tables, output, happenings, &mut child),
+        Err(error) => Err(anyhow::anyhow!("{error:#}")),
+    };
+    session.stop();
     session.remove();
     let ended = match recorded {
         Ok((recording, ended)) => {
             let status = if ended { Some(shell_status(child.wait()?)) } else { None };
-            // Whoever is tired of waiting for names ends us; the profile is complete.
-            watch::release_signals();
             account(options.notices);
-            recording.end(status.map(i32::from)).map(|()| status)
+            let used_ns = command_ns().filter(|_| ended && options.delay.is_none());
+            recording.end(status.map(i32::from), used_ns, happenings.as_ref().ok()).map(|()| status)
         }
         Err(error) => Err(error.context("the recording ends here, the command goes on")),
     };
@@ -150,10 +164,40 @@ fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         }
         Err(error) => {
             warn(format_args!("{error:#}"));
-            let status = shell_status(child.wait()?);
+            let status = accompany(&mut child, happenings.ok())?;
             Ok(if status == 0 { OWN_FAILURE } else { status })
         }
     }
+}
+
+/// What happens to the command and to us. Without it, signals end us as they do others.
+fn watch_child(
+    child: &Child,
+    signals: watch::Held,
+    session: &Session,
+) -> anyhow::Result<Receiver<Happening>> {
+    let begun = || {
+        let pidfd = spawn::pidfd(child.id())
+            .map_err(|error| anyhow::anyhow!(shortage::explain(&error)))
+            .context("cannot watch the command (pidfd_open, Linux 5.3)")?;
+        watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")
+    };
+    begun().inspect_err(|_| watch::release_signals())
+}
+
+/// Waits for a command that is not recorded any more: what is sent to us is still meant for it.
+fn accompany(child: &mut Child, happenings: Option<Receiver<Happening>>) -> io::Result<u8> {
+    let pid = Pid::from_raw(child.id() as i32);
+    while let Some(happenings) = &happenings
+        && child.try_wait()?.is_none()
+    {
+        match happenings.recv() {
+            Ok(Happening::Signal { signal, sent: true }) => drop(kill(pid, signal)),
+            Ok(Happening::Signal { .. }) => {}
+            Ok(Happening::ProgramEnded) | Err(_) => break,
+        }
+    }
+    Ok(shell_status(child.wait()?))
 }
 
 /// Records a started command to its end. The second value is false if it outlived its deadline and our patience.
@@ -162,32 +206,29 @@ fn record_child(
     session: &Session,
     tables: Option<Cache>,
     output: Output,
-    signals: watch::Held,
+    happenings: &Receiver<Happening>,
     child: &mut Child,
 ) -> anyhow::Result<(Recording, bool)> {
     let deadline = options.deadline();
-    let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
-    let happenings = watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")?;
     let mut recording = Recording::begin(output.commit(child.id())?, tables, options, None)?;
-    let directory = session.directory().to_owned();
-    let mut collector = Collector::new(vec![directory], Scope::Everything, options.notices);
+    let mut collector =
+        Collector::new(session.directories(), Scope::Everything, options.notices).with_buffer(options.buffer);
     if options.snapshot {
         collector = collector.at_rest();
         options
             .notices
             .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
     }
-    let ended =
-        follow_command(options, &mut recording, &mut collector, session, child, &happenings, deadline)
-            .and_then(|ended| {
-                session.bell().stop();
-                if options.snapshot || collector.somebody_left() {
-                    std::thread::sleep(GRACE);
-                }
-                collector.finish(&mut recording)?;
-                Ok(ended)
-            })
-            .with_context(|| format!("{}: cannot write the profile", recording.path().display()))?;
+    let ended = follow_command(options, &mut recording, &mut collector, session, child, happenings, deadline)
+        .and_then(|ended| {
+            session.stop();
+            if options.snapshot || collector.somebody_left() {
+                std::thread::sleep(GRACE);
+            }
+            collector.finish(&mut recording)?;
+            Ok(ended)
+        })
+        .map_err(|error| unwritten(recording.path(), &error))?;
     Ok((recording, ended))
 }
 
@@ -225,7 +266,7 @@ fn follow_command(
     if reason == Reason::Told && !hurried {
         return Ok(true);
     }
-    bell.stop();
+    session.stop();
     let _ = kill(pid, Signal::SIGTERM);
     let mut answer = |happening| match happening {
         Happening::ProgramEnded => Flow::Finish,
@@ -256,18 +297,68 @@ fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.snapshot {
         return snapshot::of_process(options, pid);
     }
-    if liveness::start_time(pid).is_some() {
+    let lives = liveness::start_time(pid).is_some();
+    if lives {
         inject::check_source(pid, &options.source)?;
     }
-    // First, because it may make the directory that is looked through next.
-    let sampling = if liveness::start_time(pid).is_some() { Some(attach(options, pid)?) } else { None };
-    let options = &as_sampled(options, pid, sampling);
-    let directories = crate::session::directories();
-    let mut collector = Collector::new(directories, Scope::Process(pid), options.notices);
-    collector.find_process(pid)?;
-    let output = Output::prepare(options.output.as_deref())?;
+    // What can fail comes first: from the attach on, the process is sampled.
     let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    ask_for_priority();
+    shortage::raise_open_files();
     let bell = Arc::new(Bell::private().context("cannot map a page")?);
+    let output = Output::prepare(options.output.as_deref())?;
+    let sampling = match lives.then(|| attach(options, pid)).transpose() {
+        Ok(sampling) => sampling,
+        Err(error) => {
+            output.abandon();
+            return Err(error);
+        }
+    };
+    let ours =
+        Ours { pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid), notices: options.notices };
+    let (recording, happenings) =
+        follow_process(&as_sampled(options, pid, sampling), pid, sampling, output, signals, &bell, ours)?;
+    recording.end(None, None, Some(&happenings))?;
+    Ok(0)
+}
+
+/// A process that is sampled as long as this recorder follows it. Dropping ends that, whatever went wrong.
+struct Ours {
+    pid: Option<u32>,
+    notices: Notices,
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid
+            && liveness::start_time(pid).is_some()
+            && let Err(error) = inject::detach(pid)
+        {
+            self.notices.say(format_args!(
+                "process {pid} is still sampled ({error}); `selfwind attach --detach -p {pid}` ends that"
+            ));
+        }
+    }
+}
+
+/// Records a running process until somebody says so or it has ended.
+fn follow_process(
+    options: &RecordOptions,
+    pid: u32,
+    sampling: Option<Sampling>,
+    output: Output,
+    signals: watch::Held,
+    bell: &Arc<Bell>,
+    ours: Ours,
+) -> anyhow::Result<(Recording, Receiver<Happening>)> {
+    // After the attach, because that may make the directory that is looked through.
+    let directories = crate::session::directories();
+    let mut collector =
+        Collector::new(directories, Scope::Process(pid), options.notices).with_buffer(options.buffer);
+    if let Err(error) = collector.find_process(pid) {
+        output.abandon();
+        return Err(error.into());
+    }
     let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
     let mut recording = output
         .commit(pid)
@@ -278,24 +369,25 @@ fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
             .notices
             .say(format_args!("recording process {pid}; Ctrl-C ends the recording, not the process"));
     }
-    let by_us = sampling == Some(Sampling::Begun);
-    let renewable = by_us || matches!(sampling, Some(Sampling::Found { attached: true, .. }));
-    let followed = if renewable {
+    let followed = if sampling.is_some_and(Sampling::is_attached) {
         let mut listener = Renewal::new(&mut recording, pid, options.settings(), options.notices);
-        follow(&mut collector, &bell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
+        follow(&mut collector, bell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
     } else {
-        follow(&mut collector, &bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
+        follow(&mut collector, bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
     };
+    drop(ours);
     followed
-        .and_then(|_| {
-            if by_us && let Err(error) = inject::detach(pid) {
-                options.notices.detail(format_args!("not detached: {error}"));
-            }
-            collector.finish(&mut recording)
-        })
-        .with_context(|| "the profile could not be written any further")?;
-    recording.end(None)?;
-    Ok(0)
+        .and_then(|_| collector.finish(&mut recording))
+        .map_err(|error| unwritten(recording.path(), &error))?;
+    Ok((recording, happenings))
+}
+
+/// The profile cannot be written any further, and what there is to do.
+fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
+    let (path, why) = (path.display(), shortage::explain(error));
+    anyhow::anyhow!(
+        "{path}: cannot write the profile: {why}; what was written until now is whole: selfwind report {path}"
+    )
 }
 
 /// The cache of unwind tables. Without one everything works, more slowly.
@@ -318,7 +410,7 @@ pub(crate) fn attach(options: &RecordOptions, pid: u32) -> anyhow::Result<Sampli
 /// The options with the rate at which the process is really sampled.
 pub(crate) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
     let mut options = options.clone();
-    if let Some(Sampling::Found { frequency, attached }) = sampling
+    if let Some(Sampling::Found { frequency, attached, .. }) = sampling
         && frequency != options.frequency
     {
         let rate = if frequency == 0 { "by events".into() } else { format!("{frequency} times a second") };
@@ -331,6 +423,22 @@ pub(crate) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sam
         options.frequency = frequency;
     }
     options
+}
+
+/// Has the scheduler prefer us to what we record, where that is allowed (root): among hundreds of busy threads an equal
+/// share of the processor would not be enough to take all their samples. We use little of it. No matter if it is not.
+fn ask_for_priority() {
+    const NICE: i32 = -10;
+    if rustix::process::getpriority_process(None).is_ok_and(|nice| nice > NICE) {
+        let _ = rustix::process::setpriority_process(None, NICE);
+    }
+}
+
+/// CPU time of the command and of all it waited for, in nanoseconds.
+fn command_ns() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
+    let micros = [usage.user_time(), usage.system_time()].map(|t| t.tv_sec() * 1_000_000 + t.tv_usec());
+    u64::try_from(micros.iter().sum::<i64>()).ok()?.checked_mul(1000)
 }
 
 /// Tells who used how much of the processor.

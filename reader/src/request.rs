@@ -82,6 +82,8 @@ pub enum Silence {
     Closed,
     /// It blocks the signal.
     Blocks(i32),
+    /// It waits for the signal to be given to it.
+    Awaits(i32),
     /// The process has no handler for the signal now.
     Unhandled(i32),
     /// It is stopped.
@@ -108,6 +110,10 @@ impl fmt::Display for Silence {
             Self::Ended => write!(f, "it has ended"),
             Self::Closed => write!(f, "its process is about to end or to execute another program"),
             Self::Blocks(signal) => write!(f, "it blocks signal {signal}, which asks for stacks"),
+            Self::Awaits(signal) => write!(
+                f,
+                "it waits in sigwait (or sigtimedwait, sigwaitinfo) for signal {signal} too, and would be given the request as one of its own"
+            ),
             Self::Unhandled(signal) => {
                 write!(f, "its process has no handler for signal {signal} now, and would die of it")
             }
@@ -273,6 +279,11 @@ impl Round<'_> {
             _ if self.target.asker.requests(|requests| requests.is_closed()) => Some(Silence::Closed),
             _ if thread.caught & bit == 0 => Some(Silence::Unhandled(signal)),
             _ if thread.blocked & bit != 0 => Some(Silence::Blocks(signal)),
+            'S' if system_call == Some(libc::SYS_rt_sigtimedwait)
+                && thread::awaited(self.target.pid, thread.tid) & bit != 0 =>
+            {
+                Some(Silence::Awaits(signal))
+            }
             // The queue is the user's: others fill it at the same time.
             _ => match thread.queued {
                 Some((queued, limit)) if queued.saturating_add(REQUEST_SLOTS as u64) >= limit => {
@@ -364,7 +375,7 @@ impl Round<'_> {
         let objection = match &thread {
             Err(_) => Some(Silence::Ended),
             Ok(thread) if thread.blocks_everything() => None,
-            Ok(thread) => self.objection(thread, None),
+            Ok(thread) => self.objection(thread, thread::system_call(self.target.pid, tid)),
         };
         let silence = match (objection, thread) {
             (None, Ok(thread)) if waited < self.manner.timeout => {

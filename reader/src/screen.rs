@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
-/// Columns used when the output is no terminal: long names stay whole.
-const PIPE_WIDTH: usize = 160;
+/// Columns used when the output is no terminal, unless `COLUMNS` says otherwise.
+const PIPE_WIDTH: usize = 120;
 /// Narrower terminals get lines of this width all the same.
 const NARROWEST: usize = 40;
 
@@ -116,6 +116,24 @@ fn visible(c: char) -> char {
     }
 }
 
+/// Writes lines of text in which other programs' names occur: nothing but line breaks reaches the terminal as a control
+/// character.
+#[derive(Debug)]
+pub struct Printable<W>(pub W);
+
+impl<W: Write> Write for Printable<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let plain: String = text.chars().map(|c| if c == '\n' { c } else { visible(c) }).collect();
+        self.0.write_all(plain.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +149,8 @@ mod tests {
     #[test]
     fn control_characters_are_shown_as_such() {
         assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb c");
+        let mut out = Printable(Vec::new());
+        write!(out, "a\x1b[2J\t ü\nb\u{9b}2J").unwrap();
+        assert_eq!(String::from_utf8(out.0).unwrap(), "a?[2J  ü\nb?2J");
     }
 }

@@ -115,6 +115,8 @@ pub struct Selection<'p> {
     /// Samples and weight of each thread that was chosen, by its place in the profile.
     threads: BTreeMap<u32, (u64, u64)>,
     weight: u64,
+    /// Sum of the squares of the weights of the samples.
+    squares: f64,
     headed: bool,
 }
 
@@ -130,6 +132,7 @@ impl<'p> Selection<'p> {
             chosen: Vec::new(),
             threads: BTreeMap::new(),
             weight: 0,
+            squares: 0.0,
             headed: false,
         };
         selection.label_places();
@@ -141,6 +144,12 @@ impl<'p> Selection<'p> {
     /// Weight of everything chosen.
     pub fn weight(&self) -> u64 {
         self.weight
+    }
+
+    /// How many samples of equal weight would say as much (Kish's effective sample size, Survey Sampling, 1965): one
+    /// long wait among short ones is one observation, however much it weighs.
+    pub fn effective_samples(&self) -> f64 {
+        if self.squares == 0.0 { 0.0 } else { (self.weight as f64).powi(2) / self.squares }
     }
 
     /// The profile it is part of.
@@ -262,6 +271,7 @@ impl<'p> Selection<'p> {
             let row = self.threads.entry(bucket.thread).or_default();
             (row.0, row.1) = (row.0 + bucket.samples, row.1 + bucket.weight);
             self.weight += bucket.weight;
+            self.squares += bucket.squares;
         }
         // What several threads have in common is one.
         let key = |chosen: &Chosen| (chosen.heading, chosen.stack);

@@ -16,7 +16,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::agent_file::private_directory;
 use crate::attach::Bell;
+use crate::others::Others;
 use crate::record::RecordOptions;
+use crate::shortage;
 
 /// File name of the bell in a session directory.
 pub const BELL: &str = "bell";
@@ -35,6 +37,7 @@ pub struct Session {
     directory: PathBuf,
     nonce: u64,
     bell: Arc<Bell>,
+    others: Option<Others>,
     /// Keeps the lock.
     _bell_file: File,
 }
@@ -46,7 +49,7 @@ impl Session {
         for base in bases() {
             match Self::create_in(&base) {
                 Ok(session) => return Ok(session),
-                Err(error) => tried.push(format!("{}: {error}", base.display())),
+                Err(error) => tried.push(format!("{}: {}", base.display(), shortage::explain(&error))),
             }
         }
         Err(SessionError { tried: tried.join("; ") })
@@ -70,7 +73,10 @@ impl Session {
             Ok((file, bell))
         };
         match made() {
-            Ok((file, bell)) => Ok(Self { directory, nonce, bell, _bell_file: file }),
+            Ok((file, bell)) => {
+                let others = Others::create(nonce, BELL);
+                Ok(Self { directory, nonce, bell, others, _bell_file: file })
+            }
             Err(error) => {
                 let _ = fs::remove_dir_all(&directory);
                 Err(error)
@@ -81,6 +87,18 @@ impl Session {
     /// Where the regions appear.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Where regions appear: there, and those of other users.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let others = self.others.iter().map(|others| others.directory().to_owned());
+        [self.directory.clone()].into_iter().chain(others).collect()
+    }
+
+    /// Tells all processes that the recording is over.
+    pub fn stop(&self) {
+        self.bell.stop();
+        self.others.iter().for_each(Others::stop);
     }
 
     /// The bell that the processes of this session ring.
@@ -100,8 +118,14 @@ impl Session {
             ("SELFWIND_MAX_OVERHEAD".into(), options.max_overhead.to_string().into()),
             ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
         ];
+        if options.buffer.bytes() > 0 {
+            variables.push(("SELFWIND_POOL".into(), options.buffer.to_string().into()));
+        }
         if let Some(events) = options.source.events(options.frequency) {
             variables.push(("SELFWIND_PERF".into(), events.into()));
+        }
+        if let Some(others) = &self.others {
+            variables.push(("SELFWIND_OTHERS".into(), others.directory().into()));
         }
         // Its runtime refuses to start behind any other library. The agent can bear to be first.
         let sanitizer = std::env::var("ASAN_OPTIONS").map(|set| set + ":").unwrap_or_default();
@@ -115,6 +139,7 @@ impl Session {
     /// Removes the directory. Processes that are still mapped there keep their memory and nothing else.
     pub fn remove(self) {
         let _ = fs::remove_dir_all(&self.directory);
+        self.others.iter().for_each(Others::remove);
     }
 }
 

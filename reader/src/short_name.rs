@@ -7,6 +7,14 @@ use crate::screen::fit;
 /// `name` in at most `width` characters: whole, else without parameters, else without type arguments too,
 /// else cut.
 pub(crate) fn short_name(name: &str, width: usize) -> Cow<'_, str> {
+    match collapsed_name(name, width) {
+        Cow::Borrowed(name) => fit(name, width),
+        Cow::Owned(name) => Cow::Owned(fit(&name, width).into_owned()),
+    }
+}
+
+/// The same, but never cut.
+pub(crate) fn collapsed_name(name: &str, width: usize) -> Cow<'_, str> {
     let fits = |text: &str| text.chars().count() <= width;
     if fits(name) {
         return Cow::Borrowed(name);
@@ -15,8 +23,7 @@ pub(crate) fn short_name(name: &str, width: usize) -> Cow<'_, str> {
     if fits(&without_parameters) {
         return Cow::Owned(without_parameters);
     }
-    let without_arguments = collapsed(&without_parameters, '<', '>');
-    Cow::Owned(fit(&without_arguments, width).into_owned())
+    Cow::Owned(collapsed(&without_parameters, '<', '>'))
 }
 
 /// `name` with the content of its outermost brackets replaced by `…`. Empty ones, those that begin the

@@ -39,13 +39,13 @@ fn write(
 ) -> anyhow::Result<()> {
     let mut recording = Recording::begin(output.commit(pid)?, None, options, Some(since))?;
     collector.finish(&mut recording).context("the profile could not be written any further")?;
-    recording.end(None)
+    recording.end(None, None, None)
 }
 
 /// The snapshots of a running command.
 pub(crate) struct Snapshots<'a> {
     options: &'a RecordOptions,
-    directory: PathBuf,
+    directories: Vec<PathBuf>,
     /// The profile that is written at the end.
     path: PathBuf,
     since: u64,
@@ -55,8 +55,8 @@ pub(crate) struct Snapshots<'a> {
 impl<'a> Snapshots<'a> {
     /// None yet.
     pub(crate) fn new(options: &'a RecordOptions, session: &Session, path: &Path) -> Self {
-        let directory = session.directory().to_owned();
-        Self { options, directory, path: path.to_owned(), since: crate::clock::monotonic_ns(), taken: 0 }
+        let directories = session.directories();
+        Self { options, directories, path: path.to_owned(), since: crate::clock::monotonic_ns(), taken: 0 }
     }
 
     /// Writes one beside the profile. A failure is told and ends nothing.
@@ -64,7 +64,7 @@ impl<'a> Snapshots<'a> {
         self.taken += 1;
         let path = with_suffix(&self.path, format!(".{}", self.taken));
         let collector =
-            Collector::new(vec![self.directory.clone()], Scope::Everything, self.options.notices).looking();
+            Collector::new(self.directories.clone(), Scope::Everything, self.options.notices).looking();
         let written = Output::prepare(Some(&path))
             .and_then(|output| write(collector, output, self.options, std::process::id(), self.since));
         if let Err(error) = written {

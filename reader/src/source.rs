@@ -3,10 +3,14 @@
 //! Names of the kernel's events become numbers here, where errors can be told before anything runs. The agent gets
 //! the numbers.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
 use std::str::FromStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
 
 /// PERF_TYPE_ numbers of perf_event_open(2).
 const HARDWARE: u32 = 0;
@@ -321,8 +325,36 @@ impl FromStr for Source {
             .into_iter()
             .find(|source| source.name() == text)
             .ok_or_else(|| {
+                let name = text.split(['@', ',']).next().unwrap_or(text);
+                let software = SOFTWARE_EVENTS.iter().any(|(known, ..)| *known == name);
+                if software || HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) || name.contains(':') {
+                    return format!("events of the kernel begin with perf: here; use -e perf:{text}");
+                }
                 format!("`{text}` is not among the sources: auto, cpu, itimer, perf, perf:EVENT,..., offcpu")
             })
+    }
+}
+
+/// Reads `-e`, and tells shells what can be completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SourceParser;
+
+impl TypedValueParser for SourceParser {
+    type Value = Source;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        let parse = |text: &str| text.parse::<Source>();
+        TypedValueParser::parse_ref(&parse, command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let names = ["auto", "cpu", "itimer", "perf", "offcpu"];
+        Some(Box::new(names.into_iter().map(PossibleValue::new)))
     }
 }
 
@@ -355,6 +387,9 @@ mod tests {
     fn wrong_names_are_explained() {
         for (text, part) in [
             ("nonsense", "auto, cpu, itimer"),
+            ("cycles", "use -e perf:cycles"),
+            ("page-faults@10", "use -e perf:page-faults@10"),
+            ("sched:sched_switch", "use -e perf:sched:sched_switch"),
             ("perf:", "no event ``"),
             ("perf:nonsense", "page-faults"),
             ("perf:faults@0", "no number of events"),

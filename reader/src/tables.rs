@@ -141,7 +141,7 @@ fn describe_file(path: &Path) -> Result<String> {
     }
     let source = SourceFile::read(path)?;
     let eh_frame = source.elf().eh_frame.context("no .eh_frame")?;
-    let bytes = compile::compile(eh_frame, 0, &source.build_id)?;
+    let bytes = compile::compile_for(source.machine(), eh_frame, 0, &source.build_id)?;
     Ok(describe(&Table::from_bytes(&bytes)?))
 }
 
@@ -149,8 +149,9 @@ fn describe(table: &Table<'_>) -> String {
     let build_id: String = table.build_id().iter().map(|byte| format!("{byte:02x}")).collect();
     let bytes = table.as_bytes().len();
     format!(
-        "build-id {} fdes {} rows {} rules {} bytes {bytes} eh_frame-bytes {}",
+        "build-id {} machine {} fdes {} rows {} rules {} bytes {bytes} eh_frame-bytes {}",
         if build_id.is_empty() { "none" } else { &build_id },
+        table.machine(),
         table.fde_count(),
         table.row_count(),
         table.rule_count(),

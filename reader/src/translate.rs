@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use shm_format::injection::Call;
 use shm_format::{
     Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, StackHead, bucket_range, record,
 };
@@ -127,6 +128,8 @@ impl Translator {
                 self.anchors.push(*anchor);
                 return;
             }
+            // What injections tell each other is nobody else's business.
+            DurableRecord::Setting(setting) if setting.key == Call::SETTING => return,
             DurableRecord::Setting(setting) => {
                 Event::Setting(Setting { process, key: text(setting.key), value: text(setting.value) })
             }
@@ -254,6 +257,7 @@ fn module_info(process: u32, module: &record::Module<'_>, loaded_ns: u64) -> Mod
             .map(|s| Segment { address: s.address, len: s.len, pgoff: s.page_offset, flags: s.flags })
             .collect(),
         loaded_ns,
+        file: None,
     }
 }
 

@@ -4,8 +4,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -41,11 +41,23 @@ pub struct Held {
     pub given: SigSet,
 }
 
+/// The mask before [`hold_size_signal`].
+static GIVEN: OnceLock<SigSet> = OnceLock::new();
+
+/// A file that would get larger than RLIMIT_FSIZE is an error from here on, which has a message, and no end without one.
+/// Call it before there is a second thread.
+pub fn hold_size_signal() {
+    if let Ok(given) = SigSet::thread_get_mask() {
+        GIVEN.get_or_init(|| given);
+        let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
+    }
+}
+
 /// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread, and
 /// before the command starts: one that came in between would end us.
 pub fn hold_signals(snapshots: bool) -> io::Result<Held> {
     let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
-    let given = SigSet::thread_get_mask()?;
+    let given = GIVEN.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
     set.thread_block()?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     Ok(Held { signals, given })

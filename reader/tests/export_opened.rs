@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use export::consumers::{chromium, installed, node, output};
-use export::{Made, make, skipped};
+use export::{Made, make};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use selfwind::output::Format;
+use selfwind_tests::skip::skip;
 use serde_json::Value;
 
 fn exported(test: &str, format: Format, name: &str) -> (Made, std::path::PathBuf) {
@@ -32,7 +33,7 @@ impl FirefoxProfiler<'_> {
             let mut node = Command::new("node");
             node.arg(self.script).arg("load").arg(file).env("PROFILER_CLI_SESSION_DIR", self.sessions);
             let Ok(output) = node.output() else {
-                skipped("cannot run node (Debian: nodejs)");
+                skip("cannot run node (Debian: nodejs)");
                 return false;
             };
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -46,7 +47,7 @@ impl FirefoxProfiler<'_> {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
-        skipped("the Firefox Profiler's server does not start within its half second on this machine");
+        skip("the Firefox Profiler's server does not start within its half second on this machine");
         false
     }
 
@@ -157,7 +158,7 @@ fn a_browser_draws_the_flame_graph() {
     let url = format!("file://{}", file.display());
     let Some(dom) = chromium(&url, (1200, 900), None) else { return };
     // Its script has run: names are cut to what fits their boxes.
-    assert!(dom.contains(&format!("<title>all ({} samples, 100%)", made.weight)), "{dom}");
+    assert!(dom.contains(&format!("<title>all ({} periods of CPU time, 100%)", made.weight)), "{dom}");
     assert!(dom.contains(">checksum </text>"), "the widest frame has its name:\n{dom}");
     let picture = file.with_extension("png");
     let _ = std::fs::remove_file(&picture);

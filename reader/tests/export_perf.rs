@@ -5,9 +5,10 @@ mod export;
 use std::path::Path;
 use std::process::Command;
 
-use export::{BASE, make, make_empty, skipped};
+use export::{BASE, make, make_empty};
 use selfwind::output::{Format, export};
 use selfwind::profile_file::{Event, ProfileReader};
+use selfwind_tests::skip::skip;
 use unwind::Frame;
 
 /// A sample: process, thread, weight, and the addresses that are looked up, leaf first.
@@ -18,7 +19,7 @@ fn perf(arguments: &[&str], file: &Path) -> Option<String> {
     let output = match Command::new("perf").args(arguments).arg("-i").arg(file).output() {
         Ok(output) => output,
         Err(error) => {
-            skipped(&format!("cannot run perf (Debian: linux-perf): {error}"));
+            skip(format_args!("cannot run perf (Debian: linux-perf): {error}"));
             return None;
         }
     };

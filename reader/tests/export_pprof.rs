@@ -5,8 +5,9 @@ mod export;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use export::{Folded, Made, PERIOD, STARTED, element, make, make_empty, skipped};
+use export::{Folded, Made, PERIOD, STARTED, element, make, make_empty};
 use selfwind::output::{Format, export};
+use selfwind_tests::skip::skip;
 
 /// A message as protoc prints it: fields by name, in order.
 #[derive(Debug, Default)]
@@ -146,7 +147,7 @@ fn protoc(bytes: &[u8]) -> Option<String> {
     let mut child = match protoc.spawn() {
         Ok(child) => child,
         Err(error) => {
-            skipped(&format!("cannot run protoc (Debian: protobuf-compiler): {error}"));
+            skip(format_args!("cannot run protoc (Debian: protobuf-compiler): {error}"));
             return None;
         }
     };

@@ -6,8 +6,9 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
-use export::{make, skipped};
+use export::make;
 use selfwind::output::Format;
+use selfwind_tests::skip::skip;
 use serde_json::Value;
 
 /// What the weights in a file of a format add up to; none if its reader is not installed.
@@ -82,7 +83,7 @@ fn perf(bytes: &[u8], path: &Path) -> Option<u64> {
     let mut perf = Command::new("perf");
     perf.args(["script", "-G", "-F", "period", "-i"]).arg(&file);
     let Ok(output) = perf.output() else {
-        skipped("cannot run perf (Debian: linux-perf)");
+        skip("cannot run perf (Debian: linux-perf)");
         return None;
     };
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,5 @@
-//! Code that a program makes itself keeps its names, though the program removes the files that hold them.
+//! Code that no loader tells of has its names: made by the program itself, though it removes the files that hold them,
+//! or mapped by it from a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,16 +15,21 @@ fn directory(test: &str) -> PathBuf {
 
 /// Own weight of each function of a recorded run.
 fn recorded(how: &str) -> BTreeMap<String, u64> {
-    let directory = directory(how);
-    let program = directory.join("jit");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/jit.c");
+    own_weights("jit", how, &[how, "."])
+}
+
+/// The same of any program of these tests.
+fn own_weights(program: &str, test: &str, arguments: &[&str]) -> BTreeMap<String, u64> {
+    let directory = directory(test);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/record/{program}.c"));
+    let program = directory.join(program);
     let built = Command::new("cc").args(["-O1", "-o"]).args([&program, &source]).status();
     assert!(built.expect("a C compiler is needed: cc").success());
     let profile = directory.join("p.data");
     let selfwind = || Command::new(env!("CARGO_BIN_EXE_selfwind"));
     let mut record = selfwind();
     record.args(["record", "-q", "-F", "500", "-o"]).arg(&profile).arg("--");
-    let status = record.arg(&program).args([how, "."]).current_dir(&directory).status().unwrap();
+    let status = record.arg(&program).args(arguments).current_dir(&directory).status().unwrap();
     assert!(status.success(), "{status}");
     assert!(
         !directory.read_dir().unwrap().any(|e| e.unwrap().file_name().to_string_lossy().contains("dump"))
@@ -50,4 +56,15 @@ fn a_dump_tells_which_function_was_there_when() {
     let own = recorded("dump");
     let [first, second] = ["first", "second"].map(|name| own.get(name).copied().unwrap_or_default());
     assert!(first > 50 && second > 50, "{own:?}");
+}
+
+#[test]
+fn code_that_a_program_maps_a_second_time_has_its_names() {
+    // Seen in the living process; and told by a process that ends before anybody looks.
+    for milliseconds in ["700", "60"] {
+        let own = own_weights("second", &format!("second-{milliseconds}"), &[milliseconds]);
+        let total: u64 = own.values().sum();
+        let toil = own.get("toil").copied().unwrap_or_default();
+        assert!(toil > 10 && toil * 10 > total * 8, "{milliseconds}: {own:?}");
+    }
 }

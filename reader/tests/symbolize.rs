@@ -182,7 +182,7 @@ fn random_places_of_a_large_program_equal_llvm_symbolizer() {
     }
     let addresses: Vec<u64> = addresses.into_iter().collect();
     let Some(theirs) = llvm(program, &addresses) else {
-        eprintln!("SKIPPED: no llvm-symbolizer (Debian: llvm)");
+        selfwind_tests::skip::skip("no llvm-symbolizer (Debian: llvm)");
         return;
     };
     let (_, symbols) = ours(program, &addresses, &SymbolSources::none());
@@ -387,8 +387,12 @@ fn damaged_files_do_no_harm() {
             }
             bytes.truncate(if round % 5 == 0 { next(bytes.len()) + 1 } else { bytes.len() });
             fs::write(&damaged, &bytes).unwrap();
-            let request =
-                Request { path: damaged.clone(), build_id: Vec::new(), addresses: addresses.clone() };
+            let request = Request {
+                path: damaged.clone(),
+                build_id: Vec::new(),
+                file: None,
+                addresses: addresses.clone(),
+            };
             let symbols = symbolize(&[request], &SymbolSources::none()).pop().unwrap();
             assert_eq!(symbols.ranges.len(), addresses.len());
             assert!(symbols.ranges.iter().all(|range| !range.is_empty()));

@@ -3,18 +3,13 @@
 mod programs;
 
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use programs::{addresses, build_id, c_program, directory, function, name, ours, run, split};
 use selfwind::symbolize::{Debuginfod, Origin, Request, SymbolCache, SymbolSources, symbolize};
-
-/// Says that something was not tested; past the harness, which hides what passing tests print.
-fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
-}
+use selfwind_tests::skip::skip;
 
 fn own(name: &str) -> bool {
     ["main", "compare", "checksum", "scramble", "walk", "fill"].iter().any(|own| name.starts_with(own))
@@ -51,7 +46,7 @@ fn split_units_say_what_whole_ones_say() {
             Ok(status) if status.success() => {
                 assert_eq!(ours(&program, &addresses, &nowhere).0, expected, "{version}: package");
             }
-            other => skipped(&format!("{tool}: {other:?}")),
+            other => skip(format_args!("{tool}: {other:?}")),
         }
 
         // A unit of another build is not the one: functions remain, from the symbol table.
@@ -82,7 +77,7 @@ fn what_debug_files_share_is_found() {
     let common = base.join("common.debug");
     match Command::new("dwz").arg("-m").arg(&common).args(&files).status() {
         Ok(status) if status.success() && common.exists() => {}
-        other => return skipped(&format!("dwz: {other:?}")),
+        other => return skip(format_args!("dwz: {other:?}")),
     }
     assert_eq!(ours(&files[0], &addresses, &sources).0, expected);
     // By its build-id, where its path leads nowhere.
@@ -150,7 +145,8 @@ fn the_cache_answers_like_the_files() {
         assert_eq!(calls, expected);
     }
     // Rebuilt in its place: the recorded program is gone, and so are its names.
-    let request = Request { path: program.clone(), build_id: build_id(&program), addresses: half };
+    let request =
+        Request { path: program.clone(), build_id: build_id(&program), file: None, addresses: half };
     c_program(&base, &["-g", "-O1", "-Wl,--build-id"]);
     let symbols = symbolize(std::slice::from_ref(&request), &sources).pop().unwrap();
     assert!(matches!(symbols.origin, Origin::Changed(_)), "{:?}", symbols.origin);
@@ -182,7 +178,8 @@ fn linker_names_are_kept() {
     for flags in [&["-g", "-O1"][..], &["-g1", "-O1"], &["-O1"]] {
         run(Command::new("c++").args(flags).arg("-o").arg(&program).arg(&source));
         let address = function(&program, "_ZN5space3fooEi");
-        let request = Request { path: program.clone(), build_id: Vec::new(), addresses: vec![address] };
+        let request =
+            Request { path: program.clone(), build_id: Vec::new(), file: None, addresses: vec![address] };
         let symbols = symbolize(&[request], &SymbolSources::none()).pop().unwrap();
         let line = symbols.lines[0];
         let names = (symbols.names.get(line.function), symbols.names.get(line.linkage));

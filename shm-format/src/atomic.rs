@@ -6,13 +6,16 @@
 //! threads modify: a failing `cmpxchg` without `lock` still writes the old value back.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
-#[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-pub(crate) use crate::x86_64::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
+mod x86_64;
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+pub(crate) use x86_64::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 pub(crate) use portable::{if_equal, local_add, local_compare_exchange, store_bytes, store_words};

@@ -5,7 +5,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::chunk::Chunk;
-use crate::drain::{ChunkInfo, DrainStats, Pass, RecordRef};
+use crate::delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
 use crate::layout::FillLine;
 use crate::record::RecordKind;
 use crate::word::{Consumed, Phase, RecordHeader, RecordState, tag};
@@ -46,6 +46,7 @@ impl Walk<'_, '_> {
             Phase::Complete if !self.chunk.claim(self.generation) => return,
             Phase::Complete => {
                 fill.complete.fetch_sub(1, Ordering::Relaxed);
+                self.stats.claimed += 1;
             }
             // A predecessor died holding it.
             _ => {}

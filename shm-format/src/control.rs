@@ -58,17 +58,20 @@ pub enum Skip {
     /// Handlers had taken the share of the CPU time that they may have. What the tick stands for is not in this cause's
     /// weight but in that of the thread's next sample.
     OverLimit = 5,
+    /// The stack on which the handler runs had no room for it.
+    NoRoom = 6,
 }
 
 impl Skip {
     /// Every cause, in the order of its number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Nested,
         Self::ForeignProcess,
         Self::Stopped,
         Self::DisabledThread,
         Self::Answered,
         Self::OverLimit,
+        Self::NoRoom,
     ];
 
     /// Name in reports.
@@ -81,6 +84,7 @@ impl Skip {
             Self::DisabledThread => "disabled_thread",
             Self::Answered => "answered",
             Self::OverLimit => "max_overhead",
+            Self::NoRoom => "no_room",
         }
     }
 }

@@ -11,77 +11,15 @@ use crate::chunk::Chunk;
 use crate::chunk_reading::{Walk, copy_words, mend_hint};
 use crate::clock::{Anchor, ClockKind};
 use crate::control::CountersSnapshot;
+use crate::delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
 use crate::durable::{Log, LogPlace};
 use crate::layout::{
-    CHUNK_HEADER, ChunkHeader, ControlPage, DURABLE_RECORD_MAX, Geometry, HeaderConstants, HeaderPage,
-    Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
+    ANSWERS_LEN, CHUNK_HEADER, ChunkHeader, ControlPage, DURABLE_RECORD_MAX, Geometry, HeaderConstants,
+    HeaderPage, Identity, LayoutError, MAGIC, Mode, PAGE, control_offset,
 };
-use crate::record::{DurableKind, DurableRecord, RecordKind};
-use crate::request::{ANSWERS_LEN, Requests};
+use crate::record::{DurableKind, DurableRecord};
+use crate::request::Requests;
 use crate::word::{Consumed, Phase, State};
-
-/// How a drain treats chunks that are still being written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
-    /// Writers may be at work: takes what is complete, in order.
-    Live,
-    /// The process is gone: takes everything that was committed.
-    Final,
-    /// Writers may be at work: copies what is complete and was not overwritten meanwhile, and leaves all of it where
-    /// it is, for the next look or for a reader that takes it.
-    Look,
-}
-
-/// The chunk a record was in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkInfo {
-    /// Its index.
-    pub index: u32,
-    /// Its generation.
-    pub generation: u64,
-    /// Thread that wrote it.
-    pub tid: u32,
-    /// That thread's number in the region.
-    pub thread_seq: u32,
-    /// Records the thread had lost in all before it took this chunk.
-    pub lost: u64,
-}
-
-/// One record; the payload is a private copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordRef<'a> {
-    /// Trace-clock ticks at which it was reserved.
-    pub ticks: u64,
-    /// What it is.
-    pub kind: RecordKind,
-    /// Its number among its thread's records, from 0 without holes: a hole was overwritten, torn or void.
-    pub sequence: u64,
-    /// An earlier reader has taken it already. It comes once more because later records may refer to it.
-    pub again: bool,
-    /// Little-endian words.
-    pub payload: &'a [u8],
-}
-
-/// What one drain did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DrainStats {
-    /// Records delivered.
-    pub records: u64,
-    /// Their payload bytes.
-    pub bytes: u64,
-    /// Chunks given back to the writers.
-    pub chunks: u64,
-    /// Records that were reserved and never completed.
-    pub torn: u64,
-    /// Records that their writer gave up.
-    pub void: u64,
-    /// Records of a kind that this version does not know, or larger than the scratch buffer.
-    pub unknown: u64,
-    /// Chunks taken by a writer while they were being copied (overwrite mode): nothing of it was delivered.
-    pub overtaken: u64,
-    /// Things that no correct writer produces; the rest of that chunk was left out.
-    pub violations: u64,
-}
 
 /// What one reading of the durable log did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,9 +144,13 @@ impl RegionReader {
         self.control().snapshot()
     }
 
-    /// Whether at least one chunk is complete: what a reader looks at between announcing sleep and sleeping.
+    /// Whether at least one chunk is complete: what a reader looks at between announcing sleep and sleeping. The hint
+    /// is enough to see none: a writer rings after it has counted its chunk.
     #[must_use]
     pub fn has_complete(&self) -> bool {
+        if self.control().fill.complete.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
         let complete =
             |index| self.chunk(index).is_some_and(|chunk| chunk.state().phase() == Phase::Complete);
         (0..self.backed()).any(complete)
@@ -292,6 +234,27 @@ impl RegionReader {
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.backed()
+    }
+
+    /// Chunks of these that are free now.
+    #[must_use]
+    pub fn free_chunks(&self) -> usize {
+        let free =
+            |index: &usize| self.chunk(*index).is_some_and(|chunk| chunk.state().phase() == Phase::Free);
+        (0..self.backed()).filter(free).count()
+    }
+
+    /// Chunks that could have memory: the writer has mapped them.
+    #[must_use]
+    pub fn chunks_mapped(&self) -> usize {
+        let mapped = self.control().backed.mapped.load(Ordering::Acquire);
+        mapped.min(u64::from(self.geometry.chunk_capacity)) as usize
+    }
+
+    /// Tells the writers that the first `chunks` chunks have memory, of which the caller has made sure. They take them
+    /// up when no other is free. Never less than before.
+    pub fn offer(&self, chunks: usize) {
+        self.control().backed.offered.fetch_max(chunks as u64, Ordering::Release);
     }
 
     fn drain_all(

@@ -1,10 +1,12 @@
 //! How a recorder speaks with an agent that it has put into a running process.
 //!
-//! The recorder stops every thread of the process, lays the agent's segments and one [`Call`] into its memory, and has
-//! one thread enter the agent's entry point (`e_entry` of its file) as a C function of the call's address, on a
-//! stack of its own and with every signal blocked. The result is 0, or the length of a text in the reply buffer that
-//! says what is in the way. Both sides are of the same build, since the recorder brings the agent along; an agent that
-//! is there already is spoken to only if [`Call::VERSION`] is its own.
+//! The recorder stops one thread of the process, lays the agent's segments and one [`Call`] into its memory, and has
+//! that thread start another, which enters the agent's entry point (`e_entry` of its file) as a C function of the call's
+//! address and a number: 1 on such a thread of its own, 0 where the process may have no more threads and the stopped one
+//! came itself. Either way it runs on a stack of the recorder's, with every signal blocked, while the process goes on. The
+//! result is 0, or the length of a text in the reply buffer that says what is in the way. Both sides are of the same build,
+//! since the recorder brings the agent along; an agent that is there already is spoken to only if [`Call::VERSION`] is its
+//! own.
 
 use core::mem::offset_of;
 
@@ -51,15 +53,25 @@ pub struct Call {
     pub reply: u64,
     /// Bytes of the reply buffer.
     pub reply_capacity: u64,
+    /// The signals that the calling thread blocks when it is not called.
+    pub mask: u64,
+    /// Written by the agent: the address of code that the loader may jump to where it tells debuggers of a change.
+    pub hook: u64,
+    /// Written by the agent while it waits for the file of its region: the descriptor, plus 1, of the socket through which
+    /// the recorder sends it; else 0.
+    pub socket: u64,
 }
 
 impl Call {
     /// Version of this structure and of what the commands mean.
-    pub const VERSION: u64 = 1;
+    pub const VERSION: u64 = 2;
     /// Name of the durable setting that holds [`Call::control`].
     pub const SETTING: &'static [u8] = b"attached";
+    /// Name of the durable setting that says which recorder ends the sampling with itself, as `PID-STARTTIME`; empty if
+    /// somebody has to be asked for it.
+    pub const RECORDER: &'static [u8] = b"recorder";
     /// 64-bit words of a call.
-    pub const WORDS: usize = 8;
+    pub const WORDS: usize = 11;
 
     /// The call as it lies in memory.
     #[must_use]
@@ -73,6 +85,9 @@ impl Call {
             self.control,
             self.reply,
             self.reply_capacity,
+            self.mask,
+            self.hook,
+            self.socket,
         ]
     }
 }
@@ -80,3 +95,5 @@ impl Call {
 const _: () = assert!(size_of::<Call>() == 8 * Call::WORDS);
 const _: () = assert!(offset_of!(Call, command) == 8 && offset_of!(Call, settings_len) == 24);
 const _: () = assert!(offset_of!(Call, control) == 40 && offset_of!(Call, reply_capacity) == 56);
+const _: () =
+    assert!(offset_of!(Call, mask) == 64 && offset_of!(Call, hook) == 72 && offset_of!(Call, socket) == 80);

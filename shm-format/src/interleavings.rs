@@ -16,7 +16,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::chunk::Chunk;
 use crate::chunk_reading::Walk;
 use crate::control::Loss;
-use crate::drain::{DrainStats, Pass};
+use crate::delivery::{DrainStats, Pass};
 use crate::durable::{Log, LogPlace};
 use crate::layout::{BellPage, BellWord, ChunkHeader, FillLine, Mode, SearchLine};
 use crate::pool::Pool;

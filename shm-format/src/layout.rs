@@ -5,7 +5,6 @@
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::clock::{Anchor, ClockKind};
-use crate::request::{REQUEST_SLOTS, RequestLine, RequestSlot};
 
 /// First eight bytes of a region, written last: `"SWREGION"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
@@ -335,11 +334,15 @@ pub struct DurableLine {
     pub(crate) reserve: AtomicU64,
 }
 
-/// How much of the region has memory. Written by the agent for the reader; the agent keeps its own copy.
+/// How much of the region has memory. The agent keeps its own copy of what it writes here.
 #[repr(C, align(128))]
 pub struct BackedLine {
     pub(crate) chunks: AtomicU64,
     pub(crate) durable: AtomicU64,
+    /// Chunks that the agent has mapped, with memory or not.
+    pub(crate) mapped: AtomicU64,
+    /// Chunks to which the reader has given memory. A writer that finds none free takes them up.
+    pub(crate) offered: AtomicU64,
 }
 
 /// The counters that every sample touches.
@@ -361,6 +364,36 @@ pub struct CauseLine {
 pub struct ThreadLine {
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
+}
+
+/// Requests that can wait at the same time.
+pub const REQUEST_SLOTS: usize = 16;
+/// Bytes of one answer: its head and at most 1,019 frames.
+pub const ANSWER_BYTES: usize = 8192;
+/// Bytes of all answers; they follow the last chunk.
+pub const ANSWERS_LEN: usize = REQUEST_SLOTS * ANSWER_BYTES;
+
+/// What every handler looks at, on its own 128 bytes of the control page.
+#[repr(C, align(128))]
+pub(crate) struct RequestLine {
+    /// One bit per slot: probably asked. A hint; the slot's word decides.
+    pub(crate) asked: AtomicU64,
+    /// 1: the process is about to execute another program or to end, and must not be sent a signal.
+    pub(crate) closed: AtomicU64,
+    /// Requests answered.
+    pub(crate) answered: AtomicU64,
+    /// Signals whose request was answered or withdrawn before they came.
+    pub(crate) late: AtomicU64,
+}
+
+/// One request.
+#[repr(C)]
+pub(crate) struct RequestSlot {
+    /// `tag:32 | serial:28 | phase:4`.
+    pub(crate) word: AtomicU64,
+    /// `sending:1 | tid:32`: the thread that is asked, as the writer numbers its threads, and whether the requester may
+    /// be about to send it the signal.
+    pub(crate) thread: AtomicU64,
 }
 
 /// Page 1: everything that changes outside the durable log and the chunks. Each group has its own 128 bytes (two
@@ -447,12 +480,13 @@ mod pinned {
         assert!(offset_of!(ControlPage, search) == 0);
         assert!(offset_of!(ControlPage, fill) == 128);
         assert!(offset_of!(ControlPage, durable) == 256);
-        assert!(offset_of!(ControlPage, backed) == 384);
+        assert!(offset_of!(ControlPage, backed) == 384 && offset_of!(BackedLine, offered) == 24);
         assert!(offset_of!(ControlPage, sample) == 512);
         assert!(offset_of!(ControlPage, lost) == 640);
         assert!(offset_of!(ControlPage, skipped) == 768);
         assert!(offset_of!(ControlPage, thread) == 896);
         assert!(offset_of!(ControlPage, handler_time) == 1024);
+        assert!(ANSWERS_LEN.is_multiple_of(PAGE));
         assert!(offset_of!(ControlPage, request) == 2304 && offset_of!(ControlPage, requests) == 2432);
         assert!(size_of::<RequestLine>() == 128 && size_of::<RequestSlot>() == 16);
         assert!(offset_of!(SampleLine, recorded) == 16 && offset_of!(SampleLine, truncated) == 32);

@@ -15,8 +15,10 @@ mod atomic;
 mod bell;
 mod chunk;
 mod chunk_reading;
+mod chunk_space;
 mod clock;
 mod control;
+mod delivery;
 mod drain;
 mod durable;
 pub mod injection;
@@ -31,22 +33,19 @@ mod stack_chain;
 mod stack_decoder;
 pub mod word;
 mod writer;
-#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-mod x86_64;
 
 pub use bell::Bell;
 pub use chunk::Chunk;
 pub use clock::{Anchor, ClockKind, Scale};
 pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_of, bucket_range};
-pub use drain::{ChunkInfo, DrainStats, DurableStats, Pass, RecordRef, RegionReader};
+pub use delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
+pub use drain::{DurableStats, RegionReader};
 pub use kernel_answer::{KernelAnswer, KernelAnswerHead};
-pub use layout::{BellPage, Geometry, Identity, LayoutError, Mode};
+pub use layout::{ANSWER_BYTES, ANSWERS_LEN, BellPage, Geometry, Identity, LayoutError, Mode, REQUEST_SLOTS};
 pub use pool::{Pool, Step};
 pub use record::{DurableKind, DurableRecord, RecordKind};
 pub use region::Region;
-pub use request::{
-    ANSWER_BYTES, ANSWERS_LEN, AnswerHead, Nonce, Occasion, Progress, REQUEST_SLOTS, Requests,
-};
+pub use request::{AnswerHead, Nonce, Occasion, Progress, Requests};
 pub use stack::{MAX_DEPTH, StackHead};
 pub use stack_chain::StackChain;
 pub use stack_decoder::{EncodedStack, StackDecoder, Undecodable};

@@ -42,6 +42,10 @@ pub trait Pool {
     fn fill(&self) -> &FillLine;
     /// What to do when no chunk is free.
     fn mode(&self) -> Mode;
+    /// Uses chunks that the reader has given memory to since; false if there are none.
+    fn take_up_offer(&self) -> bool {
+        false
+    }
     /// Called between the steps of a write; tests nest other writes here.
     #[doc(hidden)]
     #[inline(always)]
@@ -49,10 +53,13 @@ pub trait Pool {
 
     /// Takes a chunk for writing: its index and new generation.
     fn take(&self) -> Option<(u16, u64)> {
-        let taken = match self.take_free() {
-            None if self.mode() == Mode::Overwrite => self.take_complete(),
-            taken => taken,
-        };
+        let mut taken = self.take_free();
+        if taken.is_none() && self.take_up_offer() {
+            taken = self.take_free();
+        }
+        if taken.is_none() && self.mode() == Mode::Overwrite {
+            taken = self.take_complete();
+        }
         if taken.is_some() {
             self.fill().writing.fetch_add(1, Ordering::Relaxed);
         }
@@ -64,6 +71,14 @@ pub trait Pool {
         let backed = self.backed() as u64;
         let lent = backed / LENT;
         lent > 0 && self.fill().writing.load(Ordering::Relaxed) > backed - lent
+    }
+
+    /// Whether less than a quarter is left, as far as is known. A wild value costs wakes, no more.
+    fn is_low(&self) -> bool {
+        let (backed, fill) = (self.backed() as u64, self.fill());
+        let waiting = fill.complete.load(Ordering::Relaxed);
+        let used = waiting.saturating_add(fill.writing.load(Ordering::Relaxed));
+        used > backed - backed / 4
     }
 
     /// Looks through at most 64 words of the bitmap.
@@ -142,7 +157,8 @@ pub trait Pool {
         }
     }
 
-    /// Hands a chunk over to the reader. True if this call did it and a quarter of the pool now waits.
+    /// Hands a chunk over to the reader. True if this call did it and a quarter of the pool now waits, or less than a
+    /// quarter is left because threads keep the rest.
     fn complete(&self, chunk: Chunk<'_>, generation: u64) -> bool {
         if !chunk.complete(generation) {
             return false;
@@ -150,6 +166,6 @@ pub trait Pool {
         self.fill().writing.fetch_sub(1, Ordering::Relaxed);
         let waiting = self.fill().complete.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         // A wild value reads as "wake": the bell is rung at most once per completed chunk.
-        waiting >= (self.backed() as u64 / 4).max(1)
+        waiting >= (self.backed() as u64 / 4).max(1) || self.is_low()
     }
 }

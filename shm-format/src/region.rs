@@ -7,32 +7,31 @@ use core::ptr::NonNull;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::chunk::Chunk;
+use crate::chunk_space::ChunkSpace;
 use crate::clock::{Anchor, ClockKind};
 use crate::control::{Control, Loss};
 use crate::durable::Log;
 use crate::layout::{
-    CHUNK_HEADER, ChunkHeader, FillLine, Geometry, HeaderConstants, HeaderPage, Identity, LayoutError, MAGIC,
-    Mode, PAGE, SearchLine, control_offset,
+    ANSWERS_LEN, CHUNK_HEADER, ChunkHeader, FillLine, Geometry, HeaderConstants, HeaderPage, Identity,
+    LayoutError, MAGIC, Mode, PAGE, SearchLine, control_offset,
 };
 use crate::pool::Pool;
 use crate::record::{DurableKind, DurableRecord};
-use crate::request::ANSWERS_LEN;
 
 /// A region being written by this process.
 pub struct Region {
     base: NonNull<u8>,
     geometry: Geometry,
-    /// Offset of chunk 0 and words of a chunk, for the writers of records.
-    chunks: usize,
+    chunks: ChunkSpace,
     chunk_words: usize,
     mode: Mode,
     nonce: u64,
     chunks_backed: AtomicU64,
     durable_backed: AtomicU64,
-    has_answers: bool,
+    answers: Option<NonNull<u8>>,
 }
 
-// SAFETY: the pointer leads to memory that is only accessed through atomics, and that the maker of the region
+// SAFETY: the pointers lead to memory that is only accessed through atomics, and that the maker of the region
 // promised to keep mapped.
 unsafe impl Send for Region {}
 // SAFETY: as for Send; all shared state is atomic.
@@ -44,8 +43,9 @@ impl Region {
     /// Memory must exist for everything below [`Geometry::durable_offset`], for the first `durable_backed` bytes
     /// after it and for the first `chunks_backed` chunks; the rest may be a hole until
     /// [`set_durable_backed`](Self::set_durable_backed) and [`set_chunks_backed`](Self::set_chunks_backed) say
-    /// otherwise. If `len` is [`ANSWERS_LEN`] more than the geometry needs, requests from outside can be answered there;
-    /// the requester backs that memory.
+    /// otherwise. The mapping may end after any chunk that has no memory yet ([`add_chunks`](Self::add_chunks)). If `len`
+    /// is [`ANSWERS_LEN`] more than the geometry needs, requests from outside can be answered there; the requester backs
+    /// that memory.
     ///
     /// # Safety
     /// `base..base + len` must be mapped readable and writable, shared, zeroed, used by no other writer, and must
@@ -63,8 +63,9 @@ impl Region {
         if !base.addr().get().is_multiple_of(PAGE) {
             return Err(LayoutError::Unaligned);
         }
-        if len < geometry.total_len() {
-            return Err(LayoutError::TooShort(geometry.total_len() as u64, len as u64));
+        let least = geometry.chunk_offset(geometry.chunks_backed.max(1));
+        if len < least {
+            return Err(LayoutError::TooShort(least as u64, len as u64));
         }
         // SAFETY: page 0 is inside the mapping (checked), aligned, and zero is a valid value of it.
         let header = unsafe { base.cast::<HeaderPage>().as_ref() };
@@ -72,16 +73,23 @@ impl Region {
         for (word, value) in header.words.iter().zip(constants.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
+        let (chunk_size, capacity) = (geometry.chunk_size as usize, geometry.chunk_capacity as usize);
+        let mapped = ((len - geometry.chunk_offset(0)) / chunk_size).min(capacity);
+        // SAFETY: chunk 0 is inside the mapping (checked).
+        let chunks = unsafe { base.add(geometry.chunk_offset(0)) };
+        let has_answers = len >= geometry.total_len() + ANSWERS_LEN;
+        // SAFETY: checked.
+        let answers = has_answers.then(|| unsafe { base.add(geometry.total_len()) });
         let region = Self {
             base,
             geometry: *geometry,
-            chunks: geometry.chunk_offset(0),
+            chunks: ChunkSpace::new(chunks, chunk_size, mapped, capacity),
             chunk_words: geometry.chunk_words(),
             mode,
             nonce: identity.region_nonce,
             chunks_backed: AtomicU64::new(0),
             durable_backed: AtomicU64::new(0),
-            has_answers: len - geometry.total_len() >= ANSWERS_LEN,
+            answers,
         };
         region.set_chunks_backed(geometry.chunks_backed);
         region.set_durable_backed(geometry.durable_backed);
@@ -122,19 +130,67 @@ impl Region {
         self.chunks_backed.load(Ordering::Relaxed) as u32
     }
 
-    /// Says that the first `chunks` chunks have memory. Never shrinks, never exceeds the capacity. One caller at a
-    /// time, outside handlers.
+    /// Says that the first `chunks` chunks have memory. Never shrinks, never exceeds what is mapped.
     pub fn set_chunks_backed(&self, chunks: u32) {
-        let chunks = chunks.min(self.geometry.chunk_capacity);
-        let before = self.chunks_backed();
+        let chunks = u64::from(chunks).min(self.chunks.mapped() as u64);
+        let before = self.chunks_backed.fetch_max(chunks, Ordering::AcqRel);
         if chunks <= before {
             return;
         }
-        self.chunks_backed.store(u64::from(chunks), Ordering::Release);
-        self.control().backed.chunks.store(u64::from(chunks), Ordering::Release);
+        self.control().backed.chunks.fetch_max(chunks, Ordering::Release);
         for index in before..chunks {
             self.hint_free(index as usize);
         }
+    }
+
+    /// Chunks that threads write into or that wait for the reader, about.
+    #[must_use]
+    pub fn chunks_in_use(&self) -> u32 {
+        let fill = &self.control().fill;
+        let used = |word: &AtomicU64| word.load(Ordering::Relaxed).min(self.chunks_backed().into()) as u32;
+        used(&fill.writing) + used(&fill.complete)
+    }
+
+    /// Where a chunk is, if it is mapped.
+    #[must_use]
+    pub fn chunk_address(&self, index: u32) -> Option<NonNull<u8>> {
+        self.chunks.chunk(index as usize)
+    }
+
+    /// Chunks that are mapped.
+    #[must_use]
+    pub fn chunks_mapped(&self) -> u32 {
+        self.chunks.mapped() as u32
+    }
+
+    /// Chunks that could be mapped next: the first, and how many. None if all are.
+    #[must_use]
+    pub fn next_chunks(&self) -> Option<(u32, u32)> {
+        self.chunks.next_piece().map(|(first, count)| (first as u32, count as u32))
+    }
+
+    /// Adds the [next chunks](Self::next_chunks), without saying that they have memory. One caller at a time, outside
+    /// handlers.
+    ///
+    /// # Safety
+    /// That part of the region's file is mapped from `base` on, readable, writable, shared, and stays so.
+    pub unsafe fn add_chunks(&self, base: NonNull<u8>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.chunks.add(base) };
+    }
+
+    /// Lets the reader give memory to chunks that are mapped.
+    pub fn invite_offers(&self) {
+        self.control().backed.mapped.store(self.chunks.mapped() as u64, Ordering::Release);
+    }
+
+    /// Has requests answered in memory that is mapped apart from the rest.
+    ///
+    /// # Safety
+    /// The [`ANSWERS_LEN`] bytes of the region's file that follow the last chunk are mapped from `base` on, readable,
+    /// writable, shared, and stay so.
+    pub unsafe fn answer_in(&mut self, base: NonNull<u8>) {
+        self.answers = Some(base);
     }
 
     /// Bytes of the durable log that have memory behind them.
@@ -179,7 +235,10 @@ impl Region {
 
     /// The memory for answers to requests, if the mapping goes on after the last chunk.
     pub(crate) fn answers(&self) -> Option<&[AtomicU64]> {
-        self.has_answers.then(|| self.words(self.geometry.total_len(), ANSWERS_LEN / 8))
+        let base = self.answers?;
+        // SAFETY: `format` and `answer_in` have so much memory there, aligned to a page, which is only accessed through
+        // atomics and outlives `self`.
+        Some(unsafe { core::slice::from_raw_parts(base.cast().as_ptr(), ANSWERS_LEN / 8) })
     }
 
     fn log(&self) -> Log<'_> {
@@ -207,15 +266,15 @@ impl Pool for Region {
 
     #[inline]
     fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
-        if index >= self.geometry.chunk_capacity as usize {
-            return None;
+        let chunk = self.chunks.chunk(index)?;
+        // SAFETY: a mapped chunk, aligned to a page; header and words are made of atomics, and outlive `self` by the
+        // promise of `format` and `add_chunks`.
+        unsafe {
+            let header = chunk.cast::<ChunkHeader>().as_ref();
+            let words =
+                core::slice::from_raw_parts(chunk.add(CHUNK_HEADER).cast().as_ptr(), self.chunk_words);
+            Some(Chunk { header, words, nonce: self.nonce })
         }
-        let offset = self.chunks + index * self.geometry.chunk_size as usize;
-        // SAFETY: the index is inside the capacity, so the chunk is inside the mapping; chunks are aligned to their
-        // size's page; the header is made of atomics.
-        let header = unsafe { self.base.add(offset).cast::<ChunkHeader>().as_ref() };
-        let words = self.words(offset + CHUNK_HEADER, self.chunk_words);
-        Some(Chunk { header, words, nonce: self.nonce })
     }
 
     fn bitmap(&self) -> &[AtomicU64] {
@@ -232,5 +291,14 @@ impl Pool for Region {
 
     fn mode(&self) -> Mode {
         self.mode
+    }
+
+    fn take_up_offer(&self) -> bool {
+        // Acquire of the release in `RegionReader::offer`: the memory is there. A wild value leads no farther than to
+        // what is mapped.
+        let offered = self.control().backed.offered.load(Ordering::Acquire).min(self.chunks.mapped() as u64);
+        let before = self.chunks_backed();
+        self.set_chunks_backed(offered as u32);
+        self.chunks_backed() > before
     }
 }

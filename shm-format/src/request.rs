@@ -13,15 +13,8 @@
 //! checks.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::PAGE;
+use crate::layout::{ANSWER_BYTES, REQUEST_SLOTS, RequestLine, RequestSlot};
 use crate::region::Region;
-
-/// Requests that can wait at the same time.
-pub const REQUEST_SLOTS: usize = 16;
-/// Bytes of one answer: its head and at most 1,019 frames.
-pub const ANSWER_BYTES: usize = 8192;
-/// Bytes of all answers; they follow the last chunk.
-pub const ANSWERS_LEN: usize = REQUEST_SLOTS * ANSWER_BYTES;
 
 const ANSWER_WORDS: usize = ANSWER_BYTES / 8;
 const SLOT_BITS: u64 = 4;
@@ -29,7 +22,7 @@ const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 const SERIAL_MASK: u64 = (1 << 28) - 1;
 const ALL: u64 = (1 << REQUEST_SLOTS) - 1;
 
-const _: () = assert!(REQUEST_SLOTS == 1 << SLOT_BITS && ANSWERS_LEN.is_multiple_of(PAGE));
+const _: () = assert!(REQUEST_SLOTS == 1 << SLOT_BITS);
 
 /// Nobody asks.
 const FREE: u64 = 0;
@@ -39,29 +32,6 @@ const ASKED: u64 = 1;
 const ANSWERING: u64 = 2;
 /// The answer is there.
 const ANSWERED: u64 = 3;
-
-/// What every handler looks at, on its own 128 bytes of the control page.
-#[repr(C, align(128))]
-pub(crate) struct RequestLine {
-    /// One bit per slot: probably asked. A hint; the slot's word decides.
-    pub(crate) asked: AtomicU64,
-    /// 1: the process is about to execute another program or to end, and must not be sent a signal.
-    pub(crate) closed: AtomicU64,
-    /// Requests answered.
-    pub(crate) answered: AtomicU64,
-    /// Signals whose request was answered or withdrawn before they came.
-    pub(crate) late: AtomicU64,
-}
-
-/// One request.
-#[repr(C)]
-pub(crate) struct RequestSlot {
-    /// `tag:32 | serial:28 | phase:4`.
-    pub(crate) word: AtomicU64,
-    /// `sending:1 | tid:32`: the thread that is asked, as the writer numbers its threads, and whether the requester may
-    /// be about to send it the signal.
-    pub(crate) thread: AtomicU64,
-}
 
 const SENDING: u64 = 1 << 32;
 
@@ -165,6 +135,16 @@ impl Region {
     #[must_use]
     pub fn has_requests(&self) -> bool {
         self.control().request.asked.load(Ordering::Relaxed) & ALL != 0
+    }
+
+    /// True if somebody may be asking thread `tid`.
+    #[must_use]
+    pub fn asks(&self, tid: u32) -> bool {
+        let asked = |slot: &RequestSlot| {
+            slot.word.load(Ordering::Acquire) & SLOT_MASK == ASKED
+                && slot.thread.load(Ordering::Relaxed) as u32 == tid
+        };
+        self.has_requests() && self.control().requests.iter().any(asked)
     }
 
     /// True if a request with this nonce has been made, however long ago.

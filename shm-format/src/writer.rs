@@ -32,7 +32,7 @@ use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
 
 /// Nested records that may get in between before a record is given up.
 pub(crate) const RETRIES: usize = 64;
-/// A completion crossed the watermark and nobody has been told.
+/// The watermark was crossed and nobody has been told.
 const WAKE: u64 = 1;
 /// The chunk is lent for one record.
 const LEAVE: u64 = 2;
@@ -319,6 +319,9 @@ impl ThreadCursor {
         }
         pool.step(Step::Switched);
         self.inner.sequence.store(sequence, Ordering::Relaxed);
+        if pool.is_low() {
+            self.note(WAKE);
+        }
         if pool.is_scarce() {
             self.note(LEAVE);
         }
@@ -368,7 +371,7 @@ impl ThreadCursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Committed {
-    /// A chunk was completed and a quarter of the pool waits for the reader: ring the bell.
+    /// A quarter of the pool waits for the reader, or less than a quarter is free: ring the bell.
     pub wake: bool,
 }
 

@@ -34,10 +34,10 @@ impl Asked {
         asked
     }
 
-    /// Starts `tests/targets/asked.c`.
+    /// Starts `tests/targets/asked.c`, sampled by timers: it knows their signal.
     pub fn program(arguments: &[&str]) -> Self {
         let mut command = Command::new(Target::c("asked").build());
-        command.args(arguments);
+        command.args(arguments).env("SELFWIND_EVENT", "cpu");
         Self::start(command)
     }
 

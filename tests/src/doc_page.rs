@@ -120,20 +120,26 @@ fn assert_shown(place: &str, shown: &[String], printed: &str) {
     }
 }
 
-/// A line without what differs from run to run: numbers, and how many blanks line up columns.
+/// A line without what differs from run to run: how large numbers are, and how many blanks line up columns. None at all
+/// is no such difference: `0 lost` is not 7 lost. Of a fraction it may be.
 fn normal(line: &str) -> String {
     let mut text = String::new();
     for word in line.split_whitespace() {
         if !text.is_empty() {
             text.push(' ');
         }
-        let mut digits = false;
-        for c in word.chars() {
-            let digit = c.is_ascii_digit() || digits && (c == '.' || c == ',');
-            if !(digit && digits) {
-                text.push(if digit { '0' } else { c });
+        let mut rest = word;
+        while let Some(c) = rest.chars().next() {
+            let more = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
+            let len = if c.is_ascii_digit() { rest.find(|c| !more(c)).unwrap_or(rest.len()) } else { 0 };
+            let (number, behind) = rest.split_at(if len > 0 { len } else { c.len_utf8() });
+            match (len, number.trim_end_matches(['.', ','])) {
+                (0, _) => text.push(c),
+                (_, "0") => text.push('0'),
+                (_, whole) if whole.contains('.') => text.push_str("1.5"),
+                _ => text.push('1'),
             }
-            digits = digit;
+            rest = behind;
         }
     }
     text
@@ -143,16 +149,16 @@ fn normal(line: &str) -> String {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "# Page\n```console\n$ cat <<END\n> 12,345 of 6.7%\n> END\n12 of 9%\n$ x=5\n```\n\
+    const PAGE: &str = "# Page\n```console\n$ cat <<END\n> 12,345 of 6.7%\n> END\n12 of 9.1%\n$ x=5\n```\n\
         ```console fails\n$ false\n```\n```console no-run: no moon\n$ moon\n```\n```text\n$ not a command\n```\n\
-        ```console\n$ echo value $x; echo; echo end\nvalue 0\n...\nen...\n```\n";
+        ```console\n$ echo value $x; echo; echo end\nvalue 7\n...\nen...\n```\n";
 
     #[test]
     fn pages_are_taken_apart() {
         let steps = steps("page", PAGE);
         assert_eq!(steps.len(), 5);
         assert_eq!(steps[0].command, "cat <<END\n12,345 of 6.7%\nEND");
-        assert_eq!((steps[0].line, steps[0].shown.as_slice()), (3, &["12 of 9%".to_owned()][..]));
+        assert_eq!((steps[0].line, steps[0].shown.as_slice()), (3, &["12 of 9.1%".to_owned()][..]));
         assert_eq!((steps[2].fails, steps[3].not_run.as_deref()), (true, Some("no moon")));
     }
 
@@ -160,9 +166,12 @@ mod tests {
     fn what_a_page_says_is_what_happens() {
         let scratch = crate::scratch::Scratch::new();
         run_page("page", PAGE, scratch.path(), Path::new("/"));
-        for lie in
-            ["```console\n$ echo one\ntwo\n```", "```console\n$ false\n```", "```console fails\n$ true\n```"]
-        {
+        for lie in [
+            "```console\n$ echo 57 lost\n0 lost\n```",
+            "```console\n$ echo one\ntwo\n```",
+            "```console\n$ false\n```",
+            "```console fails\n$ true\n```",
+        ] {
             let caught = std::panic::catch_unwind(|| run_page("lie", lie, scratch.path(), Path::new("/")));
             assert!(caught.is_err(), "{lie}");
         }

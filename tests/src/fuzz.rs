@@ -5,7 +5,8 @@
 
 use unwind::elf_file::ElfFile;
 use unwind::{
-    Memo, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, Table, cfi, compile, walk,
+    Aarch64, Abi, Memo, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, Table, X86_64,
+    cfi, compile, walk,
 };
 
 /// Where the sections that are fed claim to be.
@@ -70,11 +71,17 @@ impl<'a> Numbers<'a> {
 
 /// Compiles `bytes` as `.eh_frame`. What comes out is a table, and says what decoding on demand says.
 pub fn builder(bytes: &[u8]) {
-    let section = Section { bytes, address: ADDRESS };
     let _ = ElfFile::parse(bytes);
+    builder_for::<X86_64>(bytes);
+    builder_for::<Aarch64>(bytes);
+}
+
+fn builder_for<A: Abi>(bytes: &[u8]) {
+    let section = Section { bytes, address: ADDRESS };
     let extents: Vec<_> = cfi::entries(section).collect();
-    let fdes: Vec<_> = extents.iter().filter_map(|extent| cfi::Fde::at(&section, extent.offset)).collect();
-    let Ok(compiled) = compile::compile(section, 0, &[]) else { return };
+    let fdes: Vec<cfi::Fde<'_, A>> =
+        extents.iter().filter_map(|extent| cfi::Fde::at(&section, extent.offset)).collect();
+    let Ok(compiled) = compile::compile_for(A::MACHINE, section, 0, &[]) else { return };
     let table = Table::from_bytes(&compiled).expect("a compiled table is a table");
     for fde in fdes.iter().filter(|fde| fde.start < fde.end).take(64) {
         let alone = fdes.iter().filter(|other| other.start < fde.end && fde.start < other.end).count() == 1;

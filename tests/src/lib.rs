@@ -6,6 +6,7 @@
 //! look inside.
 
 pub mod asked;
+pub mod attacher;
 pub mod binary;
 pub mod doc_page;
 pub mod dump_times;
@@ -16,6 +17,7 @@ pub mod outcome;
 pub mod recording;
 pub mod scratch;
 pub mod single_step;
+pub mod skip;
 pub mod stats;
 pub mod target;
 pub mod terminal;

@@ -1,6 +1,7 @@
 //! Building the hazard programs: each once, into the target directory, by the machine's C compilers.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
@@ -8,6 +9,7 @@ use std::time::SystemTime;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::binary::target_dir;
+use crate::skip;
 
 /// How one program is built.
 #[derive(Clone, Debug)]
@@ -156,9 +158,12 @@ fn is_newer(output: &Path, source: &Path) -> bool {
 }
 
 fn run(mut command: Command) {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}; scripts/test installs the compilers the tests need"));
+    let output = match command.output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            skip::leave(format_args!("{} is not installed", command.get_program().display()))
+        }
+        output => output.unwrap_or_else(|error| panic!("{command:?}: {error}")),
+    };
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
 }

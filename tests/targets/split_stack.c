@@ -1,6 +1,6 @@
 /* Stacks in pieces (gcc -fsplit-stack): functions run on a piece of stack that was made when the one before was full, and
- * the return to it goes through the compiler's library. No piece has room for a signal, so each thread has another stack for
- * them, as gccgo's have. */
+ * the return to it goes through the compiler's library. No piece has room for a signal: the main thread has another stack
+ * for them, as gccgo's threads have, the other does without. */
 #include "burn.h"
 #include <pthread.h>
 #include <signal.h>
@@ -22,9 +22,6 @@ __attribute__((noinline)) static int deeper(int n)
 
 static void *body(void *p)
 {
-	stack_t aside = { .ss_sp = malloc(64 * 1024), .ss_size = 64 * 1024 };
-	if (sigaltstack(&aside, 0))
-		return 0;
 	for (int i = 0; i < 3; i++)
 		*(int *)p += deeper(300);
 	return p;
@@ -34,6 +31,9 @@ int main(void)
 {
 	int depths[2] = { 0, 0 };
 	pthread_t thread;
+	stack_t aside = { .ss_sp = malloc(64 * 1024), .ss_size = 64 * 1024 };
+	if (sigaltstack(&aside, 0))
+		return 1;
 	pthread_create(&thread, 0, body, &depths[0]);
 	body(&depths[1]);
 	pthread_join(thread, 0);

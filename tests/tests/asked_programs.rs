@@ -11,6 +11,7 @@ use selfwind_tests::binary::{agent, selfwind};
 use selfwind_tests::dump_times::DumpTimes;
 use selfwind_tests::outcome::{run, shell_status};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
 use serde_json::Value;
 
 fn rounds() -> usize {
@@ -20,7 +21,7 @@ fn rounds() -> usize {
 fn is_installed(program: &str) -> bool {
     let there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if there.is_err() {
-        eprintln!("skipped: {program} is not installed");
+        skip(format_args!("{program} is not installed"));
     }
     there.is_ok()
 }

@@ -9,6 +9,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::Recorder;
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// Runs `selfwind` in `directory` and asserts that it fails in an orderly way.
@@ -39,7 +40,7 @@ fn usage() {
     let scratch = Scratch::new();
     refuse(scratch.path(), &["record", "--bogus", "--", "true"], 125, "--bogus");
     refuse(scratch.path(), &["nonsense"], 2, "nonsense");
-    refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 125, "-F 1 is the least");
+    refuse(scratch.path(), &["record", "-F", "0", "--", "true"], 125, "the rate must be at least 1");
     refuse(scratch.path(), &["record", "-F", "many", "--", "true"], 125, "many");
     refuse(scratch.path(), &["record", "-e", "nonsense", "--", "true"], 125, "cpu");
     refuse(scratch.path(), &["record", "-e", "perf:nonsense", "--", "true"], 125, "nonsense");
@@ -113,7 +114,7 @@ fn a_full_disk_is_said_and_the_program_lives() {
 #[test]
 fn a_setuid_program_runs_and_is_said_not_to_be_recorded() {
     if !nix::unistd::geteuid().is_root() {
-        println!("making a setuid program of another user takes root");
+        skip("making a setuid program of another user takes root");
         return;
     }
     let scratch = Scratch::new();

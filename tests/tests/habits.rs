@@ -11,6 +11,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::stats;
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 use selfwind_tests::terminal::Terminal;
 
@@ -178,12 +179,15 @@ fn completions_complete() {
     let scratch = Scratch::new();
     let complete = "source <(\"$SELFWIND\" completions bash)
         COMP_WORDS=(selfwind rec); COMP_CWORD=1; _selfwind selfwind rec selfwind; echo \"${COMPREPLY[@]}\"
-        COMP_WORDS=(selfwind report --no); COMP_CWORD=2; _selfwind selfwind --no report; echo \"${COMPREPLY[@]}\"";
+        COMP_WORDS=(selfwind report --no); COMP_CWORD=2; _selfwind selfwind --no report; echo \"${COMPREPLY[@]}\"
+        COMP_WORDS=(selfwind export -f fl); COMP_CWORD=3; _selfwind selfwind fl -f; echo \"${COMPREPLY[@]}\"
+        COMP_WORDS=(selfwind record -e off); COMP_CWORD=3; _selfwind selfwind off -e; echo \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
     let outcome = run(bash.args(["-c", complete]).env("SELFWIND", selfwind()).current_dir(scratch.path()));
     let mut lines = outcome.stdout.lines();
     assert_eq!(lines.next(), Some("record"), "{outcome:?}");
     assert!(lines.next().is_some_and(|line| line.contains("--no-children")), "{outcome:?}");
+    assert_eq!((lines.next(), lines.next()), (Some("flamegraph"), Some("offcpu")), "{outcome:?}");
     for (shell, part) in [("zsh", "#compdef selfwind"), ("fish", "complete -c selfwind")] {
         let outcome = run(Command::new(selfwind()).args(["completions", shell]));
         assert!(outcome.status == 0 && outcome.stdout.contains(part), "{shell}: {}", outcome.stderr);
@@ -200,7 +204,7 @@ fn loaded_by(shell: &str, name: &str, arguments: &[&str]) -> Option<String> {
     fs::write(scratch.join(name), completions).expect("ours");
     let path = std::env::var_os("PATH").expect("PATH is set");
     if !std::env::split_paths(&path).any(|directory| directory.join(shell).exists()) {
-        eprintln!("SKIPPED: no {shell} (Debian: {shell}); scripts/test installs it as root");
+        skip(format_args!("no {shell} (Debian: {shell}); scripts/test installs it as root"));
         return None;
     }
     let mut command = Command::new(shell);
@@ -249,9 +253,113 @@ fn manual_pages_render_without_a_warning() {
                 outcome.stdout
             );
         }
+        for section in ["EXIT STATUS", "ENVIRONMENT", "SEE ALSO"] {
+            let found = outcome.stdout.lines().any(|line| line == section);
+            assert!(found, "{:?} has no {section}", page.path());
+        }
+        if ["selfwind-record.1", "selfwind-diff.1"].iter().any(|name| page.file_name() == *name) {
+            assert!(outcome.stdout.contains("\nEXAMPLES\n"), "{}", outcome.stdout);
+        }
         pages += 1;
     }
     assert!(pages > 10, "a page for each command");
     let outcome = run(Command::new(selfwind()).args(["man", "/proc/none"]));
     assert!(outcome.status == 1 && outcome.stderr.contains("/proc/none"), "{}", outcome.stderr);
+}
+
+#[test]
+fn flags_of_perf_are_answered_with_ours() {
+    for (arguments, advice) in [
+        (&["record", "-a", "--", "true"][..], "-p PID"),
+        (&["record", "-g", "true"], "always recorded"),
+        (&["record", "--call-graph=dwarf", "true"], "always recorded"),
+        (&["record", "-e", "cycles", "true"], "-e perf:cycles"),
+    ] {
+        let outcome = run(Command::new(selfwind()).args(arguments));
+        assert_eq!(outcome.status, 125, "{arguments:?}: {outcome:?}");
+        assert!(outcome.stderr.contains(advice) && !outcome.stderr.contains("tip:"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_program_that_waits_is_told_of_the_source_for_waits() {
+    let scratch = Scratch::new();
+    let recorded =
+        run(Command::new(selfwind()).args(["record", "--", "sleep", "0.2"]).current_dir(scratch.path()));
+    assert!(recorded.stderr.contains("-e offcpu"), "{}", recorded.stderr);
+}
+
+#[test]
+fn tables_in_a_pipe_have_120_columns() {
+    let scratch = Scratch::new();
+    let argument = "long/".repeat(60);
+    let program = Target::c("spin").build();
+    let mut record = Command::new(selfwind());
+    record.args(["record", "-q", "-F", "499", "--"]).arg(&program).args(["20", &argument]);
+    run(record.current_dir(scratch.path()));
+    let show = |columns: Option<&str>, arguments: &[&str]| {
+        let mut command = Command::new(selfwind());
+        command.args(arguments).current_dir(scratch.path()).env_remove("COLUMNS");
+        command.envs(columns.map(|columns| ("COLUMNS", columns)));
+        let outcome = run(&mut command);
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+        outcome.stdout.lines().map(|line| line.chars().count()).max().expect("lines")
+    };
+    for arguments in [&["report"][..], &["diff", "selfwind.data", "selfwind.data"]] {
+        assert!(show(None, arguments) <= 120, "{arguments:?}");
+        assert!(show(Some("60"), arguments) <= 62, "{arguments:?}");
+    }
+}
+
+/// A process that does not outlive its test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended, and is our child until it is waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn names_of_others_move_no_cursor() {
+    let scratch = Scratch::new();
+    // A program whose name would clear the screen and set the window's title.
+    let program = scratch.join("a\x1b[2J\x1b]0;x\x07b");
+    fs::copy(Target::c("spin").build(), &program).expect("ours");
+    let directory = scratch.join("regions");
+    fs::create_dir(&directory).expect("ours");
+    fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("ours");
+    let spin = Command::new(&program)
+        .env("LD_PRELOAD", selfwind_tests::binary::agent())
+        .env("SELFWIND_DIR", &directory)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("it was copied");
+    let pid = spin.id().to_string();
+    let mut spin = Some(Killed(spin));
+    while fs::read_dir(&directory).expect("ours").next().is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for arguments in [
+        &["list"][..],
+        &["dump", "-p", &pid],
+        &["doctor", "-p", &pid],
+        &["record", "-v", "-d", "0.2", "-o", "x.data", "-p", &pid],
+        &["report", "x.data"],
+        &["stats", "x.data"],
+        &["list", "--reap"],
+    ] {
+        if arguments == ["list", "--reap"] {
+            drop(spin.take());
+        }
+        let mut command = Command::new(selfwind());
+        command.args(arguments).current_dir(scratch.path()).env("SELFWIND_DIR", &directory);
+        let outcome = run(&mut command);
+        let said = outcome.stdout + &outcome.stderr;
+        let control = said.chars().find(|&c| c.is_control() && c != '\n');
+        assert_eq!(control, None, "{arguments:?}: {said:?}");
+        assert!(!said.is_empty(), "{arguments:?} says nothing");
+    }
 }

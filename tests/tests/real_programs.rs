@@ -1,15 +1,19 @@
 //! Programs that people run: they end as they do alone, their stacks reach the root, their functions have names, all
-//! their children are there. A program that is not installed fails the test that needs it; `scripts/test` installs all.
+//! their children are there. A test whose program is not installed is skipped; `scripts/test` installs all.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::attacher::{Attacher, Guest};
 use selfwind_tests::binary::{selfwind, target_dir, workspace};
 use selfwind_tests::outcome::run;
-use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
+use selfwind_tests::recording::{Recorder, Recording, folded, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::{leave, skip};
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::is_installed;
 
@@ -17,9 +21,7 @@ use selfwind_tests::target::is_installed;
 fn program(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").expect("PATH is set");
     let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));
-    found
-        .find(|file| file.exists())
-        .unwrap_or_else(|| panic!("{name} is not installed; scripts/test installs it"))
+    found.find(|file| file.exists()).unwrap_or_else(|| leave(format_args!("{name} is not installed")))
 }
 
 /// At least 99 % of the stacks of `recording` reach a root, or all but one, and at least `named` of the weight has a
@@ -146,11 +148,12 @@ fn node_with_its_generated_code() {
     assert_functions(&recording, &["_start", "node::Start"]);
 }
 
-/// Its unwind information is in `.debug_frame` alone, which is no part of what is loaded: only a table has it.
+/// Its unwind information is in `.debug_frame` alone, which is no part of what is loaded: only a table has it. What
+/// there is without, frame pointers, leads to the root too.
 #[test]
 fn go_with_its_own_stacks_and_signals() {
     if !is_installed("go") {
-        return println!("go is not installed (apt-get install golang-go): nothing was tested");
+        return skip("go is not installed (Debian: golang-go)");
     }
     let scratch = Scratch::new();
     let (binary, tables) = (scratch.join("go_routines"), scratch.join("tables"));
@@ -159,13 +162,23 @@ fn go_with_its_own_stacks_and_signals() {
     go.env("GO111MODULE", "off").env("CGO_ENABLED", "1").env("GOCACHE", target_dir().join("go-cache"));
     let built = run(&mut go);
     assert_eq!(built.status, 0, "{built:?}");
-    let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([&tables, &binary]));
-    assert_eq!(built.status, 0, "{built:?}");
-    for source in ["cpu", "itimer", "perf"] {
-        let recorder = Recorder::at(499).event(source).env("SELFWIND_TABLES", &tables);
+    for (source, is_known) in [("cpu", false), ("cpu", true), ("itimer", true), ("perf", true)] {
+        let recorder = Recorder::at(499).event(source);
+        let recorder = if is_known {
+            let built =
+                run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([&tables, &binary]));
+            assert_eq!(built.status, 0, "{built:?}");
+            recorder.env("SELFWIND_TABLES", &tables)
+        } else {
+            recorder.env("SELFWIND_TABLES", "0")
+        };
         let recording = record_unharmed(&recorder, &binary, &[""; 0]);
         assert_eq!(recording.outcome.status, 43);
-        assert_functions(&recording, &["main.leaf", "main.work", "main.recovered", "runtime.gopanic"]);
+        assert_functions(&recording, &["main.leaf", "main.recovered", "runtime.gopanic"]);
+        if is_known {
+            // A frame pointer leads past the caller of a function that has no frame of its own.
+            assert_functions(&recording, &["main.work"]);
+        }
         let (stats, folded) = (recording.stats(), recording.folded());
         let (leaf, whole) = (folded.inclusive("main.leaf"), folded.nested("runtime.goexit", "main.leaf"));
         assert!(
@@ -174,6 +187,36 @@ fn go_with_its_own_stacks_and_signals() {
             stats.0["detail"]["ends"]
         );
         assert!(stats.executables().iter().any(|(name, _)| name == "echo"), "{:#}", stats.0);
+    }
+}
+
+/// Attached to, without a table: by frame pointers, up to where every goroutine and every thread of its runtime begins.
+#[test]
+fn go_that_runs_already() {
+    if !is_installed("go") {
+        return println!("go is not installed (apt-get install golang-go): nothing was tested");
+    }
+    let attacher = Attacher::new();
+    for cgo in ["0", "1"] {
+        let binary = attacher.scratch.join(&format!("go_runs_{cgo}"));
+        let mut go = Command::new(program("go"));
+        let source = if cgo == "0" { "go_runs.go" } else { "go_runs_c.go" };
+        go.args(["build", "-o"]).arg(&binary).arg(workspace().join("tests/targets").join(source));
+        go.env("GO111MODULE", "off").env("CGO_ENABLED", cgo).env("GOCACHE", target_dir().join("go-cache"));
+        let built = run(&mut go);
+        assert_eq!(built.status, 0, "{built:?}");
+        let guest = Guest::start(&binary, &["3000"]);
+        let file = attacher.scratch.join("go.data");
+        let path = file.to_str().expect("UTF-8");
+        let outcome = attacher.run(&["record", "-q", "-F", "199", "-d", "3", "-o", path, "-p", &guest.pid()]);
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+        let (stats, folded) = (stats(&file), folded(&file));
+        stats.assert_adds_up();
+        let (leaf, whole) = (folded.inclusive("main.leaf"), folded.nested("runtime.goexit", "main.leaf"));
+        assert!(leaf > 5 && 100 * whole >= 98 * leaf, "cgo {cgo}: {whole} of {leaf}: {folded:?}");
+        assert!(stats.complete() > 0.95, "cgo {cgo}: {:#} {folded:?}", stats.0["detail"]["ends"]);
+        let _ = kill(Pid::from_raw(guest.child.id() as i32), Signal::SIGKILL);
+        let _ = guest.end();
     }
 }
 

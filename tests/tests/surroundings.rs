@@ -8,6 +8,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, record_unharmed};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::{Target, is_installed};
 
 const SOURCES: [&str; 2] = ["cpu", "itimer"];
@@ -52,7 +53,7 @@ fn limits() {
 #[test]
 fn another_user_root_or_namespace() {
     if !is_root() {
-        println!("not root: left out");
+        skip("not root");
         return;
     }
     for target in both("privileges") {
@@ -63,6 +64,46 @@ fn another_user_root_or_namespace() {
             assert_eq!(recording.stats().number("processes"), 2);
         }
     }
+}
+
+/// What is started with another environment gets the agent all the same, and otherwise the environment it was given.
+#[test]
+fn replaced_environments() {
+    for target in both("environments") {
+        for recording in hazard(&target, &[], &["starter_work", "started_work"]) {
+            let stats = recording.stats();
+            assert_eq!(stats.number("processes"), 9, "{:#}", stats.0);
+            assert!(
+                stats.executables().iter().all(|(name, _)| name.starts_with("environments")),
+                "{:#}",
+                stats.0
+            );
+        }
+    }
+}
+
+/// What root starts may become another user and execute something: no loader complains, and all is recorded.
+#[test]
+fn another_user_after_an_exec() {
+    if !is_root() {
+        println!("not root: left out");
+        return;
+    }
+    // Where the other user may execute it.
+    let place = std::env::temp_dir().join(format!("selfwind-user-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a temporary directory");
+    let program = place.join("crowd");
+    std::fs::copy(Target::c("crowd").build(), &program).expect("ours");
+    let program = program.to_str().expect("UTF-8");
+    let setpriv = ["--reuid=65534", "--regid=65534", "--clear-groups", program, "threads", "2", "100"];
+    let shell = format!("exec {program} threads 2 100");
+    let su = ["nobody", "-s", "/bin/sh", "-c", shell.as_str()];
+    for (tool, arguments) in [("/usr/bin/setpriv", &setpriv[..]), ("/bin/su", &su[..])] {
+        let recording = record_unharmed(&Recorder::at(997), Path::new(tool), arguments);
+        let folded = recording.folded();
+        assert!(folded.inclusive("crowd_work") > 0, "{tool}: {folded:?}");
+    }
+    let _ = std::fs::remove_dir_all(&place);
 }
 
 #[test]
@@ -128,7 +169,7 @@ fn thread_local_destructors() {
 #[test]
 fn stacks_in_pieces() {
     if !is_installed("ld.gold") {
-        println!("ld.gold is not installed, which links split stacks");
+        skip("ld.gold is not installed, which links split stacks");
         return;
     }
     hazard(&Target::c("split_stack").with("split", &["-fsplit-stack"]), &[], &["split_work"]);
@@ -138,7 +179,7 @@ fn stacks_in_pieces() {
 #[test]
 fn full_shared_memory() {
     if !is_root() {
-        println!("not root: left out");
+        skip("not root");
         return;
     }
     let scratch = Scratch::new();
@@ -170,7 +211,7 @@ fn beside_other_allocators() {
     for library in ["libjemalloc.so.2", "libtcmalloc.so.4", "libmimalloc.so.2.0"] {
         let library: PathBuf = directory.join(library);
         if !library.exists() {
-            println!("{} is not installed", library.display());
+            skip(format_args!("{} is not installed", library.display()));
             continue;
         }
         for name in ["malloc_storm", "thread_churn", "fork_server"] {

@@ -8,7 +8,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::run;
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
-use unwind::{Rule, Table};
+use unwind::{Kind, Machine, Rule, Table};
 
 fn verify(files: &[PathBuf]) -> (u64, u64) {
     let outcome = run(Command::new(selfwind()).args(["tables", "verify"]).args(files));
@@ -107,6 +107,59 @@ fn programs_with_debug_frame_alone() {
     }
 }
 
+/// Leaves, calls, frames of every size and of no known size, and many saved registers.
+const FRAMES: &str = "
+    extern void take(void *); extern int other(int);
+    int leaf(int a, int b) { return a * b + 1; }
+    int calls(int a) { return other(a) + other(a + 1); }
+    int small(int a) { char room[40]; take(room); return room[a]; }
+    int large(int a) { char room[20000]; take(room); return room[a]; }
+    int larger(int a) { char room[200000]; take(room); return room[a]; }
+    int unknown(int a) { char room[a]; take(room); return room[0] + other(a); }
+    int tail(int a) { return other(a + 2); }
+    void forever(void) { for (;;) other(0); }
+    double floats(double a, double b) { return a * other(1) + b * other(2) + a * b * other(3); }
+    int many(int a, int b, int c, int d, int e, int f, int g, int h) {
+        int sum = 0;
+        for (int i = 0; i < a; i++) sum += other(b + i) * c + other(d) * e + other(f) * g + h;
+        return sum;
+    }
+";
+
+#[test]
+fn objects_for_aarch64() {
+    let scratch = Scratch::new();
+    let source = scratch.join("frames.c");
+    std::fs::write(&source, FRAMES).unwrap();
+    let signed = "-mbranch-protection=standard";
+    let variants: [&[&str]; 5] = [
+        &["-O2"],
+        &["-O2", signed],
+        &["-O0", signed],
+        &["-Os", "-fomit-frame-pointer"],
+        &["-O2", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+    ];
+    for (number, variant) in variants.into_iter().enumerate() {
+        let object = scratch.join(&format!("frames{number}.so"));
+        let clang = Command::new("clang")
+            .args(["--target=aarch64-linux-gnu", "-fuse-ld=lld", "-nostdlib", "-shared", "-fPIC"])
+            .args(["-fasynchronous-unwind-tables", "-Wl,--build-id", "-o"])
+            .args([&object, &source])
+            .args(variant)
+            .status();
+        assert!(clang.expect("clang").success(), "{variant:?}");
+        assert!(verify(std::slice::from_ref(&object)).0 >= 15, "{variant:?}");
+        let table = table_of(&object);
+        let table = Table::from_bytes(&table).unwrap();
+        assert_eq!(table.machine(), Machine::Aarch64);
+        assert_eq!(Table::from_trusted_bytes(table.as_bytes()).is_ok(), Machine::NATIVE == Machine::Aarch64);
+        let leaf = table.lookup(address_of(&std::fs::read(&object).unwrap(), "leaf"));
+        assert_eq!(leaf, Rule::ENTRY_LINKED, "{variant:?}");
+        let complex = table.rows().filter(|(_, rule)| rule.kind() == Kind::Complex).count();
+        assert_eq!(complex, 0, "{variant:?}");
+    }
+}
+
 fn table_of(program: &Path) -> Vec<u8> {
     let scratch = Scratch::new();
     let built = run(Command::new(selfwind()).args(["tables", "build", "-o"]).args([scratch.path(), program]));
@@ -130,7 +183,7 @@ fn what_cannot_be_used_has_its_reason() {
     let cases = [
         (damaged("script", &|file| *file = b"#!/bin/sh\n".to_vec()), "not an ELF file"),
         (damaged("empty", &Vec::clear), "not an ELF file"),
-        (damaged("other", &|file| file[18] = 183), "another machine"),
+        (damaged("other", &|file| file[18] = 40), "another machine"),
         (damaged("narrow", &|file| file[4] = 1), "another machine"),
         (damaged("short", &|file| file.truncate(headers + 100)), "damaged ELF file"),
         (damaged("sections", &|file| file[headers + 64 + 24..].fill(0xff)), ""),

@@ -110,6 +110,21 @@ fn the_end_of_the_program_is_shown_and_its_status_kept() {
 }
 
 #[test]
+fn the_last_picture_stays_after_the_end() {
+    let scratch = Scratch::new();
+    let spin = Target::c("spin").build();
+    let terminal = terminal(&scratch);
+    terminal.run(&format!("selfwind top --window 2 -F 499 -- {} 300", spin.display()));
+    terminal.wait_for("the end", |screen| screen.contains("ENDED"));
+    // Longer than the window.
+    std::thread::sleep(Duration::from_secs(4));
+    let screen = terminal.screen();
+    assert!(screen.contains("ENDED") && screen.contains("spin_second"), "the picture is gone:\n{screen}");
+    terminal.press(&["q"]);
+    assert_clean(&terminal);
+}
+
+#[test]
 fn a_running_process_is_watched_and_left_alone() {
     let scratch = Scratch::new();
     let mut spin =

@@ -12,6 +12,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run, run_within};
 use selfwind_tests::recording::stats;
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
 
 /// A tracer on a slow machine, with its symbols to read.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -29,7 +30,7 @@ fn is_sampled_by_events(asked: &Asked) -> bool {
     let source = stats(&file).0["detail"]["settings"]["source"].to_string();
     let sampled = source.contains("perf: ");
     if !sampled {
-        eprintln!("skipped: {source}");
+        skip(format_args!("{source}"));
     }
     sampled
 }
@@ -47,12 +48,12 @@ fn gdb(pid: &str, commands: &[&str]) -> Option<Outcome> {
     gdb.args(["-q", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-p", pid]);
     commands.iter().for_each(|command| _ = gdb.args(["-ex", command]));
     if Command::new("gdb").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("skipped: no gdb");
+        skip(format_args!("no gdb"));
         return None;
     }
     let outcome = run_within(&mut gdb, PATIENCE).unwrap_or_else(|said| panic!("gdb hangs: {said:?}"));
     if outcome.stderr.contains("Operation not permitted") {
-        eprintln!("skipped: {}", outcome.stderr);
+        skip(format_args!("{}", outcome.stderr));
         return None;
     }
     Some(outcome)
@@ -126,7 +127,7 @@ fn strace(asked: &Asked, file: &Path) -> Option<Child> {
     match strace.stdin(Stdio::null()).spawn() {
         Ok(child) => Some(child),
         Err(error) => {
-            eprintln!("skipped: cannot run strace: {error}");
+            skip(format_args!("cannot run strace: {error}"));
             None
         }
     }
@@ -152,7 +153,7 @@ fn strace_shows_samples_as_signals() {
             strace.wait().expect("our child");
         }
         match ended {
-            Some(status) if seen() == 0 => eprintln!("skipped: strace may not: {status}"),
+            Some(status) if seen() == 0 => skip(format_args!("strace may not: {status}")),
             _ => assert!(seen() >= 20, "strace saw {} samples", seen()),
         }
         // Sampling went on meanwhile and goes on.
@@ -173,11 +174,11 @@ fn a_program_may_be_recorded_under_strace() {
     command.args(["record", "-q", "-e", "perf", "-F", "997", "-o"]).arg(&file).arg("--").arg(program);
     command.args(["2", "200"]);
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
-        return eprintln!("skipped: no strace");
+        return skip(format_args!("no strace"));
     }
     let outcome = run_within(&mut command, PATIENCE).unwrap_or_else(|said| panic!("hangs: {said:?}"));
     if outcome.stderr.contains("Operation not permitted") {
-        return eprintln!("skipped: {}", outcome.stderr);
+        return skip(format_args!("{}", outcome.stderr));
     }
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "done\n"), "{}", outcome.stderr);
     let stats = stats(&file);

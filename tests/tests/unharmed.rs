@@ -1,13 +1,14 @@
 //! Programs behave as without the profiler at a high rate: those that other preloaded profilers break, and wrappers
 //! that exec.
 //!
-//! A program that is not installed is left out with a word: `scripts/test` installs those that matter.
+//! A program that is not installed is skipped.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, record_unharmed};
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// The path of a program, or a word that it is missing.
@@ -15,7 +16,7 @@ fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.exists());
     if found.is_none() {
-        println!("{program} is not installed");
+        skip(format_args!("{program} is not installed"));
     }
     found
 }

@@ -2,12 +2,16 @@
 
 use std::vec::Vec;
 
-use crate::cfi::{self, Cie, Fde};
+use crate::arch::X86_64;
+use crate::cfi;
 use crate::end::End;
 use crate::fixture::{ADDRESS, EhFrame, LENGTH, START, one};
 use crate::module::Module;
 use crate::rule::{Kind, Rule};
 use crate::section::Section;
+
+type Cie = cfi::Cie<X86_64>;
+type Fde<'a> = cfi::Fde<'a, X86_64>;
 
 const USUAL: [u8; 5] = [0x0c, 7, 8, 0x90, 1];
 const HEADER_ADDRESS: u64 = 0x8_0000;
@@ -15,7 +19,7 @@ const HEADER_ADDRESS: u64 = 0x8_0000;
 fn find(eh_frame: &EhFrame, header: Option<&[u8]>, address: u64) -> Result<Option<u64>, End> {
     let header = header.map(|bytes| Section { bytes, address: HEADER_ADDRESS });
     let module = Module { eh_frame: Some(eh_frame.section()), eh_frame_hdr: header, ..Module::default() };
-    Ok(cfi::find(&module, address)?.map(|fde| fde.start))
+    Ok(module.fde_at(address)?.map(|fde| fde.start))
 }
 
 /// A header with `sdata4` entries relative to itself.
@@ -151,9 +155,9 @@ fn an_empty_fde_hides_nothing() {
 fn without_an_fde_there_is_a_gap() {
     let made = one(&[]);
     let module = Module { eh_frame: Some(made.section()), ..Module::default() };
-    assert_eq!(cfi::rule_at(&module, START - 1), Ok(Rule::GAP));
-    assert_eq!(cfi::rule_at(&Module::default(), START), Ok(Rule::GAP));
+    assert_eq!(module.decode_rule(START - 1), Ok(Rule::GAP));
+    assert_eq!(Module::default().decode_rule(START), Ok(Rule::GAP));
     let broken = one(&[0x3f]);
     let module = Module { eh_frame: Some(broken.section()), ..Module::default() };
-    assert_eq!(cfi::rule_at(&module, START), Err(End::BadCfi));
+    assert_eq!(module.decode_rule(START), Err(End::BadCfi));
 }

@@ -1,7 +1,7 @@
 //! Compiles `.eh_frame` into a [`Table`](crate::Table). Allocates: never in a handler.
 //!
-//! Every FDE's byte code is run once, in address order; equal neighbouring rows become one, and a gap of at most
-//! [`GAP_ABSORBED`] bytes between two functions, which is alignment, belongs to the row before it. What a program
+//! Every FDE's byte code is run once, in address order, and equal neighbouring rows become one. A gap between two functions
+//! has a row of its own, however short it is: alignment cannot be told from a small function without an FDE. What a program
 //! counter finds in the table is what the search in `.eh_frame_hdr` would find: of overlapping FDEs the one that starts
 //! last.
 
@@ -11,13 +11,12 @@ mod rows;
 
 use alloc::vec::Vec;
 
+use crate::arch::{Aarch64, Abi, Machine, Native, X86_64};
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, Source};
 use functions::Functions;
 use rows::Rows;
 
-/// Longest gap between functions that counts as alignment, in bytes.
-pub const GAP_ABSORBED: u64 = 15;
 /// Address span that a table can describe.
 const SPAN_MAX: u64 = 1 << 32;
 /// The block index grows with the span, whatever is in it: this much for any file, and so much more for each function.
@@ -49,14 +48,33 @@ impl core::fmt::Display for CompileError {
 
 impl core::error::Error for CompileError {}
 
-/// The table for `eh_frame`, whose addresses are `bias` above the virtual addresses (0 for a file).
+/// The table for `eh_frame` of this process's own architecture. See [`compile_for`].
+pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
+    // Not by the machine's number: whoever asks for this alone has no use for the code of others.
+    compile_as::<Native>(eh_frame, bias, build_id)
+}
+
+/// The table for `eh_frame` of a file for `machine`, whose addresses are `bias` above the virtual addresses (0 for a
+/// file).
 ///
 /// A malformed FDE has its rows up to the fault and is complex from there on, so that the exact evaluation has the last word on them.
-pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
+pub fn compile_for(
+    machine: Machine,
+    eh_frame: Section<'_>,
+    bias: u64,
+    build_id: &[u8],
+) -> Result<Vec<u8>, CompileError> {
+    match machine {
+        Machine::X86_64 => compile_as::<X86_64>(eh_frame, bias, build_id),
+        Machine::Aarch64 => compile_as::<Aarch64>(eh_frame, bias, build_id),
+    }
+}
+
+fn compile_as<A: Abi>(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
     if build_id.len() > BUILD_ID_MAX {
         return Err(CompileError::BuildIdTooLong);
     }
-    let functions = Functions::collect(eh_frame);
+    let functions = Functions::<A>::collect(eh_frame);
     if functions.count() == 0 {
         return Err(CompileError::NoFdes);
     }

@@ -106,6 +106,13 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The bytes of the block whose length stands at `position`.
+pub(crate) fn block(section: &[u8], position: u32) -> Option<&[u8]> {
+    let mut cursor = Cursor::at(section, position as usize);
+    let length = usize::try_from(cursor.uleb()?).ok()?;
+    cursor.take(length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,10 @@
 //! The unwind sections of an ELF file, by its section headers: for modules that have no `.eh_frame_hdr` in memory and
 //! for compiling tables from files. Every offset in the file is checked.
 
+use crate::arch::Machine;
 use crate::elf_image;
 use crate::section::Section;
 use crate::table::{u32_at, u64_at};
-use crate::x86_64::ELF_MACHINE;
 
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
@@ -17,7 +17,7 @@ const SHDR_SIZE: usize = 64;
 pub enum ElfError {
     /// Not an ELF file.
     NotElf,
-    /// An ELF file of another class, byte order or machine.
+    /// An ELF file of another class or byte order, or for a machine that is not known.
     OtherMachine,
     /// The section headers do not fit the file.
     Truncated,
@@ -36,8 +36,10 @@ impl core::fmt::Display for ElfError {
 impl core::error::Error for ElfError {}
 
 /// The sections that unwinding needs. Addresses are virtual addresses of the file.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct ElfFile<'a> {
+    /// What it is for.
+    pub machine: Machine,
     /// `.eh_frame`, exactly.
     pub eh_frame: Option<Section<'a>>,
     /// `.debug_frame`, whose addresses are virtual addresses whatever the section's own is.
@@ -71,14 +73,16 @@ impl<'a> ElfFile<'a> {
         if !file.starts_with(b"\x7fELF") {
             return Err(ElfError::NotElf);
         }
-        let machine = file.get(18..20).ok_or(ElfError::Truncated)?;
-        if !file.starts_with(b"\x7fELF\x02\x01") || machine != ELF_MACHINE.to_le_bytes() {
-            return Err(ElfError::OtherMachine);
+        let machine = file.get(18..).and_then(|rest| rest.first_chunk()).ok_or(ElfError::Truncated)?;
+        match Machine::from_elf(u16::from_le_bytes(*machine)) {
+            Some(machine) if file.starts_with(b"\x7fELF\x02\x01") => {
+                Self::from_sections(file, machine).ok_or(ElfError::Truncated)
+            }
+            _ => Err(ElfError::OtherMachine),
         }
-        Self::from_sections(file).ok_or(ElfError::Truncated)
     }
 
-    fn from_sections(file: &'a [u8]) -> Option<Self> {
+    fn from_sections(file: &'a [u8], machine: Machine) -> Option<Self> {
         let table = usize::try_from(u64_at(file, 40)?).ok()?;
         let headers = file.get(table..)?;
         let sizes = u64_at(file, 56)?;
@@ -91,7 +95,16 @@ impl<'a> ElfFile<'a> {
         let names = if names == u16::MAX { u32_at(headers, 40)? as usize } else { usize::from(names) };
         let headers = headers.get(..count.checked_mul(SHDR_SIZE)?)?.as_chunks::<SHDR_SIZE>().0;
         let names = contents(file, &section_header(headers.get(names)?, &[])?)?;
-        let mut found = ElfFile { text_start: u64::MAX, entry: u64_at(file, 24)?, ..ElfFile::default() };
+        let mut found = ElfFile {
+            machine,
+            eh_frame: None,
+            debug_frame: None,
+            eh_frame_hdr: None,
+            build_id: None,
+            text_start: u64::MAX,
+            text_end: 0,
+            entry: u64_at(file, 24)?,
+        };
         for header in headers {
             found.take_in(file, &section_header(header, names)?);
         }

@@ -1,57 +1,15 @@
 //! One step with every register tracked: what rules need that the stack and frame pointer cannot answer.
 
-use crate::cfi;
+use crate::arch::native::{COLUMNS, RETURN_ADDRESS, SP};
+use crate::arch::{Abi, Native};
+use crate::cursor;
 use crate::end::End;
 use crate::expression;
-use crate::frame_row::{Cfa, FrameRow, Recovery};
+use crate::frame_row::{Cfa, FrameRow, Row};
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::program::Row;
-use crate::rule;
-use crate::x86_64::{COLUMNS, RETURN_ADDRESS, Registers, SP};
-
-/// Registers and which of them still hold the frame's own value.
-#[derive(Clone, Copy)]
-pub(crate) struct Tracked {
-    pub(crate) registers: Registers,
-    known: u32,
-}
-
-impl From<&Registers> for Tracked {
-    fn from(registers: &Registers) -> Self {
-        Self { registers: *registers, known: (1 << COLUMNS) - 1 }
-    }
-}
-
-impl Tracked {
-    pub(crate) const NOTHING: Tracked = Tracked { registers: Registers { r: [0; 16], pc: 0 }, known: 0 };
-
-    /// The value of a column, if it is known.
-    pub(crate) fn get(&self, number: usize) -> Option<u64> {
-        if self.knows(number) { self.registers.column(number) } else { None }
-    }
-
-    pub(crate) fn knows(&self, number: usize) -> bool {
-        number < COLUMNS && self.known >> number & 1 != 0
-    }
-
-    pub(crate) fn set(&mut self, number: usize, value: u64) {
-        if number < COLUMNS {
-            self.registers.set_column(number, value);
-            self.known |= 1 << number;
-        }
-    }
-
-    pub(crate) fn forget(&mut self, number: usize) {
-        if number < COLUMNS {
-            self.known &= !(1 << number);
-        }
-    }
-
-    pub(crate) fn forget_all(&mut self) {
-        self.known = 0;
-    }
-}
+use crate::recovery::Recovery;
+use crate::tracked::Tracked;
 
 /// The rules in force at an address. Apart from [`step`], so that their search and their use share no stack.
 struct Rules<'a> {
@@ -66,7 +24,7 @@ impl<'a> Rules<'a> {
     #[inline(never)]
     fn fill(&mut self, module: &Module<'a>, lookup: u64) -> Result<Option<()>, End> {
         // By reference: the handler's stack has no room for copies.
-        match &cfi::find(module, lookup) {
+        match &module.fde_at(lookup) {
             Ok(Some(fde)) => {
                 fde.fill_row(lookup, &mut self.row).ok_or(End::BadCfi)?;
                 self.section = fde.section.bytes;
@@ -79,7 +37,7 @@ impl<'a> Rules<'a> {
     }
 
     fn expression(&self, position: u32) -> Result<&'a [u8], End> {
-        rule::block(self.section, position).ok_or(End::BadCfi)
+        cursor::block(self.section, position).ok_or(End::BadCfi)
     }
 }
 
@@ -96,6 +54,7 @@ pub(crate) fn step<M: Memory>(
     let mut rules = Rules { row: FrameRow::EMPTY, section: &[], signal: false };
     let Some(()) = rules.fill(module, lookup)? else { return Ok(None) };
     apply(&rules, at, scratch, memory)?;
+    scratch.arrive(rules.signal);
     *at = *scratch;
     Ok(Some(rules.signal))
 }
@@ -107,8 +66,11 @@ fn apply<M: Memory>(
     caller: &mut Tracked,
     memory: &mut M,
 ) -> Result<(), End> {
-    if matches!(rules.row.recovery(RETURN_ADDRESS), Recovery::Undefined | Recovery::Same) {
-        return Err(End::Root);
+    match rules.row.recovery(RETURN_ADDRESS) {
+        Recovery::Undefined => return Err(End::Root),
+        Recovery::Same if Native::PUSHED_AT.is_some() => return Err(End::Root),
+        Recovery::Same if !at.knows(RETURN_ADDRESS) => return Err(End::LostRegister),
+        _ => {}
     }
     let cfa = match rules.row.cfa() {
         Cfa::Register { register, offset } => {
@@ -158,6 +120,7 @@ fn recover<M: Memory>(
                 value
             }
         }
+        Recovery::Constant(value) => u64::from(value),
     };
     Ok(Recovered::Value(value))
 }

@@ -2,8 +2,8 @@
 
 use crate::cursor::Cursor;
 use crate::end::End;
-use crate::exact::Tracked;
 use crate::memory::Memory;
+use crate::tracked::Tracked;
 
 /// Values on the evaluator's stack.
 const STACK: usize = 16;
@@ -169,7 +169,7 @@ fn binary(opcode: u8, left: u64, right: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::x86_64::Registers;
+    use crate::arch::Registers;
 
     struct Identity;
 

@@ -93,6 +93,8 @@ pub(crate) fn one(code: &[u8]) -> EhFrame {
 /// xorshift64*.
 pub(crate) struct Random(pub(crate) u64);
 
+// The walker's tests have need of all, and are not there for each architecture.
+#[allow(dead_code)]
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -110,7 +112,6 @@ impl Random {
     }
 
     /// A number that is interesting to arithmetic.
-    #[cfg(feature = "compile")]
     pub(crate) fn edge(&mut self) -> u64 {
         match self.below(6) {
             0 => self.below(16),

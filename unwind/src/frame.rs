@@ -21,7 +21,9 @@ pub enum FoundBy {
 pub struct Frame(u64);
 
 impl Frame {
-    const ADDRESS: u64 = (1 << 56) - 1;
+    /// Bits of an address.
+    pub(crate) const ADDRESS_BITS: u32 = 56;
+    const ADDRESS: u64 = (1 << Self::ADDRESS_BITS) - 1;
     const EXACT: u64 = 1 << 61;
 
     /// A frame at `address`; `exact` says that it is the address of the next instruction to run (a leaf, or code

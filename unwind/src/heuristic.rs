@@ -1,12 +1,13 @@
 //! Steps through code without call frame information. Their frames are marked: they can be wrong.
 
+use crate::arch::WORD;
+use crate::arch::native::{self, CALL_LENGTH, Call, INSTRUCTION_ALIGNMENT};
 use crate::frame::FoundBy;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::rule::Rule;
 use crate::step::Place;
-use crate::x86_64::{self, Call, WORD};
 
 /// Bytes that a frame may span for its frame pointer to be believed.
 const FRAME_MAX: u64 = 1 << 20;
@@ -31,21 +32,26 @@ pub(crate) fn is_entry_stub<M: Memory>(
     }
     // What the stub calls first may stand right behind it, and does have a caller.
     let called =
-        (5..ENTRY_STUB).find_map(|behind| match x86_64::call_before(entry.checked_add(behind)?, memory) {
-            Some(Call::Direct(target)) if modules.find(target).is_some() => Some(target),
-            _ => None,
-        });
+        (CALL_LENGTH..ENTRY_STUB).step_by(INSTRUCTION_ALIGNMENT).find_map(
+            |behind| match native::call_before(entry.checked_add(behind)?, memory) {
+                Some(Call::Direct(target)) if modules.find(target).is_some() => Some(target),
+                _ => None,
+            },
+        );
     called.is_none_or(|called| called <= entry || address < called)
 }
 
 /// The caller of an instruction that tells where the return address is: in a PLT stub, and where a function with a
 /// frame pointer has not made its frame record yet or has left it.
 pub(crate) fn stub<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<(Place, FoundBy)> {
-    let stub = if at.exact { x86_64::stub(at.pc, memory)? } else { return None };
-    let slot = at.sp.checked_add(stub.pushed)?;
-    let pc = memory.read(slot)?;
+    let stub = if at.exact { native::stub(at.pc, memory)? } else { return None };
+    let pc = match stub.pushed {
+        Some(distance) => memory.read(at.sp.checked_add(distance)?)?,
+        None => at.link.get()?,
+    };
+    let pc = native::strip(pc);
     let fp = if stub.fp_on_top { Some(memory.read(at.sp)?) } else { at.fp };
-    let caller = Place { pc, sp: slot.checked_add(WORD)?, fp, exact: false };
+    let caller = Place::caller(pc, at.sp.checked_add(stub.cfa)?, fp);
     let found_by = if stub.plt { FoundBy::Cfi } else { FoundBy::FramePointer };
     is_return_address(modules, pc, memory).then_some((caller, found_by))
 }
@@ -59,19 +65,56 @@ pub(crate) fn frame_pointer<M: Memory>(modules: &Modules<'_>, at: &Place, memory
         return None;
     }
     let fp = memory.read(record)?;
-    let pc = memory.read(record.checked_add(WORD)?)?;
+    let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
     let sp = record.checked_add(2 * WORD)?;
-    is_return_address(modules, pc, memory).then_some(Place { pc, sp, fp: Some(fp), exact: false })
+    let is_caller = is_return_address(modules, pc, memory) || ends_record(modules, fp, pc, memory);
+    is_caller.then_some(Place::caller(pc, sp, Some(fp)))
+}
+
+/// The caller where nothing is said about the code: by a frame record near the stack pointer, else by what tells where a
+/// thread began, else by a frame record on another stack, to which the code has switched. Says whether it is on the same.
+pub(crate) fn record<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<(Place, bool)> {
+    if let Some(caller) = frame_pointer(modules, at, memory) {
+        return Some((caller, true));
+    }
+    let top = memory.read(at.sp).filter(|_| !at.exact);
+    if let Some(pc) = top.filter(|&pc| follows_call(modules, pc, memory) && native::ends_thread(pc, memory)) {
+        let sp = at.sp.checked_add(WORD)?;
+        return Some((Place::caller(pc, sp, at.fp), true));
+    }
+    let record = at.fp.filter(|record| record % WORD == 0 && *record != 0)?;
+    let fp = memory.read(record)?;
+    let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
+    let sp = record.checked_add(2 * WORD)?;
+    let is_far = record < at.sp || record - at.sp > FRAME_MAX;
+    // Where frame pointers are kept the next record is further out, or there is none.
+    let goes_on = fp == 0 || fp > record;
+    (is_far && goes_on && ends_record(modules, fp, pc, memory))
+        .then_some((Place::caller(pc, sp, Some(fp)), false))
+}
+
+/// Whether nobody called the code at `pc`: the function that every goroutine returns to, and the one that ends a thread.
+pub(crate) fn is_outermost<M: Memory>(at: &Place, memory: &mut M) -> bool {
+    !at.exact
+        && (native::ends_thread(at.pc, memory)
+            || (at.fp == Some(0) && native::goroutine_end(at.pc, memory).is_some()))
+}
+
+/// Whether the words of a frame record can be what a caller left: a return address, or the end of a goroutine, whose first
+/// function is entered as if that had called it.
+fn ends_record<M: Memory>(modules: &Modules<'_>, fp: u64, pc: u64, memory: &mut M) -> bool {
+    let is_end = |target| modules.find(target).is_some() && modules.find(pc).is_some();
+    follows_call(modules, pc, memory) || (fp == 0 && native::goroutine_end(pc, memory).is_some_and(is_end))
 }
 
 /// The caller by the first word above the stack pointer that can be a return address.
 pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<Place> {
     let mut place = at.sp.checked_next_multiple_of(WORD)?;
     for _ in 0..SCAN_WORDS {
-        let pc = memory.read(place)?;
+        let pc = native::strip(memory.read(place)?);
         place = place.checked_add(WORD)?;
         if follows_call(modules, pc, memory) {
-            return Some(Place { pc, sp: place, fp: at.fp, exact: false });
+            return Some(Place::caller(pc, place, at.fp));
         }
     }
     None
@@ -79,7 +122,7 @@ pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M)
 
 /// Whether `pc`, found where a return address must be, can be one: behind a call, in a module or in generated code.
 fn is_return_address<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
-    let generated = modules.find(pc.wrapping_sub(1)).is_none() && x86_64::call_before(pc, memory).is_some();
+    let generated = modules.find(pc.wrapping_sub(1)).is_none() && native::call_before(pc, memory).is_some();
     generated || follows_call(modules, pc, memory)
 }
 
@@ -90,7 +133,7 @@ fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bo
     if pc == 0 || !inside(pc - 1) {
         return false;
     }
-    match x86_64::call_before(pc, memory) {
+    match native::call_before(pc, memory) {
         Some(Call::Direct(target)) => inside(target),
         Some(Call::Indirect) => true,
         None => false,
@@ -100,6 +143,7 @@ fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::native::Link;
 
     /// One frame record at 0x7010 and eight bytes of code before 0x9008.
     struct Record {
@@ -118,7 +162,7 @@ mod tests {
         }
     }
 
-    const AT: Place = Place { pc: 0x9900, sp: 0x7000, fp: Some(0x7010), exact: true };
+    const AT: Place = Place { pc: 0x9900, sp: 0x7000, fp: Some(0x7010), exact: true, link: Link::LOST };
     const CALL_RAX: [u8; 8] = [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0];
     const NO_CALL: [u8; 8] = [0x90; 8];
 
@@ -131,6 +175,38 @@ mod tests {
     #[test]
     fn frame_pointers_lead_through_generated_code() {
         assert_eq!(by_pointer(CALL_RAX), Some(0x9008));
+    }
+
+    /// A goroutine's first function: its record has no frame pointer, and leads behind the first instruction of
+    /// `nop; call; nop`.
+    struct Goroutine;
+
+    impl Memory for Goroutine {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            match address {
+                0x7010 => Some(0),
+                0x7018 => Some(0x1101),
+                // Calls 0x1206.
+                0x1100 => Some(u64::from_le_bytes([0x90, 0xe8, 0, 1, 0, 0, 0x90, 0xcc])),
+                0x10f9 => Some(u64::from_le_bytes([0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0x90])),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_goroutine_has_an_outermost_frame() {
+        let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
+        let modules = Modules::new(&modules, 0).unwrap();
+        let at = Place { pc: 0x1500, exact: false, ..AT };
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine).unwrap();
+        assert_eq!((end.pc, end.sp, end.fp, same_stack), (0x1101, 0x7020, Some(0), true));
+        assert!(is_outermost(&end, &mut Goroutine) && !is_outermost(&at, &mut Goroutine));
+        assert!(!is_outermost(&Place { fp: Some(0x7000), ..end }, &mut Goroutine));
+        // On the stack of a scheduler, whose frame pointer is still the goroutine's.
+        let at = Place { sp: 0x9000, ..at };
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine).unwrap();
+        assert_eq!((end.pc, same_stack), (0x1101, false));
     }
 
     #[test]

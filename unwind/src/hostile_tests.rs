@@ -5,11 +5,12 @@
 use std::boxed::Box;
 use std::vec::Vec;
 
+use crate::arch::Native;
+use crate::arch::native::{FP, SP};
 use crate::compile::compile;
 use crate::elf_file::ElfFile;
 use crate::fixture::{ADDRESS, EhFrame, Random};
 use crate::table::checksum;
-use crate::x86_64::{FP, SP};
 use crate::{End, Memo, Memory, Module, Modules, Registers, RuleCache, Section, Table, cfi, walk};
 
 const TEXT: u64 = 0x20_0000;
@@ -140,7 +141,7 @@ fn random_programs() {
         // Table and decoder agree on programs that no compiler would write.
         for _ in 0..100 {
             let address = TEXT + random.below(TEXT_LENGTH);
-            if let Ok(rule) = cfi::rule_at(&module(made.section()), address)
+            if let Ok(rule) = module(made.section()).decode_rule(address)
                 && rule != crate::Rule::GAP
             {
                 assert_eq!(rule, table.lookup(address), "{address:#x}");
@@ -197,7 +198,7 @@ fn damaged_real_files() {
             assert!(Table::from_bytes(&bytes).is_ok());
         }
         for extent in cfi::entries(damaged) {
-            let Some(fde) = cfi::Fde::at(&damaged, extent.offset) else { continue };
+            let Some(fde) = cfi::Fde::<Native>::at(&damaged, extent.offset) else { continue };
             let address = fde.start.wrapping_add(random.below(256));
             let _ = (fde.rule_at(address), fde.row_at(address), fde.rows(|_, _, _| ()));
         }

@@ -1,9 +1,10 @@
 //! CFA byte code, one instruction at a time (DWARF 5, section 6.4.2 and 7.24; GNU extensions).
 
-use crate::cfi::Cie;
+use crate::arch::Abi;
 use crate::cursor::Cursor;
-use crate::frame_row::Packed;
+use crate::entry::Cie;
 use crate::pointer::{self, Bases};
+use crate::recovery::Packed;
 
 /// A decoded instruction. Offsets are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,14 @@ pub(crate) enum Instruction {
     Reset(u64),
     Remember,
     Restore,
+    /// The return address is signed from here on if it was not, and the other way round.
+    NegateSignState,
 }
 
 impl Instruction {
     /// The instruction under `code`; `None` when it is unknown, cut off, or its operands do not fit.
     #[inline]
-    pub(crate) fn decode(code: &mut Cursor<'_>, cie: &Cie, bases: Bases) -> Option<Self> {
+    pub(crate) fn decode<A: Abi>(code: &mut Cursor<'_>, cie: &Cie<A>, bases: Bases) -> Option<Self> {
         let opcode = code.u8()?;
         let operand = u64::from(opcode & 0x3f);
         match opcode {
@@ -52,7 +55,7 @@ impl Instruction {
         }
     }
 
-    fn decode_rare(opcode: u8, code: &mut Cursor<'_>, cie: &Cie, bases: Bases) -> Option<Self> {
+    fn decode_rare<A: Abi>(opcode: u8, code: &mut Cursor<'_>, cie: &Cie<A>, bases: Bases) -> Option<Self> {
         Some(match opcode {
             0x01 => Self::Locate(pointer::address(code, cie.pointer_encoding, bases)?), // set_loc
             0x03 => Self::Advance(cie.advance(u64::from(code.u16()?))?),
@@ -71,13 +74,14 @@ impl Instruction {
                 code.uleb()?; // GNU_args_size: of interest to landing pads only
                 Self::Nothing
             }
+            0x2d if A::SIGN_STATE.is_some() => Self::NegateSignState, // AARCH64_negate_ra_state
             _ => return None,
         })
     }
 }
 
 /// The rule that an instruction with a register operand gives.
-fn recovery(opcode: u8, code: &mut Cursor<'_>, cie: &Cie) -> Option<Packed> {
+fn recovery<A: Abi>(opcode: u8, code: &mut Cursor<'_>, cie: &Cie<A>) -> Option<Packed> {
     match opcode {
         0x05 => Packed::at_cfa(factored(cie, code.uleb()?)?), // offset_extended
         0x07 => Some(Packed::UNDEFINED),
@@ -100,11 +104,11 @@ fn plain(offset: u64) -> Option<i32> {
     i32::try_from(offset).ok()
 }
 
-fn signed(cie: &Cie, offset: i64) -> Option<i32> {
+fn signed<A>(cie: &Cie<A>, offset: i64) -> Option<i32> {
     i32::try_from(offset.checked_mul(i64::from(cie.data_alignment))?).ok()
 }
 
-fn factored(cie: &Cie, offset: u64) -> Option<i64> {
+fn factored<A>(cie: &Cie<A>, offset: u64) -> Option<i64> {
     i64::try_from(offset).ok()?.checked_mul(i64::from(cie.data_alignment))
 }
 

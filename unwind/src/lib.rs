@@ -20,6 +20,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod arch;
 pub mod cfi;
 #[cfg(test)]
 mod cfi_tests;
@@ -31,6 +32,7 @@ pub mod debug_frame;
 pub mod elf_file;
 pub mod elf_image;
 mod end;
+mod entry;
 mod exact;
 mod expression;
 #[cfg(test)]
@@ -47,10 +49,12 @@ mod memo_tests;
 mod memory;
 mod module;
 mod modules;
+mod narrow_row;
 mod pointer;
 mod program;
 #[cfg(test)]
 mod program_tests;
+mod recovery;
 mod rule;
 mod rule_cache;
 mod rules;
@@ -61,23 +65,24 @@ mod table;
 pub mod table_file;
 #[cfg(all(test, feature = "compile"))]
 mod table_tests;
+mod tracked;
 #[cfg(feature = "verify")]
 pub mod verify;
 mod walk;
 #[cfg(test)]
 mod walk_tests;
-pub mod x86_64;
 
+pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
 pub use frame::{FoundBy, Frame};
-pub use frame_row::{Cfa, FrameRow, Recovery};
+pub use frame_row::{Cfa, FrameRow};
 pub use memo::Memo;
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;
-pub use rule::{Kind, Rule, SavedFp};
+pub use recovery::Recovery;
+pub use rule::{Kind, ReturnAddress, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;
 pub use table::{BUILD_ID_MAX, Source, Table, TableError};
 pub use walk::{Walk, walk};
-pub use x86_64::Registers;

@@ -18,11 +18,12 @@
 
 use core::ops::Range;
 
-use crate::exact::Tracked;
+use crate::arch::native::{self, ABOVE_BITS};
+use crate::arch::{Registers, WORD};
 use crate::frame::{FoundBy, Frame};
 use crate::memory::Memory;
 use crate::rule_cache::SimpleRule;
-use crate::x86_64::{self, Registers, WORD};
+use crate::tracked::Tracked;
 
 /// Most frames of one walk.
 const CAPACITY: usize = 1024;
@@ -33,19 +34,19 @@ const PLACES: usize = 512;
 ///
 /// In an entry of a simple step (and the words of no other are read from memory):
 /// - `slot` is not below the stack pointer of the frame before, so that slots grow along a run of simple steps;
-/// - where the frame pointer was saved lies from there up to `slot`.
+/// - where the return address is lies from there up to `slot`, and where the frame pointer was saved up to that.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Entry {
-    /// Where the frame's return address is: the word below its stack pointer. Complemented, which makes it greater than
-    /// any address, if the step was not simple.
+    /// The word below the frame's stack pointer: where calls that push leave its return address. Complemented, which makes
+    /// it greater than any address, if the step was not simple.
     slot: u64,
-    /// The frame: after a simple step the very word in `slot`.
+    /// The frame: after a simple step the very word where the rule has the return address, but for its signature.
     frame: Frame,
     /// The rule of the step; after another one whether the frame pointer is known.
     by: u64,
     /// The frame pointer that the step set, as it was when a walk last read or compared it. The return address if a simple
-    /// step set none: what is in `slot` too.
+    /// step set none: what is in its place too.
     fp: u64,
 }
 
@@ -61,7 +62,7 @@ impl Entry {
     /// None if the places are not those of a simple step.
     #[inline]
     pub(crate) fn simple(sp: u64, slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Option<Self> {
-        let saved_slot = slot.wrapping_sub(rule.below());
+        let saved_slot = slot.wrapping_sub(rule.reach());
         let is_simple = sp <= saved_slot && saved_slot <= slot && slot < 1 << 63;
         // SAFETY: just checked.
         is_simple.then(|| unsafe { Self::simple_unchecked(slot, address, rule, saved) })
@@ -98,10 +99,10 @@ impl Entry {
         self.frame.bits()
     }
 
-    /// Where a simple step read the frame pointer; `slot` if it did not.
+    /// Where a simple step read the frame pointer; the place of the return address if it did not.
     #[inline]
     fn saved_slot(&self) -> u64 {
-        self.slot.wrapping_sub(self.rule().below())
+        self.slot.wrapping_sub(self.rule().reach())
     }
 
     /// The leaf of a walk.
@@ -222,6 +223,7 @@ impl Memo {
         let previous = &self.previous;
         let (slots, frames) = (previous.slots.get(previous.start..), previous.frames.get(previous.start..));
         let (Some([slot, slots @ ..]), Some([frame, frames @ ..])) = (slots, frames) else { return false };
+        let by = previous.by.get(previous.start + 1..).unwrap_or(&[]);
         let Entry { slot: leaf_slot, frame: leaf_frame, fp, .. } = Entry::leaf(leaf);
         if *slot != leaf_slot || *frame != leaf_frame || slots.len() >= most {
             return false;
@@ -241,7 +243,7 @@ impl Memo {
         // known.
         unsafe {
             (!goes_by_fp || previous.fps_held(previous.start + 1..CAPACITY, memory) == slots.len())
-                && unchanged(slots, Frame::all_bits(frames), memory) == slots.len()
+                && unchanged(slots, by, Frame::all_bits(frames), memory) == slots.len()
         }
     }
 
@@ -345,11 +347,11 @@ impl Previous {
     /// Begins to load what the end of a walk of so many frames writes to.
     pub(crate) fn prefetch(&self, frames: usize) {
         let from = CAPACITY.saturating_sub(frames);
-        x86_64::prefetch(self.frames.get(from..).unwrap_or(&[]));
+        native::prefetch(self.frames.get(from..).unwrap_or(&[]));
         for array in [&self.slots, &self.by, &self.fps] {
-            x86_64::prefetch(array.get(from..).unwrap_or(&[]));
+            native::prefetch(array.get(from..).unwrap_or(&[]));
         }
-        x86_64::prefetch(&self.places);
+        native::prefetch(&self.places);
     }
 
     /// Where the walk came to the frame with this slot (complemented if so) and these bits.
@@ -378,7 +380,7 @@ impl Previous {
 
     /// The last step up to the frame at `place` that set the frame pointer: the place it led to, and its entry.
     fn fp_set_by(&self, place: usize) -> Option<(usize, Entry)> {
-        let sets_fp = |entry: &Entry| !is_simple(entry.slot) || entry.rule().below() != 0;
+        let sets_fp = |entry: &Entry| !is_simple(entry.slot) || entry.rule().saves_fp();
         let places = self.start..place + 1;
         places.clone().zip(self.entries(places)).rev().find(|(_, entry)| sets_fp(entry))
     }
@@ -418,9 +420,10 @@ impl Previous {
         // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least up to
         // the slots and their seven bytes.
         let known = first + unsafe { self.fps_held(first..known, memory) };
-        let (slots, frames) = (self.slots.get(first..known), self.frames.get(first..known));
+        let (slots, by) = (self.slots.get(first..known), self.by.get(first..known));
+        let frames = Frame::all_bits(self.frames.get(first..known).unwrap_or(&[]));
         // SAFETY: as above.
-        place + unsafe { unchanged(slots.unwrap_or(&[]), Frame::all_bits(frames.unwrap_or(&[])), memory) }
+        place + unsafe { unchanged(slots.unwrap_or(&[]), by.unwrap_or(&[]), frames, memory) }
     }
 
     /// How many of the steps to the frames at these places, from the first on, find the frame pointer they found before, or
@@ -465,28 +468,34 @@ impl Previous {
     }
 }
 
-/// How many words, from the first on, are in their slots.
+/// How many return addresses, from the first on, are where these rules have them.
 ///
 /// # Safety
-/// All slots are in memory that is known to be readable, and seven bytes before its end.
+/// All slots are in memory that is known to be readable, and seven bytes before its end; so is what lies below them up to
+/// where these rules have the return address.
 #[inline(never)]
-unsafe fn unchanged<M: Memory>(slots: &[u64], words: &[u64], memory: &mut M) -> usize {
+unsafe fn unchanged<M: Memory>(slots: &[u64], by: &[u64], words: &[u64], memory: &mut M) -> usize {
+    if ABOVE_BITS == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { compared(slots, slots, words, |slot, _| slot, native::strip, memory) };
+    }
+    let place = |slot: u64, by: u64| slot.wrapping_sub(SimpleRule::from_bits(by).above());
     // SAFETY: the caller's promise.
-    unsafe { compared(slots, slots, words, |slot, _| slot, memory) }
+    unsafe { compared(slots, by, words, place, native::strip, memory) }
 }
 
 /// How many frame pointers, from the first on, are where they were saved, by these rules.
 ///
 /// # Safety
-/// As of [`unchanged`], of the words up to the slots too where these rules say that frame pointers are.
+/// As of [`unchanged`], of what lies below the slots up to where these rules have frame pointers.
 #[inline(never)]
 unsafe fn fps_unchanged<M: Memory>(slots: &[u64], by: &[u64], fps: &[u64], memory: &mut M) -> usize {
-    let saved_slot = |slot: u64, by: u64| slot.wrapping_sub(SimpleRule::from_bits(by).below());
+    let saved_slot = |slot: u64, by: u64| slot.wrapping_sub(SimpleRule::from_bits(by).reach());
     // SAFETY: the caller's promise.
-    unsafe { compared(slots, by, fps, saved_slot, memory) }
+    unsafe { compared(slots, by, fps, saved_slot, |word| word, memory) }
 }
 
-/// How many words, from the first on, are at their places. Four at a time: the loop's own instructions are as many as
+/// How many words, from the first on, are at their places, in their `meaning`. Four at a time: the loop's own instructions are as many as
 /// those of one.
 ///
 /// # Safety
@@ -497,10 +506,11 @@ unsafe fn compared<M: Memory>(
     by: &[u64],
     words: &[u64],
     place: impl Fn(u64, u64) -> u64,
+    meaning: impl Fn(u64) -> u64,
     memory: &mut M,
 ) -> usize {
     // SAFETY: the caller's promise.
-    let mut holds = |slot: u64, by: u64, word: u64| unsafe { memory.load(place(slot, by)) == word };
+    let mut holds = |slot: u64, by: u64, word: u64| unsafe { meaning(memory.load(place(slot, by))) == word };
     let (slots_by_four, _) = slots.as_chunks();
     let (by_by_four, _) = by.as_chunks();
     let (words_by_four, _) = words.as_chunks();

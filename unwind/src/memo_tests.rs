@@ -5,9 +5,9 @@
 use std::boxed::Box;
 use std::vec::Vec;
 
+use crate::arch::native::{FP, SP};
 use crate::compile::compile;
 use crate::fixture::{EhFrame, Random};
-use crate::x86_64::{FP, SP};
 use crate::{End, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, Table, Walk, walk};
 
 const TEXT: u64 = 0x20_0000;

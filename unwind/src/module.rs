@@ -1,6 +1,7 @@
 //! What the walker knows about one loaded object.
 
-use crate::cfi;
+use crate::arch::{Abi, Native};
+use crate::cfi::{self, Fde};
 use crate::end::End;
 use crate::rule::Rule;
 use crate::section::Section;
@@ -25,7 +26,7 @@ pub struct Module<'a> {
     pub table: Option<Table<'a>>,
 }
 
-impl Module<'_> {
+impl<'a> Module<'a> {
     /// Whether `address` lies in the module.
     pub fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
@@ -34,14 +35,29 @@ impl Module<'_> {
     /// False if the table says that no function begins at `address`. It costs less than to search for its FDE.
     pub(crate) fn may_begin(&self, address: u64) -> bool {
         let table = self.table.as_ref();
-        table.is_none_or(|table| table.lookup(address.wrapping_sub(self.bias)) == Rule::ENTRY)
+        table.is_none_or(|table| table.lookup(address.wrapping_sub(self.bias)) == Native::ENTRY)
     }
 
     /// The packed rule for `address`, from the table or decoded on demand; [`Rule::GAP`] where nothing is said.
     pub(crate) fn rule_at(&self, address: u64) -> Result<Rule, End> {
         match &self.table {
             Some(table) => Ok(table.lookup(address.wrapping_sub(self.bias))),
-            None => cfi::rule_at(self, address),
+            None => self.decode_rule(address),
+        }
+    }
+
+    /// The FDE that covers `address`: `Ok(None)` when none does.
+    pub fn fde_at(&self, address: u64) -> Result<Option<Fde<'a>>, End> {
+        let Some(eh_frame) = &self.eh_frame else { return Ok(None) };
+        cfi::find(eh_frame, self.eh_frame_hdr, address)
+    }
+
+    /// The packed rule for `address`, decoded on demand; [`Rule::GAP`] when no FDE covers it.
+    pub fn decode_rule(&self, address: u64) -> Result<Rule, End> {
+        match &self.fde_at(address) {
+            Ok(Some(fde)) => fde.rule_at(address).ok_or(End::BadCfi),
+            Ok(None) => Ok(Rule::GAP),
+            Err(end) => Err(*end),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The sorted snapshot of all modules that one walk uses.
 
+use crate::arch::native;
 use crate::module::Module;
-use crate::x86_64;
 
 /// An immutable snapshot of the loaded modules, sorted by address and free of overlaps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +44,7 @@ impl<'a> Modules<'a> {
 
     /// Begins to load the modules, as many as most programs have.
     pub(crate) fn prefetch(&self) {
-        x86_64::prefetch(self.list.get(..32).unwrap_or(self.list));
+        native::prefetch(self.list.get(..32).unwrap_or(self.list));
     }
 
     /// All modules, by address.

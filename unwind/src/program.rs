@@ -1,67 +1,26 @@
 //! Runs CFA programs: up to one address with little stack, as a handler must, or row by row.
 
-use crate::cfi::Cie;
+use crate::arch::Abi;
 use crate::cursor::Cursor;
-use crate::frame_row::{CfaColumn, Packed};
+use crate::entry::{Cie, Code};
+use crate::frame_row::{CfaColumn, Row};
 use crate::instruction::Instruction;
 use crate::pointer::Bases;
 
 /// Nesting of `remember_state` that is followed.
 const DEPTH: usize = 8;
 
-/// What a program computes: the CFA and as many columns as the caller cares for.
-pub(crate) trait Row: Copy {
-    /// No rule for anything.
-    const EMPTY: Self;
-
-    fn cfa_mut(&mut self) -> &mut CfaColumn;
-    /// The rule of a column that is kept, [`Packed::SAME`] for others.
-    fn get(&self, register: u64) -> Packed;
-    /// Keeps the rule if the column is one that is kept.
-    fn set(&mut self, register: u64, recovery: Packed);
-
-    /// Takes in an instruction that is about rules; others change nothing.
-    #[inline]
-    fn apply(&mut self, instruction: Instruction, initial: &Self) {
-        match instruction {
-            Instruction::DefineCfa { register, offset } => {
-                *self.cfa_mut() = CfaColumn { register, offset, expression: 0 };
-            }
-            Instruction::CfaRegister(register) => {
-                let cfa = self.cfa_mut();
-                *cfa = CfaColumn { register, offset: cfa.offset, expression: 0 };
-            }
-            Instruction::CfaOffset(offset) => self.cfa_mut().offset = offset,
-            Instruction::CfaExpression(position) => self.cfa_mut().expression = position,
-            Instruction::Set(register, recovery) => self.set(register, recovery),
-            Instruction::Reset(register) => self.set(register, initial.get(register)),
-            Instruction::Nothing
-            | Instruction::Advance(_)
-            | Instruction::Locate(_)
-            | Instruction::Remember
-            | Instruction::Restore => {}
-        }
-    }
-}
-
-/// A stretch of byte code, as offsets in its section.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Code {
-    pub(crate) start: u32,
-    pub(crate) end: u32,
-}
-
 /// The programs of one FDE and what they need.
 #[derive(Clone, Copy)]
-pub(crate) struct Program<'a> {
+pub(crate) struct Program<'a, A> {
     /// The section's bytes: expressions are remembered as offsets in them.
     pub(crate) section: &'a [u8],
-    pub(crate) cie: &'a Cie,
+    pub(crate) cie: &'a Cie<A>,
     pub(crate) bases: Bases,
     pub(crate) code: Code,
 }
 
-impl<'a> Program<'a> {
+impl<'a, A: Abi> Program<'a, A> {
     fn cursor(&self, extent: Code) -> Option<Cursor<'a>> {
         Some(Cursor::at(self.section.get(..extent.end as usize)?, extent.start as usize))
     }
@@ -75,7 +34,7 @@ impl<'a> Program<'a> {
             if matches!(instruction, Instruction::Remember | Instruction::Restore) {
                 return None;
             }
-            row.apply(instruction, &R::EMPTY);
+            apply(row, instruction, &R::EMPTY);
         }
         Some(())
     }
@@ -96,7 +55,7 @@ impl<'a> Program<'a> {
             match Instruction::decode(&mut code, self.cie, self.bases)? {
                 Instruction::Remember if closed > 0 || !survey.is_open(position) => closed += 1,
                 Instruction::Restore => closed = closed.checked_sub(1)?,
-                instruction if closed == 0 => row.apply(instruction, &initial),
+                instruction if closed == 0 => apply(row, instruction, &initial),
                 _ => {}
             }
         }
@@ -166,7 +125,7 @@ impl<'a> Program<'a> {
                     continue;
                 }
                 _ => {
-                    row.apply(instruction, &initial);
+                    apply(&mut row, instruction, &initial);
                     continue;
                 }
             };
@@ -177,6 +136,30 @@ impl<'a> Program<'a> {
         }
         each(location, end.max(location), &row);
         Ok(())
+    }
+}
+
+/// Takes an instruction that is about rules into `row`; others change nothing.
+#[inline]
+fn apply<R: Row>(row: &mut R, instruction: Instruction, initial: &R) {
+    match instruction {
+        Instruction::DefineCfa { register, offset } => {
+            *row.cfa_mut() = CfaColumn { register, offset, expression: 0 };
+        }
+        Instruction::CfaRegister(register) => {
+            let cfa = row.cfa_mut();
+            *cfa = CfaColumn { register, offset: cfa.offset, expression: 0 };
+        }
+        Instruction::CfaOffset(offset) => row.cfa_mut().offset = offset,
+        Instruction::CfaExpression(position) => row.cfa_mut().expression = position,
+        Instruction::Set(register, recovery) => row.set(register, recovery),
+        Instruction::Reset(register) => row.set(register, initial.get(register)),
+        Instruction::NegateSignState => row.negate_sign_state(),
+        Instruction::Nothing
+        | Instruction::Advance(_)
+        | Instruction::Locate(_)
+        | Instruction::Remember
+        | Instruction::Restore => {}
     }
 }
 

@@ -2,9 +2,13 @@
 
 use std::vec::Vec;
 
-use crate::cfi::{self, Entry, Fde};
+use crate::arch::X86_64;
+use crate::cfi::{self, Entry};
 use crate::fixture::{EhFrame, LENGTH, START, one};
-use crate::frame_row::{Cfa, FrameRow, Recovery};
+use crate::frame_row::{Cfa, FrameRow};
+use crate::recovery::Recovery;
+
+type Fde<'a> = cfi::Fde<'a, X86_64>;
 
 const SP_8: Cfa = Cfa::Register { register: 7, offset: 8 };
 
@@ -15,7 +19,7 @@ fn fde(made: &EhFrame) -> Fde<'_> {
 }
 
 /// The last row that the instructions leave.
-fn last(code: &[u8]) -> Option<FrameRow> {
+fn last(code: &[u8]) -> Option<FrameRow<X86_64>> {
     fde(&one(code)).row_at(START + LENGTH - 1)
 }
 

@@ -8,12 +8,8 @@
 //! | `FpMemory` | \*(fp + offset) + addend |
 //! | `Plt` | sp + offset + 8 if the low four bits of the pc are at least `addend` |
 //!
-//! The return address is at CFA - 8 in all of them, and the caller's sp is the CFA. Every other row is `Complex`.
-
-use crate::cursor::Cursor;
-use crate::frame_row::{Cfa, CfaColumn, Packed, Recovery};
-use crate::program::Row;
-use crate::x86_64::{FP, RETURN_ADDRESS, RETURN_ADDRESS_AT_CFA, SP};
+//! The caller's sp is the CFA. On x86-64 the return address is at CFA - 8 in all of them; on aarch64, which has only the
+//! first two, the rule says where it is. Every other row is `Complex`.
 
 /// What a [`Rule`] says about the CFA, or why it says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +44,18 @@ pub enum SavedFp {
     AtFp(i16),
 }
 
-/// Bits 0..=2 kind, 4..=5 where the frame pointer is, 6 signal frame, 8..=31 offset, 32..=47 the frame pointer's
-/// offset, 48..=63 addend. The value 0 is [`Rule::GAP`].
+/// Where the return address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnAddress {
+    /// At the CFA plus these bytes.
+    AtCfa(i16),
+    /// Still in the link register.
+    InRegister,
+}
+
+/// Bits 0..=2 kind, 4..=5 where the frame pointer is, 6 signal frame, 7 the return address is in its register, 8..=31
+/// offset, 32..=47 the frame pointer's offset, 48..=63 addend or, on aarch64, the return address' offset. The value 0 is
+/// [`Rule::GAP`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Rule(u64);
@@ -59,14 +65,18 @@ impl Rule {
     pub const GAP: Rule = Rule(Kind::Gap as u64);
     /// Outermost frame.
     pub const ROOT: Rule = Rule(Kind::Root as u64);
-    /// A function's first instruction: the return address is on top.
-    pub const ENTRY: Rule = Rule(Kind::Sp as u64 | 8 << 8);
+    /// A function's first instruction where calls push the return address.
+    pub const ENTRY_PUSHED: Rule = Rule(Kind::Sp as u64 | 8 << 8);
+    /// A function's first instruction where calls leave it in the link register.
+    pub const ENTRY_LINKED: Rule = Rule(Kind::Sp as u64 | Self::IN_REGISTER);
     /// Evaluate all registers.
     pub const COMPLEX: Rule = Rule(Kind::Complex as u64);
 
     const SIGNAL: u64 = 1 << 6;
+    const IN_REGISTER: u64 = 1 << 7;
     const OFFSET_MAX: i32 = (1 << 23) - 1;
-    const USED: u64 = !0x88;
+    const USED: u64 = !0x08;
+
     /// A rule of a kind with an offset; `None` when the numbers do not fit.
     pub fn new(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Option<Rule> {
         if !(-Self::OFFSET_MAX..=Self::OFFSET_MAX).contains(&offset) {
@@ -130,12 +140,35 @@ impl Rule {
         }
     }
 
+    /// Where the return address is, if calls leave it in a register.
+    #[inline]
+    pub fn return_address(self) -> ReturnAddress {
+        if self.0 & Self::IN_REGISTER != 0 {
+            ReturnAddress::InRegister
+        } else {
+            ReturnAddress::AtCfa(self.addend())
+        }
+    }
+
+    /// The rule, of a kind without addend, with the return address there.
+    #[inline]
+    pub fn with_return_address(self, place: ReturnAddress) -> Rule {
+        let bits = match place {
+            ReturnAddress::AtCfa(offset) => u64::from(offset as u16) << 48,
+            ReturnAddress::InRegister => Self::IN_REGISTER,
+        };
+        Rule(self.0 & !Self::RETURN_ADDRESS | bits)
+    }
+
+    /// The bits about the return address.
+    const RETURN_ADDRESS: u64 = Self::IN_REGISTER | 0xffff << 48;
+
     /// Whether the row is that of a signal trampoline: its caller was interrupted and did not call.
     pub fn is_signal_frame(self) -> bool {
         self.0 & Self::SIGNAL != 0
     }
 
-    fn with_signal(self, signal: bool) -> Rule {
+    pub(crate) fn with_signal(self, signal: bool) -> Rule {
         Rule(self.0 | if signal { Self::SIGNAL } else { 0 })
     }
 }
@@ -170,138 +203,17 @@ impl Rule {
     pub(crate) fn with_fp_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::FP | other.0 & Self::FP)
     }
-}
 
-/// The row of the fast path: the CFA and the three columns that decide whether a rule can be packed.
-#[derive(Clone, Copy)]
-pub(crate) struct NarrowRow {
-    cfa: CfaColumn,
-    fp: Packed,
-    sp: Packed,
-    return_address: Packed,
-}
-
-impl Row for NarrowRow {
-    const EMPTY: Self =
-        NarrowRow { cfa: CfaColumn::EMPTY, fp: Packed::SAME, sp: Packed::SAME, return_address: Packed::SAME };
-
-    fn cfa_mut(&mut self) -> &mut CfaColumn {
-        &mut self.cfa
+    /// The rule with the return address where `other` has it.
+    #[inline]
+    pub(crate) fn with_return_address_of(self, other: Rule) -> Rule {
+        Rule(self.0 & !Self::RETURN_ADDRESS | other.0 & Self::RETURN_ADDRESS)
     }
-
-    fn get(&self, register: u64) -> Packed {
-        match register as usize {
-            FP => self.fp,
-            SP => self.sp,
-            RETURN_ADDRESS => self.return_address,
-            _ => Packed::SAME,
-        }
-    }
-
-    fn set(&mut self, register: u64, recovery: Packed) {
-        match register as usize {
-            FP => self.fp = recovery,
-            SP => self.sp = recovery,
-            RETURN_ADDRESS => self.return_address = recovery,
-            _ => {}
-        }
-    }
-}
-
-impl NarrowRow {
-    /// The packed rule; `section` holds the row's expressions.
-    pub(crate) fn rule(&self, section: &[u8], signal: bool) -> Rule {
-        match self.return_address.unpack() {
-            Recovery::Undefined | Recovery::Same => return Rule::ROOT.with_signal(signal),
-            Recovery::AtCfa(RETURN_ADDRESS_AT_CFA) if !signal && self.sp == Packed::SAME => {}
-            _ => return Rule::COMPLEX.with_signal(signal),
-        }
-        self.packed(section).unwrap_or(Rule::COMPLEX)
-    }
-
-    fn packed(&self, section: &[u8]) -> Option<Rule> {
-        let fp = match self.fp.unpack() {
-            Recovery::Same => SavedFp::Same,
-            Recovery::AtCfa(offset) => SavedFp::AtCfa(i16::try_from(offset).ok()?),
-            Recovery::AtExpression(position) => match block(section, position)? {
-                [0x76, rest @ ..] => match sleb_16(rest)? {
-                    (offset, []) => SavedFp::AtFp(offset),
-                    _ => return None,
-                },
-                _ => return None,
-            },
-            _ => return None,
-        };
-        match self.cfa.rule() {
-            Cfa::Register { register, offset } => match usize::from(register) {
-                SP => Rule::new(Kind::Sp, offset, 0, fp),
-                FP => Rule::new(Kind::Fp, offset, 0, fp),
-                _ => None,
-            },
-            Cfa::Expression(position) => cfa_pattern(block(section, position)?, fp),
-            Cfa::Unset => None,
-        }
-    }
-}
-
-/// The bytes of the block whose length stands at `position`.
-pub(crate) fn block(section: &[u8], position: u32) -> Option<&[u8]> {
-    let mut cursor = Cursor::at(section, position as usize);
-    let length = usize::try_from(cursor.uleb()?).ok()?;
-    cursor.take(length)
-}
-
-fn cfa_pattern(expression: &[u8], fp: SavedFp) -> Option<Rule> {
-    match expression {
-        // breg7 8, breg16 0, lit15, and, lit N, ge, lit3, shl, plus
-        [0x77, 8, 0x80, 0, 0x3f, 0x1a, threshold @ 0x30..=0x3f, 0x2a, 0x33, 0x24, 0x22] => {
-            Rule::new(Kind::Plt, 8, i32::from(threshold - 0x30), fp)
-        }
-        // breg7 or breg6, deref, and possibly plus_uconst
-        [base @ (0x76 | 0x77), rest @ ..] => {
-            let kind = if *base == 0x77 { Kind::SpMemory } else { Kind::FpMemory };
-            let (offset, rest) = sleb_16(rest)?;
-            let addend = match rest {
-                [0x06] => 0,
-                [0x06, 0x23, number @ ..] => {
-                    // Assemblers may pad the number.
-                    let mut cursor = Cursor::new(number);
-                    let addend = i32::try_from(cursor.uleb()?).ok()?;
-                    cursor.is_at_end().then_some(addend)?
-                }
-                _ => return None,
-            };
-            Rule::new(kind, i32::from(offset), addend, fp)
-        }
-        _ => None,
-    }
-}
-
-fn sleb_16(bytes: &[u8]) -> Option<(i16, &[u8])> {
-    let mut cursor = Cursor::new(bytes);
-    let value = i16::try_from(cursor.sleb()?).ok()?;
-    Some((value, bytes.get(cursor.position()..)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(cfa: Cfa) -> NarrowRow {
-        let cfa = match cfa {
-            Cfa::Register { register, offset } => CfaColumn { register, offset, expression: 0 },
-            Cfa::Expression(position) => CfaColumn { expression: position, ..CfaColumn::EMPTY },
-            Cfa::Unset => CfaColumn::EMPTY,
-        };
-        NarrowRow { cfa, return_address: Packed::at_cfa(-8).unwrap(), ..NarrowRow::EMPTY }
-    }
-
-    fn by_expression(expression: &[u8]) -> Rule {
-        let mut section = [0; 32];
-        section[1] = expression.len() as u8;
-        section[2..expression.len() + 2].copy_from_slice(expression);
-        row(Cfa::Expression(1)).rule(&section, false)
-    }
 
     #[test]
     fn the_parts_come_back() {
@@ -321,57 +233,20 @@ mod tests {
         assert_eq!(Rule::new(Kind::Sp, 1 << 23, 0, SavedFp::Same), None);
         assert_eq!(Rule::new(Kind::SpMemory, 8, 32768, SavedFp::Same), None);
         assert_eq!(Rule::from_bits(0x30), None);
-        assert_eq!(Rule::from_bits(0x80), None);
+        assert_eq!(Rule::from_bits(0x08), None);
     }
 
     #[test]
-    fn simple_rows_are_packed() {
-        let rule = row(Cfa::Register { register: 7, offset: 24 }).rule(&[], false);
-        assert_eq!((rule.kind(), rule.offset(), rule.fp()), (Kind::Sp, 24, SavedFp::Same));
-        let mut saved = row(Cfa::Register { register: 6, offset: 16 });
-        saved.fp = Packed::at_cfa(-16).unwrap();
-        let rule = saved.rule(&[], false);
-        assert_eq!((rule.kind(), rule.offset(), rule.fp()), (Kind::Fp, 16, SavedFp::AtCfa(-16)));
-    }
-
-    #[test]
-    fn known_expressions_are_packed() {
-        let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
-        assert_eq!(by_expression(&plt), Rule::new(Kind::Plt, 8, 11, SavedFp::Same).unwrap());
-        let loaded = [0x77, 0xc0, 0, 0x06, 0x23, 8];
-        assert_eq!(by_expression(&loaded), Rule::new(Kind::SpMemory, 64, 8, SavedFp::Same).unwrap());
-        let padded = [0x77, 0xc0, 0x80, 0x00, 0x06, 0x23, 0x88, 0x80, 0x00];
-        assert_eq!(by_expression(&padded), by_expression(&loaded));
-        let realigned = [0x76, 0x78, 0x06];
-        assert_eq!(by_expression(&realigned), Rule::new(Kind::FpMemory, -8, 0, SavedFp::Same).unwrap());
-    }
-
-    #[test]
-    fn everything_else_is_complex() {
-        assert_eq!(row(Cfa::Register { register: 3, offset: 16 }).rule(&[], false), Rule::COMPLEX);
-        assert_eq!(row(Cfa::Unset).rule(&[], false), Rule::COMPLEX);
-        assert_eq!(by_expression(&[0x77, 8, 0x06, 0x06]), Rule::COMPLEX);
-        assert_eq!(by_expression(&[]), Rule::COMPLEX);
-        let simple = Cfa::Register { register: 7, offset: 8 };
-        let signal = row(simple).rule(&[], true);
-        assert_eq!((signal.kind(), signal.is_signal_frame()), (Kind::Complex, true));
-        for change in [
-            |row: &mut NarrowRow| row.sp = Packed::cfa_plus(-8).unwrap(),
-            |row: &mut NarrowRow| row.fp = Packed::UNDEFINED,
-            |row: &mut NarrowRow| row.fp = Packed::at_cfa(-65536).unwrap(),
-            |row: &mut NarrowRow| row.return_address = Packed::at_cfa(-16).unwrap(),
-            |row: &mut NarrowRow| row.return_address = Packed::register(0).unwrap(),
-        ] {
-            let mut changed = row(simple);
-            change(&mut changed);
-            assert_eq!(changed.rule(&[], false), Rule::COMPLEX);
+    fn the_return_address_comes_back() {
+        let rule = Rule::new(Kind::Fp, 96, 0, SavedFp::AtCfa(-96)).unwrap();
+        for place in [ReturnAddress::AtCfa(-88), ReturnAddress::AtCfa(8), ReturnAddress::InRegister] {
+            let placed = rule.with_return_address(place);
+            assert_eq!(placed.return_address(), place);
+            assert_eq!(placed.with_return_address(ReturnAddress::AtCfa(0)), rule);
+            assert_eq!(Rule::from_bits(placed.bits()), Some(placed));
         }
-    }
-
-    #[test]
-    fn an_undefined_return_address_is_the_root() {
-        let mut outermost = row(Cfa::Register { register: 7, offset: 8 });
-        outermost.return_address = Packed::UNDEFINED;
-        assert_eq!(outermost.rule(&[], false), Rule::ROOT);
+        let entry = Rule::new(Kind::Sp, 0, 0, SavedFp::Same).unwrap();
+        assert_eq!(entry.with_return_address(ReturnAddress::InRegister), Rule::ENTRY_LINKED);
+        assert_eq!(Rule::new(Kind::Sp, 8, 0, SavedFp::Same), Some(Rule::ENTRY_PUSHED));
     }
 }

@@ -3,26 +3,28 @@
 //! Lock-free and shared by all threads and handlers: an entry is one word that holds its own tag, so a torn or stale
 //! entry cannot exist. Relaxed order is enough because an entry refers to no other memory.
 //!
-//! | bits | |
-//! |---|---|
-//! | 0..=32 | the address but for the index bits |
-//! | 33..=38 | the snapshot's generation, never 0 |
-//! | 39..=40 | if not simple, the [`Other`] kind |
-//! | 41 | simple: the return address is at sp or fp plus words |
-//! | 42 | it is fp |
-//! | 43..=48 | words from the saved frame pointer to the return address; 0 if it is not saved |
-//! | 49..=63 | words to the return address; the threshold of a PLT rule |
+//! | bits on x86-64 | on aarch64 | |
+//! |---|---|---|
+//! | 0..=32 | 0..=33 | the address but for the index bits |
+//! | 33..=38 | 34..=39 | the snapshot's generation, never 0 |
+//! | 39..=40 | 40..=41 | if not simple, the [`Other`] kind |
+//! | 41 | 42 | simple: the word below the CFA is at sp or fp plus words |
+//! | 42 | 43 | it is fp |
+//! | 43..=48 | 44 | words from the saved frame pointer to the return address; 0 if it is not saved |
+//! | | 45..=53 | words from the return address to the word below the CFA, which it is on x86-64 |
+//! | 49..=63 | 54..=63 | words to the word below the CFA; the threshold of a PLT rule |
 //!
-//! The rule is at the top and the return address' part of it at the very top: one shift lies between the load of an
-//! entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
+//! The rule is at the top and on x86-64 the return address' part of it at the very top: one shift lies between the load
+//! of an entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
 //! to each other, and the rules of neighbours share cache lines. There are many more sets than a program has busy calls:
 //! an entry that is second in its set costs a branch that was not foreseen. The second entries of all sets lie apart: they
 //! are hardly ever looked at. What no code needs takes no memory.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::rule::{Kind, Rule, SavedFp};
-use crate::x86_64::{self, ADDRESS_BITS};
+use crate::arch::native::{self, ABOVE_BITS, ADDRESS_BITS, BELOW_BITS};
+use crate::arch::{Abi, Native};
+use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 
 /// log2 of the number of sets.
 const SET_BITS: u32 = 14;
@@ -36,11 +38,11 @@ const TAG_MASK: u64 = (1 << RULE_AT) - 1;
 const SIMPLE: u64 = 1 << (RULE_AT + 2);
 const ON_FP: u64 = 1 << (RULE_AT + 3);
 const BELOW_AT: u32 = RULE_AT + 4;
-const BELOW_BITS: u32 = 6;
-const WORDS_AT: u32 = BELOW_AT + BELOW_BITS;
+const ABOVE_AT: u32 = BELOW_AT + BELOW_BITS;
+const WORDS_AT: u32 = ABOVE_AT + ABOVE_BITS;
 const WORDS_BITS: u32 = 64 - WORDS_AT;
 
-const _: () = assert!(WORDS_BITS == 15);
+const _: () = assert!(WORDS_BITS >= 10);
 
 /// Kinds that are cached but not simple.
 #[derive(Clone, Copy)]
@@ -49,6 +51,8 @@ enum Other {
     Plt = 0,
     Complex = 1,
     Root = 2,
+    /// Of the stack pointer, with the return address in the link register.
+    Linked = 3,
 }
 
 /// In a cache with fewer rules than this a walk is likely to find none.
@@ -116,10 +120,10 @@ impl SimpleRule {
         self.0
     }
 
-    /// More than [`below`](Self::below) ever is.
-    pub(crate) const MOST_BELOW: u64 = 8 << BELOW_BITS;
+    /// More than [`reach`](Self::reach) ever is.
+    pub(crate) const MOST_REACH: u64 = (8 << BELOW_BITS) + (8 << ABOVE_BITS) - 8;
 
-    /// Bytes from the base to the return address.
+    /// Bytes from the base to the word below the CFA.
     #[inline]
     pub(crate) fn offset(self) -> u64 {
         (self.0 >> WORDS_AT) * 8
@@ -131,9 +135,28 @@ impl SimpleRule {
         self.0 & ON_FP != 0
     }
 
+    /// Bytes from the return address to the word below the CFA.
+    #[inline]
+    #[allow(clippy::modulo_one)] // There are no such bits on x86-64.
+    pub(crate) fn above(self) -> u64 {
+        (self.0 >> ABOVE_AT) % (1 << ABOVE_BITS) * 8
+    }
+
+    /// Bytes from the saved frame pointer, or from the return address if it was not saved, to the word below the CFA.
+    #[inline]
+    pub(crate) fn reach(self) -> u64 {
+        self.above() + self.below()
+    }
+
+    /// Whether the frame pointer was saved.
+    #[inline]
+    pub(crate) fn saves_fp(self) -> bool {
+        self.below() != 0
+    }
+
     /// Bytes from the saved frame pointer to the return address; 0 if it was not saved.
     #[inline]
-    pub(crate) fn below(self) -> u64 {
+    fn below(self) -> u64 {
         (self.0 >> BELOW_AT) % (1 << BELOW_BITS) * 8
     }
 }
@@ -224,7 +247,7 @@ impl RuleCache {
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) {
         let [first, _] = self.set(address);
-        x86_64::prefetch(first);
+        native::prefetch(first);
     }
 
     #[inline]
@@ -262,8 +285,12 @@ fn shorten(rule: Rule) -> Option<u64> {
         Kind::Fp => SIMPLE | ON_FP,
         _ => return shorten_other(rule),
     };
+    let ReturnAddress::AtCfa(place) = native::return_address(rule) else { return shorten_other(rule) };
     let words = in_words(i64::from(rule.offset()) - 8, WORDS_BITS)?;
-    (rule.addend() == 0).then_some(words << WORDS_AT | below(rule)? << BELOW_AT | kind)
+    let above = in_words(-8 - i64::from(place), ABOVE_BITS)? << ABOVE_AT;
+    // On x86-64 such a rule has no addend.
+    let is_known = Native::PUSHED_AT.is_none() || rule.addend() == 0;
+    is_known.then_some(words << WORDS_AT | above | below(rule, place)? << BELOW_AT | kind)
 }
 
 #[inline(never)]
@@ -272,17 +299,22 @@ fn shorten_other(rule: Rule) -> Option<u64> {
         Kind::Plt if rule.offset() == 8 => (in_words(8 * i64::from(rule.addend()), WORDS_BITS)?, Other::Plt),
         Kind::Complex if rule == Rule::COMPLEX => (0, Other::Complex),
         Kind::Root if rule == Rule::ROOT => (0, Other::Root),
+        Kind::Sp if rule.fp() == SavedFp::Same => {
+            (in_words(i64::from(rule.offset()), WORDS_BITS)?, Other::Linked)
+        }
         _ => return None,
     };
-    Some(words << WORDS_AT | below(rule)? << BELOW_AT | (kind as u64) << RULE_AT)
+    Some(words << WORDS_AT | below(rule, -8)? << BELOW_AT | (kind as u64) << RULE_AT)
 }
 
-/// Words from the saved frame pointer to the return address; 0 if it is not saved.
+/// Words from the saved frame pointer to the return address, which is at the CFA plus `place`; 0 if it is not saved.
 #[inline]
-fn below(rule: Rule) -> Option<u64> {
+fn below(rule: Rule, place: i16) -> Option<u64> {
     match rule.fp() {
         SavedFp::Same => Some(0),
-        SavedFp::AtCfa(offset) => in_words(-8 - i64::from(offset), BELOW_BITS).filter(|&below| below > 0),
+        SavedFp::AtCfa(offset) => {
+            in_words(i64::from(place) - i64::from(offset), BELOW_BITS).filter(|&below| below > 0)
+        }
         SavedFp::AtFp(_) => None,
     }
 }
@@ -300,15 +332,20 @@ fn lengthen(entry: u64) -> Option<Rule> {
     let simple = SimpleRule(entry);
     let fp = match simple.below() {
         0 => SavedFp::Same,
-        below => SavedFp::AtCfa(-8 - below as i16),
+        _ => SavedFp::AtCfa(-8 - simple.reach() as i16),
     };
     let offset = simple.offset() as i32;
     if entry & SIMPLE != 0 {
-        return Rule::new(if simple.on_fp() { Kind::Fp } else { Kind::Sp }, offset + 8, 0, fp);
+        let rule = Rule::new(if simple.on_fp() { Kind::Fp } else { Kind::Sp }, offset + 8, 0, fp)?;
+        let place = ReturnAddress::AtCfa(-8 - simple.above() as i16);
+        return Some(if Native::PUSHED_AT.is_none() { rule.with_return_address(place) } else { rule });
     }
     match entry >> RULE_AT & 3 {
         kind if kind == Other::Plt as u64 => Rule::new(Kind::Plt, 8, offset / 8, fp),
         kind if kind == Other::Complex as u64 => Some(Rule::COMPLEX),
+        kind if kind == Other::Linked as u64 => {
+            Some(Rule::new(Kind::Sp, offset, 0, fp)?.with_return_address(ReturnAddress::InRegister))
+        }
         _ => Some(Rule::ROOT),
     }
 }

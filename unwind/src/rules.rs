@@ -1,13 +1,12 @@
 //! Where a walk gets its rules: from the cache, and behind it from the modules.
 
-use crate::cfi;
+use crate::arch::native;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::rule::Rule;
 use crate::rule_cache::{Key, RuleCache, SimpleRule};
-use crate::x86_64;
 
 /// The modules of one walk and the cache of their rules.
 #[derive(Clone, Copy)]
@@ -105,13 +104,13 @@ impl<'w> Rules<'w> {
 #[inline(never)]
 fn is_made_up<M: Memory>(module: &Module<'_>, pc: u64, memory: &mut M) -> bool {
     may_be_made_up(module, pc)
-        && matches!(cfi::find(module, pc), Ok(Some(fde)) if fde.start == pc)
-        && matches!(cfi::find(module, pc.wrapping_sub(1)), Ok(None))
-        && x86_64::call_before(pc, memory).is_none()
+        && matches!(module.fde_at(pc), Ok(Some(fde)) if fde.start == pc)
+        && matches!(module.fde_at(pc.wrapping_sub(1)), Ok(None))
+        && native::call_before(pc, memory).is_none()
 }
 
 /// False, at little cost, for nearly every return address.
 #[inline]
 fn may_be_made_up(module: &Module<'_>, pc: u64) -> bool {
-    pc.is_multiple_of(x86_64::FUNCTION_ALIGNMENT) && module.may_begin(pc)
+    pc.is_multiple_of(native::FUNCTION_ALIGNMENT) && module.may_begin(pc)
 }

@@ -1,11 +1,13 @@
 //! One step of the fast path: a packed rule, the stack pointer and the frame pointer.
 
+use crate::arch::WORD;
+use crate::arch::native::{self, Link};
 use crate::end::End;
+use crate::frame::Frame;
 use crate::memo::Entry;
 use crate::memory::Memory;
-use crate::rule::{Kind, Rule, SavedFp};
+use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::rule_cache::SimpleRule;
-use crate::x86_64::{RETURN_ADDRESS_AT_CFA, WORD};
 
 /// A frame as the fast path knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +18,17 @@ pub(crate) struct Place {
     pub(crate) fp: Option<u64>,
     /// The pc is the next instruction and not a return address.
     pub(crate) exact: bool,
+    /// What the link register holds of it.
+    pub(crate) link: Link,
 }
 
 impl Place {
+    /// A frame that called.
+    #[inline]
+    pub(crate) fn caller(pc: u64, sp: u64, fp: Option<u64>) -> Self {
+        Self { pc, sp, fp, exact: false, link: Link::LOST }
+    }
+
     /// The address that rules are looked up at: inside the call instruction for a return address.
     #[inline]
     pub(crate) fn lookup(&self) -> u64 {
@@ -27,7 +37,11 @@ impl Place {
 
     /// This frame, reached by a simple rule from a frame at `sp`, as it is remembered.
     pub(crate) fn entry(&self, sp: u64, rule: SimpleRule) -> Option<Entry> {
-        let saved = if rule.below() == 0 { self.pc } else { self.fp? };
+        // Remembered as a frame, whose upper bits say something else.
+        if self.pc >> Frame::ADDRESS_BITS != 0 {
+            return None;
+        }
+        let saved = if rule.saves_fp() { self.fp? } else { self.pc };
         Entry::simple(sp, self.sp.wrapping_sub(WORD), self.pc, rule, saved)
     }
 }
@@ -51,14 +65,20 @@ pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Resu
         }
         Kind::Gap | Kind::Complex | Kind::Root => return Err(End::BadCfi),
     };
-    let pc = memory.read(cfa.wrapping_add(RETURN_ADDRESS_AT_CFA as u64)).ok_or(End::Unreadable)?;
+    let pc = match native::return_address(rule) {
+        ReturnAddress::AtCfa(offset) => {
+            memory.read(cfa.wrapping_add(offset as u64)).ok_or(End::Unreadable)?
+        }
+        ReturnAddress::InRegister => at.link.get().ok_or(End::LostRegister)?,
+    };
+    let pc = native::strip(pc);
     let saved_slot = match rule.fp() {
-        SavedFp::Same => return Ok(Place { pc, sp: cfa, fp: at.fp, exact: false }),
+        SavedFp::Same => return Ok(Place::caller(pc, cfa, at.fp)),
         SavedFp::AtCfa(offset) => cfa.wrapping_add(offset as u64),
         SavedFp::AtFp(offset) => at.fp.ok_or(End::LostRegister)?.wrapping_add(offset as u64),
     };
     let fp = memory.read(saved_slot).ok_or(End::Unreadable)?;
-    Ok(Place { pc, sp: cfa, fp: Some(fp), exact: false })
+    Ok(Place::caller(pc, cfa, Some(fp)))
 }
 
 #[cfg(test)]
@@ -74,14 +94,14 @@ mod tests {
         }
     }
 
-    const AT: Place = Place { pc: 0x40_000b, sp: 0x7000, fp: Some(0x8000), exact: true };
+    const AT: Place = Place { pc: 0x40_000b, sp: 0x7000, fp: Some(0x8000), exact: true, link: Link::LOST };
 
     fn step(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Result<Place, End> {
         by_rule(Rule::new(kind, offset, addend, fp).unwrap(), &AT, &mut Plain)
     }
 
     fn place(cfa: u64, fp: u64) -> Result<Place, End> {
-        Ok(Place { pc: cfa - 7, sp: cfa, fp: Some(fp), exact: false })
+        Ok(Place::caller(cfa - 7, cfa, Some(fp)))
     }
 
     #[test]

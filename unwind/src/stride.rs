@@ -7,11 +7,12 @@
 
 use core::hint::select_unpredictable;
 
+use crate::arch::WORD;
+use crate::arch::native;
 use crate::memo::{Entry, Previous};
 use crate::memory::Memory;
 use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
-use crate::x86_64::{self, WORD};
 
 /// Most rules that are taken from tables without asking the cache, while that is nearly empty: as many as most stacks have
 /// frames.
@@ -78,7 +79,7 @@ impl<'w> Stride<'w> {
             // A first walk waits for memory more than for anything else.
             rules.modules.prefetch();
             previous.prefetch(UNASKED);
-            x86_64::prefetch(noted.get(..UNASKED).unwrap_or(&[]));
+            native::prefetch(noted.get(..UNASKED).unwrap_or(&[]));
         }
         let (steps, mut address, mut left) = (self.steps, self.address, unasked);
         let met = self.advance(previous, noted, memory, |address, is_exact| {
@@ -111,7 +112,7 @@ impl<'w> Stride<'w> {
     ) -> Option<usize> {
         let Self { rules, mut address, mut is_exact, mut sp, mut fp, .. } = *self;
         let until = memory.known_until(sp).saturating_sub(WORD - 1).min(1 << 63);
-        if address.wrapping_sub(1) >= RuleCache::MOST || sp < SimpleRule::MOST_BELOW {
+        if address.wrapping_sub(1) >= RuleCache::MOST || sp < SimpleRule::MOST_REACH {
             return None;
         }
         let room = noted.len();
@@ -120,13 +121,14 @@ impl<'w> Stride<'w> {
             let Some(rule) = simple_rule(address, is_exact) else { break None };
             let base = select_unpredictable(rule.on_fp(), fp, sp);
             let slot = base.wrapping_add(rule.offset());
-            let saved_slot = slot.wrapping_sub(rule.below());
+            let (word_slot, saved_slot) = (slot.wrapping_sub(rule.above()), slot.wrapping_sub(rule.reach()));
             if slot < sp || slot >= until || saved_slot < sp {
                 break None;
             }
             // SAFETY: both words lie from `sp` on, which is known memory, and seven bytes before its end: `sp` is too high
-            // for `saved_slot` to wrap, so it is not above `slot`.
-            let (word, saved) = unsafe { (memory.load(slot), memory.load(saved_slot)) };
+            // for `saved_slot` to wrap, so it is not above `word_slot`, nor that above `slot`.
+            let (word, saved) = unsafe { (memory.load(word_slot), memory.load(saved_slot)) };
+            let word = native::strip(word);
             // Zero, the root, is not for here, nor is an address for which there are no cached rules.
             if word.wrapping_sub(1) >= RuleCache::MOST {
                 break None;
@@ -135,7 +137,7 @@ impl<'w> Stride<'w> {
             // SAFETY: as above; `slot` is less than `until`, which is at most 2^63.
             *place = unsafe { Entry::simple_unchecked(slot, word, rule, saved) };
             (address, is_exact) = (word, false);
-            fp = select_unpredictable(saved_slot == slot, fp, saved);
+            fp = select_unpredictable(saved_slot == word_slot, fp, saved);
             sp = slot.wrapping_add(WORD);
             let met = previous.find(slot, word, fp);
             if met.is_some() {

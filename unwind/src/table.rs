@@ -4,11 +4,11 @@
 //! Lookups run in a handler over bytes that their owner may damage at any time: every index is checked, and nothing
 //! here may panic.
 
-use crate::rule::Rule;
-use crate::x86_64::{self, ELF_MACHINE};
+use crate::arch::{Machine, native};
+use crate::rule::{ReturnAddress, Rule};
 
 pub(crate) const MAGIC: [u8; 8] = *b"SWUNWIND";
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 pub(crate) const HEADER: usize = 152;
 pub(crate) const BUILD_ID_AT: usize = 68;
 pub(crate) const SOURCE_AT: usize = 120;
@@ -29,7 +29,7 @@ pub enum TableError {
     NotATable,
     /// Written by another version.
     Version(u32),
-    /// For another architecture.
+    /// For another architecture, by its ELF machine number.
     Machine(u16),
     /// The lengths in the header do not agree with the bytes.
     Length,
@@ -46,7 +46,7 @@ impl core::fmt::Display for TableError {
             TableError::Version(version) => {
                 write!(f, "table version {version}, this program reads {VERSION}")
             }
-            TableError::Machine(machine) => write!(f, "table for ELF machine {machine}, not {ELF_MACHINE}"),
+            TableError::Machine(machine) => write!(f, "table for ELF machine {machine}"),
             TableError::Length => f.write_str("table truncated, or its header is damaged"),
             TableError::Checksum => f.write_str("table checksum does not match"),
             TableError::Structure => f.write_str("table contents are inconsistent"),
@@ -73,6 +73,7 @@ pub struct Source {
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     bytes: &'a [u8],
+    machine: Machine,
     base: u64,
     rules: &'a [[u8; 8]],
     groups: &'a [[u8; 4]],
@@ -82,15 +83,26 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Takes bytes for a table after checking all of them: lengths, checksum, and every index.
+    /// Takes bytes for a table of any architecture after checking all of them: lengths, checksum, and every index.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
-        let table = Self::from_trusted_bytes(bytes)?;
+        let table = Self::from_intact_bytes(bytes)?;
         table.is_consistent().then_some(table).ok_or(TableError::Structure)
     }
 
-    /// Takes bytes that this user or root wrote for a table: lengths and checksum show that nothing happened to them
-    /// since. Wrong indices, which only malice puts under a right checksum, make lookups find gaps.
+    /// Takes bytes that this user or root wrote for a table that this process can walk by. As
+    /// [`from_intact_bytes`](Self::from_intact_bytes), but of no other architecture.
     pub fn from_trusted_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
+        let table = Self::from_intact_bytes(bytes)?;
+        if table.machine == Machine::NATIVE {
+            Ok(table)
+        } else {
+            Err(TableError::Machine(table.machine.to_elf()))
+        }
+    }
+
+    /// Takes bytes that this user or root wrote for a table of any architecture: lengths and checksum show that nothing
+    /// happened to them since. Wrong indices, which only malice puts under a right checksum, make lookups find gaps.
+    pub fn from_intact_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::parse(bytes)?;
         let checked = table.bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?;
         if u64_at(bytes, 24) != Some(checksum(checked)) {
@@ -108,17 +120,15 @@ impl<'a> Table<'a> {
         if version != VERSION {
             return Err(TableError::Version(version));
         }
-        let machine = number(12)?;
-        if machine as u16 != ELF_MACHINE {
-            return Err(TableError::Machine(machine as u16));
-        }
+        let [machine, header] = [number(12)? as u16, (number(12)? >> 16) as u16];
+        let machine = Machine::from_elf(machine).ok_or(TableError::Machine(machine))?;
         let length =
             u64_at(bytes, 16).and_then(|length| usize::try_from(length).ok()).ok_or(TableError::Length)?;
         let bytes = bytes.get(..length).ok_or(TableError::Length)?;
         let base = u64_at(bytes, 32).ok_or(TableError::Length)?;
         let (blocks, rows, rules) = (number(40)? as usize, number(44)? as usize, number(48)? as usize);
         let id_length = number(64)? as usize;
-        if machine >> 16 != HEADER as u32
+        if usize::from(header) != HEADER
             || id_length > BUILD_ID_MAX
             || !base.is_multiple_of(1 << BLOCK_SHIFT)
             || base.checked_add((blocks as u64) << BLOCK_SHIFT).is_none()
@@ -135,6 +145,7 @@ impl<'a> Table<'a> {
         };
         let table = Self {
             bytes,
+            machine,
             base,
             rules: part(rules, 8)?.as_chunks().0,
             groups: part(groups, 4)?.as_chunks().0,
@@ -162,7 +173,10 @@ impl<'a> Table<'a> {
         });
         let rules_fit =
             self.row_rules.iter().all(|&index| usize::from(u16::from_le_bytes(index)) < self.rules.len());
-        let rules_valid = self.rules.iter().all(|&bits| Rule::from_bits(u64::from_le_bytes(bits)).is_some());
+        let is_valid =
+            |rule: Rule| self.machine.links() || rule.return_address() != ReturnAddress::InRegister;
+        let rules_valid =
+            self.rules.iter().all(|&bits| Rule::from_bits(u64::from_le_bytes(bits)).is_some_and(is_valid));
         blocks_fit && next == rows && rules_fit && rules_valid
     }
 
@@ -183,7 +197,7 @@ impl<'a> Table<'a> {
 
     /// Begins to load what many lookups have in common: the rules, of a large table the first ones.
     pub(crate) fn prefetch(&self) {
-        x86_64::prefetch(self.rules.get(..64).unwrap_or(self.rules));
+        native::prefetch(self.rules.get(..64).unwrap_or(self.rules));
     }
 
     /// The rule for the ELF virtual address `address`, [`Rule::GAP`] where no row covers it.
@@ -199,7 +213,7 @@ impl<'a> Table<'a> {
         let (start, end) = self.block_rows(distance >> BLOCK_SHIFT)?;
         let rules = self.row_rules.get(start..end)?;
         // They come while the starts are searched. They may lie in two lines.
-        rules.first().into_iter().chain(rules.last()).for_each(x86_64::prefetch);
+        rules.first().into_iter().chain(rules.last()).for_each(native::prefetch);
         let starts = self.row_starts.get(start..end)?;
         let row = start + starts.partition_point(|&start| start <= distance as u8);
         self.rule(row.checked_sub(1)?)
@@ -224,6 +238,11 @@ impl<'a> Table<'a> {
     /// The bytes of the table alone, without anything that followed it.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
+    }
+
+    /// What the file is for that it was compiled from.
+    pub fn machine(&self) -> Machine {
+        self.machine
     }
 
     /// The build-id of the file it was compiled from; empty when it has none.

@@ -4,7 +4,7 @@
 use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, VERSION, u32_at, u64_at};
 
 /// What comes behind the build-id in a name: the version, so that programs of different versions share a directory.
-const SUFFIX: &[u8] = b".v2.table";
+const SUFFIX: &[u8] = b".v3.table";
 const _: () = assert!(SUFFIX[2] == b'0' + VERSION as u8);
 
 /// Longest name of a table's file.
@@ -18,7 +18,7 @@ const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The name of the file that holds the table for `build_id`: its hexadecimal digits and `.v2.table`. `None` for a
+/// The name of the file that holds the table for `build_id`: its hexadecimal digits and `.v3.table`. `None` for a
 /// build-id that is empty or longer than [`BUILD_ID_MAX`].
 pub fn name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<&'b str> {
     if build_id.is_empty() || build_id.len() > BUILD_ID_MAX {
@@ -75,13 +75,13 @@ mod tests {
     #[test]
     fn names() {
         let mut buffer = [0; FILE_NAME_MAX];
-        assert_eq!(name(&[0x01, 0xaf], &mut buffer), Some("01af.v2.table"));
+        assert_eq!(name(&[0x01, 0xaf], &mut buffer), Some("01af.v3.table"));
         assert_eq!(name(&[0xff; 48], &mut buffer).unwrap().len(), FILE_NAME_MAX);
         assert!(is_name(&buffer));
         assert_eq!(name(&[], &mut buffer), None);
         assert_eq!(name(&[0; 49], &mut buffer), None);
-        assert!(is_name(b"01af.v2.table"));
-        for other in ["01af.v1.table", "01a.v2.table", ".v2.table", "01AF.v2.table", ".01af.v2.table", "01af"]
+        assert!(is_name(b"01af.v3.table"));
+        for other in ["01af.v2.table", "01a.v3.table", ".v3.table", "01AF.v3.table", ".01af.v3.table", "01af"]
         {
             assert!(!is_name(other.as_bytes()), "{other}");
         }

@@ -3,11 +3,17 @@
 use std::vec;
 use std::vec::Vec;
 
-use crate::compile::{CompileError, compile, set_source};
+use crate::arch::Machine;
+use crate::compile::{CompileError, compile_for, set_source};
 use crate::fixture::{ADDRESS, EhFrame, LENGTH, START, one};
 use crate::rule::{Kind, Rule, SavedFp};
+use crate::section::Section;
 use crate::table::{HEADER, checksum};
 use crate::{Source, Table, TableError};
+
+fn compile(section: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
+    compile_for(Machine::X86_64, section, bias, build_id)
+}
 
 fn sp(offset: i32) -> Rule {
     Rule::new(Kind::Sp, offset, 0, SavedFp::Same).unwrap()
@@ -48,25 +54,24 @@ fn the_bias_is_taken_off() {
 }
 
 #[test]
-fn alignment_is_absorbed_and_gaps_are_kept() {
+fn every_gap_is_kept() {
     let mut made = EhFrame::new();
     let cie = made.usual_cie();
-    // Out of order, with 15 and 16 bytes between them.
+    // Out of order, with 15 bytes between them: alignment, or a small function of which nothing is said.
     made.fde(cie, START + 0x11f, 0x10, &[0x0e, 24]);
     made.fde(cie, START, 0x100, &[]);
     made.fde(cie, START + 0x10f, 0, &[]);
     made.fde(cie, START + 0x10f, 1, &[0x0e, 16]);
     assert_eq!(
         rows(&made),
-        [(START, sp(8)), (START + 0x10f, sp(16)), (START + 0x11f, sp(24)), (START + 0x12f, Rule::GAP)]
-    );
-    let mut made = EhFrame::new();
-    let cie = made.usual_cie();
-    made.fde(cie, START, 0x100, &[]);
-    made.fde(cie, START + 0x110, 0x10, &[]);
-    assert_eq!(
-        rows(&made),
-        [(START, sp(8)), (START + 0x100, Rule::GAP), (START + 0x110, sp(8)), (START + 0x120, Rule::GAP)]
+        [
+            (START, sp(8)),
+            (START + 0x100, Rule::GAP),
+            (START + 0x10f, sp(16)),
+            (START + 0x110, Rule::GAP),
+            (START + 0x11f, sp(24)),
+            (START + 0x12f, Rule::GAP)
+        ]
     );
 }
 
@@ -155,8 +160,23 @@ fn damage_is_found() {
     other[8] = 3;
     assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Version(3));
     let mut other = good;
-    other[12] = 183;
-    assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Machine(183));
+    other[12] = 40;
+    assert_eq!(Table::from_bytes(&other).unwrap_err(), TableError::Machine(40));
+}
+
+#[test]
+fn tables_of_other_machines_are_not_walked_by() {
+    for machine in [Machine::X86_64, Machine::Aarch64] {
+        // No CIE of the other machine has this return address, so none of its functions is there.
+        let compiled = compile_for(machine, one(&[]).section(), 0, &[]);
+        assert_eq!(compiled.is_ok(), machine == Machine::X86_64);
+        let mut bytes = compile(one(&[]).section(), 0, &[]).unwrap();
+        bytes[12..14].copy_from_slice(&machine.to_elf().to_le_bytes());
+        assert_eq!(Table::from_bytes(&bytes).unwrap().machine(), machine);
+        let loaded = Table::from_trusted_bytes(&bytes).map(|table| table.machine());
+        let refused = Err(TableError::Machine(machine.to_elf()));
+        assert_eq!(loaded, if machine == Machine::NATIVE { Ok(machine) } else { refused });
+    }
 }
 
 #[test]
@@ -184,7 +204,8 @@ fn a_right_checksum_does_not_hide_wrong_contents() {
     let blocks_at = HEADER + 8 * rules + 4;
     let row_rules_at = blocks_at + 2 * 17;
     let cases = [
-        (HEADER, 0x80),            // a bit that no rule has
+        (HEADER, 0x08),            // a bit that no rule has
+        (HEADER, 0x80),            // a bit that no rule of this machine has
         (HEADER + 8 * rules, 1),   // first row of the group
         (blocks_at + 2, 0xff),     // first row of a block
         (row_rules_at, 0xff),      // rule that does not exist

@@ -5,18 +5,19 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
 
+use crate::arch::{Aarch64, Abi, Machine, X86_64};
 use crate::cfi;
-use crate::compile::{self, CompileError, GAP_ABSORBED};
+use crate::compile::{self, CompileError};
 use crate::elf_file::ElfFile;
-use crate::frame_row::{Cfa, FrameRow, Recovery};
-use crate::module::Module;
-use crate::rule::{Kind, Rule, SavedFp};
+use crate::frame_row::{Cfa, FrameRow};
+use crate::recovery::Recovery;
+use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::section::Section;
 use crate::table::Table;
-use crate::x86_64::{COLUMNS, FP, RETURN_ADDRESS, SP};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 type Fde<'a> = gimli::FrameDescriptionEntry<Reader<'a>>;
@@ -63,41 +64,55 @@ pub struct Report {
 
 /// Verifies the sections of `file`; an error says why there is nothing to verify.
 pub fn verify(file: &ElfFile<'_>) -> Result<Report, CompileError> {
+    match file.machine {
+        Machine::X86_64 => verify_as::<X86_64>(file),
+        Machine::Aarch64 => verify_as::<Aarch64>(file),
+    }
+}
+
+fn verify_as<A: Abi>(file: &ElfFile<'_>) -> Result<Report, CompileError> {
     let eh_frame = file.eh_frame.ok_or(CompileError::NoFdes)?;
-    let bytes = compile::compile(eh_frame, 0, file.build_id.unwrap_or(&[]))?;
-    let mut verifier = Verifier::new(file, eh_frame);
+    let bytes = compile::compile_for(A::MACHINE, eh_frame, 0, file.build_id.unwrap_or(&[]))?;
+    let mut verifier = Verifier::<A>::new(file, eh_frame);
     match Table::from_bytes(&bytes) {
-        Ok(table) => verifier.run(&table),
+        Ok(table) if table.machine() == A::MACHINE => verifier.run(&table),
+        Ok(table) => verifier.mismatch(|| format!("the compiled table is for {}", table.machine())),
         Err(error) => verifier.mismatch(|| format!("the compiled table is refused: {error}")),
     }
     Ok(verifier.report)
 }
 
-struct Verifier<'a> {
+struct Verifier<'a, A> {
     section: Section<'a>,
     gimli: EhFrame<Reader<'a>>,
     bases: BaseAddresses,
-    module: Module<'a>,
+    eh_frame_hdr: Option<Section<'a>>,
+    abi: PhantomData<A>,
     /// Starts of all FDEs, sorted.
     starts: Vec<u64>,
     table_rows: Vec<(u64, Rule)>,
     report: Report,
 }
 
-impl<'a> Verifier<'a> {
+impl<'a, A: Abi> Verifier<'a, A> {
     fn new(file: &ElfFile<'a>, section: Section<'a>) -> Self {
         let mut gimli = EhFrame::new(section.bytes, LittleEndian);
         gimli.set_address_size(8);
-        let module = Module {
-            start: 0,
-            end: u64::MAX,
-            eh_frame: Some(section),
-            eh_frame_hdr: file.eh_frame_hdr,
-            ..Module::default()
-        };
+        if A::MACHINE == Machine::Aarch64 {
+            gimli.set_vendor(gimli::Vendor::AArch64);
+        }
         let report = Report { eh_frame_bytes: section.bytes.len() as u64, ..Report::default() };
         let bases = BaseAddresses::default().set_eh_frame(section.address);
-        Self { section, gimli, bases, module, starts: Vec::new(), table_rows: Vec::new(), report }
+        Self {
+            section,
+            gimli,
+            bases,
+            eh_frame_hdr: file.eh_frame_hdr,
+            abi: PhantomData,
+            starts: Vec::new(),
+            table_rows: Vec::new(),
+            report,
+        }
     }
 
     fn mismatch(&mut self, describe: impl FnOnce() -> String) {
@@ -179,7 +194,7 @@ impl<'a> Verifier<'a> {
         self.report.fdes += 1;
         self.report.shadowed += u64::from(fde.end_address() > limit);
         let start = fde.initial_address();
-        let Some(ours) = cfi::Fde::at(&self.section, fde.offset()) else {
+        let Some(ours) = cfi::Fde::<A>::at(&self.section, fde.offset()) else {
             return self.mismatch(|| format!("{start:#x}: FDE refused"));
         };
         if (ours.start, ours.end) != (start, fde.end_address())
@@ -188,8 +203,8 @@ impl<'a> Verifier<'a> {
             return self.mismatch(|| format!("{start:#x}: FDE {:#x}..{:#x} differs", ours.start, ours.end));
         }
         // Without its table the search takes its time and goes only so far: `cfi_tests` look at that.
-        match cfi::find(&self.module, start) {
-            _ if self.module.eh_frame_hdr.is_none() => {}
+        match cfi::find::<A>(&self.section, self.eh_frame_hdr, start) {
+            _ if self.eh_frame_hdr.is_none() => {}
             Ok(Some(found)) if (found.start, found.end) == (ours.start, ours.end) => {}
             found => self
                 .mismatch(|| format!("{start:#x}: the search finds {:?}", found.map(|f| f.map(|f| f.start)))),
@@ -243,7 +258,7 @@ impl<'a> Verifier<'a> {
         self.report.complex_rows += u64::from(first.kind() == Kind::Complex);
     }
 
-    fn on_demand(&mut self, ours: &cfi::Fde<'_>, row: &GimliRow) {
+    fn on_demand(&mut self, ours: &cfi::Fde<'_, A>, row: &GimliRow) {
         let start = row.start_address();
         match ours.rule_at(start) {
             Some(rule) if self.agrees(rule, row) => {}
@@ -261,7 +276,7 @@ impl<'a> Verifier<'a> {
         self.table_rows.get(next).map(|row| row.0)
     }
 
-    /// Between functions the table is a gap, or says what the row before says if only alignment lies between.
+    /// Between functions the table is a gap.
     fn gaps(&mut self, table: &Table<'_>, mut covered: Vec<(u64, u64)>) {
         covered.sort_unstable();
         let ends = covered.iter().map(|range| range.1);
@@ -271,17 +286,16 @@ impl<'a> Verifier<'a> {
             if size == 0 {
                 continue;
             }
-            let expected = if size <= GAP_ABSORBED { table.lookup(end - 1) } else { Rule::GAP };
             let last = next.map_or(end, |next| next - 1);
             let boundary = self.boundary_after(end).is_some_and(|boundary| boundary < last);
-            if table.lookup(end) != expected || table.lookup(last) != expected || boundary {
+            if table.lookup(end) != Rule::GAP || table.lookup(last) != Rule::GAP || boundary {
                 self.mismatch(|| format!("{end:#x}: gap of {size} bytes, table {:?}", table.lookup(end)));
             }
         }
     }
 
     /// A full row has gimli's CFA and gimli's rule for every column, expressions byte by byte.
-    fn same(&self, ours: &cfi::Fde<'_>, row: &FrameRow, theirs: &GimliRow) -> bool {
+    fn same(&self, ours: &cfi::Fde<'_, A>, row: &FrameRow<A>, theirs: &GimliRow) -> bool {
         let cfa = match (row.cfa(), theirs.cfa()) {
             (
                 Cfa::Register { register, offset },
@@ -292,7 +306,7 @@ impl<'a> Verifier<'a> {
             }
             _ => false,
         };
-        cfa && (0..COLUMNS).all(|column| {
+        cfa && (0..row.columns()).all(|column| {
             let theirs = theirs.register(gimli::Register(column as u16));
             match (row.recovery(column), theirs) {
                 (Recovery::Same, None | Some(GimliRule::SameValue)) => true,
@@ -300,6 +314,7 @@ impl<'a> Verifier<'a> {
                 (Recovery::AtCfa(ours), Some(GimliRule::Offset(theirs))) => i64::from(ours) == theirs,
                 (Recovery::CfaPlus(ours), Some(GimliRule::ValOffset(theirs))) => i64::from(ours) == theirs,
                 (Recovery::Register(ours), Some(GimliRule::Register(theirs))) => ours == theirs.0,
+                (Recovery::Constant(ours), Some(GimliRule::Constant(theirs))) => u64::from(ours) == theirs,
                 (Recovery::AtExpression(position), Some(GimliRule::Expression(expression)))
                 | (Recovery::Expression(position), Some(GimliRule::ValExpression(expression))) => {
                     ours.expression(position) == self.expression(expression)
@@ -317,27 +332,33 @@ impl<'a> Verifier<'a> {
     fn agrees(&self, rule: Rule, row: &GimliRow) -> bool {
         let column = |number: usize| row.register(gimli::Register(number as u16));
         let same = |rule: Option<GimliRule>| matches!(rule, None | Some(GimliRule::SameValue));
-        if matches!(column(RETURN_ADDRESS), None | Some(GimliRule::Undefined | GimliRule::SameValue)) {
-            return rule.kind() == Kind::Root;
-        }
-        let standard = column(RETURN_ADDRESS) == Some(GimliRule::Offset(-8)) && same(column(SP));
-        let fp = match column(FP) {
+        let pushes = A::MACHINE == Machine::X86_64;
+        let place = match column(A::RETURN_ADDRESS) {
+            Some(GimliRule::Undefined) => return rule.kind() == Kind::Root,
+            None | Some(GimliRule::SameValue) if pushes => return rule.kind() == Kind::Root,
+            None | Some(GimliRule::SameValue) => Some(ReturnAddress::InRegister),
+            Some(GimliRule::Offset(offset)) if !pushes || offset == -8 => {
+                i16::try_from(offset).ok().map(ReturnAddress::AtCfa)
+            }
+            _ => None,
+        };
+        let place = place.filter(|_| same(column(A::SP)) && !rule.is_signal_frame());
+        let fp = match column(A::FP) {
             None | Some(GimliRule::SameValue) => Some(SavedFp::Same),
             Some(GimliRule::Offset(offset)) => i16::try_from(offset).ok().map(SavedFp::AtCfa),
             Some(GimliRule::Expression(expression)) => match self.operations(expression).as_deref() {
-                Some([Op::RegisterOffset(FP_NUMBER, offset)]) => {
+                Some([Op::RegisterOffset(FP_X86_64, offset)]) if pushes => {
                     i16::try_from(*offset).ok().map(SavedFp::AtFp)
                 }
                 _ => None,
             },
             _ => None,
         };
-        let expected = match (standard && !rule.is_signal_frame(), fp) {
-            (true, Some(fp)) => self.expected_cfa(row.cfa()).and_then(|(kind, offset, addend)| {
-                Rule::new(kind, i32::try_from(offset).ok()?, i32::try_from(addend).ok()?, fp)
-            }),
-            _ => None,
-        };
+        let expected = place.zip(fp).and_then(|(place, fp)| {
+            let (kind, offset, addend) = self.expected_cfa(row.cfa())?;
+            let rule = Rule::new(kind, i32::try_from(offset).ok()?, i32::try_from(addend).ok()?, fp)?;
+            Some(if pushes { rule } else { rule.with_return_address(place) })
+        });
         match expected {
             Some(expected) => rule == expected,
             None => rule.kind() == Kind::Complex,
@@ -347,14 +368,15 @@ impl<'a> Verifier<'a> {
     fn expected_cfa(&self, cfa: &gimli::CfaRule<usize>) -> Option<(Kind, i64, i64)> {
         use Op::{Constant, Deref, Plus, PlusConstant, RegisterOffset};
         match cfa {
-            gimli::CfaRule::RegisterAndOffset { register, offset } => match register.0 {
-                SP_NUMBER => Some((Kind::Sp, *offset, 0)),
-                FP_NUMBER => Some((Kind::Fp, *offset, 0)),
+            gimli::CfaRule::RegisterAndOffset { register, offset } => match usize::from(register.0) {
+                number if number == A::SP => Some((Kind::Sp, *offset, 0)),
+                number if number == A::FP => Some((Kind::Fp, *offset, 0)),
                 _ => None,
             },
+            gimli::CfaRule::Expression(_) if A::MACHINE != Machine::X86_64 => None,
             gimli::CfaRule::Expression(expression) => match *self.operations(*expression)?.as_slice() {
-                [RegisterOffset(register @ (SP_NUMBER | FP_NUMBER), offset), Deref, ref rest @ ..] => {
-                    let kind = if register == SP_NUMBER { Kind::SpMemory } else { Kind::FpMemory };
+                [RegisterOffset(register @ (SP_X86_64 | FP_X86_64), offset), Deref, ref rest @ ..] => {
+                    let kind = if register == SP_X86_64 { Kind::SpMemory } else { Kind::FpMemory };
                     let addend = match *rest {
                         [] => 0,
                         [PlusConstant(addend @ 0..128)] => addend as i64,
@@ -364,7 +386,7 @@ impl<'a> Verifier<'a> {
                     Some((kind, offset, addend))
                 }
                 [
-                    RegisterOffset(SP_NUMBER, 8),
+                    RegisterOffset(SP_X86_64, 8),
                     RegisterOffset(16, 0),
                     Constant(15),
                     Op::And,
@@ -406,8 +428,8 @@ impl<'a> Verifier<'a> {
     }
 }
 
-const FP_NUMBER: u16 = FP as u16;
-const SP_NUMBER: u16 = SP as u16;
+const FP_X86_64: u16 = X86_64::FP as u16;
+const SP_X86_64: u16 = X86_64::SP as u16;
 
 #[derive(Clone, Copy)]
 enum Op {

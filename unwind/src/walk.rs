@@ -4,8 +4,10 @@
 //! walk goes back to the last point where all registers were known (at first: the leaf) and comes forward again with
 //! all of them tracked. Both paths obey the same rules, so they meet at the same frame.
 
+use crate::arch::Registers;
+use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
-use crate::exact::{self, Tracked};
+use crate::exact;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
 use crate::memo::{Entry, Memo, Met};
@@ -17,7 +19,7 @@ use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::step::{self, Place};
 use crate::stride::Stride;
-use crate::x86_64::{self, FP, RETURN_ADDRESS, Registers, SP};
+use crate::tracked::Tracked;
 
 /// Steps per walk that may lead to a lower stack address (another stack).
 const SWITCHES: u8 = 16;
@@ -68,7 +70,13 @@ pub fn walk<M: Memory>(
         most: most.min(Memo::CAPACITY),
         depth: 0,
         shared: None,
-        at: Place { pc: registers.pc, sp: registers.sp(), fp: Some(registers.fp()), exact: true },
+        at: Place {
+            pc: registers.pc,
+            sp: registers.sp(),
+            fp: Some(registers.fp()),
+            exact: true,
+            link: Link::new(registers.column(RETURN_ADDRESS)),
+        },
         leaf: registers,
         has_root: false,
         has_mark: false,
@@ -197,7 +205,7 @@ impl<M: Memory> Walker<'_, M> {
             self.since_mark += steps as u32;
             self.depth += steps;
             let (pc, sp, fp) = stride.place();
-            self.at = Place { pc, sp, fp: Some(fp), exact: false };
+            self.at = Place::caller(pc, sp, Some(fp));
         }
         met
     }
@@ -214,7 +222,7 @@ impl<M: Memory> Walker<'_, M> {
             match previous.arrive(place, last, self.at.fp.unwrap_or_default(), self.memory) {
                 Some(Met { frame, sp, fp }) if steps > 0 => {
                     self.since_mark += steps as u32;
-                    self.at = Place { pc: frame.address(), sp, fp: Some(fp), exact: false };
+                    self.at = Place::caller(frame.address(), sp, Some(fp));
                 }
                 Some(_) => {}
                 None => steps = 0,
@@ -325,7 +333,8 @@ impl<M: Memory> Walker<'_, M> {
     fn marked(&mut self) -> Place {
         let exact = self.mark_exact;
         let mark = self.mark();
-        Place { pc: mark.registers.pc, sp: mark.registers.sp(), fp: mark.get(FP), exact }
+        let link = mark.link();
+        Place { pc: mark.registers.pc, sp: mark.registers.sp(), fp: mark.get(FP), exact, link }
     }
 
     /// Moves the mark one frame on, over a frame that the fast path went over before.
@@ -350,8 +359,8 @@ impl<M: Memory> Walker<'_, M> {
             self.set_mark(caller);
             return Ok(());
         }
-        let by_pointer = heuristic::frame_pointer(self.rules.modules, &place, self.memory);
-        let caller = by_pointer.or_else(|| heuristic::scan(self.rules.modules, &place, self.memory));
+        let by_record = heuristic::record(self.rules.modules, &place, self.memory).map(|(caller, _)| caller);
+        let caller = by_record.or_else(|| heuristic::scan(self.rules.modules, &place, self.memory));
         self.mark().forget_all();
         self.set_mark(caller.ok_or(End::NoCfi)?);
         Ok(())
@@ -361,6 +370,7 @@ impl<M: Memory> Walker<'_, M> {
     fn set_mark(&mut self, place: Place) {
         let mark = self.mark();
         mark.set(RETURN_ADDRESS, place.pc);
+        mark.arrive(false);
         mark.set(SP, place.sp);
         if let Some(fp) = place.fp {
             mark.set(FP, fp);
@@ -372,7 +382,7 @@ impl<M: Memory> Walker<'_, M> {
     #[inline(never)]
     fn without_cfi(&mut self, lookup: u64) -> Result<FoundBy, End> {
         let module: Option<&Module<'_>> = self.rules.modules.find(lookup);
-        if x86_64::is_signal_restorer(self.at.pc, self.memory) {
+        if native::is_signal_restorer(self.at.pc, self.memory) {
             return self.over_signal_frame();
         }
         if module
@@ -380,19 +390,27 @@ impl<M: Memory> Walker<'_, M> {
         {
             return Err(End::Root);
         }
+        if module.is_some() && heuristic::is_outermost(&self.at, self.memory) {
+            return Err(End::Root);
+        }
         if let Some((caller, found_by)) = heuristic::stub(self.rules.modules, &self.at, self.memory) {
             self.arrive(caller, true)?;
             self.since_mark += 1;
             return Ok(found_by);
         }
-        if let Some(caller) = heuristic::frame_pointer(self.rules.modules, &self.at, self.memory) {
-            self.arrive(caller, true)?;
+        if let Some((caller, same_stack)) = heuristic::record(self.rules.modules, &self.at, self.memory) {
+            self.arrive(caller, same_stack)?;
             self.since_mark += 1;
             return Ok(FoundBy::FramePointer);
         }
         let nothing = if module.is_some() { End::NoCfi } else { End::NoModule };
         self.guesses = self.guesses.checked_sub(1).ok_or(nothing)?;
-        let caller = heuristic::scan(self.rules.modules, &self.at, self.memory).ok_or(nothing)?;
+        let found = heuristic::scan(self.rules.modules, &self.at, self.memory);
+        let Some(caller) = found else {
+            // The deepest frame is marked by a frame pointer of 0 (System V ABI, 3.4.1).
+            let is_marked = module.is_some() && !self.at.exact && self.at.fp == Some(0);
+            return Err(if is_marked { End::Root } else { nothing });
+        };
         self.arrive(caller, true)?;
         self.since_mark += 1;
         Ok(FoundBy::Guess)
@@ -401,7 +419,7 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on from a signal restorer without CFI: the kernel saved every register.
     fn over_signal_frame(&mut self) -> Result<FoundBy, End> {
         let mut registers = Registers::default();
-        x86_64::read_sigcontext(self.at.sp, &mut registers, self.memory).ok_or(End::Unreadable)?;
+        native::read_sigcontext(self.at.sp, &mut registers, self.memory).ok_or(End::Unreadable)?;
         *self.mark() = Tracked::from(&registers);
         self.has_mark = true;
         self.mark_exact = true;

@@ -4,8 +4,8 @@ use std::boxed::Box;
 use std::collections::HashMap;
 use std::vec::Vec;
 
+use crate::arch::native::{FP, SP};
 use crate::fixture::EhFrame;
-use crate::x86_64::{FP, SP};
 use crate::{End, FoundBy, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, walk};
 
 const LEAF: u64 = 0x20_0000;

@@ -25,6 +25,8 @@ pub(crate) fn refuse_known(
         // What the kernel saw of the handler itself: another stack would make it see more.
         let head = KernelAnswerHead { nonce, ..head(request, context, KernelAnswerHead::REPEATED) };
         write(recording, slot, request, head);
+        // They are samples, so the next one does not stand for their time.
+        slot.kernel_rings.count(request.events, slot.kernel_rings.period_ns());
     } else if !request.is_empty() {
         return Ok(());
     }

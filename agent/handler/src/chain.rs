@@ -58,12 +58,16 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Serves a signal that is not ours.
+/// Serves a signal that is not ours, unless it is for a handler of the program's: that is the result.
 ///
 /// # Safety
 /// The arguments are those of a running SA_SIGINFO handler of `signal`.
 #[cold]
-pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+pub(crate) unsafe fn forward(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) -> Option<&'static Disposition> {
     // SAFETY: the kernel passes a live `siginfo`.
     unsafe { tick::disguise(info, stand_in()) };
     // SAFETY: as above.
@@ -71,11 +75,12 @@ pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     if let Some(slot) = slot::noted()
         && slot.is_hidden()
     {
-        if forced {
-            return die(signal);
+        match forced {
+            true => die(signal),
+            // SAFETY: as above, and the kernel passes a live `ucontext`.
+            false => unsafe { keep_pending(slot, signal, info, context) },
         }
-        // SAFETY: as above, and the kernel passes a live `ucontext`.
-        return unsafe { keep_pending(slot, signal, info, context) };
+        return None;
     }
     let wanted = disposition();
     match wanted.handler {
@@ -83,25 +88,24 @@ pub unsafe fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         libc::SIG_IGN if forced => die(signal),
         libc::SIG_IGN => {}
         libc::SIG_DFL => die(signal),
-        handler => {
-            if wanted.flags & libc::SA_RESETHAND != 0 {
-                set_disposition(&DEFAULT);
-            }
-            let own = if wanted.flags & libc::SA_NODEFER != 0 { 0 } else { bit(signal) };
-            // SAFETY: the caller passes the kernel's context.
-            let before = unsafe { Context::new(context) }.signal_mask();
-            sys::set_signal_mask(before | wanted.mask | own);
-            // SAFETY: the program installed this function as a handler; one installed without SA_SIGINFO takes
-            // only the first argument, and the others do no harm in their registers.
-            unsafe {
-                let handler = core::mem::transmute::<
-                    usize,
-                    extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
-                >(handler);
-                handler(signal, info, context);
-            }
-        }
+        _ => return Some(wanted),
     }
+    None
+}
+
+/// What the kernel does as a handler begins, for `wanted`; gives the handler.
+///
+/// # Safety
+/// `context` is the third argument of the handler of `signal`, on the frame on which `wanted` is about to run.
+pub(crate) unsafe fn begin(signal: c_int, context: *mut c_void, wanted: &Disposition) -> usize {
+    if wanted.flags & libc::SA_RESETHAND != 0 {
+        set_disposition(&DEFAULT);
+    }
+    let own = if wanted.flags & libc::SA_NODEFER != 0 { 0 } else { bit(signal) };
+    // SAFETY: the caller passes the kernel's context.
+    let before = unsafe { Context::new(context) }.signal_mask();
+    sys::set_signal_mask(before | wanted.mask | own);
+    wanted.handler
 }
 
 /// Blocks the signal, as the program believes it is, and sends it once more, so that it waits.

@@ -68,6 +68,23 @@ pub fn process_cpu_ns() -> u64 {
     kernel_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CPU time of the calling thread in nanoseconds: one system call.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    kernel_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time of thread `tid` of this process in nanoseconds; 0 if there is none. One system call.
+pub fn cpu_ns_of(tid: u32) -> u64 {
+    kernel_ns(cpu_clock(tid))
+}
+
+/// The clock of the CPU time of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
+pub(crate) fn cpu_clock(tid: u32) -> libc::clockid_t {
+    const PER_THREAD: u32 = 4;
+    const SCHED: u32 = 2;
+    (!tid << 3 | PER_THREAD | SCHED) as libc::clockid_t
+}
+
 /// CLOCK_MONOTONIC in nanoseconds: one system call.
 pub(crate) fn monotonic_ns() -> u64 {
     kernel_ns(libc::CLOCK_MONOTONIC)

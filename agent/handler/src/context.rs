@@ -72,14 +72,44 @@ impl Context<'_> {
         self.register(libc::REG_RIP)
     }
 
+    /// True if the thread comes from a system call: the instruction leaves its return address in rcx, and the kernel
+    /// keeps it there.
+    pub fn is_behind_a_call(self) -> bool {
+        self.register(libc::REG_RCX) == self.instruction_pointer()
+    }
+
     /// The thread's alternate signal stack; empty if it has none.
     pub fn alternate_stack(self) -> Bounds {
         let stack = &self.raw.uc_stack;
-        if stack.ss_flags & libc::SS_DISABLE != 0 {
+        // In a process that has never set one no flag says so (fs/exec.c, `begin_new_exec`).
+        if stack.ss_flags & libc::SS_DISABLE != 0 || stack.ss_size == 0 {
             return Bounds::NONE;
         }
         let low = stack.ss_sp as u64;
         Bounds { low, high: low.saturating_add(stack.ss_size as u64) }
+    }
+
+    /// Where this is.
+    pub(crate) fn address(self) -> *const c_void {
+        core::ptr::from_ref(self.raw).cast()
+    }
+
+    /// The end of the kernel's frame, which the processor's state is at (arch/x86/kernel/fpu/signal.c).
+    pub(crate) fn frame_end(self) -> u64 {
+        /// Of the kernel's `ucontext` and the `siginfo` after it, without the processor's state.
+        const WITHOUT_STATE: u64 = 304 + 128;
+        /// Of the state that every processor has.
+        const LEGACY: u64 = 512;
+        /// In the last bytes of that: a mark that more follows, and the length of all.
+        const MARK: (usize, u32) = (464, 0x4650_5853);
+        let state = self.raw.uc_mcontext.fpregs.cast::<u8>();
+        if state.is_null() {
+            return self.address() as u64 + WITHOUT_STATE;
+        }
+        // SAFETY: the kernel's pointer to at least 512 bytes in this very frame.
+        let (mark, length) =
+            unsafe { (state.add(MARK.0).cast::<u32>().read(), state.add(MARK.0 + 4).cast::<u32>().read()) };
+        state as u64 + if mark == MARK.1 { u64::from(length) } else { LEGACY }
     }
 
     /// The signals that were blocked before the handler.

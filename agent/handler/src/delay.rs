@@ -1,12 +1,12 @@
 //! How long a thread was ready to run and had no processor.
 //!
 //! Asked for with time off the processor only: the kernel tells when a thread left and came back, not when it was woken.
-//! The file is opened each time, because no descriptor of ours may stay in the program; where that is not permitted,
-//! nothing is known.
+//! The file is opened each time, because no descriptor of ours may stay in the program, and for the length of one read: a
+//! program that closes every number there is may close this one. Where that is not permitted, nothing is known.
 
 use core::ffi::CStr;
 
-use crate::process;
+use crate::activity::Active;
 use crate::sys;
 
 /// Three numbers: nanoseconds on a processor, nanoseconds ready without one, turns (Documentation/scheduler/sched-stats).
@@ -17,9 +17,7 @@ const LONGEST: usize = 72;
 /// Nanoseconds for which the calling thread has been ready and had no processor, all together; none if the kernel does not
 /// tell, or system calls are filtered.
 pub(crate) fn of_this_thread() -> Option<u64> {
-    if process::is_filtered() {
-        return None;
-    }
+    let _active = Active::enter()?;
     let mut text = [0u8; LONGEST];
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let open = [libc::AT_FDCWD as usize, FILE.as_ptr() as usize, flags as usize, 0, 0, 0];

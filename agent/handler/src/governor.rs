@@ -2,17 +2,22 @@
 //!
 //! Every tick brings its share of the CPU time that it stands for, every sample takes what its handler took. While
 //! nothing is left no stack is walked: the weight of such a tick goes to the next sample of its thread, so that the
-//! profile weighs what it should and has fewer samples. The account is the process's, and no exact one: a run that takes
-//! very much longer than others was interrupted, on a machine that is busy, and counts as a few of them.
+//! profile weighs what it should and has fewer samples; what a thread leaves at its end goes to the next sample of any.
+//! The account is the process's. A run that takes much longer than others was most likely preempted, on a machine that is
+//! busy: of such a one the thread's CPU clock says what it took.
 
-use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
-use crate::process;
+use crate::process::is_filtered;
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// From so many typical runs on, one is looked at more closely.
+const LONG_RUN: u64 = 4;
 /// A run counts as no more than so many typical ones.
 const LONGEST_RUN: u64 = 8;
+/// Nanoseconds for which the clock's rate is kept.
+const RATE_NS: u64 = 1 << 16;
 /// The share by which a run changes what is typical.
 const INERTIA: u64 = 16;
 /// Ticks of the clock that the first run may take.
@@ -34,6 +39,10 @@ pub struct Governor {
     /// Ticks of the clock that a run typically takes; 0 while unknown.
     typical: AtomicU64,
     left: AtomicI64,
+    /// Ticks of the clock in [`RATE_NS`]; 0 while unknown.
+    rate: AtomicU64,
+    /// Periods that threads have left at their end.
+    orphaned: AtomicU32,
 }
 
 impl Governor {
@@ -49,7 +58,26 @@ impl Governor {
             income: AtomicU64::new(0),
             typical: AtomicU64::new(0),
             left: AtomicI64::new(0),
+            rate: AtomicU64::new(0),
+            orphaned: AtomicU32::new(0),
         }
+    }
+
+    /// True if ticks may have to be left out.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) < Self::NO_LIMIT
+    }
+
+    /// Leaves the periods of a thread that has ended to the next sample of any.
+    pub fn inherit(&self, periods: u32) {
+        if periods > 0 {
+            self.orphaned.fetch_add(periods, Ordering::Relaxed);
+        }
+    }
+
+    /// The periods that threads have left.
+    pub fn take_orphaned(&self) -> u32 {
+        if self.orphaned.load(Ordering::Relaxed) == 0 { 0 } else { self.orphaned.swap(0, Ordering::Relaxed) }
     }
 
     /// Another limit and period, from now on.
@@ -61,7 +89,7 @@ impl Governor {
 
     /// True if a tick that stands for so many periods may be sampled.
     pub(crate) fn admits(&self, periods: u32) -> bool {
-        if self.limit.load(Ordering::Relaxed) >= Self::NO_LIMIT {
+        if !self.is_limited() {
             return true;
         }
         let income = match self.income.load(Ordering::Relaxed) {
@@ -82,11 +110,23 @@ impl Governor {
         left >= 0
     }
 
-    /// A handler took so many ticks of the clock for a sample.
-    pub(crate) fn spend(&self, ticks: u64) {
+    /// A handler took so many ticks of the clock for a sample, from the moment on when its thread's CPU clock said
+    /// `cpu_ns`; 0 if that was not asked.
+    pub(crate) fn spend(&self, ticks: u64, cpu_ns: u64) {
         let typical = match self.typical.load(Ordering::Relaxed) {
             0 => ticks.clamp(1, FIRST_RUN),
             known => known,
+        };
+        let ticks = match self.rate.load(Ordering::Relaxed) {
+            rate if rate != 0
+                && cpu_ns != 0
+                && ticks > typical.saturating_mul(LONG_RUN)
+                && !is_filtered() =>
+            {
+                let taken = clock::thread_cpu_ns().saturating_sub(cpu_ns);
+                ticks.min(taken.saturating_mul(rate) / RATE_NS)
+            }
+            _ => ticks,
         };
         let ticks = ticks.min(typical.saturating_mul(LONGEST_RUN));
         let next = (typical * (INERTIA - 1) + ticks).div_ceil(INERTIA);
@@ -98,7 +138,7 @@ impl Governor {
     #[cold]
     fn learn(&self) -> u64 {
         let (ticks, ns) = self.began;
-        if clock::now().wrapping_sub(ticks) < BASE_LINE || process::is_filtered() {
+        if clock::now().wrapping_sub(ticks) < BASE_LINE || is_filtered() {
             return 0;
         }
         let before = clock::now();
@@ -113,6 +153,7 @@ impl Governor {
         let share = in_ticks(u128::from(period_ns) * u128::from(limit) / u128::from(Self::NO_LIMIT)).max(1);
         // What the first runs cost, with cold caches, is not held against the others.
         self.left.store(as_signed(share.saturating_mul(SECOND_NS / period_ns.max(1))), Ordering::Relaxed);
+        self.rate.store(in_ticks(RATE_NS.into()), Ordering::Relaxed);
         self.income.store(share, Ordering::Relaxed);
         share
     }
@@ -138,7 +179,7 @@ mod tests {
         let run = |_: &usize| {
             let admitted = governor.admits(1);
             if admitted {
-                governor.spend(cost_ns);
+                governor.spend(cost_ns, 0);
             }
             admitted
         };
@@ -159,12 +200,36 @@ mod tests {
         let governor = governor(200);
         assert!(governor.admits(100_000));
         assert_eq!(governor.left.load(Ordering::Relaxed), 20_000_000);
-        governor.spend(1_000);
-        governor.spend(u64::MAX);
+        governor.spend(1_000, 0);
+        governor.spend(u64::MAX, 0);
         assert_eq!(governor.left.load(Ordering::Relaxed), 20_000_000 - 1_000 - 8 * 1_000);
         // Not for ever, should all runs get so long.
-        (0..100).for_each(|_| governor.spend(50_000));
+        (0..100).for_each(|_| governor.spend(50_000, 0));
         assert!(governor.typical.load(Ordering::Relaxed) > 40_000);
+    }
+
+    #[test]
+    fn being_preempted_is_not_the_handlers_time() {
+        let governor = governor(200);
+        governor.rate.store(RATE_NS, Ordering::Relaxed);
+        governor.spend(1_000, 0);
+        let left = governor.left.load(Ordering::Relaxed);
+        // Off the processor for most of the time that passed.
+        governor.spend(60_000_000, clock::thread_cpu_ns());
+        let spent = left - governor.left.load(Ordering::Relaxed);
+        assert!((0..=8_000).contains(&spent), "{spent}");
+        for _ in 0..200 {
+            governor.spend(60_000_000, clock::thread_cpu_ns());
+        }
+        assert!(governor.typical.load(Ordering::Relaxed) < 100_000, "{governor:?}");
+    }
+
+    #[test]
+    fn what_ended_threads_leave_is_taken_once() {
+        let governor = governor(200);
+        governor.inherit(3);
+        governor.inherit(4);
+        assert_eq!((governor.take_orphaned(), governor.take_orphaned()), (7, 0));
     }
 
     #[test]

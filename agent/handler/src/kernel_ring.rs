@@ -5,7 +5,7 @@
 //! mapping alone keeps the event alive, so that a program which closes every descriptor neither meets nor ends it.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys;
 
@@ -17,6 +17,8 @@ pub const PAGE: usize = 4096;
 /// `data_head` and `data_tail` in that page.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
+/// Records of the ring begin and end at multiples of this.
+const WORD: u64 = 8;
 /// PERF_RECORD_LOST: id, then the number of records lost.
 const RECORD_LOST: u32 = 2;
 /// PERF_RECORD_SAMPLE.
@@ -34,13 +36,19 @@ pub struct KernelRing {
     answered: AtomicU64,
 }
 
-/// The rings of a thread, and the last stack that answered them.
+/// The rings of a thread, the last stack that answered them, and what they count.
 #[derive(Debug, Default)]
 pub struct KernelRings {
     rings: [KernelRing; RINGS],
     nonce: AtomicU64,
     ip: AtomicU64,
     sp: AtomicU64,
+    /// Nanoseconds of CPU time that a unit of weight stands for; 0 if weights count events.
+    period_ns: AtomicU64,
+    /// The thread's CPU time that its samples stand for so far.
+    counted_ns: AtomicU64,
+    /// The kernel's events happen in user mode only.
+    user_only: AtomicBool,
 }
 
 impl KernelRing {
@@ -92,15 +100,19 @@ impl KernelRing {
         self.control().map(|control| unsafe { &*control.add(place).cast::<AtomicU64>() })
     }
 
-    /// How far the kernel has written.
+    /// How far the kernel has written: a multiple of eight.
     pub fn head(&self) -> u64 {
         // Pairs with the kernel's barrier before it stores the head (kernel/events/ring_buffer.c).
-        self.word_at(HEAD).map_or(0, |head| head.load(Ordering::Acquire))
+        self.word_at(HEAD).map_or(0, |head| head.load(Ordering::Acquire)) & !(WORD - 1)
     }
 
-    /// How far it has been consumed.
+    /// How far it has been consumed: a multiple of eight, and no further below the head than the ring is long. The page
+    /// is the program's memory too; where it holds anything else, all is taken as consumed.
     pub fn tail(&self) -> u64 {
-        self.word_at(TAIL).map_or(0, |tail| tail.load(Ordering::Relaxed))
+        let tail = self.word_at(TAIL).map_or(0, |tail| tail.load(Ordering::Relaxed));
+        let head = self.head();
+        let whole = self.bytes.load(Ordering::Relaxed) as u64;
+        if tail.is_multiple_of(WORD) && head.wrapping_sub(tail) <= whole { tail } else { head }
     }
 
     /// Gives the room below `tail` back to the kernel; `answered` is the head at the end of the handler.
@@ -117,10 +129,10 @@ impl KernelRing {
     pub fn words(&self, from: u64, to: u64) -> &[u64] {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let Some(control) = self.control() else { return &[] };
-        let place = from as usize & bytes.wrapping_sub(1);
+        let place = from as usize & bytes.wrapping_sub(1) & !(WORD as usize - 1);
         let len = (to.saturating_sub(from)).min(bytes.saturating_sub(place) as u64) as usize;
-        // SAFETY: inside the data of the attached ring; records begin at multiples of eight. The kernel does not write
-        // there before the tail has passed.
+        // SAFETY: inside the data of the attached ring, which begins on a page, at a multiple of eight. The kernel does
+        // not write there before the tail has passed.
         unsafe { core::slice::from_raw_parts(control.add(PAGE + place).cast::<u64>(), len / 8) }
     }
 
@@ -136,7 +148,7 @@ impl KernelRing {
             // type:32, misc:16, size:16.
             let Some(word) = self.word(at) else { break };
             let size = word >> 48;
-            if size < 8 {
+            if size < WORD || !size.is_multiple_of(WORD) {
                 break;
             }
             match word as u32 {
@@ -161,6 +173,9 @@ impl KernelRings {
             nonce: AtomicU64::new(0),
             ip: AtomicU64::new(0),
             sp: AtomicU64::new(0),
+            period_ns: AtomicU64::new(0),
+            counted_ns: AtomicU64::new(0),
+            user_only: AtomicBool::new(false),
         }
     }
 
@@ -169,11 +184,51 @@ impl KernelRings {
         &self.rings
     }
 
+    /// True if the thread has any.
+    pub fn are_attached(&self) -> bool {
+        self.rings.iter().any(KernelRing::is_attached)
+    }
+
+    /// Weights count periods of CPU time from `from_ns` of the thread's CPU clock on. By the thread itself with signals
+    /// blocked, or before its first sample.
+    pub fn count_time(&self, from_ns: u64, period_ns: u64, user_only: bool) {
+        self.counted_ns.store(from_ns, Ordering::Relaxed);
+        self.user_only.store(user_only, Ordering::Relaxed);
+        self.period_ns.store(period_ns, Ordering::Relaxed);
+    }
+
+    /// Nanoseconds of CPU time that a unit of weight stands for, while there are rings; 0 if weights count events.
+    pub(crate) fn period_ns(&self) -> u64 {
+        if self.are_attached() { self.period_ns.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// True if the kernel's events happen in user mode only.
+    pub(crate) fn are_user_only(&self) -> bool {
+        self.user_only.load(Ordering::Relaxed)
+    }
+
+    /// The periods, rounded, that no sample stands for when the thread's CPU clock says `cpu_ns`.
+    pub(crate) fn due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
+        // Samples may stand for a part of a period that has not passed yet.
+        let passed = cpu_ns.wrapping_sub(self.counted_ns.load(Ordering::Relaxed)).cast_signed();
+        let periods =
+            u64::try_from(passed).map_or(0, |ns| ns.saturating_add(period_ns / 2) / period_ns.max(1));
+        periods.min(u32::MAX.into()) as u32
+    }
+
+    /// A sample stands for so many periods.
+    pub(crate) fn count(&self, periods: u32, period_ns: u64) {
+        let counted = self.counted_ns.load(Ordering::Relaxed);
+        self.counted_ns
+            .store(counted.wrapping_add(u64::from(periods).wrapping_mul(period_ns)), Ordering::Relaxed);
+    }
+
     /// Forgets the rings, which a forked child has not inherited.
     pub fn forget(&self) {
         for ring in &self.rings {
             ring.detach();
         }
+        self.count_time(0, 0, false);
         self.note_answer(0, 0, 0);
     }
 
@@ -185,6 +240,11 @@ impl KernelRings {
                 unsafe { sys::call(libc::SYS_munmap, [control as usize, bytes, 0, 0, 0, 0]) };
             }
         }
+    }
+
+    /// Events in user mode stand for the time in the kernel, too: nothing else does.
+    pub fn weigh_all(&self) {
+        self.user_only.store(false, Ordering::Relaxed);
     }
 
     /// Notes which stack answered last, and where the thread was.
@@ -209,7 +269,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads the heads. To be called as the first act of a handler.
+    /// Reads the heads: as early in a handler as the rings are known to be the thread's own.
     pub fn read(rings: &KernelRings, blocked: bool) -> Self {
         let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked };
         for (ring, place) in rings.rings.iter().zip(&mut request.heads) {
@@ -314,6 +374,45 @@ mod tests {
         let first = ring.words(4000, ring.head());
         assert_eq!((first.len(), first.first(), first.last()), (12, Some(&500), Some(&511)));
         assert_eq!(ring.words(4096, ring.head()), [512, 513]);
+    }
+
+    #[test]
+    fn a_head_or_tail_that_the_kernel_cannot_have_written_reads_as_nothing() {
+        let set = |made: &Made, place: usize, value: u64| {
+            // SAFETY: a word of the first page.
+            unsafe { made.base.add(place).cast::<u64>().write(value) };
+        };
+        for (head, tail) in
+            [(u64::MAX, 0), (1 << 62, 0), (64, 65), (64, 3), (64, 128), (0, 8), (PAGE as u64 + 8, 0)]
+        {
+            let made = Made::new();
+            made.record(RECORD_SAMPLE, &[1, 2]);
+            set(&made, HEAD, head);
+            set(&made, TAIL, tail);
+            let request = Request::read(&made.rings, false);
+            assert_eq!((request.events, request.is_empty()), (0, true), "{head} {tail}");
+            let ring = &made.rings.rings[0];
+            assert_eq!((ring.tail(), ring.head() % 8), (ring.head(), 0), "{head} {tail}");
+        }
+        let made = Made::new();
+        // A size that would leave the words' places.
+        made.write(&[u64::from(RECORD_SAMPLE) | 9 << 48, 0, 0, 0]);
+        assert_eq!(Request::read(&made.rings, false).events, 0);
+        assert_eq!(made.rings.rings[0].words(3, 32).as_ptr().align_offset(8), 0);
+    }
+
+    #[test]
+    fn weights_are_what_the_clock_says() {
+        let made = Made::new();
+        let rings = &made.rings;
+        assert_eq!(rings.period_ns(), 0);
+        rings.count_time(10_000, 1000, true);
+        assert_eq!((rings.period_ns(), rings.are_user_only()), (1000, true));
+        assert_eq!([10_000, 10_499, 10_500, 13_400, 0].map(|ns| rings.due(ns, 1000)), [0, 0, 1, 3, 0]);
+        rings.count(4, 1000);
+        assert_eq!([13_400, 14_499, 14_500].map(|ns| rings.due(ns, 1000)), [0, 0, 1]);
+        rings.forget();
+        assert_eq!(rings.period_ns(), 0);
     }
 
     #[test]

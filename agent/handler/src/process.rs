@@ -72,12 +72,27 @@ pub struct Recording {
 pub struct ProcessTime {
     period_ns: u64,
     counted_ns: AtomicU64,
+    given_up: AtomicBool,
 }
 
 impl ProcessTime {
     /// Ticks of this period, from now on.
     pub fn starting_now(period_ns: u64) -> Self {
-        Self { period_ns: period_ns.max(1), counted_ns: AtomicU64::new(clock::process_cpu_ns()) }
+        Self {
+            period_ns: period_ns.max(1),
+            counted_ns: AtomicU64::new(clock::process_cpu_ns()),
+            given_up: AtomicBool::new(false),
+        }
+    }
+
+    /// Leaves ITIMER_PROF to the program: its signals are not ours any more.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// True if the timer is the program's.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     /// The periods, rounded, that have passed since the last tick of any thread; at least one. One where system calls
@@ -125,6 +140,8 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static MODULES: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
 /// A thread ran code that no module of the snapshot holds.
 static STALE: AtomicBool = AtomicBool::new(false);
+/// One ever did.
+static MET_UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 /// The program has restricted its system calls.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
@@ -172,12 +189,23 @@ pub fn modules() -> *mut Snapshot {
 
 /// True if some thread may be walking with `snapshot`, which is no longer published.
 pub fn is_pinned(snapshot: *mut Snapshot) -> bool {
-    crate::slot::taken().any(|slot| ptr::eq(slot.pin().load(Ordering::SeqCst), snapshot))
+    crate::slot::all().any(|slot| ptr::eq(slot.pin().load(Ordering::SeqCst), snapshot))
 }
 
 /// Notes that the loaded modules are not those of the snapshot.
 pub fn set_stale() {
     STALE.store(true, Ordering::Relaxed);
+}
+
+/// Notes that a sample met code of no known module, which may be in one that is not known yet.
+pub fn note_unknown_code() {
+    MET_UNKNOWN_CODE.store(true, Ordering::Relaxed);
+    set_stale();
+}
+
+/// True if a sample met code of no known module.
+pub fn met_unknown_code() -> bool {
+    MET_UNKNOWN_CODE.load(Ordering::Relaxed)
 }
 
 /// True if the modules must be looked at again.

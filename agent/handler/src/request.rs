@@ -7,14 +7,15 @@
 //!
 //! What the requester writes is believed in nothing: a lie costs a walk.
 
-use shm_format::{AnswerHead, Nonce, Occasion};
+use shm_format::{AnswerHead, Nonce, Occasion, StackHead};
 use unwind::Walk;
 
+use crate::Missed;
 use crate::clock;
 use crate::context::Context;
-use crate::process::{self, Recording};
+use crate::process::{self, Recording, Source};
 use crate::slot::{self, Slot};
-use crate::tick;
+use crate::tick::{self, Tick};
 
 /// The head of the kernel's `siginfo`, as rt_tgsigqueueinfo(2) and kill(2) fill it.
 #[repr(C)]
@@ -48,6 +49,7 @@ enum Bearer {
 /// # Safety
 /// `info` is the second argument of a running SA_SIGINFO handler.
 #[cold]
+#[inline(never)]
 pub(crate) unsafe fn serve(info: *const libc::siginfo_t, context: Context<'_>, entered: u64) -> bool {
     let Some(recording) = process::recording() else { return false };
     // SAFETY: the caller's promise.
@@ -102,11 +104,42 @@ fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, oc
     }
     let Ok(slot) = tick::own_slot(context) else { return 0 };
     let Some(_entered) = slot.nesting.enter() else { return 0 };
+    if !crate::is_current(recording) || !slot.prepare() {
+        return 0;
+    }
     // SAFETY: the guard makes this the only use of the memo.
     let memo = unsafe { &mut *slot.memo() };
     let walk = crate::walk(recording, slot, context, memo);
     let frames = crate::words(memo.frames());
-    answer(recording, slot, &walk, frames, entered, occasion)
+    let answered = answer(recording, slot, &walk, frames, entered, occasion);
+    if answered != 0 {
+        begin(recording, slot, &walk, frames);
+    }
+    answered
+}
+
+/// Takes the calling thread in if nobody has announced it; its first sample is this stack.
+fn begin(recording: &Recording, slot: &Slot, walk: &Walk, frames: &[u64]) {
+    let weight = recording.newcomers.take_in(recording, slot);
+    if weight == 0 {
+        return;
+    }
+    let control = recording.region.control();
+    control.fire(weight.into());
+    let head = StackHead {
+        weight,
+        end: walk.end as u8,
+        source: Source::ThreadTimer.number(),
+        nonce: Tick::NO_NONCE,
+    };
+    match crate::record(recording, slot, head, frames) {
+        Ok(()) => control.record(weight.into()),
+        Err(Missed::Lost(cause)) => control.lose(cause, weight.into()),
+        Err(Missed::Skipped(cause)) => control.skip(cause, weight.into()),
+    }
+    if !walk.end.is_complete() {
+        control.truncate();
+    }
 }
 
 /// Gives a stack to everyone who asks the thread of `slot` for it; how many that were.

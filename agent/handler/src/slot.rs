@@ -1,45 +1,60 @@
-//! One thread's place in the agent, and the arena of all such places.
+//! One thread's place in the agent.
 //!
-//! A slot belongs to one thread from claim to release. Blocks of slots are never returned to the kernel, so
-//! any pointer into a block stays readable, whatever a signal carries.
+//! A slot belongs to one thread from claim to release. Its memory is never returned to the kernel, so any reference to
+//! one stays good, whatever a signal carries. What a thread needs for its samples alone it has from the first one on.
 
-use core::arch::{asm, global_asm};
-use core::cell::UnsafeCell;
-use core::mem::size_of;
+mod arena;
+mod note;
+mod workspace;
+
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use shm_format::{StackChain, ThreadCursor};
 use unwind::Memo;
 
+pub(crate) use arena::{all, some};
+pub use arena::{at, find, noted, taken};
+pub(crate) use note::has_ended;
+pub use note::note_end;
+
 use crate::kernel_ring::KernelRings;
 use crate::nesting::Nesting;
 use crate::process::Snapshot;
+use crate::signal_stack::SignalStack;
 use crate::stack::Bounds;
-use crate::sys;
+use workspace::Workspace;
 
 /// Most frames a sample can have.
 pub const MAX_FRAMES: usize = shm_format::MAX_DEPTH;
-/// Slots in the first block; every further block has twice as many as the one before.
-const FIRST_BLOCK: usize = 16;
-/// Blocks: 16 * (2^15 - 1) slots are more threads than a process ever has.
-const BLOCKS: usize = 15;
-/// Slots that a handler looks at to find a free one.
-const ADOPTION_SCAN: usize = 256;
 
-/// Nobody's.
-const FREE: u32 = 0;
-/// A thread's.
-const TAKEN: u32 = 1;
+/// Whose a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    /// Nobody's.
+    Free = 0,
+    /// Of whoever gives it to a thread, or takes it back.
+    Between = 1,
+    /// Of a thread that knows it, and will tell of its end.
+    Known = 2,
+    /// Of a thread that does not know it.
+    Strange = 3,
+    /// Of a handler that may be at work in it, for ever.
+    Abandoned = 4,
+}
 
 /// One thread's own state. Aligned so that no two threads share a cache line (or a prefetched pair).
 #[repr(C, align(128))]
 pub struct Slot {
-    state: AtomicU32,
+    /// `sequence:32 | phase:32`.
+    life: AtomicU64,
     tid: AtomicU32,
-    sequence: AtomicU32,
-    adopted: AtomicU32,
+    /// Number of the next slot in the arena's chain, plus one.
+    next: AtomicU32,
+    number: AtomicU32,
     hidden: AtomicU32,
+    met: AtomicU32,
     owed: AtomicU32,
     put_off: AtomicU32,
     timer: AtomicI32,
@@ -48,251 +63,178 @@ pub struct Slot {
     pin: AtomicPtr<Snapshot>,
     stack_low: AtomicU64,
     stack_high: AtomicU64,
+    /// The thread's alternate signal stack, for as long as the program has set none.
+    pub signal_stack: SignalStack,
+    workspace: AtomicPtr<Workspace>,
     /// The rings by which the kernel asks for stacks.
     pub kernel_rings: KernelRings,
     /// The thread's place in the pool.
     pub cursor: ThreadCursor,
-    chain: UnsafeCell<StackChain>,
-    memo: UnsafeCell<Memo>,
 }
 
-// SAFETY: `cursor`, `chain` and `memo` are used by the owning thread inside `nesting` alone (or by the agent while no
-// such thread exists); all else is atomic.
+// SAFETY: `cursor` and the workspace are used by the owning thread inside `nesting` alone (or by the agent while no such
+// thread exists); all else is atomic.
 unsafe impl Sync for Slot {}
 
-/// A part of the arena.
-struct Block {
-    slots: AtomicPtr<Slot>,
-    taken: AtomicU32,
-    /// Where a search begins: the slot given back last, or the one after the slot taken last.
-    hint: AtomicU32,
-}
-
-static ARENA: [Block; BLOCKS] = [const {
-    Block { slots: AtomicPtr::new(ptr::null_mut()), taken: AtomicU32::new(0), hint: AtomicU32::new(0) }
-}; BLOCKS];
-
-/// Slots that a handler made for threads that nobody announced.
+/// Slots that belong to a thread, about.
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+/// Slots of threads that do not know them.
 static STRANGERS: AtomicU32 = AtomicU32::new(0);
 
-/// Slots in block `index`.
-const fn block_len(index: usize) -> usize {
-    FIRST_BLOCK << index
-}
-
-impl Block {
-    fn slot(&self, number: usize) -> Option<&'static Slot> {
-        let base = self.slots.load(Ordering::Acquire);
-        // SAFETY: a published block holds `block_len` slots, which bounds every caller's number, and is never
-        // unmapped.
-        (!base.is_null()).then(|| unsafe { &*base.add(number) })
-    }
-
-    /// Takes a free slot, looking at no more than `limit`.
-    fn take(&self, len: usize, limit: usize) -> Option<&'static Slot> {
-        if self.taken.load(Ordering::Relaxed) as usize >= len {
-            return None;
-        }
-        let first = self.hint.load(Ordering::Relaxed) as usize;
-        for offset in 0..len.min(limit) {
-            let number = (first + offset) % len;
-            let slot = self.slot(number)?;
-            if slot.try_take() {
-                self.taken.fetch_add(1, Ordering::Relaxed);
-                self.hint.store(number as u32 + 1, Ordering::Relaxed);
-                return Some(slot);
-            }
-        }
-        None
-    }
-}
-
-/// Bytes of the first block that the arena does not have, or none when it is full.
-pub fn next_block_bytes() -> Option<usize> {
-    let index = ARENA.iter().position(|block| block.slots.load(Ordering::Acquire).is_null())?;
-    Some(block_len(index) * size_of::<Slot>())
-}
-
-/// Adds a block of slots.
-///
-/// # Safety
-/// `block` has `bytes` zeroed bytes, those of [`next_block_bytes`], on a page boundary, and stays mapped for ever.
-pub unsafe fn add_block(block: *mut u8, bytes: usize) {
-    let place = ARENA.iter().enumerate().find(|(index, _)| block_len(*index) * size_of::<Slot>() == bytes);
-    if let Some((_, place)) = place {
-        // A zeroed slot is free, and whoever takes it initialises it. Pairs with the acquires of every look. Where
-        // another was faster, its block stays and this one is room for nothing.
-        let (order, block) = (Ordering::Release, block.cast::<Slot>());
-        let _ = place.slots.compare_exchange(ptr::null_mut(), block, order, Ordering::Relaxed);
-    }
-}
-
-/// Adds a block of slots from inside a handler.
-#[cold]
-pub(crate) fn make_room() {
-    let Some(bytes) = next_block_bytes() else { return };
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing.
-    let block = unsafe { sys::call(libc::SYS_mmap, [0, bytes, access, kind, usize::MAX, 0]) };
-    if block > 0 {
-        // SAFETY: a zeroed mapping of this size that is never unmapped.
-        unsafe { add_block(block as *mut u8, bytes) };
-    }
-}
-
-/// Slots that belong to a thread, about.
-pub(crate) fn count() -> u32 {
-    ARENA.iter().map(|block| block.taken.load(Ordering::Relaxed)).sum()
-}
-
-/// All slots that belong to a thread.
-pub fn taken() -> impl Iterator<Item = &'static Slot> {
-    ARENA
-        .iter()
-        .enumerate()
-        .take_while(|(_, block)| !block.slots.load(Ordering::Acquire).is_null())
-        .flat_map(|(index, block)| (0..block_len(index)).filter_map(|number| block.slot(number)))
-        .filter(|slot| slot.is_taken())
-}
-
-/// The slot at `address`, if there is one exactly there.
-pub fn at(address: usize) -> Option<&'static Slot> {
-    locate(address).and_then(|(block, number)| block.slot(number))
-}
-
-/// The block and number of the slot at `address`.
-fn locate(address: usize) -> Option<(&'static Block, usize)> {
-    ARENA.iter().enumerate().find_map(|(index, block)| {
-        let base = block.slots.load(Ordering::Acquire);
-        let offset = address.checked_sub(base as usize)?;
-        let number = offset / size_of::<Slot>();
-        let exact = offset % size_of::<Slot>() == 0;
-        (!base.is_null() && exact && number < block_len(index)).then_some((block, number))
-    })
-}
-
-/// Claims a free slot for `tid`.
+/// Claims a slot for `tid`, which will tell of its end.
 pub fn claim(tid: u32, sequence: u32) -> Option<&'static Slot> {
-    let slot =
-        ARENA.iter().enumerate().find_map(|(index, block)| block.take(block_len(index), usize::MAX))?;
-    slot.begin(tid, sequence);
-    Some(slot)
+    arena::claim_as(tid, sequence, Phase::Known)
 }
 
-/// Finds or claims a slot from inside a handler, for a thread that nobody announced. The search is bounded.
+/// Finds or claims a slot for a thread that nobody announced.
 pub fn adopt(tid: u32, sequence: u32) -> Option<&'static Slot> {
     // Threads of this kind come back by their id: thread-local storage may be another thread's.
-    if let Some(slot) = taken().take(ADOPTION_SCAN).find(|slot| slot.tid() == tid) {
+    if let Some(slot) = find(tid) {
         return Some(slot);
     }
-    let slot =
-        ARENA.iter().enumerate().find_map(|(index, block)| block.take(block_len(index), ADOPTION_SCAN))?;
-    slot.begin(tid, sequence);
-    slot.adopted.store(1, Ordering::Release);
+    let slot = arena::claim_as(tid, sequence, Phase::Strange)?;
     STRANGERS.fetch_add(1, Ordering::Relaxed);
     Some(slot)
 }
 
-/// Slots of threads whose end nobody will announce.
+/// Slots of threads whose end nobody will tell.
 pub fn strangers() -> impl Iterator<Item = &'static Slot> {
     let any = STRANGERS.load(Ordering::Relaxed) != 0;
-    any.then(taken).into_iter().flatten().filter(|slot| slot.adopted.load(Ordering::Relaxed) != 0)
+    any.then(taken).into_iter().flatten().filter(|slot| slot.is_strange())
+}
+
+/// How many slots belong to a thread, about.
+pub fn count() -> usize {
+    TAKEN.load(Ordering::Relaxed) as usize
+}
+
+/// Notes the calling thread's slot.
+pub fn set_current(slot: &Slot) {
+    note::write(slot.token());
 }
 
 impl Slot {
     /// No timer belongs to the slot.
     pub const NO_TIMER: i32 = -1;
 
-    fn try_take(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == FREE
-            && self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    fn life(sequence: u32, phase: Phase) -> u64 {
+        u64::from(sequence) << 32 | u64::from(phase as u32)
+    }
+
+    fn is_in(&self, phase: Phase) -> bool {
+        // Acquire: pairs with the release in `begin`, for what stands in the slot.
+        self.life.load(Ordering::Acquire) as u32 == phase as u32
+    }
+
+    /// Takes the slot from whose it is, if it is in `phase`: the caller, and nobody else, may give it to a thread or
+    /// free it.
+    fn seize(&self, phase: Phase) -> bool {
+        let life = self.life.load(Ordering::Relaxed);
+        life as u32 == phase as u32 && self.seize_life(life)
+    }
+
+    fn seize_life(&self, life: u64) -> bool {
+        let between = life & !0xffff_ffff | u64::from(Phase::Between as u32);
+        self.life.compare_exchange(life, between, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn is_taken(&self) -> bool {
-        self.state.load(Ordering::Acquire) == TAKEN
+        let phase = self.life.load(Ordering::Acquire) as u32;
+        phase == Phase::Known as u32 || phase == Phase::Strange as u32
     }
 
-    fn begin(&self, tid: u32, sequence: u32) {
+    /// Gives a seized slot to a thread.
+    fn begin(&self, tid: u32, sequence: u32, phase: Phase) {
         self.set_stack(Bounds::NONE);
-        self.sequence.store(sequence, Ordering::Relaxed);
-        self.adopted.store(0, Ordering::Relaxed);
         self.hidden.store(0, Ordering::Relaxed);
+        self.met.store(0, Ordering::Relaxed);
         self.owed.store(0, Ordering::Relaxed);
         self.put_off.store(0, Ordering::Relaxed);
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
         self.pin.store(ptr::null_mut(), Ordering::Relaxed);
         self.nesting.reset();
         self.kernel_rings.forget();
-        // SAFETY: the slot has no thread that could be in its handler.
-        unsafe { (*self.memo.get()).forget() };
         self.cursor.begin(tid, sequence);
-        // SAFETY: no thread has the slot yet, so nobody else uses its chain.
-        unsafe { &mut *self.chain.get() }.reset();
-        self.tid.store(tid, Ordering::Release);
+        self.give_workspace_back();
+        self.tid.store(tid, Ordering::Relaxed);
+        self.life.store(Self::life(sequence, phase), Ordering::Release);
     }
 
-    /// Starts the slot anew in a forked child, whose only thread keeps its stack.
+    /// Starts the slot anew, for the thread that has it: in a forked child, or for another region. The thread keeps its
+    /// stack and is in no sample.
     pub fn restart(&self, tid: u32, sequence: u32) {
         let (stack, hidden) = (self.stack(), self.is_hidden());
-        self.begin(tid, sequence);
+        let phase = if self.is_strange() { Phase::Strange } else { Phase::Known };
+        self.begin(tid, sequence, phase);
         self.set_stack(stack);
         self.set_hidden(hidden);
     }
 
-    /// Notes that nobody will announce the thread's end.
-    pub fn set_unannounced(&self) {
-        self.adopted.store(2, Ordering::Relaxed);
-        STRANGERS.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// True if a handler or another thread made this slot: its thread does not know it, and may have thread-local
     /// storage that is not the C library's.
-    pub(crate) fn is_strange(&self) -> bool {
-        self.adopted.load(Ordering::Relaxed) != 0
+    pub fn is_strange(&self) -> bool {
+        self.is_in(Phase::Strange)
     }
 
-    /// True once: the caller, and nobody else, ends the slot's life.
-    pub fn end_adoption(&self) -> bool {
-        let ended = self.adopted.swap(0, Ordering::AcqRel) != 0;
+    /// True once for the stranger of this number: the caller, and nobody else, ends the slot's life.
+    pub fn end_stranger(&self, sequence: u32) -> bool {
+        let ended = self.seize_life(Self::life(sequence, Phase::Strange));
         if ended {
             STRANGERS.fetch_sub(1, Ordering::Relaxed);
         }
         ended
     }
 
-    /// Leaves the slot to a handler that may be at work in it, for ever: nobody finds or takes it any more.
-    pub fn abandon(&self) {
-        self.end_adoption();
-        self.tid.store(0, Ordering::Relaxed);
+    /// Gives the slot of a stopped thread back, so that it can have one for another region. If the thread is at work in it,
+    /// the slot is its for ever: nobody finds or takes it any more.
+    pub fn leave_region(&self) {
+        match self.nesting.enter() {
+            // A handler that comes so far afterwards finds another recording. Rings it may be reading already.
+            Some(_entered) if !self.kernel_rings.are_attached() => self.release(),
+            _ => self.abandon(),
+        }
+    }
+
+    fn abandon(&self) {
+        if self.is_strange() {
+            STRANGERS.fetch_sub(1, Ordering::Relaxed);
+        }
+        TAKEN.fetch_sub(1, Ordering::Relaxed);
+        self.life.store(Self::life(self.sequence(), Phase::Abandoned), Ordering::Relaxed);
     }
 
     /// Gives the slot back. The cursor is closed and the timer deleted before.
     pub fn release(&self) {
-        self.tid.store(0, Ordering::Relaxed);
-        self.pin.store(ptr::null_mut(), Ordering::Relaxed);
-        self.end_adoption();
-        // Pairs with the acquire in `try_take`.
-        self.state.store(FREE, Ordering::Release);
-        if let Some((block, number)) = locate(ptr::from_ref(self) as usize) {
-            block.hint.store(number as u32, Ordering::Relaxed);
-            block.taken.fetch_sub(1, Ordering::Relaxed);
+        if self.is_strange() {
+            STRANGERS.fetch_sub(1, Ordering::Relaxed);
         }
+        self.pin.store(ptr::null_mut(), Ordering::Relaxed);
+        self.give_workspace_back();
+        TAKEN.fetch_sub(1, Ordering::Relaxed);
+        // Pairs with the exchange in `seize_life`.
+        self.life.store(Self::life(self.sequence(), Phase::Free), Ordering::Release);
+    }
+
+    fn give_workspace_back(&self) {
+        let workspace = self.workspace.swap(workspace::NONE, Ordering::Relaxed);
+        if !workspace.is_null() {
+            workspace::give(workspace);
+        }
+    }
+
+    /// The slot's name, in signals.
+    pub fn token(&self) -> u64 {
+        note::token(self.number.load(Ordering::Relaxed))
     }
 
     /// The kernel's id of the thread.
     pub fn tid(&self) -> u32 {
-        self.tid.load(Ordering::Acquire)
+        self.tid.load(Ordering::Relaxed)
     }
 
     /// The thread's number within the process, never used twice.
     pub fn sequence(&self) -> u32 {
-        self.sequence.load(Ordering::Relaxed)
-    }
-
-    /// True once, if a handler made this slot for a thread that nobody announced.
-    pub fn take_adopted(&self) -> bool {
-        self.adopted.load(Ordering::Relaxed) == 1 && self.adopted.swap(2, Ordering::Acquire) == 1
+        (self.life.load(Ordering::Relaxed) >> 32) as u32
     }
 
     /// True if the program believes that the thread blocks the sampling signal, but the kernel was not told.
@@ -303,6 +245,11 @@ impl Slot {
     /// Notes whether the program believes so.
     pub fn set_hidden(&self, hidden: bool) {
         self.hidden.store(hidden.into(), Ordering::Relaxed);
+    }
+
+    /// True once: what the thread used before anybody knew of it is counted then.
+    pub(crate) fn meet(&self) -> bool {
+        self.met.swap(1, Ordering::Relaxed) == 0
     }
 
     /// Notes that a request was answered whose signal has not come, or was merged with another.
@@ -354,112 +301,37 @@ impl Slot {
         &self.pin
     }
 
+    /// Sees to it that the thread has memory for a sample; false if there is none. Inside `nesting`, before `chain` and
+    /// `memo` are used.
+    #[inline]
+    pub(crate) fn prepare(&self) -> bool {
+        !self.workspace.load(Ordering::Relaxed).is_null() || self.take_workspace()
+    }
+
+    #[cold]
+    fn take_workspace(&self) -> bool {
+        let Some(workspace) = workspace::take() else { return false };
+        self.workspace.store(ptr::from_ref(workspace).cast_mut(), Ordering::Relaxed);
+        true
+    }
+
+    /// Gives the thread memory for samples while it may still be mapped. By the thread itself, with all signals blocked,
+    /// or before its first tick.
+    pub fn prepare_early(&self) {
+        if let Some(_entered) = self.nesting.enter() {
+            self.prepare();
+        }
+    }
+
     /// The stack that the thread recorded last.
-    pub fn chain(&self) -> *mut StackChain {
-        self.chain.get()
+    pub(crate) fn chain(&self) -> *mut StackChain {
+        // SAFETY: what `prepare` gave stays mapped.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).chain.get() }
     }
 
     /// What the thread's last walk found.
-    pub fn memo(&self) -> *mut Memo {
-        self.memo.get()
-    }
-}
-
-// The pointer to the calling thread's slot. Initial-exec: eight bytes of the static block, found without a
-// call. A general-dynamic variable would reach `__tls_get_addr`, which may allocate inside the handler.
-global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".globl selfwind_slot",
-    ".hidden selfwind_slot",
-    ".type selfwind_slot,@object",
-    ".size selfwind_slot,8",
-    ".p2align 3",
-    "selfwind_slot:",
-    ".zero 8",
-    ".text",
-);
-
-/// The slot noted for the calling thread, or null.
-///
-/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
-/// thread's own control block begins (x86-64 TLS ABI), so no variable's.
-#[inline]
-fn current() -> *const Slot {
-    let slot;
-    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
-    unsafe {
-        asm!(
-            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
-            "test {0}, {0}",
-            "jz 2f",
-            "mov {0}, fs:[{0}]",
-            "2:",
-            out(reg) slot,
-            options(nostack, readonly),
-        );
-    }
-    slot
-}
-
-/// The calling thread's slot, if it has one noted.
-#[inline]
-pub fn noted() -> Option<&'static Slot> {
-    // A thread of a bare `clone` may have memory of its own where others have the variable: whatever it holds.
-    at(current() as usize)
-}
-
-/// Notes the calling thread's slot.
-pub fn set_current(slot: *const Slot) {
-    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
-    unsafe {
-        asm!(
-            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
-            "test {0}, {0}",
-            "jz 2f",
-            "mov fs:[{0}], {1}",
-            "2:",
-            out(reg) _,
-            in(reg) slot,
-            options(nostack),
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    extern crate std;
-
-    use std::alloc::{Layout, alloc_zeroed};
-
-    use super::*;
-
-    #[test]
-    fn slots_are_claimed_found_and_released() {
-        let bytes = next_block_bytes().unwrap();
-        // SAFETY: a zeroed block of the asked size, page-aligned and leaked.
-        unsafe { add_block(alloc_zeroed(Layout::from_size_align(bytes, 4096).unwrap()), bytes) };
-        let first = claim(11, 1).unwrap();
-        let second = claim(12, 2).unwrap();
-        assert!(!ptr::eq(first, second));
-        assert!(at(ptr::from_ref(first) as usize).is_some_and(|slot| slot.tid() == 11));
-        assert!(at(ptr::from_ref(first) as usize + 8).is_none());
-        assert!(at(8).is_none());
-        assert!(adopt(12, 9).is_some_and(|slot| ptr::eq(slot, second)));
-        let stranger = adopt(13, 3).unwrap();
-        assert!(stranger.take_adopted() && !stranger.take_adopted());
-        assert_eq!(strangers().count(), 1);
-        first.release();
-        assert_eq!(taken().count(), 2);
-        assert!(claim(14, 4).is_some_and(|slot| ptr::eq(slot, first)));
-    }
-
-    #[test]
-    fn each_thread_has_its_own_pointer() {
-        let word = 0u64;
-        assert!(current().is_null());
-        set_current((&raw const word).cast());
-        std::thread::spawn(|| assert!(current().is_null())).join().unwrap();
-        assert_eq!(current(), (&raw const word).cast());
-        set_current(ptr::null());
+    pub(crate) fn memo(&self) -> *mut Memo {
+        // SAFETY: as above.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).memo.get() }
     }
 }

@@ -9,6 +9,9 @@ use core::sync::atomic::AtomicU32;
 /// Number of bytes in the kernel's signal set.
 pub const SIGSET_BYTES: usize = 8;
 
+/// The kernel's errors, as results, are the last addresses there are.
+const PAGE: usize = 4096;
+
 /// Makes the system call `number`; unused arguments are zero.
 ///
 /// # Safety
@@ -46,6 +49,26 @@ pub fn thread_id() -> u32 {
 pub fn process_id() -> u32 {
     // SAFETY: getpid has no arguments and cannot fail.
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Maps zeroed memory for ever, not locked where the program locks all that is mapped from now on (mlockall(2)): so
+/// little of it is used that it had better come page by page.
+pub fn map_unlocked(bytes: usize) -> Option<*mut u8> {
+    let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing. Nothing is made present yet, locked or
+    // not, because nobody may access it.
+    let base =
+        unsafe { call(libc::SYS_mmap, [0, bytes, libc::PROT_NONE as usize, kind, usize::MAX, 0]) } as usize;
+    if base > usize::MAX - PAGE {
+        return None;
+    }
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: the mapping is the one made above, which nobody knows.
+    let made = unsafe {
+        call(libc::SYS_munlock, [base, bytes, 0, 0, 0, 0]);
+        call(libc::SYS_mprotect, [base, bytes, access, 0, 0, 0])
+    };
+    (made == 0).then_some(base as *mut u8)
 }
 
 /// Wakes one waiter on `word`, which may be shared between processes.

@@ -23,13 +23,6 @@ pub struct SignalEvent {
     pub padding: [i32; 11],
 }
 
-/// The clock of the CPU time of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
-fn cpu_clock(tid: u32) -> usize {
-    const PER_THREAD: u32 = 4;
-    const SCHED: u32 = 2;
-    (!tid << 3 | PER_THREAD | SCHED) as i32 as usize
-}
-
 fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / SECOND_NS) as i64, tv_nsec: (ns % SECOND_NS) as i64 }
 }
@@ -56,13 +49,13 @@ pub fn create(clock: usize, event: &SignalEvent) -> Result<i32, i32> {
 pub fn arm(slot: &Slot, signal: i32, period_ns: u64, delay_ns: u64) -> Result<(), i32> {
     let tid = slot.tid();
     let event = SignalEvent {
-        value: ptr::from_ref(slot) as usize,
+        value: slot.token() as usize,
         signal,
         notify: libc::SIGEV_THREAD_ID,
         thread: tid as i32,
         padding: [0; 11],
     };
-    let timer = create(cpu_clock(tid), &event)?;
+    let timer = create(clock::cpu_clock(tid) as usize, &event)?;
     slot.set_timer(timer);
     let time = libc::itimerspec {
         it_interval: timespec(period_ns),
@@ -79,6 +72,17 @@ pub fn set(timer: i32, time: &libc::itimerspec) -> Result<(), i32> {
         0 => Ok(()),
         error => Err(-error as i32),
     }
+}
+
+/// True if a timer on a thread's clock will never expire any more, because the thread is gone (kernel:
+/// posix_cpu_timer_get finds no task). One that runs has some time left.
+pub(crate) fn is_dead(timer: i32) -> bool {
+    let mut left = [0u64; 4];
+    // SAFETY: the kernel writes one `itimerspec`, four words; the timer is ours.
+    let asked =
+        unsafe { sys::call(libc::SYS_timer_gettime, [timer as usize, (&raw mut left) as usize, 0, 0, 0, 0]) };
+    // The interval, then what is left.
+    asked != 0 || matches!(left, [_, _, 0, 0])
 }
 
 /// Deletes a timer made here.

@@ -6,8 +6,10 @@ use shm_format::{Loss, Skip};
 
 use crate::Missed;
 use crate::answer;
+use crate::clock;
 use crate::context::Context;
 use crate::kernel_ring::Request;
+use crate::newcomers;
 use crate::process::{self, Recording, Source};
 use crate::slot::{self, Slot};
 use crate::sys;
@@ -43,8 +45,9 @@ const TRAP_PERF: i32 = 6;
 const TRAP_PERF_FLAG_ASYNC: u32 = 1;
 const SI_TIMER: i32 = -2;
 const SI_KERNEL: i32 = 0x80;
-/// The nonce of a sample that nobody requested.
-const NO_NONCE: u64 = 0;
+/// Time in the kernel that no sample stands for and that waits no longer for the thread to come from a call. A timer's
+/// tick at most kernels' HZ.
+const OVERDUE_NS: u64 = 4_000_000;
 
 /// Makes the signal of a timer that carries `stand_in` look like that of ITIMER_PROF.
 ///
@@ -93,10 +96,12 @@ pub unsafe fn discard(info: *const libc::siginfo_t, recording: &'static Recordin
 
 /// An expiry or a request.
 pub struct Tick {
-    /// Timer periods or events that this signal stands for.
+    /// Timer periods or events that this signal stands for; of the kernel's, none before the kernel was asked.
     pub weight: u32,
     /// What the kernel asks for, if it was the kernel.
     pub request: Option<Request>,
+    /// The thread's CPU time when its clock was asked, in nanoseconds; 0 if it was not.
+    pub(crate) cpu_ns: u64,
     owner: Owner,
 }
 
@@ -105,11 +110,14 @@ enum Owner {
     Thread { slot: &'static Slot, timer: i32 },
     /// The process's timer; the kernel picked the thread.
     Process,
-    /// A thread's own events.
-    Kernel { slot: &'static Slot },
+    /// A thread's own events. The signal may have been blocked when they happened.
+    Kernel { slot: &'static Slot, blocked: bool },
 }
 
 impl Tick {
+    /// The nonce of a sample that nobody requested.
+    pub(crate) const NO_NONCE: u64 = 0;
+
     /// Reads `info`; none if the signal did not come from a timer of ours.
     ///
     /// # Safety
@@ -122,21 +130,21 @@ impl Tick {
         let recording = recording?;
         // SAFETY: the kernel's `siginfo` has 128 bytes; which of them mean something depends on the code.
         let (perf, info) = unsafe { (&*info.cast::<PerfInfo>(), &*info.cast::<TimerInfo>()) };
-        let mut request = None;
         let (weight, owner) = match (recording.source, info.code) {
             (Source::Perf, TRAP_PERF) => {
-                let slot = slot::at(perf.data as usize)?;
-                let asked = Request::read(&slot.kernel_rings, perf.flags & TRAP_PERF_FLAG_ASYNC != 0);
-                (request.insert(asked).events, Owner::Kernel { slot })
+                let blocked = perf.flags & TRAP_PERF_FLAG_ASYNC != 0;
+                (0, Owner::Kernel { slot: slot::at(perf.data)?, blocked })
             }
             (Source::ThreadTimer | Source::Perf, SI_TIMER) => {
-                let owner = Owner::Thread { slot: slot::at(info.value)?, timer: info.timer };
+                let owner = Owner::Thread { slot: slot::at(info.value as u64)?, timer: info.timer };
                 (info.overrun.max(0).unsigned_abs().saturating_add(1), owner)
             }
-            (Source::ProcessTimer, SI_KERNEL) => (recording.process_time.periods(), Owner::Process),
+            (Source::ProcessTimer, SI_KERNEL) if !recording.process_time.is_given_up() => {
+                (recording.process_time.periods(), Owner::Process)
+            }
             _ => return None,
         };
-        Some((recording, Tick { weight, request, owner }))
+        Some((recording, Tick { weight, request: None, cpu_ns: 0, owner }))
     }
 
     /// What asked for the sample.
@@ -150,7 +158,7 @@ impl Tick {
 
     /// The nonce of the stack that answers; 0 if nobody gave one.
     pub(crate) fn nonce(&self) -> u64 {
-        self.request.map_or(NO_NONCE, |request| request.nonce)
+        self.request.map_or(Self::NO_NONCE, |request| request.nonce)
     }
 
     /// The slot of the calling thread.
@@ -163,12 +171,52 @@ impl Tick {
         }
         let noted = slot::noted();
         match (&self.owner, noted) {
-            (Owner::Thread { slot, .. } | Owner::Kernel { slot }, Some(noted)) if ptr::eq(*slot, noted) => {
+            (Owner::Thread { slot, .. } | Owner::Kernel { slot, .. }, Some(noted))
+                if ptr::eq(*slot, noted) =>
+            {
                 Ok(slot)
             }
-            (Owner::Thread { slot, .. } | Owner::Kernel { slot }, _) => verify(slot, noted),
+            // A ring may be read by its own thread alone, and where the kernel cannot be asked whose it is, by none.
+            (Owner::Kernel { .. }, _) if process::is_filtered() => Err(Missed::Skipped(Skip::DisabledThread)),
+            (Owner::Thread { slot, .. } | Owner::Kernel { slot, .. }, _) => verify(slot, noted),
             (Owner::Process, _) => own_slot(context),
         }
+    }
+
+    /// Reads what the kernel asks for. `slot` is the caller's own.
+    pub(crate) fn ask(&mut self, slot: &Slot) {
+        if let Owner::Kernel { blocked, .. } = self.owner {
+            self.weight = self.request.insert(Request::read(&slot.kernel_rings, blocked)).events;
+        }
+    }
+
+    /// Takes the weight from the thread's CPU clock, where it is the time that counts: events come late, or not at all
+    /// from a mode that is not permitted. False if no period has passed that a sample would stand for.
+    pub(crate) fn weigh(&mut self, recording: &Recording, slot: &Slot, context: Context<'_>) -> bool {
+        if process::is_filtered() {
+            return true;
+        }
+        let (rings, period_ns) = (&slot.kernel_rings, slot.kernel_rings.period_ns());
+        if period_ns == 0 && !recording.governor.is_limited() {
+            return true;
+        }
+        self.cpu_ns = clock::thread_cpu_ns();
+        if period_ns == 0 {
+            return true;
+        }
+        let due = rings.due(self.cpu_ns, period_ns);
+        let left_ns = u64::from(due) * period_ns;
+        self.weight = match self.owner {
+            // Events in user mode are right in number; what they leave is time in the kernel, which waits for its timer, but
+            // not if that does not come.
+            Owner::Kernel { .. } if rings.are_user_only() && left_ns < 4 * OVERDUE_NS => self.weight.max(1),
+            Owner::Kernel { .. } => self.weight.max(due),
+            // This timer is for time in the kernel, which goes to whoever has just been there; in time, to anybody.
+            _ if context.is_behind_a_call() || left_ns >= OVERDUE_NS => due,
+            _ => 0,
+        };
+        rings.count(self.weight, period_ns);
+        self.weight > 0 || self.request.is_some()
     }
 
     /// Leaves the tick out, and what it stands for to the thread's next sample.
@@ -182,18 +230,19 @@ impl Tick {
     }
 
     /// Stands for what was left out before, too.
-    pub(crate) fn take_over(&mut self, slot: &Slot) {
-        self.weight = self.weight.saturating_add(slot.take_put_off());
+    pub(crate) fn take_over(&mut self, recording: &Recording, slot: &Slot) {
+        let left = slot.take_put_off().saturating_add(recording.governor.take_orphaned());
+        self.weight = self.weight.saturating_add(left);
     }
 
     /// Stops the timer, when nobody wants its ticks any more.
     #[cold]
-    pub(crate) fn silence(&self) {
+    pub(crate) fn silence(&self, context: Context<'_>) {
         if process::is_filtered() {
             return;
         }
-        if let Owner::Kernel { slot } = self.owner {
-            return slot.kernel_rings.close();
+        if let Owner::Kernel { .. } = self.owner {
+            return self.slot(context).into_iter().for_each(|slot| slot.kernel_rings.close());
         }
         // Both `itimerspec` and `itimerval` are four words; zero stops the timer.
         let never = [0usize; 4];
@@ -251,5 +300,5 @@ fn find(noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
         return Ok(noted);
     }
     // Not noted with the thread: its thread-local storage may not be the C library's.
-    slot::adopt(tid, process::next_sequence()).ok_or(Missed::Lost(Loss::NoSlot))
+    newcomers::adopt(tid).ok_or(Missed::Lost(Loss::NoSlot))
 }

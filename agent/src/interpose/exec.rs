@@ -5,23 +5,40 @@
 //! execs are never seen here (those that the C library makes itself); with the default source nothing depends on it.
 
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_char, c_int, c_long};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use super::{call_real, fail, own_recording, real_functions};
 use crate::lock::Masked;
+use crate::preload::{self, Strings};
 use crate::process;
+use crate::symbols;
 use handler::activity::Active;
 
 real_functions! {
     EXECVE = c"execve";
     EXECVPE = c"execvpe";
-    EXECVP = c"execvp";
-    EXECV = c"execv";
     FEXECVE = c"fexecve";
     EXECVEAT = c"execveat";
+    SPAWN = c"posix_spawn";
+    SPAWNP = c"posix_spawnp";
 }
 
-type Strings = *const *const c_char;
+/// The environment for an exec of `path` that would get `given`, and whether the file is looked for.
+///
+/// # Safety
+/// `path` is null or a string, `given` null or an environment.
+unsafe fn with_environment(
+    path: *const c_char,
+    search: bool,
+    given: Strings,
+    go: &dyn Fn(Strings) -> c_long,
+) -> c_long {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let path = if path.is_null() { c"" } else { CStr::from_ptr(path) };
+        preload::with_environment(path, search, given, go)
+    }
+}
 
 /// Prepares for an exec of `path` (an address, 0 if not known), makes it, and undoes the preparation if it fails.
 pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
@@ -49,14 +66,18 @@ pub(crate) unsafe extern "C" fn execve(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    around(path as usize, || {
-        call_real!(
-            EXECVE as fn(*const c_char, Strings, Strings) -> c_int,
-            (path, arguments, environment),
-            else fail(libc::ENOSYS)
-        )
-        .into()
-    }) as c_int
+    let exec = |environment| {
+        around(path as usize, || {
+            call_real!(
+                EXECVE as fn(*const c_char, Strings, Strings) -> c_int,
+                (path, arguments, environment),
+                else fail(libc::ENOSYS)
+            )
+            .into()
+        })
+    };
+    // SAFETY: the program's own.
+    unsafe { with_environment(path, false, environment, &exec) as c_int }
 }
 
 /// POSIX `execv`.
@@ -65,10 +86,8 @@ pub(crate) unsafe extern "C" fn execve(
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    around(path as usize, || {
-        call_real!(EXECV as fn(*const c_char, Strings) -> c_int, (path, arguments), else fail(libc::ENOSYS))
-            .into()
-    }) as c_int
+    // SAFETY: the same function, with the program's environment.
+    unsafe { execve(path, arguments, symbols::environment_now()) }
 }
 
 /// POSIX `execvp`.
@@ -77,10 +96,8 @@ pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    around(file as usize, || {
-        call_real!(EXECVP as fn(*const c_char, Strings) -> c_int, (file, arguments), else fail(libc::ENOSYS))
-            .into()
-    }) as c_int
+    // SAFETY: the same function, with the program's environment.
+    unsafe { execvpe(file, arguments, symbols::environment_now()) }
 }
 
 /// GNU `execvpe`.
@@ -93,14 +110,18 @@ pub(crate) unsafe extern "C" fn execvpe(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    around(file as usize, || {
-        call_real!(
-            EXECVPE as fn(*const c_char, Strings, Strings) -> c_int,
-            (file, arguments, environment),
-            else fail(libc::ENOSYS)
-        )
-        .into()
-    }) as c_int
+    let exec = |environment| {
+        around(file as usize, || {
+            call_real!(
+                EXECVPE as fn(*const c_char, Strings, Strings) -> c_int,
+                (file, arguments, environment),
+                else fail(libc::ENOSYS)
+            )
+            .into()
+        })
+    };
+    // SAFETY: the program's own.
+    unsafe { with_environment(file, true, environment, &exec) as c_int }
 }
 
 /// POSIX `fexecve`.
@@ -109,14 +130,18 @@ pub(crate) unsafe extern "C" fn execvpe(
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
-    around(0, || {
-        call_real!(
-            FEXECVE as fn(c_int, Strings, Strings) -> c_int,
-            (file, arguments, environment),
-            else fail(libc::ENOSYS)
-        )
-        .into()
-    }) as c_int
+    let exec = |environment| {
+        around(0, || {
+            call_real!(
+                FEXECVE as fn(c_int, Strings, Strings) -> c_int,
+                (file, arguments, environment),
+                else fail(libc::ENOSYS)
+            )
+            .into()
+        })
+    };
+    // SAFETY: the program's own.
+    unsafe { with_environment(core::ptr::null(), false, environment, &exec) as c_int }
 }
 
 /// Linux `execveat`.
@@ -131,14 +156,72 @@ pub(crate) unsafe extern "C" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
-    around(path as usize, || {
-        call_real!(
-            EXECVEAT as fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
-            (directory, path, arguments, environment, flags),
-            else fail(libc::ENOSYS)
-        )
-        .into()
-    }) as c_int
+    let exec = |environment| {
+        around(path as usize, || {
+            call_real!(
+                EXECVEAT as fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int,
+                (directory, path, arguments, environment, flags),
+                else fail(libc::ENOSYS)
+            )
+            .into()
+        })
+    };
+    // SAFETY: the program's own.
+    unsafe { with_environment(core::ptr::null(), false, environment, &exec) as c_int }
+}
+
+/// The arguments of `posix_spawn` and `posix_spawnp`.
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const c_void,
+    *const c_void,
+    Strings,
+    Strings,
+) -> c_int;
+
+/// POSIX `posix_spawn`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    let Some(real) = SPAWN.address() else { return libc::ENOSYS };
+    // SAFETY: the C library's function of this type; the program's own arguments.
+    unsafe {
+        let real = core::mem::transmute::<usize, Spawn>(real);
+        let spawn = |environment| real(pid, path, actions, attributes, arguments, environment).into();
+        with_environment(path, false, environment, &spawn) as c_int
+    }
+}
+
+/// POSIX `posix_spawnp`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    let Some(real) = SPAWNP.address() else { return libc::ENOSYS };
+    // SAFETY: the C library's function of this type; the program's own arguments.
+    unsafe {
+        let real = core::mem::transmute::<usize, Spawn>(real);
+        let spawn = |environment| real(pid, file, actions, attributes, arguments, environment).into();
+        with_environment(file, true, environment, &spawn) as c_int
+    }
 }
 
 /// Defines a function that takes its program's arguments one by one: the words after the path are those in five
@@ -208,6 +291,16 @@ const IN_REGISTERS: usize = 5;
 unsafe fn word(registers: Strings, stack: Strings, index: usize) -> *const c_char {
     // SAFETY: the caller's promise.
     unsafe { if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) } }
+}
+
+/// A bare `execve` or `execveat`, made through `syscall` with this path and environment.
+///
+/// # Safety
+/// As for the system call.
+pub(super) unsafe fn bare(path: usize, environment: usize, real: impl Fn(usize) -> c_long) -> c_long {
+    let exec = |environment: Strings| around(path, || real(environment as usize));
+    // SAFETY: the program's own.
+    unsafe { with_environment(path as *const c_char, false, environment as Strings, &exec) }
 }
 
 /// Runs `exec` with the arguments as one array that ends with null, and with what followed the null.

@@ -7,32 +7,58 @@ use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::activity::{self, Active};
 use handler::process::{self, Recording, Source};
+use handler::slot::{self, Slot};
 
-use super::{call_real, exec, fail, own_recording, real_functions, signals};
+use super::{call_real, exec, fail, own_recording, real_functions, signals, stacks};
 use crate::agent::{self, Agent};
 use crate::kernel;
+use crate::lock::Masked;
+use crate::sources;
 
 real_functions! {
     PRCTL = c"prctl";
     SYSCALL = c"syscall";
 }
 
+/// Longest wait for others to be done with system calls that the filter may kill for.
+const PATIENCE_NS: u64 = 200_000_000;
+
 /// Remembers that calls may be filtered, unless the filter could not be installed.
 fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let before = process::is_filtered();
     let stopped = stop_process_timer();
+    if let (Some(_active), Some(_)) = (Active::enter(), own_recording()) {
+        let _masked = Masked::new();
+        // Afterwards no memory may be asked for.
+        slot::taken().for_each(Slot::prepare_early);
+    }
     activity::announce_filter();
-    while activity::anybody() {
+    // Whoever is at it, and not killed in the middle of it (a child of `vfork` shares the count), is soon done.
+    let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    while activity::anybody() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
         kernel::yield_now();
     }
+    // From here on nobody but this thread makes calls, and the filter is not there yet.
+    let ended = if before { None } else { end_events() };
     let result = install();
     if result < 0 {
         process::set_filtered(before);
         if let (Some((recording, agent)), false) = (stopped, before) {
             crate::process::start_source(recording, agent);
         }
+        if let (Some((recording, agent)), Some(_active)) = (ended, Active::enter()) {
+            let _masked = Masked::new();
+            sources::resume_events(recording, &agent.config);
+        }
     }
     result
+}
+
+/// Ends the kernel's events while that is still permitted; whose, if there were any.
+fn end_events() -> Option<(&'static Recording, &'static Agent)> {
+    let (recording, agent) = (own_recording()?, agent::get()?);
+    let _masked = Masked::new();
+    sources::end_events(recording, &agent.config).then_some((recording, agent))
 }
 
 /// ITIMER_PROF lives on through an exec, before which nobody could stop it any more: its signal would kill the next
@@ -50,6 +76,11 @@ fn without_counter() {
     if let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) {
         crate::process::silence_thread(recording, b"the program forbids the time-stamp counter");
     }
+}
+
+/// True if a filter may come of a call with this mode. Libraries ask without a filter which flags there are.
+fn installs(mode: c_ulong, filter: usize) -> bool {
+    mode == libc::SECCOMP_MODE_STRICT.into() || (mode == libc::SECCOMP_MODE_FILTER.into() && filter != 0)
 }
 
 /// Linux `prctl`.
@@ -81,7 +112,9 @@ pub(crate) unsafe extern "C" fn prctl(
         without_counter();
     }
     match option {
-        libc::PR_SET_SECCOMP if crate::agent::is_own_process() => filtering(|| real().into()) as c_int,
+        libc::PR_SET_SECCOMP if installs(second, third as usize) && agent::is_own_process() => {
+            filtering(|| real().into()) as c_int
+        }
         libc::PR_SET_NAME => {
             let result = real();
             super::threads::renamed();
@@ -145,19 +178,21 @@ unsafe extern "C" fn seen(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    let real = || {
+    let real_with = |third, fourth| {
         call_real!(
             SYSCALL as fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
             (number, first, second, third, fourth, fifth, sixth),
             else fail(libc::ENOSYS).into()
         )
     };
+    let real = || real_with(third, fourth);
     if let Some(address) = SYSCALL.known() {
         REAL_SYSCALL.store(address, core::sync::atomic::Ordering::Relaxed);
     }
     let sets_filter = match number {
-        libc::SYS_seccomp => first <= libc::SECCOMP_SET_MODE_FILTER as usize,
-        libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize,
+        // The modes of `prctl` are the operations and one.
+        libc::SYS_seccomp => installs(first as c_ulong + 1, third),
+        libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize && installs(second as c_ulong, third),
         _ => false,
     };
     // Libraries ask with flags that are never valid, to learn whether the call exists.
@@ -166,11 +201,15 @@ unsafe extern "C" fn seen(
         without_counter();
     }
     match number {
-        _ if sets_filter && crate::agent::is_own_process() => filtering(real),
-        libc::SYS_execve => exec::around(first, real),
-        libc::SYS_execveat => exec::around(second, real),
+        _ if sets_filter && agent::is_own_process() => filtering(real),
+        // SAFETY: the arguments are those of the call.
+        libc::SYS_execve => unsafe { exec::bare(first, third, |third| real_with(third, fourth)) },
+        // SAFETY: as above.
+        libc::SYS_execveat => unsafe { exec::bare(second, fourth, |fourth| real_with(third, fourth)) },
         // SAFETY: the arguments are those of the call.
         libc::SYS_rt_sigaction => unsafe { signals::bare(first, second, third, fourth) }.unwrap_or_else(real),
+        // SAFETY: as above.
+        libc::SYS_sigaltstack => unsafe { stacks::sigaltstack(first as *const _, second as *mut _) }.into(),
         _ => real(),
     }
 }

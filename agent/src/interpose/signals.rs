@@ -1,10 +1,11 @@
-//! The program's requests about the sampling signal.
+//! The program's requests about signals: those about the sampling signal are served here.
 
 use core::ffi::c_int;
 
 use handler::chain::Disposition;
 use handler::sys;
 
+use super::handlers::{self, Change};
 use super::{call_real, fail, real_functions};
 use crate::signals::{self, KernelAction};
 use crate::sources;
@@ -58,11 +59,8 @@ fn is_served(signal: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     if !is_served(signal) {
-        return call_real!(
-            SIGACTION as fn(c_int, *const Action, *mut Action) -> c_int,
-            (signal, new, old),
-            else fail(libc::ENOSYS)
-        );
+        // SAFETY: null or the program's own.
+        return unsafe { other_sigaction(signal, new, old) };
     }
     // SAFETY: null or the program's own.
     unsafe {
@@ -72,6 +70,29 @@ pub(crate) unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old
         }
     }
     0
+}
+
+/// `sigaction` for any other signal.
+///
+/// # Safety
+/// The pointers are null or the program's own.
+unsafe fn other_sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { new.as_ref() };
+    let change = Change::begin(signal, wanted.map(|wanted| wanted.handler));
+    let given = wanted.map(|wanted| Action { handler: change.given, ..*wanted });
+    let result = call_real!(
+        SIGACTION as fn(c_int, *const Action, *mut Action) -> c_int,
+        (signal, given.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), old),
+        else fail(libc::ENOSYS)
+    );
+    // SAFETY: the caller's promise.
+    match unsafe { old.as_mut() } {
+        _ if result != 0 => change.undo(),
+        Some(old) => old.handler = change.seen(old.handler),
+        None => {}
+    }
+    result
 }
 
 /// glibc's other name of `sigaction`.
@@ -96,7 +117,11 @@ fn change_handler(handler: usize, flags: c_int, mask: u64) -> usize {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     if !is_served(signal) {
-        return call_real!(SIGNAL_BSD as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
+        return handlers::replace(
+            signal,
+            handler,
+            |handler| call_real!(SIGNAL_BSD as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR),
+        );
     }
     change_handler(handler, libc::SA_RESTART, bit())
 }
@@ -128,7 +153,11 @@ pub(crate) unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     if !is_served(signal) {
-        return call_real!(SIGNAL_SYSV as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
+        return handlers::replace(
+            signal,
+            handler,
+            |handler| call_real!(SIGNAL_SYSV as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR),
+        );
     }
     change_handler(handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0)
 }
@@ -150,7 +179,11 @@ pub(crate) unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
     if !is_served(signal) {
-        return call_real!(SIGSET as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR);
+        return handlers::replace(
+            signal,
+            handler,
+            |handler| call_real!(SIGSET as fn(c_int, usize) -> usize, (signal, handler), else libc::SIG_ERR),
+        );
     }
     let before =
         if handler == SIG_HOLD { signals::change(None).handler } else { change_handler(handler, 0, 0) };

@@ -1,4 +1,4 @@
-//! Threads and bare forks.
+//! Threads, bare forks, and what keeps children from being recorded.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -11,9 +11,12 @@ use crate::{modules, threads};
 use handler::activity::Active;
 
 real_functions! {
+    THRD_CREATE = c"thrd_create";
+    TIMER_CREATE = c"timer_create";
     SET_NAME = c"pthread_setname_np";
     BARE_FORK = c"_Fork";
     FORK = c"fork";
+    CHROOT = c"chroot";
 }
 
 /// POSIX `pthread_create`: the new thread begins in our trampoline.
@@ -35,7 +38,9 @@ pub(crate) unsafe extern "C" fn pthread_create(
             else libc::EAGAIN
         )
     };
-    let Some(start) = prepare(routine, argument) else { return create(routine, argument) };
+    // SAFETY: the program's own attributes.
+    let start = unsafe { prepare(attributes, routine, argument) };
+    let Some(start) = start else { return create(routine, argument) };
     let result = create(threads::trampoline(), start as usize);
     if result != 0 {
         // SAFETY: no thread came of it.
@@ -45,13 +50,89 @@ pub(crate) unsafe extern "C" fn pthread_create(
 }
 
 /// Packs what a new thread is to run, if it is to be sampled. Under a filter a timer for it could kill the program.
-fn prepare(routine: usize, argument: usize) -> Option<*mut threads::Start> {
+///
+/// # Safety
+/// `attributes` is null or a `pthread_attr_t`.
+unsafe fn prepare(attributes: *const c_void, routine: usize, argument: usize) -> Option<*mut threads::Start> {
     let _active = Active::enter()?;
     let recording = own_recording()?;
     modules::refresh(recording);
-    threads::look_after_strangers(recording);
-    Some(threads::prepare(routine, argument))
+    threads::bury_strangers(recording);
+    // SAFETY: the caller's promise.
+    Some(unsafe { threads::prepare(attributes, routine, argument) })
 }
+
+/// C11 `thrd_create`: as [`pthread_create`]. The C library takes the routine's `int` from the same register.
+///
+/// # Safety
+/// As C says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn thrd_create(thread: *mut c_void, routine: usize, argument: usize) -> c_int {
+    /// `thrd_error` of both C libraries.
+    const ERROR: c_int = 2;
+    let create = |routine: usize, argument: usize| {
+        call_real!(
+            THRD_CREATE as fn(*mut c_void, usize, usize) -> c_int,
+            (thread, routine, argument),
+            else ERROR
+        )
+    };
+    // SAFETY: such a thread has no attributes.
+    let start = unsafe { prepare(core::ptr::null(), routine, argument) };
+    let Some(start) = start else { return create(routine, argument) };
+    let result = create(threads::trampoline(), start as usize);
+    if result != 0 {
+        // SAFETY: no thread came of it.
+        unsafe { threads::cancel(start) };
+    }
+    result
+}
+
+/// POSIX `timer_create`: with SIGEV_THREAD the C library makes threads for the program's function.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn timer_create(
+    clock: c_int,
+    event: *mut Notification,
+    timer: *mut c_void,
+) -> c_int {
+    let create = |event: *mut Notification| {
+        call_real!(
+            TIMER_CREATE as fn(c_int, *mut Notification, *mut c_void) -> c_int,
+            (clock, event, timer),
+            else fail(libc::ENOSYS)
+        )
+    };
+    // SAFETY: null or the program's own.
+    let wanted = unsafe { event.as_ref() }.filter(|event| event.notify == libc::SIGEV_THREAD);
+    let prepared = wanted.and_then(|wanted| {
+        let _active = Active::enter()?;
+        own_recording()?;
+        let (routine, argument) = (wanted.function, wanted.value);
+        // SAFETY: null or the program's attributes.
+        let start = unsafe { threads::prepare_many(wanted.attributes, routine, argument) };
+        Some(Notification { value: start as usize, function: threads::trampoline(), ..*wanted })
+    });
+    match prepared {
+        Some(mut event) => create(&raw mut event),
+        None => create(event),
+    }
+}
+
+/// `struct sigevent` of both C libraries, with a function to call.
+#[repr(C)]
+pub(crate) struct Notification {
+    value: usize,
+    signal: c_int,
+    notify: c_int,
+    function: usize,
+    attributes: *const c_void,
+    rest: [usize; 4],
+}
+
+const _: () = assert!(size_of::<Notification>() == 64);
 
 /// GNU `pthread_setname_np`.
 ///
@@ -95,6 +176,19 @@ pub(crate) unsafe extern "C" fn _Fork() -> c_int {
             0 => crate::process::after_fork_child(),
             _ => crate::process::after_fork_parent(),
         }
+    }
+    result
+}
+
+/// Linux `chroot`.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    let result = call_real!(CHROOT as fn(*const c_char) -> c_int, (path), else fail(libc::ENOSYS));
+    if result == 0 {
+        crate::process::root_changed();
     }
     result
 }

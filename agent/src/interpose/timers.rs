@@ -11,8 +11,11 @@ use handler::process::Source;
 
 use super::{call_real, fail, own_recording, real_functions};
 use crate::kernel::{self, Errno};
-use crate::sources;
+use crate::lock::Masked;
+use crate::signals;
+use crate::sources::{self, process_timer};
 use crate::symbols;
+use handler::activity::Active;
 
 real_functions! {
     SETITIMER = c"setitimer";
@@ -35,7 +38,9 @@ pub(crate) fn forget() {
 /// True if `which` is the timer that the agent has taken.
 fn is_taken(which: c_int) -> bool {
     which == libc::ITIMER_PROF
-        && own_recording().is_some_and(|recording| recording.source == Source::ProcessTimer)
+        && own_recording().is_some_and(|recording| {
+            recording.source == Source::ProcessTimer && !recording.process_time.is_given_up()
+        })
 }
 
 /// POSIX `setitimer`.
@@ -65,8 +70,29 @@ pub(crate) unsafe extern "C" fn setitimer(
             }
             0
         }
-        Err(error) => fail(error.0),
+        Err(_) => {
+            give_up();
+            call_real!(
+                SETITIMER as fn(c_int, *const libc::itimerval, *mut libc::itimerval) -> c_int,
+                (which, new, old.map_or(core::ptr::null_mut(), core::ptr::from_mut)),
+                else fail(libc::ENOSYS)
+            )
+        }
     }
+}
+
+/// The program's timer cannot have a stand-in: it has the kernel's from now on, and ours is over.
+fn give_up() {
+    let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) else { return };
+    let _masked = Masked::new();
+    process_timer::stop();
+    signals::drain_process_timer();
+    crate::process::give_timer_up(recording);
+}
+
+/// As [`crate::interpose::stand_in_for`].
+pub(super) fn stand_in_for(left: &libc::itimerval) -> bool {
+    SETITIMER.known().is_some() && set(left).is_ok()
 }
 
 /// POSIX `getitimer`.

@@ -11,18 +11,19 @@ mod perf_attributes;
 pub(crate) mod process_timer;
 mod thread_timer;
 
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use alloc::vec::Vec;
 
+use handler::nesting::Entered;
 use handler::process::{Recording, Source};
-use handler::slot::Slot;
+use handler::slot::{self, Slot};
 
 pub(crate) use perf::Events;
 pub(crate) use thread_timer::{NEVER, create_process_clock_timer, set_timer};
 
 use crate::config::Config;
-use crate::kernel::Errno;
+use crate::kernel::{self, Errno};
 
 /// The signal of timers.
 const TIMER_SIGNAL: i32 = libc::SIGPROF;
@@ -31,6 +32,12 @@ const EVENT_SIGNAL: i32 = libc::SIGTRAP;
 
 /// The sampling signal of this process, decided before it is taken over.
 static SIGNAL: AtomicI32 = AtomicI32::new(TIMER_SIGNAL);
+
+/// The kernel's events have ended, and timers go on in their place.
+static EVENTS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Period of the timer for time in the kernel, where events are in user mode only: a tick of most kernels.
+const KERNEL_TIME_PERIOD_NS: u64 = 4_000_000;
 
 /// The sampling signal.
 pub(crate) fn signal() -> i32 {
@@ -45,15 +52,27 @@ pub(crate) struct Choice {
     pub(crate) note: Option<Vec<u8>>,
 }
 
-/// Chooses the source asked for, or the best that this user may have.
-pub(crate) fn choose(config: &Config) -> Choice {
+/// Chooses the source asked for, or the best that this user may have. A forked child has what its parent had.
+pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
+    if let Some(source) = parent {
+        return Choice { source, note: None };
+    }
     let mut note = None;
     let mut wanted = config.source;
+    let harm = match wanted {
+        Source::Perf if config.is_emulated => Some("valgrind does not know the signals of perf_event_open"),
+        Source::Perf if config.is_automatic => perf::harm(),
+        _ => None,
+    };
+    if let Some(harm) = harm {
+        wanted = if config.events.are_time() { Source::ThreadTimer } else { Source::Perf };
+        note = Some([b"cpu timers instead of perf: ", harm.as_bytes()].concat());
+    }
     if wanted == Source::Perf {
         match perf::probe(&config.events, config.deferred) {
             Ok(tier) => {
                 SIGNAL.store(EVENT_SIGNAL, Ordering::Relaxed);
-                let mut note = tier.text();
+                let mut note = tier.text(&config.events);
                 note.extend_from_slice(match (config.deferred, perf::is_deferring()) {
                     (false, _) => b"",
                     (true, true) => b"; the kernel walks deferred call chains",
@@ -102,8 +121,16 @@ pub(crate) fn start_thread(
     match recording.source {
         Source::ThreadTimer => timer("thread timer failed"),
         Source::ProcessTimer => Ok(()),
+        Source::Perf if EVENTS_ENDED.load(Ordering::SeqCst) && config.events.are_time() => {
+            timer("thread timer failed")
+        }
         Source::Perf => match perf::open(recording, slot, &config.events) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if perf::is_user_only() && config.events.are_one_clock() {
+                    watch_kernel_time(slot, config, delay_ns);
+                }
+                Ok(())
+            }
             // Events that are not time have no timer in their place.
             Err(error) if config.events.are_time() => {
                 timer("thread timer failed")?;
@@ -111,6 +138,59 @@ pub(crate) fn start_thread(
             }
             Err(error) => Err(Shortfall { what: "no kernel events for some threads", error }),
         },
+    }
+}
+
+/// Has a timer tell of the time that the thread spends in the kernel, which no event of user mode does.
+fn watch_kernel_time(slot: &Slot, config: &Config, delay_ns: u64) {
+    thread_timer::disarm(slot);
+    let period_ns = config.period_ns().max(KERNEL_TIME_PERIOD_NS);
+    if thread_timer::arm(slot, signal(), period_ns, delay_ns).is_err() {
+        // Then events in user mode stand for it.
+        slot.kernel_rings.weigh_all();
+    }
+}
+
+/// Ends the kernel's events of all threads, before the program filters its system calls: an event inside the exec that
+/// may follow would kill the next image, and whoever wanted to end it then might be killed for the call. Timers go on
+/// where samples stand for time: they need no further call. False if there is nothing to end.
+pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
+    // Events in user mode do not happen inside an exec; but those of a clock leave time in the kernel to be asked for.
+    let harmless = perf::is_user_only() && !config.events.are_one_clock();
+    if recording.source != Source::Perf || harmless || EVENTS_ENDED.swap(true, Ordering::SeqCst) {
+        return false;
+    }
+    for slot in slot::taken().filter(|slot| slot.kernel_rings.are_attached()) {
+        let entered = enter(slot);
+        if entered.is_some() {
+            slot.kernel_rings.close();
+        }
+        if config.events.are_time() {
+            thread_timer::disarm(slot);
+            let _ = thread_timer::arm(slot, signal(), config.period_ns(), 0);
+        }
+    }
+    true
+}
+
+/// Keeps the slot's thread out of its handler, unless it does not leave it for a long time.
+fn enter(slot: &Slot) -> Option<Entered<'_>> {
+    const ATTEMPTS: usize = 10_000;
+    (0..ATTEMPTS).find_map(|_| {
+        let entered = slot.nesting.enter();
+        if entered.is_none() {
+            kernel::yield_now();
+        }
+        entered
+    })
+}
+
+/// Begins the events again that were ended for a filter that the kernel refused.
+pub(crate) fn resume_events(recording: &Recording, config: &Config) {
+    EVENTS_ENDED.store(false, Ordering::SeqCst);
+    for slot in slot::taken() {
+        thread_timer::disarm(slot);
+        let _ = start_thread(recording, slot, config, 0);
     }
 }
 

@@ -14,18 +14,16 @@ use handler::clock;
 use handler::kernel_ring::{KernelRing, PAGE, RINGS};
 use handler::process::Recording;
 use handler::slot::Slot;
+use handler::thread_timer;
 use shm_format::record::{self, DurableRecord};
 
-use super::perf_attributes::{Event, Scope};
+use super::perf_attributes::{Event, SHORTEST_PERIOD_NS, SOFTWARE, Scope, TASK_CLOCK};
 use crate::config::number;
 use crate::journal;
 use crate::kernel::{self, Errno, File};
 
 /// Pages of data of a ring, the most wanted first: locked memory is limited.
 const SIZES: [usize; 4] = [16, 8, 2, 1];
-/// PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_TASK_CLOCK.
-const SOFTWARE: u32 = 1;
-const TASK_CLOCK: u64 = 1;
 
 const IOC_ENABLE: usize = 0x2400;
 const IOC_SET_FILTER: usize = 0x4008_2406;
@@ -127,12 +125,16 @@ pub(super) enum Tier {
 }
 
 impl Tier {
-    pub(super) fn text(self) -> Vec<u8> {
+    pub(super) fn text(self, events: &Events) -> Vec<u8> {
         match self {
             Tier::KernelAndUser => b"perf: kernel and user stacks".to_vec(),
             Tier::UserOnly => format!(
-                "perf: user mode only; time in the kernel and kernel stacks are missing because \
-                 kernel.perf_event_paranoid is {} (CAP_PERFMON, or sysctl kernel.perf_event_paranoid=1, gives them)",
+                "perf: user mode only; {} because kernel.perf_event_paranoid is {} (CAP_PERFMON, or sysctl \
+                 kernel.perf_event_paranoid=1, gives them)",
+                match events.are_one_clock() {
+                    true => "time in the kernel comes at the kernel's tick, and kernel stacks are missing",
+                    false => "events in the kernel and kernel stacks are missing",
+                },
                 paranoid()
             )
             .into_bytes(),
@@ -198,10 +200,33 @@ pub(super) fn is_deferring() -> bool {
     DEFERRED.load(Ordering::Relaxed)
 }
 
-/// Opens the events on the slot's thread and enables them.
+/// Opens the events on the slot's thread and enables them. A process that has become another user since its start has
+/// those in user mode.
 pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Result<(), Errno> {
-    let scope =
-        Scope { user_only: USER_ONLY.load(Ordering::Relaxed), deferred: DEFERRED.load(Ordering::Relaxed) };
+    if slot.kernel_rings.are_attached() {
+        return Ok(());
+    }
+    let user_only = USER_ONLY.load(Ordering::Relaxed);
+    let scope = Scope { user_only, deferred: DEFERRED.load(Ordering::Relaxed) };
+    match open_all(recording, slot, events, scope) {
+        Err(Errno(libc::EACCES)) if !user_only => {
+            open_all(recording, slot, events, Scope { user_only: true, ..scope })?;
+            if !USER_ONLY.swap(true, Ordering::Relaxed) {
+                let who = format!(
+                    "perf: user mode only, without kernel stacks, for threads begun since process {} became user {}",
+                    handler::sys::process_id(),
+                    kernel::user_id()
+                );
+                journal::tell_setting(recording, b"source", who.as_bytes());
+            }
+            Ok(())
+        }
+        opened => opened,
+    }
+}
+
+fn open_all(recording: &Recording, slot: &Slot, events: &Events, scope: Scope) -> Result<(), Errno> {
+    count_time(slot, events, scope.user_only);
     let opened: Result<(), Errno> =
         events.0.iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(|(number, (event, ring))| {
             open_one(recording, slot, ring, event, scope, number as u32)
@@ -212,6 +237,39 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Resul
     opened
 }
 
+/// Has the weights of the slot's thread count its CPU time from now on, if its event is the clock. A whole period passes
+/// before the first event, and about half a one after the last: the first sample stands for that half, too, by chance.
+fn count_time(slot: &Slot, events: &Events, user_only: bool) {
+    if events.are_one_clock() {
+        let period_ns = events.unit_ns();
+        let early = thread_timer::first_expiry(period_ns, slot.tid().into());
+        let from_ns = clock::cpu_ns_of(slot.tid()).wrapping_sub(early);
+        // An event that comes less often than asked for stands for more than a period, which only the clock tells.
+        slot.kernel_rings.count_time(from_ns, period_ns, user_only && period_ns >= SHORTEST_PERIOD_NS);
+    }
+}
+
+/// True if the kernel tells of user mode only.
+pub(super) fn is_user_only() -> bool {
+    USER_ONLY.load(Ordering::Relaxed)
+}
+
+/// Why the kernel's events would do harm in this process although it may have them, if they would.
+pub(super) fn harm() -> Option<&'static str> {
+    // On the heap: a process may begin on a small stack.
+    let mut buffer = alloc::vec![0u8; 4096];
+    let status = kernel::read_file(c"/proc/self/status", &mut buffer).ok()?;
+    let is_set = |name: &[u8]| {
+        let value = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name));
+        value.is_some_and(|value| value.trim_ascii() != b"0")
+    };
+    if is_set(b"TracerPid:") {
+        return Some("the process is traced, and its tracer would be told of every event");
+    }
+    is_set(b"Seccomp:")
+        .then_some("a seccomp filter was there before the program, and may end it for perf_event_open")
+}
+
 fn open_one(
     recording: &Recording,
     slot: &Slot,
@@ -220,10 +278,8 @@ fn open_one(
     scope: Scope,
     number: u32,
 ) -> Result<(), Errno> {
-    if ring.is_attached() {
-        return Ok(());
-    }
-    let file = open_event(event, scope, slot.tid(), core::ptr::from_ref(slot) as u64)?;
+    let event = &event.no_faster();
+    let file = open_event(event, scope, slot.tid(), slot.token())?;
     let (base, bytes) = map(&file)?;
     let id = NEXT_RING.fetch_add(1, Ordering::Relaxed);
     let (code_start, code_end) = kernel::own_code();

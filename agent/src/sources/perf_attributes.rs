@@ -78,7 +78,21 @@ pub(super) struct Event {
     pub(super) filter: alloc::vec::Vec<u8>,
 }
 
+/// A clock that asked more often than every 100 us would leave its thread no time beside the answers, on a slow machine
+/// for ever. Weights count the periods that were asked for all the same.
+pub(super) const SHORTEST_PERIOD_NS: u64 = 100_000;
+/// PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_TASK_CLOCK.
+pub(super) const SOFTWARE: u32 = 1;
+pub(super) const TASK_CLOCK: u64 = 1;
+
 impl Event {
+    /// The event, no more often than a thread can answer if it is a clock.
+    pub(super) fn no_faster(&self) -> Event {
+        let is_clock = self.kind == SOFTWARE && self.config <= TASK_CLOCK;
+        let period = if is_clock { self.period.max(SHORTEST_PERIOD_NS) } else { self.period };
+        Event { period, ..self.clone() }
+    }
+
     /// The kernel's description of it. `data` comes with its signals.
     pub(super) fn attributes(&self, scope: Scope, data: u64) -> Attributes {
         let Scope { user_only, deferred } = scope;

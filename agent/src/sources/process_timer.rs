@@ -17,6 +17,21 @@ pub(crate) fn start(period_ns: u64) -> Result<(), Errno> {
     set(&libc::itimerval { it_interval: timeval(period_ns), it_value: timeval(first_expiry(period_ns, 0)) })
 }
 
+/// What is left of ITIMER_PROF.
+pub(crate) fn get() -> libc::itimerval {
+    let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut left = libc::itimerval { it_interval: zero, it_value: zero };
+    let arguments = [libc::ITIMER_PROF as usize, (&raw mut left) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one `itimerval`.
+    let _ = unsafe { kernel::call(libc::SYS_getitimer, arguments) };
+    left
+}
+
+/// True if the timer runs.
+pub(crate) fn is_armed(time: &libc::itimerval) -> bool {
+    time.it_value.tv_sec != 0 || time.it_value.tv_usec != 0
+}
+
 /// Stops ITIMER_PROF.
 pub(crate) fn stop() {
     let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };

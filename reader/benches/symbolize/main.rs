@@ -113,7 +113,7 @@ fn request(program: &Path) -> Request {
         addresses.insert(text.address() + (random >> 11) % text.size());
     }
     let build_id = file.build_id().unwrap().unwrap_or_default().to_vec();
-    Request { path: program.to_owned(), build_id, addresses: addresses.into_iter().collect() }
+    Request { path: program.to_owned(), build_id, file: None, addresses: addresses.into_iter().collect() }
 }
 
 fn ours(request: &Request, sources: &SymbolSources) -> Symbols {

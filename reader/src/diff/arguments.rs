@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{DiffOptions, Form, Sort};
+use super::{DiffOptions, Form, Gate, Sort};
 use crate::selection::{FilterArgs, UnitArgs};
 use crate::symbolize::SymbolArgs;
 
@@ -13,6 +13,14 @@ const EXAMPLES: &str = "Examples:
   selfwind diff selfwind.data.old selfwind.data --sort total
   selfwind diff -o diff.svg before.data after.data          a differential flame graph
   selfwind diff --folded before.data after.data | flamegraph.pl > diff.svg
+
+  selfwind diff --fail-if 'total>5%' --fail-if 'self(^parse$)>2%' before.data after.data
+
+--fail-if 'total>P%': B used over P % more than A (CPU time, or what was recorded). 'self(REGEX)>P%': the self share
+of a function that matches grew by over P points of everything, and by more than chance (p < 0.05);
+'total(REGEX)>P%' likewise with all that it calls.
+
+Exit status: 0; 1 when a --fail-if condition is met; 2 when the comparison fails.
 
 Shares of the weight are compared, so the recordings may differ in length. `*` marks changes that are more
 than chance: a two-proportion z-test of the shares, at most 5% false ones among those marked.";
@@ -40,6 +48,9 @@ pub struct DiffArgs {
     /// A line for each stack: `STACK A B`, the weights of A scaled to those of B
     #[arg(long)]
     folded: bool,
+    /// Exit with status 1 when this has grown: total>5%, self(REGEX)>2%, total(REGEX)>2%; may be repeated
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Gate>,
     /// Where to write; with the extension .svg a flame graph of B coloured by the change, with .folded --folded
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -76,7 +87,8 @@ impl From<&DiffArgs> for DiffOptions {
             filters: (&args.filters).into(),
             threshold: args.threshold,
             limit: args.limit,
-            output: args.output.clone(),
+            gates: args.fail_if.clone(),
+            output: args.output.clone().filter(|path| path.as_os_str() != "-"),
             sources: (&args.symbols).into(),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use inferno::flamegraph;
+use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::Side;
 use crate::call_tree::Stacks;
@@ -22,6 +22,7 @@ pub(super) fn flamegraph(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> any
     let mut options = flamegraph::Options::default();
     options.title = format!("{} against {}", b.name, a.name);
     options.count_name = "weight".into();
+    options.text_truncate_direction = TextTruncateDirection::Right;
     let lines = lines(a, b);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)?;
     Ok(())

@@ -5,12 +5,14 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::text::above;
-use super::{Change, DiffOptions, Side, Weighed};
+use super::{Change, Comparison, DiffOptions, Side, Weighed};
 
 #[derive(Serialize)]
-struct Comparison<'a> {
+struct Document<'a> {
     a: Totals<'a>,
     b: Totals<'a>,
+    /// What B used for each unit that A used, where both can be told.
+    ratio: Option<f64>,
     filters: String,
     functions: Vec<Row<'a>>,
 }
@@ -20,6 +22,9 @@ struct Totals<'a> {
     file: &'a str,
     samples: u64,
     weight: u64,
+    /// What the weights stand for, in seconds or events; null if that cannot be told.
+    amount: Option<f64>,
+    unit: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -48,12 +53,11 @@ struct Weights {
 
 /// Writes all changes down to the threshold.
 pub(super) fn write<'a>(
-    a: &'a Side<'_>,
-    b: &'a Side<'_>,
-    changes: &'a [Change],
+    comparison: &'a Comparison<'_>,
     options: &DiffOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let Comparison { a, b, changes } = comparison;
     let weights = |side: &Side<'_>, weighed: Weighed| Weights {
         own: weighed.own,
         total: weighed.total,
@@ -74,10 +78,19 @@ pub(super) fn write<'a>(
     let limit = options.limit.filter(|&limit| limit > 0).unwrap_or(usize::MAX);
     let shown = above(changes, options.threshold.unwrap_or(0.0)).into_iter().take(limit);
     let functions = shown.map(row).collect();
-    let totals =
-        |side: &'a Side<'_>| Totals { file: &side.name, samples: side.samples(), weight: side.weight() };
+    let totals = |side: &'a Side<'_>| Totals {
+        file: &side.name,
+        samples: side.samples(),
+        weight: side.weight(),
+        amount: side.amount.as_ref().map(|amount| amount.value),
+        unit: side
+            .amount
+            .as_ref()
+            .map(|amount| if amount.seconds { "seconds" } else { amount.unit.as_str() }),
+    };
     let (in_a, in_b) = (totals(a), totals(b));
-    let comparison = Comparison { a: in_a, b: in_b, filters: options.filters.flags(), functions };
-    serde_json::to_writer_pretty(&mut *out, &comparison)?;
+    let filters = options.filters.flags();
+    let document = Document { a: in_a, b: in_b, ratio: comparison.ratio(), filters, functions };
+    serde_json::to_writer_pretty(&mut *out, &document)?;
     out.write_all(b"\n")
 }

@@ -1,10 +1,13 @@
 //! `diff`: what changed between two profiles.
 //!
-//! Profiles of different length are compared by shares of their weight. Functions are the same if name and
-//! binary are; addresses mean nothing across builds.
+//! Profiles of different length are compared by shares of their weight. Functions are the same if name and binary
+//! are, or, where a binary has another name in the other profile, if the name alone is; addresses mean nothing across
+//! builds.
 
+mod amount;
 mod arguments;
 mod folded;
+mod gate;
 mod json;
 mod significance;
 mod text;
@@ -13,18 +16,23 @@ mod text;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use amount::Amount;
 pub use arguments::DiffArgs;
+pub use gate::Gate;
 
 use crate::call_tree::{Stacks, weights};
+use crate::input;
+use crate::measure::Measure;
+use crate::output::refuse_own;
 use crate::profile::{self, Profile};
 use crate::screen::Screen;
 use crate::selection::{Filters, Heading, Label, Selection, Unit};
+use crate::staged_file::StagedFile;
 use crate::symbolize::SymbolSources;
 
 /// How a comparison is shown.
@@ -66,6 +74,8 @@ pub struct DiffOptions {
     pub threshold: Option<f64>,
     /// Rows; none: what fits the screen; 0: all.
     pub limit: Option<usize>,
+    /// What makes the comparison fail.
+    pub gates: Vec<Gate>,
     /// Where to write; none: standard output.
     pub output: Option<PathBuf>,
     /// Where names may be taken from.
@@ -83,19 +93,30 @@ struct Weighed {
 struct Side<'p> {
     selection: Selection<'p>,
     name: String,
+    /// What it used, where that can be said.
+    amount: Option<Amount>,
 }
 
 impl<'p> Side<'p> {
     fn new(profile: &'p Profile, path: &Path, options: &DiffOptions) -> Self {
         let selection = Selection::new(profile, options.unit, Heading::None, &options.filters);
-        Side { selection, name: path.display().to_string() }
+        Side { name: input::name(path).into_owned(), amount: Amount::of(&selection), selection }
     }
 
     fn weight(&self) -> u64 {
         self.selection.weight()
     }
 
-    /// Samples chosen: what chance depends on.
+    /// What its weights count.
+    fn counts(&self) -> String {
+        let measures = &self.selection.profile().measures;
+        if measures.iter().all(Measure::is_cpu_time) {
+            return "CPU time".into();
+        }
+        measures.iter().map(|measure| measure.name.as_ref()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Samples chosen.
     fn samples(&self) -> u64 {
         self.selection.threads().iter().map(|&(_, samples, _)| samples).sum()
     }
@@ -122,19 +143,43 @@ struct Change {
     significant: bool,
 }
 
-/// Compares two profile files.
+/// Both sides and what changed.
+struct Comparison<'p> {
+    a: Side<'p>,
+    b: Side<'p>,
+    /// The greatest change first.
+    changes: Vec<Change>,
+}
+
+impl Comparison<'_> {
+    /// What B used for each unit that A used; none if one of them cannot be told.
+    fn ratio(&self) -> Option<f64> {
+        let (a, b) = (self.a.amount.as_ref()?, self.b.amount.as_ref()?);
+        (a.value > 0.0 && a.unit == b.unit).then(|| b.value / a.value)
+    }
+}
+
+/// Compares two profile files. Gives what the gates have against the change, a line for each.
 ///
 /// # Errors
-/// When one cannot be read, when one has no samples, or when the output cannot be written.
+/// When one cannot be read or has no samples, when they count different things, or when the output cannot be written.
 pub fn run(
     a: &Path,
     b: &Path,
     options: &DiffOptions,
     screen: Screen,
     out: &mut dyn Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<String>> {
     let (profile_a, profile_b) = (profile::load(a, &options.sources)?, profile::load(b, &options.sources)?);
     let sides = (Side::new(&profile_a, a, options), Side::new(&profile_b, b, options));
+    let (counts_a, counts_b) = (sides.0.counts(), sides.1.counts());
+    if counts_a != counts_b {
+        anyhow::bail!(
+            "{} counts {counts_a}, {} counts {counts_b}: their shares cannot be compared; record both with the same -e",
+            sides.0.name,
+            sides.1.name
+        );
+    }
     for side in [&sides.0, &sides.1] {
         if side.weight() == 0 {
             let filters = options.filters.flags();
@@ -146,23 +191,39 @@ pub fn run(
             anyhow::bail!("{}: {why}; there is nothing to compare", side.name);
         }
     }
-    let Some(path) = &options.output else { return write(&sides, options, screen, out) };
-    let cannot = || format!("{}: cannot write it; choose another place with -o", path.display());
-    let mut file = BufWriter::new(File::create(path).with_context(cannot)?);
-    write(&sides, options, screen, &mut file).with_context(cannot)
+    let changes = changes(&sides.0, &sides.1, options.sort);
+    let comparison = Comparison { a: sides.0, b: sides.1, changes };
+    output(&comparison, (a, b), options, screen, out)?;
+    let failures = options.gates.iter().map(|gate| gate.failure(&comparison));
+    Ok(failures.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-fn write(
-    (a, b): &(Side<'_>, Side<'_>),
+fn output(
+    comparison: &Comparison<'_>,
+    (a, b): (&Path, &Path),
     options: &DiffOptions,
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    let Some(path) = &options.output else { return write(comparison, options, screen, out) };
+    let cannot = || format!("{}: cannot write it; choose another place with -o", path.display());
+    refuse_own(a, path)?;
+    refuse_own(b, path)?;
+    let mut file = StagedFile::create(path).with_context(cannot)?;
+    write(comparison, options, screen, &mut BufWriter::new(&mut file)).with_context(cannot)?;
+    file.commit().with_context(cannot)
+}
+
+fn write(
+    comparison: &Comparison<'_>,
+    options: &DiffOptions,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let Comparison { a, b, .. } = comparison;
     match options.form {
-        Form::Text => {
-            out.write_all(text::render(a, b, &changes(a, b, options.sort), options, screen).as_bytes())?
-        }
-        Form::Json => json::write(a, b, &changes(a, b, options.sort), options, out)?,
+        Form::Text => out.write_all(text::render(comparison, options, screen).as_bytes())?,
+        Form::Json => json::write(comparison, options, out)?,
         Form::Folded => folded::write(a, b, out)?,
         Form::Flamegraph => folded::flamegraph(a, b, out)?,
     }
@@ -175,10 +236,13 @@ fn changes(a: &Side<'_>, b: &Side<'_>, sort: Sort) -> Vec<Change> {
     for (key, weighed) in weighed(&a.selection) {
         both.insert(key, (weighed, Weighed::default()));
     }
-    for (key, weighed) in weighed(&b.selection) {
+    let in_b = weighed(&b.selection);
+    let other_module = moved(&both, &in_b);
+    for ((name, module), weighed) in in_b {
+        let key = other_module.get(&name).map_or((name.clone(), module), |before| (name, before.clone()));
         both.entry(key).or_default().1 = weighed;
     }
-    let (n_a, n_b) = (a.samples(), b.samples());
+    let (n_a, n_b) = (a.selection.effective_samples(), b.selection.effective_samples());
     let test = |in_a: u64, in_b: u64| significance::probability(a.share(in_a), n_a, b.share(in_b), n_b);
     let change = |((name, module), (in_a, in_b)): ((String, String), (Weighed, Weighed))| Change {
         name,
@@ -206,6 +270,26 @@ fn changes(a: &Side<'_>, b: &Side<'_>, sort: Sort) -> Vec<Change> {
         b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1))
     });
     changes
+}
+
+/// The functions that only one side has under their module, and the other under one other: a program that was built
+/// under another name, a library of another version. By name, the module of A.
+fn moved(
+    in_a: &BTreeMap<(String, String), (Weighed, Weighed)>,
+    in_b: &BTreeMap<(String, String), Weighed>,
+) -> BTreeMap<String, String> {
+    let mut modules: BTreeMap<&str, (Vec<&str>, usize)> = BTreeMap::new();
+    for (name, module) in in_a.keys().filter(|key| !in_b.contains_key(*key)) {
+        modules.entry(name).or_default().0.push(module);
+    }
+    for (name, _) in in_b.keys().filter(|key| !in_a.contains_key(*key)) {
+        modules.entry(name).or_default().1 += 1;
+    }
+    let one = |(name, (before, after)): (&str, (Vec<&str>, usize))| match before[..] {
+        [module] if after == 1 => Some((name.to_owned(), module.to_owned())),
+        _ => None,
+    };
+    modules.into_iter().filter_map(one).collect()
 }
 
 /// What weighs anything, by name and module.

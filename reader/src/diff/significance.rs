@@ -1,7 +1,7 @@
 //! Whether a difference of shares is more than chance.
 //!
 //! A share is a proportion of a sample, so two of them are compared by the two-proportion z-test with a pooled
-//! variance. Of many functions compared at once some differ by chance: the Benjamini-Hochberg procedure (J. R.
+//! variance. Samples of unequal weight count for as many as Kish's effective sample size says. Of many functions compared at once some differ by chance: the Benjamini-Hochberg procedure (J. R.
 //! Statist. Soc. B 57, 1995) keeps the false ones among those that are marked below a rate.
 
 /// Of the differences that are marked, so many may be chance.
@@ -9,8 +9,7 @@ pub(super) const FALSE_DISCOVERY_RATE: f64 = 0.05;
 
 /// The probability that two samples of `n_a` and `n_b` from the same whole differ at least as much as `share_a`
 /// and `share_b` do. 1 when there is nothing to compare.
-pub(super) fn probability(share_a: f64, n_a: u64, share_b: f64, n_b: u64) -> f64 {
-    let (n_a, n_b) = (n_a as f64, n_b as f64);
+pub(super) fn probability(share_a: f64, n_a: f64, share_b: f64, n_b: f64) -> f64 {
     if n_a == 0.0 || n_b == 0.0 {
         return 1.0;
     }
@@ -42,12 +41,12 @@ mod tests {
     #[test]
     fn known_values_of_the_test() {
         // z = 1.96: 50 of 100 against 63.7 of 100 or so is the border of 5 %.
-        let p = probability(0.50, 1000, 0.5438, 1000);
+        let p = probability(0.50, 1000.0, 0.5438, 1000.0);
         assert!((p - 0.05).abs() < 0.001, "{p}");
-        assert_eq!(probability(0.3, 500, 0.3, 800), 1.0);
-        assert!(probability(0.1, 10_000, 0.2, 10_000) < 1e-80);
-        assert_eq!(probability(0.5, 0, 0.5, 10), 1.0);
-        assert_eq!(probability(1.0, 5, 1.0, 10), 1.0);
+        assert_eq!(probability(0.3, 500.0, 0.3, 800.0), 1.0);
+        assert!(probability(0.1, 1e4, 0.2, 1e4) < 1e-80);
+        assert_eq!(probability(0.5, 0.0, 0.5, 10.0), 1.0);
+        assert_eq!(probability(1.0, 5.0, 1.0, 10.0), 1.0);
     }
 
     #[test]

@@ -4,15 +4,23 @@ use unwind::End;
 
 use super::*;
 use crate::profile::fixture;
-use crate::profile_file::Event;
+use crate::profile_file::{Event, ProcessInfo, SessionInfo};
 
 const PIPE: Screen = Screen { width: 100, height: None, colour: false };
 
-/// A profile in which the functions `hot`, `cold` and `steady`, called by `main`, have this many samples.
+/// A profile of the program `app` in which the functions `hot`, `cold` and `steady`, called by `main`, have this many samples.
 fn made(directory: &Path, name: &str, samples: [u32; 3]) -> PathBuf {
-    let app = directory.join("app");
+    made_of(directory, "app", name, samples, "cpu")
+}
+
+fn made_of(directory: &Path, app: &str, name: &str, samples: [u32; 3], source: &str) -> PathBuf {
+    let app = directory.join(app);
     fixture::binary(&app, &["main", "hot", "cold", "steady"]);
-    let mut events: Vec<Event> = vec![fixture::module(0, 1, &app, fixture::BASE, 0)];
+    let session = SessionInfo { source: source.into(), ..SessionInfo::default() };
+    let process =
+        ProcessInfo { pid: 7, period_ns: 10_000_000, source: source.into(), ..ProcessInfo::default() };
+    let mut events: Vec<Event> =
+        vec![Event::Session(session), Event::Process(process), fixture::module(0, 1, &app, fixture::BASE, 0)];
     let mut ns = 10;
     for (function, count) in samples.into_iter().enumerate() {
         for _ in 0..count {
@@ -34,6 +42,7 @@ fn options(form: Form) -> DiffOptions {
         filters: Filters::default(),
         threshold: None,
         limit: None,
+        gates: Vec::new(),
         output: None,
         sources: SymbolSources::none(),
     }
@@ -61,6 +70,77 @@ fn shares_are_compared_and_changes_marked() {
     ];
     assert_eq!(rows, expected, "{text}");
     assert!(text.contains("400 samples  weight 800"), "{text}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_program_under_another_name_is_the_same() {
+    let directory = fixture::directory("diff-renamed");
+    let a = made_of(&directory, "app-1.0", "a.data", [100, 100, 200], "cpu");
+    let b = made_of(&directory, "app-1.1", "b.data", [380, 20, 400], "cpu");
+    let text = compared(&a, &b, &options(Form::Text), PIPE);
+    assert!(text.contains("  25.0%    2.5%   -22.5%*   -22.5%  cold"), "{text}");
+    assert!(!text.contains("100.0%") && text.contains("2 more functions"), "{text}");
+    // 400 periods of 10 ms against 800.
+    assert!(text.contains("B used 2.00 times the CPU time of A"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&compared(&a, &b, &options(Form::Json), PIPE)).unwrap();
+    assert_eq!(json["functions"].as_array().unwrap().len(), 4);
+    assert_eq!((json["ratio"].as_f64(), json["a"]["amount"].as_f64()), (Some(2.0), Some(8.0)));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn time_on_and_off_the_processor_are_not_compared() {
+    let directory = fixture::directory("diff-measures");
+    let a = made(&directory, "a.data", [1, 1, 1]);
+    let b = made_of(&directory, "app", "b.data", [1, 1, 1], "offcpu");
+    let error = run(&a, &b, &options(Form::Text), PIPE, &mut Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("counts CPU time") && error.contains("counts offcpu"), "{error}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn gates_fail_on_what_has_grown() {
+    let directory = fixture::directory("diff-gates");
+    let a = made(&directory, "a.data", [100, 100, 200]);
+    let b = made(&directory, "b.data", [300, 100, 200]);
+    let failures = |gate: &str| {
+        let options = DiffOptions { gates: vec![gate.parse().unwrap()], ..options(Form::Text) };
+        run(&a, &b, &options, PIPE, &mut Vec::new()).map(|failures| failures.join(" "))
+    };
+    assert!(failures("total>5%").unwrap().contains("CPU time grew by 50.0%"));
+    assert_eq!(failures("total>50%").unwrap(), "");
+    assert!(failures("self(^hot$)>20%").unwrap().contains("hot has +25.0% of everything"));
+    assert_eq!(failures("self(^hot$)>26%").unwrap(), "");
+    assert_eq!(failures("self(cold|steady)>0%").unwrap(), "", "they have less");
+    assert!(failures("total(nobody)>1%").unwrap_err().to_string().contains("neither profile"));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn one_long_wait_is_one_observation() {
+    let directory = fixture::directory("diff-kish");
+    // Two waits of a minute against two of a second more, among many short ones elsewhere.
+    let made = |name: &str, long: u32| {
+        let app = directory.join("app");
+        fixture::binary(&app, &["main", "hot", "cold", "steady"]);
+        let mut events = vec![fixture::module(0, 1, &app, fixture::BASE, 0)];
+        let mut wait = |function, weight, count: u64| {
+            for ns in 0..count {
+                let frames = vec![fixture::leaf(function), fixture::caller(0)];
+                events.push(fixture::sample(0, 1, ns, weight, End::Root, frames));
+            }
+        };
+        wait(1, long, 1);
+        wait(2, 1000, 2000);
+        let path = directory.join(name);
+        fixture::write(&path, &events);
+        path
+    };
+    let (a, b) = (made("a.data", 500_000), made("b.data", 1_500_000));
+    let text = compared(&a, &b, &options(Form::Text), PIPE);
+    assert!(text.contains("+22.9%") && !text.contains("%*"), "{text}");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

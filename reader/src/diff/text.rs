@@ -1,7 +1,7 @@
 //! The comparison as a table.
 
-use super::{Change, DiffOptions, Side, Sort};
-use crate::columns::{counted, grouped};
+use super::{Change, Comparison, DiffOptions, Side, Sort};
+use crate::columns::{counted, grouped, wrapped};
 use crate::screen::{Screen, Style, fit, printable};
 use crate::selection::Unit;
 use crate::short_name::short_name;
@@ -10,8 +10,8 @@ use crate::short_name::short_name;
 const PIPE_ROWS: usize = 40;
 /// Rows on the smallest terminals.
 const FEWEST_ROWS: usize = 5;
-/// Lines that are no rows: two sides, filters, a blank one, the heading, a remark, the prompt.
-const OTHER_LINES: usize = 7;
+/// Lines that are no rows: two sides, their ratio, filters, a blank one, the heading, a remark, the prompt.
+const OTHER_LINES: usize = 8;
 /// Least change shown when nothing else is asked for, percent.
 const THRESHOLD: f64 = 0.1;
 /// Widest column of modules.
@@ -26,13 +26,8 @@ pub(super) fn above(changes: &[Change], percent: f64) -> Vec<&Change> {
 }
 
 /// Renders the table.
-pub(super) fn render(
-    a: &Side<'_>,
-    b: &Side<'_>,
-    changes: &[Change],
-    options: &DiffOptions,
-    screen: Screen,
-) -> String {
+pub(super) fn render(comparison: &Comparison<'_>, options: &DiffOptions, screen: Screen) -> String {
+    let Comparison { a, b, changes } = comparison;
     let mut text = String::new();
     let mut line = |line: &str| {
         text.push_str(line.trim_end());
@@ -43,13 +38,20 @@ pub(super) fn render(
         let name = fit(&printable(&side.name), width).into_owned();
         let profile = side.selection.profile();
         let facts = format!(
-            "{mark}  {name:<width$}  {} samples  weight {}  {:.2} s  {}",
+            "{mark}  {name:<width$}  {} samples  weight {}{}  {:.2} s  {}",
             grouped(side.samples()),
             grouped(side.weight()),
+            side.amount.as_ref().map_or_else(String::new, |a| format!(" ({} {})", a.text(), a.unit)),
             profile.stats.detail.duration_ns as f64 / 1e9,
             printable(&profile.session.command.join(" ")),
         );
         line(&fit(&facts, screen.width));
+        for remark in profile.incomplete.iter().flat_map(|remark| wrapped(remark, screen.width)) {
+            line(&remark);
+        }
+    }
+    if let (Some(ratio), Some(amount)) = (comparison.ratio(), &a.amount) {
+        line(&fit(&format!("B used {ratio:.2} times the {} of A", amount.unit), screen.width));
     }
     let filters = options.filters.flags();
     if !filters.is_empty() {
@@ -68,7 +70,8 @@ pub(super) fn render(
         line(&row);
     }
     if shown.is_empty() {
-        line("No function changed its share by so much; --threshold 0 shows all.");
+        let remark = "No function changed its share by so much; --threshold 0 shows all.";
+        wrapped(remark, screen.width).iter().for_each(|remark| line(remark));
     }
     let hidden = changes.len() - shown.len();
     if hidden > 0 {

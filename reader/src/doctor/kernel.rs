@@ -81,12 +81,17 @@ fn perf_events() -> Finding {
     };
     let remedy = "run as root, give selfwind CAP_PERFMON (setcap cap_perfmon+ep), or `sysctl kernel.perf_event_paranoid=1`";
     match (probe_perf_event(PerfScope::UserAndKernel), probe_perf_event(PerfScope::User)) {
-        (Ok(()), _) => {
-            Finding::good(name, value("user and kernel"), "exact rates, and kernel stacks under user stacks")
-        }
-        (Err(_), Ok(())) => {
-            Finding::limited(name, value("user only"), "exact rates, but no kernel stacks", remedy)
-        }
+        (Ok(()), _) => Finding::good(
+            name,
+            value("user and kernel"),
+            "`record` samples by them: any rate, kernel and user stacks",
+        ),
+        (Err(_), Ok(())) => Finding::limited(
+            name,
+            value("user only"),
+            "`record` samples by them, at any rate in user mode; time in the kernel at the tick's, without kernel stacks",
+            remedy,
+        ),
         (_, Err(Errno::ENOSYS)) => Finding::limited(
             name,
             value("not there"),

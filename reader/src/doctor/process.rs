@@ -136,11 +136,14 @@ fn user(pid: &str) -> Option<Finding> {
     if own == theirs {
         return Some(Finding::good("user", theirs, "it is this user's"));
     }
+    if own == "0" {
+        return Some(Finding::good("user", theirs, "root may attach to it, whatever namespaces it lives in"));
+    }
     Some(Finding::limited(
         "user",
         theirs,
         format!("it is not of user {own}: its region is its own user's alone"),
-        "run selfwind as that user",
+        "run selfwind as root",
     ))
 }
 

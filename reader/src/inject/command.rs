@@ -11,9 +11,8 @@ const HELP: &str = "Examples:
   selfwind attach -p 4711                then: selfwind record -p 4711 -d 10, tail -p 4711
   selfwind attach --detach -p 4711
 
-The process stands still for some milliseconds. What only a process that is started with the agent sees is \
-missing after an attach: libraries loaded later (record -p looks for them; else attach once more), children, and what \
-the program does with SIGPROF. Attaching once more with another rate begins the flight recorder anew.";
+One thread of the process is stopped for a moment; the others run on, however many there are. What only a process \
+that is started with the agent sees is missing after an attach: children, and what the program does with SIGPROF. Attaching once more with another rate begins the flight recorder anew.";
 
 /// What is asked of a process.
 #[derive(Debug, Args)]
@@ -30,7 +29,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
-    /// Part of the CPU time that sampling may take, in percent; above it fewer samples are taken, and the summary says so
+    /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     max_overhead: Overhead,
     /// End the sampling; the process runs on
@@ -46,8 +45,12 @@ pub fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
         writeln!(out, "process {pid} is not sampled any more")?;
         return Ok(());
     }
-    let settings =
-        Settings { frequency: args.freq, max_stack: args.max_stack, max_overhead: args.max_overhead };
+    let settings = Settings {
+        frequency: args.freq,
+        max_stack: args.max_stack,
+        max_overhead: args.max_overhead,
+        ends_with_us: false,
+    };
     let what = match inject::attach(pid, settings)? {
         Attachment::New => "is sampled from now on",
         Attachment::Renewed => "was sampled already; libraries and threads are those of now",

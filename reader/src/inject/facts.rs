@@ -1,12 +1,13 @@
 //! What must be known of a process before anything is done to it: all from /proc, nothing is touched.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{geteuid, getuid};
 
-use crate::inject::InjectError;
 use crate::inject::memory::Memory;
+use crate::inject::refusal::InjectError;
 use crate::liveness;
 
 const AT_PHDR: u64 = 3;
@@ -18,9 +19,6 @@ const DT_DEBUG: u64 = 21;
 const DYNAMIC_LIMIT: u64 = 200;
 const PHDR_SIZE: u64 = 56;
 const PAGE: u64 = 4096;
-/// Offset of `r_state` in `struct r_debug`.
-const STATE: u64 = 24;
-const RT_CONSISTENT: u32 = 0;
 
 /// The value of `name` in a status file.
 pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -33,9 +31,7 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
         fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| InjectError::NoProcess(pid))?;
     let number =
         |name| field(&status, name).and_then(|text| text.split_whitespace().nth(1)?.parse::<u32>().ok());
-    if liveness::start_time(pid as u32).is_none()
-        && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2
-    {
+    if has_ended(pid) {
         return Err(InjectError::NoProcess(pid));
     }
     if pid as u32 == std::process::id() {
@@ -48,8 +44,11 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     if field(&status, "State:").is_some_and(|state| state.starts_with('T')) {
         return Err(InjectError::Stopped(pid));
     }
-    if let Some(user) = number("Uid:").filter(|user| *user != geteuid().as_raw()) {
+    if let Some(user) = number("Uid:").filter(|user| *user != geteuid().as_raw() && !geteuid().is_root()) {
         return Err(InjectError::OtherUser { pid, user, own: getuid().as_raw() });
+    }
+    if has_shadow_stack(&status) {
+        return Err(InjectError::ShadowStack(pid));
     }
     if is_filtered(pid) {
         return Err(InjectError::Filtered(pid));
@@ -66,13 +65,31 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     if head != *b"\x7fELF\x02" {
         return Err(InjectError::NotNative(pid));
     }
-    for (kind, name) in [("mnt", "mount"), ("pid", "process id")] {
-        let link = |who: &str| fs::read_link(format!("/proc/{who}/ns/{kind}"));
-        if link(&pid.to_string()).map_err(denied)? != link("self").map_err(denied)? {
-            return Err(InjectError::Namespace { pid, name });
-        }
-    }
     Ok(())
+}
+
+/// True if no thread of the process lives; its first one may have ended before the others.
+pub(super) fn has_ended(pid: i32) -> bool {
+    liveness::start_time(pid as u32).is_none()
+        && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2
+}
+
+/// True if the processor compares return addresses with a stack of its own: who is sent elsewhere could not come back.
+fn has_shadow_stack(status: &str) -> bool {
+    field(status, "x86_Thread_features:")
+        .is_some_and(|features| features.split_whitespace().any(|feature| feature == "shstk"))
+}
+
+/// True if our directories are closed to the process: it belongs to another user, or has another root or mount namespace.
+pub(super) fn is_apart(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // Real, effective, saved, of the file system.
+    let own = geteuid().to_string();
+    let is_other =
+        field(&status, "Uid:").is_none_or(|users| users.split_whitespace().any(|user| user != own));
+    let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();
+    let differs = |name: &str| at(&format!("/proc/{pid}/{name}")) != at(&format!("/proc/self/{name}"));
+    is_other || differs("ns/mnt") || differs("ns/user") || differs("root")
 }
 
 /// True if a thread of the process filters its system calls.
@@ -140,18 +157,18 @@ fn find_debugger_interface(pid: i32, memory: &Memory) -> Option<u64> {
         .map(|entry| entry[1])
 }
 
-/// True unless the loader is in the middle of changing its list.
-pub(super) fn is_loader_idle(memory: &Memory, interface: u64) -> bool {
-    let mut state = [0u8; 4];
-    interface == 0
-        || memory
-            .read(interface + STATE, &mut state)
-            .is_ok_and(|()| u32::from_le_bytes(state) == RT_CONSISTENT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shadow_stack_is_seen() {
+        assert!(has_shadow_stack(
+            "Name:\tx\nx86_Thread_features:\tshstk wrss \nx86_Thread_features_locked:\t\n"
+        ));
+        assert!(!has_shadow_stack("x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk\n"));
+        assert!(!has_shadow_stack("Name:\tshstk\n"));
+    }
 
     #[test]
     fn lines_of_maps() {

@@ -7,7 +7,7 @@ use object::elf::{self, FileHeader64, Rela64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
 use object::{Endianness, pod};
 
-use crate::inject::InjectError;
+use crate::inject::refusal::InjectError;
 
 const PAGE: u64 = 4096;
 

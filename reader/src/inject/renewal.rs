@@ -1,4 +1,4 @@
-//! Keeps an attached process's libraries known while it is recorded: it does not tell what it loads later.
+//! Keeps an attached process's libraries known while it is recorded, where its loader does not tell what it loads later.
 //!
 //! Its memory map is looked at now and then. Executable files in it of which the agent has not told are reason enough
 //! to visit it once more. What is none of the loader's libraries is no reason twice.
@@ -65,6 +65,7 @@ impl Listener for Renewal<'_> {
         if self.looked.elapsed() >= EVERY {
             self.looked = Instant::now();
             if self.untold()
+                && !inject::is_told_of_changes(self.pid)
                 && let Err(error) = inject::attach(self.pid, self.settings)
             {
                 self.notices.detail(format_args!("libraries loaded later are missing: {error}"));

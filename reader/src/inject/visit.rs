@@ -1,11 +1,4 @@
-//! One visit to a stopped thread: it is sent into the agent and comes back as it was.
-//!
-//! ```text
-//! page 0            the stub: blocks signals, makes the writable part writable, calls the agent, rt_sigreturn
-//! image             the agent's segments; from `writable` on the rest is writable
-//! data              signal frame, call, result, reply, settings
-//! stack             grows down to the data
-//! ```
+//! One visit to a stopped thread: it starts a thread that enters the agent, and goes on as it was.
 //!
 //! The order keeps the thread safe at any time, should this process be killed:
 //!
@@ -18,6 +11,9 @@
 //!    whether anybody traces it or not.
 //! 4. At the stub's `rt_sigreturn` it is stopped. Floating-point state, mask and, last, registers are set as they were,
 //!    which (other than a signal frame can) also lets an interrupted `nanosleep` sleep only for what is left.
+//!
+//! What takes time is done by the thread that was started, and stops nobody. Where there may be none (RLIMIT_NPROC), the
+//! stopped one does it. The word of the thread id is not 0 as long as either is at it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -28,26 +24,16 @@ use nix::unistd::Pid;
 use shm_format::injection::Call;
 
 use crate::attach::ptrace::{self, Stop};
-use crate::inject::InjectError;
 use crate::inject::facts::Mapping;
 use crate::inject::frame;
-use crate::inject::frozen::wait_until_stopped;
-use crate::inject::gadgets::Gadgets;
+use crate::inject::gadgets::{Gadgets, Way};
 use crate::inject::image::{self, Image};
 use crate::inject::memory::Memory;
+use crate::inject::paused::wait_until_stopped;
+use crate::inject::place::{CALL, MASK, Place, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM, WORKER};
+use crate::inject::refusal::InjectError;
 
 const PAGE: u64 = 4096;
-/// Frame, call, result, reply and settings.
-const DATA: u64 = 32 << 10;
-const STACK: u64 = 256 << 10;
-const CALL: u64 = frame::ROOM as u64;
-const RESULT: u64 = CALL + 128;
-const MASK: u64 = CALL + 136;
-const REPLY: u64 = CALL + 256;
-const REPLY_ROOM: u64 = 512;
-const SETTINGS: u64 = CALL + 1024;
-const SETTINGS_ROOM: u64 = DATA - SETTINGS;
-
 /// Signals of faults stay open: blocked, they would end the process without a word.
 const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
     | 1 << (libc::SIGBUS - 1)
@@ -55,91 +41,16 @@ const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
     | 1 << (libc::SIGFPE - 1)
     | 1 << (libc::SIGTRAP - 1));
 const FRESH_FLAGS: u64 = 0x202;
-/// `mov rax, 15; syscall; jmp` back to the beginning of all this.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// A thread that signals keep away from the stub.
 const ATTEMPTS: usize = 100;
 const LOOK: Duration = Duration::from_micros(20);
-
-/// Where things lie in the process.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// The stub's page; the first of all.
-    pub base: u64,
-    /// Bytes of the image.
-    image: u64,
-}
-
-impl Place {
-    /// A place as an earlier recorder has left it, if it is one: the stub is there to the byte.
-    pub(super) fn known(base: u64, file: &[u8], memory: &Memory) -> Option<Self> {
-        let place = Self { base, image: image::size(file).ok()? };
-        let image = Image::relocated(file, place.image_base()).ok()?;
-        let stub = place.stub(&image);
-        let mut found = vec![0; stub.len()];
-        memory.read(base, &mut found).ok()?;
-        (found == stub).then_some(place)
-    }
-
-    fn image_base(self) -> u64 {
-        self.base + PAGE
-    }
-
-    fn data(self) -> u64 {
-        self.image_base() + self.image
-    }
-
-    fn end(self) -> u64 {
-        self.data() + DATA + STACK
-    }
-
-    /// The stub's code.
-    fn stub(self, image: &Image) -> Vec<u8> {
-        let (data, writable) = (self.data(), self.image_base() + image.writable);
-        let mut code = vec![0xfc]; // cld
-        let load = |code: &mut Vec<u8>, register: [u8; 2], value: u64| {
-            code.extend(register);
-            code.extend(value.to_le_bytes());
-        };
-        let (rax, rdi, rsi, rdx, rsp, r10) =
-            ([0x48, 0xb8], [0x48, 0xbf], [0x48, 0xbe], [0x48, 0xba], [0x48, 0xbc], [0x49, 0xba]);
-        load(&mut code, rax, libc::SYS_rt_sigprocmask as u64);
-        load(&mut code, rdi, libc::SIG_SETMASK as u64);
-        load(&mut code, rsi, data + MASK);
-        load(&mut code, rdx, 0);
-        load(&mut code, r10, 8);
-        code.extend(SYSCALL);
-        load(&mut code, rax, libc::SYS_mprotect as u64);
-        load(&mut code, rdi, writable);
-        load(&mut code, rsi, self.end() - writable);
-        load(&mut code, rdx, (libc::PROT_READ | libc::PROT_WRITE) as u64);
-        code.extend(SYSCALL);
-        code.extend([0x48, 0x85, 0xc0]); // test rax, rax
-        code.extend([0x75, 10 + 10 + 2 + 10]); // jnz to the way back
-        load(&mut code, rdi, data + CALL);
-        load(&mut code, rax, self.image_base() + image.entry);
-        code.extend([0xff, 0xd0]); // call rax
-        load(&mut code, [0x48, 0xa3], data + RESULT); // mov [result], rax
-        let back = code.len();
-        load(&mut code, rsp, data);
-        load(&mut code, rax, libc::SYS_rt_sigreturn as u64);
-        code.extend(SYSCALL);
-        // Skipped by a tracer that was killed before it had set the registers: once more, then.
-        code.extend([0xeb, (back as i32 - code.len() as i32 - 2) as u8]);
-        code
-    }
-
-    /// The address after the `syscall` instruction of the way back.
-    fn returned(self, image: &Image) -> u64 {
-        self.base + self.stub(image).len() as u64 - 2
-    }
-}
 
 /// What a visit needs.
 pub(super) struct Visit<'a> {
     tid: i32,
     memory: &'a Memory,
     agent: &'a [u8],
+    gadgets: Gadgets,
     deadline: Instant,
     /// A signal that came at the wrong time.
     held: Cell<Option<c_int>>,
@@ -165,10 +76,21 @@ enum Ended {
 }
 
 impl<'a> Visit<'a> {
-    /// A visit to the stopped thread `tid`, whose process has this `memory`, with the `agent`'s file, which is given up
-    /// at the `deadline`.
-    pub(super) fn new(tid: i32, memory: &'a Memory, agent: &'a [u8], deadline: Instant) -> Self {
-        Self { tid, memory, agent, deadline, held: Cell::new(None) }
+    /// A visit to the stopped thread `tid`, whose process has this `memory` and these `gadgets`, with the `agent`'s
+    /// file, which is given up at the `deadline`.
+    pub(super) fn new(
+        tid: i32,
+        memory: &'a Memory,
+        agent: &'a [u8],
+        gadgets: Gadgets,
+        deadline: Instant,
+    ) -> Self {
+        Self { tid, memory, agent, gadgets, deadline, held: Cell::new(None) }
+    }
+
+    /// True if the thread is in the agent's code already: in the middle of telling it of a change, with its locks.
+    pub(super) fn is_in(&self, place: Place) -> bool {
+        getregs(self.thread()).is_ok_and(|registers| place.holds(registers.rip))
     }
 
     /// A signal that the thread should have had meanwhile.
@@ -184,11 +106,15 @@ impl<'a> Visit<'a> {
         InjectError::Lost(self.tid)
     }
 
-    /// Maps the place and lays the agent into it.
-    pub(super) fn lay_out(&self, mappings: &[Mapping]) -> Result<Place, InjectError> {
+    /// Maps the place, at `hint` if that is free, and lays the agent into it.
+    pub(super) fn lay_out(&self, mappings: &[Mapping], hint: u64) -> Result<Place, InjectError> {
         let image = image::size(self.agent)?;
         let place = Place { base: 0, image };
-        let base = self.map(mappings, place.end())?;
+        // Never writable and executable at once: some processes may not.
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let arguments = [libc::SYS_mmap as u64, hint, place.end(), protection, flags, u64::MAX];
+        let base = self.call_system(mappings, arguments)?;
         let place = Place { base, image };
         let image = Image::relocated(self.agent, place.image_base())?;
         let write = |address, bytes: &[u8]| self.memory.write(address, bytes);
@@ -198,32 +124,32 @@ impl<'a> Visit<'a> {
         Ok(place)
     }
 
-    /// Has the thread map `bytes`.
-    fn map(&self, mappings: &[Mapping], bytes: u64) -> Result<u64, InjectError> {
+    /// Removes a place that nothing has come to.
+    pub(super) fn take_away(&self, mappings: &[Mapping], place: Place) -> Result<(), InjectError> {
+        let (base, bytes) = place.range();
+        self.call_system(mappings, [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
+    }
+
+    /// Has the thread make a system call: its number, and all arguments but the last, which is 0.
+    fn call_system(&self, mappings: &[Mapping], arguments: [u64; 6]) -> Result<u64, InjectError> {
         for _ in 0..ATTEMPTS {
             let original = getregs(self.thread()).map_err(|_| self.failed())?;
             let mut registers = original;
             let room = free_stack(mappings, original.rsp);
-            let gadgets = Gadgets::find(mappings, self.memory, room.is_some()).ok_or(InjectError::NoWay)?;
-            registers.rip = gadgets.call();
-            if let (Gadgets::Returning { back, .. }, Some(room)) = (gadgets, room) {
+            let way = self.gadgets.way(self.memory, room.is_some()).ok_or(InjectError::NoWay)?;
+            registers.rip = way.call();
+            if let (Way::Returning { back, .. }, Some(room)) = (way, room) {
                 registers.rsp = self.lay_way_back(room, back, &original)?;
             }
             registers.orig_rax = u64::MAX;
-            registers.rax = libc::SYS_mmap as u64;
-            registers.rdi = 0;
-            registers.rsi = bytes;
-            // Never writable and executable at once: some processes may not.
-            registers.rdx = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-            registers.r10 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-            registers.r8 = u64::MAX;
+            [registers.rax, registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8] =
+                arguments;
             registers.r9 = 0;
-            let result = self.system_call(&original, registers)?;
-            match result {
-                Ok(address) if (-4095..0).contains(&(address as i64)) => {
-                    return Err(InjectError::Map(std::io::Error::from_raw_os_error(-(address as i32))));
+            match self.system_call(&original, registers)? {
+                Ok(result) if (-4095..0).contains(&(result as i64)) => {
+                    return Err(InjectError::Map(std::io::Error::from_raw_os_error(-(result as i32))));
                 }
-                Ok(address) => return Ok(address),
+                Ok(result) => return Ok(result),
                 Err(signal) => self.deliver(signal)?,
             }
         }
@@ -301,7 +227,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Calls the agent at `place`.
+    /// Has the agent at `place` called. What it says comes later.
     pub(super) fn call(&self, place: Place, call: Call, settings: &[u8]) -> Result<(), InjectError> {
         if settings.len() as u64 > SETTINGS_ROOM {
             return Err(InjectError::Image("the settings are too long"));
@@ -315,6 +241,7 @@ impl<'a> Visit<'a> {
             control: place.base,
             reply: data + REPLY,
             reply_capacity: REPLY_ROOM,
+            mask: ptrace::signal_mask(self.tid).map_err(|_| self.failed())?,
             ..call
         };
         let words: Vec<u8> = call.words().iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -323,6 +250,7 @@ impl<'a> Visit<'a> {
         write(CALL, &words)?;
         write(RESULT, &u64::MAX.to_le_bytes())?;
         write(MASK, &BLOCKED.to_le_bytes())?;
+        write(WORKER, &[0; 8])?;
         write(SETTINGS, settings)?;
         for _ in 0..ATTEMPTS {
             let registers = getregs(self.thread()).map_err(|_| self.failed())?;
@@ -330,26 +258,11 @@ impl<'a> Visit<'a> {
             let mask = ptrace::signal_mask(self.tid).map_err(|_| self.failed())?;
             write(0, &frame::frame(data, &registers, &state, mask))?;
             match self.run(place, &image, &registers, &state, mask)? {
-                Ended::Returned => return self.result(data),
+                Ended::Returned => return Ok(()),
                 Ended::Signal(signal) => self.deliver(signal)?,
             }
         }
         Err(InjectError::Busy(self.tid))
-    }
-
-    fn result(&self, data: u64) -> Result<(), InjectError> {
-        let [result] = self.memory.words(data + RESULT).map_err(InjectError::Memory)?;
-        if result == 0 {
-            return Ok(());
-        }
-        let mut text = vec![0; result.min(REPLY_ROOM) as usize];
-        self.memory.read(data + REPLY, &mut text).map_err(InjectError::Memory)?;
-        let text = if result == u64::MAX {
-            "its memory cannot be made writable".into()
-        } else {
-            String::from_utf8_lossy(&text)
-        };
-        Err(InjectError::Agent(text.into_owned()))
     }
 
     /// Sends the thread into the stub and waits until it is back.

@@ -3,35 +3,137 @@
 //! Read by flamegraph.pl, inferno, speedscope and others.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use super::Grouping;
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::names::{NameId, Names};
-use crate::profile::{Bucket, FunctionId, Profile, Trail};
+use crate::profile::{Bucket, FunctionId, Place, Profile, Trail};
+use crate::short_name::collapsed_name;
+use crate::symbolize::base_name;
+
+/// Longer names are shown without parameters and type arguments.
+const SHORT: usize = 40;
+
+/// Where the code of an element comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Program,
+    Library,
+    Inlined,
+    Generated,
+    Kernel,
+    /// No function: a reason, a process, what has no name.
+    Mark,
+}
+
+impl Kind {
+    /// What flame graph tools know at the end of an element; they do not show it.
+    fn annotation(self) -> &'static str {
+        match self {
+            Kind::Program | Kind::Mark => "",
+            Kind::Library => "_[w]",
+            Kind::Inlined => "_[i]",
+            Kind::Generated => "_[j]",
+            Kind::Kernel => "_[k]",
+        }
+    }
+
+    /// The kind of an annotated element.
+    pub(super) fn of(element: &str) -> Kind {
+        let kinds = [Kind::Library, Kind::Inlined, Kind::Generated, Kind::Kernel];
+        let annotated = kinds.into_iter().find(|kind| element.ends_with(kind.annotation()));
+        annotated.unwrap_or(if element.starts_with('[') { Kind::Mark } else { Kind::Program })
+    }
+}
+
+/// How functions are written.
+pub(super) struct Naming {
+    /// By function; none for whole names, of which only the kernel's are annotated.
+    short: Option<Vec<String>>,
+    /// The whole names of those that are shortened.
+    pub(super) whole: BTreeMap<String, String>,
+}
+
+impl Naming {
+    fn whole() -> Self {
+        Naming { short: None, whole: BTreeMap::new() }
+    }
+
+    /// Short names, all annotated with their kind.
+    pub(super) fn short(profile: &Profile) -> Self {
+        let functions = (0..profile.functions.len() as u32).map(FunctionId);
+        let names: Vec<&str> = functions.map(|function| profile.function_name(function)).collect();
+        // Instances of one template are numbered: they are different functions.
+        let mut meant: HashMap<String, BTreeSet<&str>> = HashMap::new();
+        for name in &names {
+            meant.entry(collapsed_name(name, SHORT).into_owned()).or_default().insert(name);
+        }
+        let mut whole = BTreeMap::new();
+        let short = names.iter().map(|&name| {
+            let mut short = collapsed_name(name, SHORT).into_owned();
+            if short == name {
+                return short;
+            }
+            let instances = meant.get(&short).into_iter().flatten();
+            if let Some(number) = instances.skip(1).position(|&instance| instance == name) {
+                short.push_str(&format!(" #{}", number + 2));
+            }
+            let mut shown = String::new();
+            push_element(&mut shown, &short);
+            whole.insert(shown, name.to_owned());
+            short
+        });
+        Naming { short: Some(short.collect()), whole }
+    }
+
+    /// The element of a function, and of its inlined copies.
+    fn elements(&self, profile: &Profile, programs: &BTreeSet<String>, function: FunctionId) -> [String; 2] {
+        let mut text = String::new();
+        let Some(short) = &self.short else {
+            push_element(&mut text, profile.function_name(function));
+            if profile.is_kernel(function) {
+                text.push_str("_[k]");
+            }
+            return [text.clone(), text];
+        };
+        push_element(&mut text, &short[function.0 as usize]);
+        let binary = profile.functions[function.0 as usize].binary;
+        let path = binary.map(|binary| profile.binaries[binary as usize].path.as_path());
+        let kind = match path {
+            _ if profile.is_kernel(function) => {
+                text.push_str(" [kernel]");
+                Kind::Kernel
+            }
+            _ if text.starts_with('[') => Kind::Mark,
+            None => Kind::Generated,
+            Some(path) if programs.contains(&base_name(path)) => Kind::Program,
+            Some(_) => Kind::Library,
+        };
+        let inlined = if matches!(kind, Kind::Program | Kind::Library) { Kind::Inlined } else { kind };
+        [kind, inlined].map(|kind| format!("{text}{}", kind.annotation()))
+    }
+}
 
 /// Stacks as their lines have them, by the texts of their elements.
 struct Texts<'a> {
     profile: &'a Profile,
     names: Names,
-    of_function: Vec<u32>,
+    /// By function; those of inlined copies behind.
+    of_function: Vec<[u32; 2]>,
     no_frames: u32,
     /// Group, stack and weight.
     rows: Vec<(Option<u32>, u32, u64)>,
 }
 
 impl<'a> Texts<'a> {
-    fn new(profile: &'a Profile, grouping: Grouping) -> Self {
+    fn new(profile: &'a Profile, grouping: Grouping, naming: &Naming) -> Self {
         let mut names = Names::default();
-        let mut text = String::new();
-        let of_function = (0..profile.functions.len() as u32).map(FunctionId).map(|function| {
-            text.clear();
-            push_element(&mut text, profile.function_name(function));
-            if profile.is_kernel(function) {
-                text.push_str("_[k]");
-            }
-            names.intern(&text).0
-        });
+        let programs = profile.processes.iter().map(|process| base_name(&process.info.exe)).collect();
+        let of_function = (0..profile.functions.len() as u32)
+            .map(FunctionId)
+            .map(|function| naming.elements(profile, &programs, function).map(|text| names.intern(&text).0));
         let of_function = of_function.collect();
         let threads = 0..profile.threads.len() as u32;
         let of_thread: Vec<Option<u32>> = threads
@@ -62,7 +164,10 @@ impl Stacks for Texts<'_> {
 
     fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
         let profile = self.profile;
-        let function = |function: FunctionId| Step::certain(self.of_function[function.0 as usize]);
+        let mark = |function: FunctionId| Step::certain(self.of_function[function.0 as usize][0]);
+        let function = |place: &Place| {
+            Step::certain(self.of_function[place.function.0 as usize][usize::from(place.inlined)])
+        };
         let mut steps = Vec::new();
         let mut trail = Trail::default();
         // Steps after each frame of the trail.
@@ -76,7 +181,7 @@ impl Stacks for Texts<'_> {
                 steps.clear();
                 after.clear();
                 steps.extend(group.map(Step::certain));
-                steps.extend(profile.truncation_function(stack.end).map(function));
+                steps.extend(profile.truncation_function(stack.end).map(mark));
                 after.push(steps.len());
             }
             let (shared, frames) = profile.follow(stack, &mut trail);
@@ -84,7 +189,7 @@ impl Stacks for Texts<'_> {
             steps.truncate(after[shared]);
             for frame in frames {
                 let places = profile.places_of(frame.location).iter().rev();
-                steps.extend(places.map(|place| function(place.function)));
+                steps.extend(places.map(function));
                 after.push(steps.len());
             }
             match *steps {
@@ -108,9 +213,10 @@ pub(super) fn fold(
     profile: &Profile,
     grouping: Grouping,
     least: u64,
+    naming: &Naming,
     line: &mut dyn FnMut(&str, u64) -> io::Result<()>,
 ) -> io::Result<()> {
-    let texts = Texts::new(profile, grouping);
+    let texts = Texts::new(profile, grouping, naming);
     let tree = CallTree::new(&texts, Direction::Callees, 0);
     let least = least.max(1);
     let shown = |node: u32| tree.children(node).iter().copied().filter(|&c| tree.node(c).total >= least);
@@ -182,5 +288,5 @@ fn group(profile: &Profile, grouping: Grouping, thread: u32) -> Option<String> {
 
 /// Writes the folded stacks of a profile.
 pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
-    fold(profile, grouping, 1, &mut |stack, weight| writeln!(out, "{stack} {weight}"))
+    fold(profile, grouping, 1, &Naming::whole(), &mut |stack, weight| writeln!(out, "{stack} {weight}"))
 }

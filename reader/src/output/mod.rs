@@ -15,15 +15,19 @@ mod speedscope;
 mod strings;
 mod title;
 
-use std::fs::File;
+use std::fs;
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Context;
 
+use crate::input;
+use crate::notices::warn;
 use crate::profile::{self, Profile, Totals};
 use crate::profile_file::ProfileError;
+use crate::staged_file::StagedFile;
 use crate::symbolize::SymbolSources;
 
 /// Bytes written at once.
@@ -77,6 +81,34 @@ impl Format {
         }
     }
 
+    /// True if a terminal cannot show it.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Format::Pprof | Format::Perf | Format::Parquet)
+    }
+
+    /// The extension that asks for it.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Format::Folded => "folded",
+            Format::Flamegraph => "svg",
+            Format::Jsonl => "jsonl",
+            Format::Pprof => "pb.gz",
+            Format::Firefox => "json",
+            Format::Speedscope => "speedscope.json",
+            Format::Perf => "perf.data",
+            Format::Parquet => "parquet",
+        }
+    }
+
+    /// The command that shows a file in this format, where that is another program's and reads nothing else.
+    pub fn shown_by(self) -> Option<&'static str> {
+        match self {
+            Format::Perf => Some("perf report -i"),
+            Format::Pprof => Some("go tool pprof -top"),
+            _ => None,
+        }
+    }
+
     /// The format that a file name asks for by its extension; none if it asks for no known one.
     pub fn from_path(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?;
@@ -110,12 +142,20 @@ enum Content {
 
 impl Content {
     fn read(format: Format, profile: &Path, sources: &SymbolSources) -> Result<Content, ProfileError> {
-        let named = match format {
-            Format::Perf => return Ok(Content::Recorded(Box::new(perf_data::Recording::open(profile)?))),
-            Format::Firefox => profile::load_timed(profile, sources)?,
-            _ => profile::load(profile, sources)?,
+        let (content, incomplete) = if format == Format::Perf {
+            let mut recording = perf_data::Recording::open(profile)?;
+            let incomplete = recording.incomplete.take();
+            (Content::Recorded(Box::new(recording)), incomplete)
+        } else {
+            let load = if format == Format::Firefox { profile::load_timed } else { profile::load };
+            let mut named = load(profile, sources)?;
+            let incomplete = named.incomplete.take();
+            (Content::Named(Box::new(named)), incomplete)
         };
-        Ok(Content::Named(Box::new(named)))
+        if let Some(remark) = incomplete {
+            warn(format_args!("{}: {remark}", input::name(profile)));
+        }
+        Ok(content)
     }
 
     fn write(&self, format: Format, grouping: Grouping, out: &mut dyn Write) -> anyhow::Result<Totals> {
@@ -180,11 +220,10 @@ pub fn export_grouped(
     Content::read(format, profile, sources)?.write(format, grouping, out)
 }
 
-/// Reads a profile file and writes it in another format to the file `out`, which is made only when the
-/// profile can be read.
+/// Reads a profile file and writes it in another format to the file `out`, which is there whole or as it was before.
 ///
 /// # Errors
-/// When the profile cannot be read or `out` cannot be written.
+/// When the profile cannot be read, when `out` is that profile, or when it cannot be written.
 pub fn export_file(
     format: Format,
     grouping: Grouping,
@@ -192,10 +231,28 @@ pub fn export_file(
     sources: &SymbolSources,
     out: &Path,
 ) -> anyhow::Result<Totals> {
+    refuse_own(profile, out)?;
     let content = Content::read(format, profile, sources)?;
     let cannot = || format!("{}: cannot write it; choose another place with -o", out.display());
-    let mut file = File::create(out).with_context(cannot)?;
-    content.write(format, grouping, &mut file).with_context(cannot)
+    let mut file = StagedFile::create(out).with_context(cannot)?;
+    let totals = content.write(format, grouping, &mut file).with_context(cannot)?;
+    file.commit().with_context(cannot)?;
+    Ok(totals)
+}
+
+/// Refuses an output that would replace the profile it is made of.
+///
+/// # Errors
+/// When both are one file.
+pub(crate) fn refuse_own(profile: &Path, out: &Path) -> anyhow::Result<()> {
+    let identity = |path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    if identity(out).is_some_and(|out| identity(profile) == Some(out)) {
+        anyhow::bail!(
+            "{}: the output would replace the profile it is made of; choose another name with -o",
+            out.display()
+        );
+    }
+    Ok(())
 }
 
 /// Writes a named profile in a format.

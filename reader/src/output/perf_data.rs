@@ -50,6 +50,8 @@ pub(super) struct Recording {
     measures: Vec<Measure>,
     /// Some samples have kernel stacks.
     in_kernel: bool,
+    /// What of the profile could not be read.
+    pub(super) incomplete: Option<String>,
     /// A function of the kernel, by which perf finds out where that lay.
     anchor: Option<KernelSymbol>,
 }
@@ -73,6 +75,7 @@ impl Recording {
             stats: Stats::default(),
             measures: Vec::new(),
             in_kernel: false,
+            incomplete: None,
             anchor: None,
         };
         let mut tally = Tally::default();
@@ -95,6 +98,8 @@ impl Recording {
         let known = recording.processes.values().map(|info| (&info.source, info.period_ns));
         recording.measures = Measure::all(&recording.session, known);
         recording.stats = tally.finish(events.bytes());
+        let len = std::fs::metadata(path).map_or(events.bytes(), |metadata| metadata.len());
+        recording.incomplete = events.tail().and_then(|tail| tail.remark(len));
         Ok(recording)
     }
 

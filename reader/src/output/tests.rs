@@ -67,9 +67,13 @@ fn flame_graph_shows_every_function() {
     let profile = loaded("svg");
     let svg = text(&profile, Format::Flamegraph, Grouping::None);
     assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
-    for name in ["app::parse", "space::foo(int)", "[truncated: no-cfi]", "weight 20"] {
+    // Weight 20 of 10 ms each.
+    let facts =
+        ["0.20 s of CPU time", ", 9 samples", "red: program", "yellow: libraries", "_start (160 ms, 80.00%)"];
+    for name in ["app::parse", "space::foo(int)", "[truncated: no-cfi]"].iter().chain(&facts) {
         assert!(svg.contains(name), "{name} is missing");
     }
+    assert!(svg.contains("truncate_text_right = true"), "names are cut at their end");
     assert_eq!(svg, text(&profile, Format::Flamegraph, Grouping::None), "equal profiles, equal bytes");
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::{Binary, Process, Profile};
+use super::{Binary, Location, Process, Profile};
 use crate::mappings::{History, Mapping};
 use crate::profile_file::{GeneratedCode, GeneratedFunction, ProcessInfo};
 use crate::symbolize::{NameFile, Origin, perf_map_path};
@@ -28,6 +28,8 @@ pub(super) struct Generated {
     told: HashMap<u32, Told>,
     /// By place of the process: the binary that stands for the map it left, if there is one.
     left: HashMap<u32, Option<u32>>,
+    /// All that can be known is in the profile.
+    complete: bool,
 }
 
 /// What a process told of its code.
@@ -56,11 +58,16 @@ impl Told {
 
 fn stand_in(profile: &mut Profile, path: PathBuf) -> u32 {
     let origin = Some(Origin::PerfMap);
-    profile.binaries.push(Binary { path, build_id: Vec::new(), origin, read: true });
+    profile.binaries.push(Binary { path, build_id: Vec::new(), file: None, origin, read: true });
     profile.binaries.len() as u32 - 1
 }
 
 impl Generated {
+    /// No map that a process left is read: the names were added to the profile, and with them those of such maps.
+    pub(super) fn is_complete(&mut self) {
+        self.complete = true;
+    }
+
     /// Takes in functions of a process that are told in the profile.
     pub(super) fn learn(
         &mut self,
@@ -88,12 +95,13 @@ impl Generated {
 
     /// True if code outside all modules may have names of this process alone.
     pub(super) fn is_of(&self, process: u32, info: &ProcessInfo) -> bool {
-        self.told.contains_key(&process) || info.pid != 0 && perf_map_path(info.pid).exists()
+        self.told.contains_key(&process)
+            || !self.complete && info.pid != 0 && perf_map_path(info.pid).exists()
     }
 
     /// The binary that stands for the generated code of a process that told nothing of it.
     pub(super) fn binary(&mut self, profile: &mut Profile, process: u32) -> Option<u32> {
-        if self.told.contains_key(&process) {
+        if self.complete || self.told.contains_key(&process) {
             return None;
         }
         if let Some(&known) = self.left.get(&process) {
@@ -114,8 +122,40 @@ impl Generated {
 
     /// The generated function at an address.
     pub(super) fn find(&self, binary: u32, address: u64) -> Option<&str> {
-        let (_, (end, name)) = self.functions.get(&binary)?.range(..=address).next_back()?;
-        (address < *end).then_some(name)
+        self.function(binary, address).map(|(_, _, name)| name)
+    }
+
+    /// First address, address behind, and name of the function at an address.
+    fn function(&self, binary: u32, address: u64) -> Option<(u64, u64, &str)> {
+        let (&start, (end, name)) = self.functions.get(&binary)?.range(..=address).next_back()?;
+        (address < *end).then_some((start, *end, name))
+    }
+
+    /// What was found in maps that processes left, of functions that were hit, to be told in the profile.
+    pub(super) fn found(&self, profile: &Profile) -> Vec<GeneratedCode> {
+        let mut hit: BTreeMap<u32, BTreeMap<u64, (u64, &str)>> = BTreeMap::new();
+        for Location { binary, address, .. } in &profile.locations {
+            if let Some(binary) = *binary
+                && let Some((start, end, name)) = self.function(binary, *address)
+            {
+                hit.entry(binary).or_default().insert(start, (end, name));
+            }
+        }
+        let left = self.left.iter().filter_map(|(&process, &binary)| Some((process, binary?)));
+        let mut left: Vec<(u32, u32)> = left.collect();
+        left.sort_unstable();
+        let code = left.into_iter().flat_map(|(process, binary)| {
+            let functions = hit.remove(&binary).unwrap_or_default().into_iter();
+            let functions = functions.map(|(start, (end, name))| GeneratedFunction {
+                since_ns: 0,
+                start,
+                len: end - start,
+                name: name.to_owned(),
+            });
+            let process = profile.processes[process as usize].info.id;
+            GeneratedCode::in_parts(process, &profile.binaries[binary as usize].path, functions)
+        });
+        code.collect()
     }
 }
 

@@ -45,8 +45,10 @@ impl KernelNames {
         profile.binaries.push(Binary {
             path,
             build_id: Vec::new(),
+            file: None,
             origin: Some(Origin::Symbols),
-            read: true,
+            // Its names are in the profile.
+            read: false,
         });
         profile.kernel_binaries.push(binary);
         self.binaries.insert(module, binary);

@@ -17,14 +17,16 @@ use super::generated::Generated;
 use super::intake::{Intake, Places};
 use super::kernel::KernelNames;
 use super::naming;
-use super::resolve::{Resolved, Resolver};
-use super::stacks::{Counts, Key, Lately, Secret};
+use super::resolve::{Known, Resolver};
+use super::stacks::{Counts, Key, Lately, RawStack, Secret};
+use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, Moment};
 use super::{Binary, Profile, Stack};
 use crate::mappings::{History, Mapping};
 use crate::measure::Measure;
 use crate::profile_file::{
-    Event, LentSample, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Tail, ThreadInfo,
+    Event, GeneratedCode, LentSample, ModuleInfo, NameSection, ProcessInfo, ProfileError, ProfileReader,
+    Tail, ThreadInfo,
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
@@ -37,7 +39,8 @@ const TOGETHER: usize = 128;
 /// Reads and names a profile file.
 ///
 /// # Errors
-/// When the file cannot be read or is damaged; a file that ends early is read as far as it goes, with a note.
+/// When the file cannot be read; one that ends early or is damaged is read as far as it goes
+/// ([`Profile::incomplete`]).
 pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
     Loader::default().load(path, sources)
 }
@@ -48,6 +51,26 @@ pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileErro
 /// As [`load`].
 pub fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
     Loader { moments: Some(Vec::new()), ..Loader::default() }.load(path, sources)
+}
+
+/// The names of a profile file's addresses.
+pub struct Resolved {
+    /// Code that processes made themselves, found in maps they left, to be stored before the section.
+    pub generated: Vec<GeneratedCode>,
+    /// The names, as blocks of the file.
+    pub section: Vec<u8>,
+    /// How many addresses there are.
+    pub addresses: usize,
+    /// What could not be named, for people.
+    pub notes: Vec<String>,
+}
+
+/// Finds the names of all addresses in a profile file, to be stored in it.
+///
+/// # Errors
+/// As [`load`].
+pub fn resolve(path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
+    Loader::default().resolve(path, sources)
 }
 
 /// Names what `events` tell, in whatever order.
@@ -69,17 +92,6 @@ pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
     loader.finish(sources)
 }
 
-/// What to tell of a file that does not end in order.
-fn tail_note(tail: Tail) -> Option<String> {
-    match tail {
-        Tail::Complete => None,
-        Tail::Truncated { .. } => Some("the file ends early; this is all up to its last whole block".into()),
-    }
-}
-
-/// Identity of a binary: its build-id, else its path.
-type BinaryKey = (Vec<u8>, Option<std::path::PathBuf>);
-
 /// A profile while it is read.
 #[derive(Default)]
 pub(super) struct Loader {
@@ -92,38 +104,86 @@ pub(super) struct Loader {
     binaries: HashMap<BinaryKey, u32>,
     generated: Generated,
     lately: Lately,
-    resolved: Resolved,
+    resolved: Known,
     counts: Counts,
     /// Room for what is known of a few samples.
     found: Vec<Option<u32>>,
     /// Samples at their times.
     moments: Option<Vec<Moment>>,
     kernel: KernelNames,
+    /// Names that the file brings.
+    stored: Option<StoredNames>,
 }
 
 impl Loader {
     fn load(mut self, path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
         let mut tally = Tally::default();
         let mut losses = LossFinder::default();
-        let mut events = ProfileReader::open(path)?.without_samples();
+        let mut events = ProfileReader::open(path)?.without_samples().with_names();
         for event in &mut events {
             let event = event?;
             tally.add(&event);
             losses.learn(&event, &mut self.profile.losses);
             self.learn(event);
         }
-        self.profile.notes.extend(events.tail().and_then(tail_note));
+        self.adopt_names(events.take_names());
         self.seal();
         let samples = ProfileReader::open(path)?;
         let tally_too = &mut tally;
+        let mut tail = None;
+        let end = &mut tail;
         self.count(|take| {
-            samples.for_each_sample(|lent| {
+            *end = samples.for_each_sample(|lent| {
                 tally_too.sample(lent.sample, lent.frames.len());
                 take(lent);
-            })
+            })?;
+            Ok::<(), ProfileError>(())
         })?;
+        let len = std::fs::metadata(path).map_or(events.bytes(), |metadata| metadata.len());
+        // Samples may be damaged in themselves: then the second reading ends before the first.
+        self.profile.incomplete = tail.and_then(|tail: Tail| tail.remark(len));
         self.profile.stats = tally.finish(events.bytes());
         Ok(self.finish(sources))
+    }
+
+    /// Takes in the names that a file brings.
+    fn adopt_names(&mut self, section: Option<NameSection>) {
+        if let Some(section) = section {
+            self.generated.is_complete();
+            self.stored = Some(StoredNames::new(section));
+        }
+    }
+
+    /// Finds and names the addresses of all samples; keeps nothing else of them.
+    fn resolve(mut self, path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
+        let mut events = ProfileReader::open(path)?.without_samples().with_names();
+        for event in &mut events {
+            self.learn(event?);
+        }
+        let section = events.take_names();
+        self.adopt_names(section);
+        self.seal();
+        let histories = std::mem::take(&mut self.histories);
+        let mut strangers = Vec::new();
+        let mut last = None;
+        let Loader { profile, places, layouts, generated, kernel, resolved, .. } = &mut self;
+        ProfileReader::open(path)?.for_each_sample(|LentSample { sample, frames, shared }| {
+            let process = places.process(sample.process, |stranger| strangers.push(stranger));
+            let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
+            let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));
+            let layout = layout.copied().unwrap_or(u32::MAX);
+            // The same words are the same code only where the same is mapped.
+            let shared = if last.replace(layout) == Some(layout) { shared } else { 0 };
+            let raw = RawStack { thread: 0, process, epoch, layout, end: sample.end, kernel: &[], frames };
+            Resolver { resolved, profile, generated, kernel, histories: &histories }.locate(&raw, shared);
+        })?;
+        naming::name(&mut self.profile, &self.generated, &self.kernel, self.stored.as_ref(), sources);
+        Ok(Resolved {
+            generated: self.generated.found(&self.profile),
+            section: stored::section(&self.profile),
+            addresses: self.profile.locations.len(),
+            notes: self.profile.notes,
+        })
     }
 
     /// First reading: everything but samples.
@@ -165,13 +225,12 @@ impl Loader {
 
     fn module(&mut self, module: ModuleInfo) {
         let process = self.process(module.process);
-        // Files without a build-id are told apart by their path.
-        let path = module.build_id.is_empty().then(|| module.path.clone());
         let next = self.profile.binaries.len() as u32;
-        let binary = *self.binaries.entry((module.build_id.clone(), path)).or_insert(next);
+        let key = Binary::key(&module.path, &module.build_id, module.file);
+        let binary = *self.binaries.entry(key).or_insert(next);
         if binary == next {
-            let ModuleInfo { path, build_id, .. } = module;
-            self.profile.binaries.push(Binary { path, build_id, origin: None, read: false });
+            let ModuleInfo { path, build_id, file, .. } = module;
+            self.profile.binaries.push(Binary { path, build_id, file, origin: None, read: false });
         }
         let mapping = Mapping { start: module.start, end: module.end, bias: module.bias, binary };
         self.histories[process as usize].map(module.module, module.loaded_ns, mapping);
@@ -279,7 +338,7 @@ impl Loader {
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
         (self.lately, self.resolved) = Default::default();
         self.order();
-        naming::name(&mut self.profile, &self.generated, &self.kernel, sources);
+        naming::name(&mut self.profile, &self.generated, &self.kernel, self.stored.as_ref(), sources);
         sum(&mut self.profile);
         self.profile
     }

@@ -12,6 +12,7 @@ mod load;
 mod naming;
 mod resolve;
 mod stacks;
+mod stored;
 mod timeline;
 
 #[cfg(test)]
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
-pub use load::{load, load_timed, of_events};
+pub use load::{Resolved, load, load_timed, of_events, resolve};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, Moment};
 
@@ -32,7 +33,7 @@ use stacks::{Paths, ROOT};
 
 use crate::measure::{self, Measure, Unit};
 use crate::names::{NameId, Names};
-use crate::profile_file::{NO_ANSWER, ProcessInfo, SessionInfo};
+use crate::profile_file::{FileIdentity, NO_ANSWER, ProcessInfo, SessionInfo};
 use crate::stats::Stats;
 use crate::symbolize::{Origin, base_name};
 
@@ -82,10 +83,19 @@ pub struct Binary {
     pub path: PathBuf,
     /// Its build-id; empty if it has none.
     pub build_id: Vec<u8>,
+    /// The file as it was when it was mapped, if it has no build-id.
+    pub file: Option<FileIdentity>,
     /// Where its names come from; none if it was not hit.
     pub origin: Option<Origin>,
     /// Its files were read for its names; otherwise all of them were known from an earlier time.
     pub read: bool,
+}
+
+impl Binary {
+    /// What it is known by: its build-id, else its file.
+    fn key(path: &Path, build_id: &[u8], file: Option<FileIdentity>) -> stored::BinaryKey {
+        (build_id.to_vec(), build_id.is_empty().then(|| (path.to_owned(), file)))
+    }
 }
 
 /// A process image.
@@ -149,7 +159,7 @@ impl From<StackFrame> for u64 {
 }
 
 /// All samples of one thread and event with the same stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Bucket {
     /// Place in [`Profile::threads`].
     pub thread: u32,
@@ -161,6 +171,8 @@ pub struct Bucket {
     pub samples: u64,
     /// What they stand for: timer periods, or what the measure says.
     pub weight: u64,
+    /// The sum of the squares of their weights: how unequal they are.
+    pub squares: f64,
 }
 
 /// What everything adds up to.
@@ -189,6 +201,8 @@ pub struct Profile {
     pub measures: Vec<Measure>,
     /// Sentences on what is missing or odd in it, for people.
     pub notes: Vec<String>,
+    /// What of the file could not be read.
+    pub incomplete: Option<String>,
     /// All texts.
     pub names: Names,
     /// Process images in the order of their records.

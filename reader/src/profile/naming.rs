@@ -1,13 +1,15 @@
 //! From locations to functions.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use super::generated::Generated;
 use super::kernel::KernelNames;
+use super::stored::StoredNames;
 use super::{Binary, Function, FunctionId, Location, Place, Profile, truncation_mark};
 use crate::names::{NameId, Names};
 use crate::profile_file::{WAKE_LATENCY, WAKE_LATENCY_NAME};
-use crate::symbolize::{self, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
+use crate::symbolize::{self, Again, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
 
 /// Code outside all modules, as perf names it.
 const UNKNOWN: &str = "[unknown]";
@@ -17,6 +19,7 @@ pub(super) fn name(
     profile: &mut Profile,
     generated: &Generated,
     kernel: &KernelNames,
+    stored: Option<&StoredNames>,
     sources: &SymbolSources,
 ) {
     let mut by_binary: Vec<Vec<(u64, u32)>> = vec![Vec::new(); profile.binaries.len()];
@@ -43,22 +46,12 @@ pub(super) fn name(
             }
         }
     }
-    let mut hit = Vec::new();
-    let mut requests = Vec::new();
-    for (binary, mut addresses) in by_binary.into_iter().enumerate().filter(|(_, list)| !list.is_empty()) {
-        addresses.sort_unstable();
-        let Binary { path, build_id, .. } = profile.binaries[binary].clone();
-        requests.push(Request { path, build_id, addresses: addresses.iter().map(|&(a, _)| a).collect() });
-        hit.push((binary, addresses));
-    }
-    if !requests.is_empty()
-        && let Some(problem) = sources.debuginfod.as_ref().and_then(Debuginfod::problem)
-    {
-        profile.notes.push(problem);
-    }
-    let answers = symbolize::symbolize(&requests, sources);
-    for ((binary, addresses), symbols) in hit.into_iter().zip(answers) {
-        adopt(profile, &mut functions, binary, &addresses, symbols);
+    by_binary.iter_mut().for_each(|addresses| addresses.sort_unstable());
+    let answers = answers(profile, &by_binary, stored, sources);
+    for ((binary, addresses), symbols) in by_binary.iter().enumerate().zip(answers) {
+        if let Some(symbols) = symbols {
+            adopt(profile, &mut functions, binary, addresses, symbols);
+        }
     }
     let ends: BTreeSet<u8> = profile.stacks.iter().map(|stack| stack.end).collect();
     for end in ends {
@@ -68,6 +61,53 @@ pub(super) fn name(
             profile.truncated.push((end, function));
         }
     }
+}
+
+/// The names of the addresses of each binary that has some: those in the profile, and where there are none, or better
+/// ones are asked for, those that are found now.
+fn answers(
+    profile: &mut Profile,
+    by_binary: &[Vec<(u64, u32)>],
+    stored: Option<&StoredNames>,
+    sources: &SymbolSources,
+) -> Vec<Option<Symbols>> {
+    let mut answers = Vec::with_capacity(by_binary.len());
+    let mut requests = Vec::new();
+    for (place, addresses) in by_binary.iter().enumerate() {
+        let all: Vec<u64> = addresses.iter().map(|&(address, _)| address).collect();
+        let binary = &profile.binaries[place];
+        let known = stored.filter(|_| !all.is_empty()).and_then(|stored| stored.answer(binary, &all));
+        let wanted = known.as_ref().is_none_or(|known| {
+            known.ranges.iter().any(Range::is_empty)
+                || match sources.again {
+                    Again::Never => false,
+                    Again::Better => !matches!(known.origin, Origin::Dwarf(_)),
+                    Again::Always => true,
+                }
+        });
+        if wanted && !all.is_empty() {
+            let Binary { path, build_id, file, .. } = binary.clone();
+            requests.push((place, Request { path, build_id, file, addresses: all }));
+        }
+        answers.push(known);
+    }
+    if !requests.is_empty()
+        && let Some(problem) = sources.debuginfod.as_ref().and_then(Debuginfod::problem)
+    {
+        profile.notes.push(problem);
+    }
+    let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
+    for ((place, request), found) in
+        places.into_iter().zip(&requests).zip(symbolize::symbolize(&requests, sources))
+    {
+        match &mut answers[place] {
+            Some(known) if known.origin.rank() > found.origin.rank() => {
+                found.fill(known, &request.addresses, &request.addresses);
+            }
+            answer => *answer = Some(found),
+        }
+    }
+    answers
 }
 
 /// Functions interned by name and binary.
@@ -95,19 +135,23 @@ fn adopt(
     let mut rename = |names: &mut Names, id: NameId| {
         *renamed.entry(id).or_insert_with(|| names.intern(symbols.names.get(id)))
     };
-    let first = profile.places.len() as u32;
-    for line in &symbols.lines {
-        let name = rename(&mut profile.names, line.function);
-        let file = line.file.map(|file| rename(&mut profile.names, file));
-        let function = functions.intern(profile, Function { name, binary: Some(binary as u32) });
-        let linkage = rename(&mut profile.names, line.linkage);
-        profile.places.push(Place { function, linkage, file, line: line.line, inlined: line.inlined });
-    }
+    // In the order of the addresses, wherever the names come from: so are the numbers of all that has one.
     for (&(_, location), range) in addresses.iter().zip(&symbols.ranges) {
-        profile.locations[location as usize].places = first + range.start..first + range.end;
+        let first = profile.places.len() as u32;
+        for line in &symbols.lines[range.start as usize..range.end as usize] {
+            let name = rename(&mut profile.names, line.function);
+            let file = line.file.map(|file| rename(&mut profile.names, file));
+            let function = functions.intern(profile, Function { name, binary: Some(binary as u32) });
+            let linkage = rename(&mut profile.names, line.linkage);
+            profile.places.push(Place { function, linkage, file, line: line.line, inlined: line.inlined });
+        }
+        profile.locations[location as usize].places = first..profile.places.len() as u32;
     }
     let path = profile.binaries[binary].path.display();
     match &symbols.origin {
+        Origin::Changed(_) if profile.binaries[binary].build_id.is_empty() => profile.notes.push(format!(
+            "{path}: the file has changed since (it has no build-id, and another size or time); shown as module+0xoffset",
+        )),
         Origin::Changed(found) => profile.notes.push(format!(
             "{path}: the file has changed since (build-id {} recorded, {} found); shown as module+0xoffset",
             hex(&profile.binaries[binary].build_id),

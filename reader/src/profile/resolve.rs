@@ -15,7 +15,7 @@ const REMEMBERED: usize = 1 << 20;
 
 /// What was resolved so far.
 #[derive(Debug, Default)]
-pub(super) struct Resolved {
+pub(super) struct Known {
     /// By layout and frame word.
     frames: WordMap<(u32, u64), StackFrame>,
     kernel: WordMap<u64, StackFrame>,
@@ -41,7 +41,7 @@ struct Last {
 
 /// Finds the binary of every address at the time of its stack.
 pub(super) struct Resolver<'a> {
-    pub(super) resolved: &'a mut Resolved,
+    pub(super) resolved: &'a mut Known,
     pub(super) profile: &'a mut Profile,
     pub(super) generated: &'a mut Generated,
     pub(super) kernel: &'a mut KernelNames,
@@ -75,6 +75,13 @@ impl Resolver<'_> {
             self.profile.stacks.push(Stack { innermost, end: raw.end });
         }
         place
+    }
+
+    /// Finds the locations of a stack's frames, but for the outermost ones.
+    pub(super) fn locate(mut self, raw: &RawStack<'_>, known: usize) {
+        for &word in &raw.frames[known..] {
+            self.frame(raw, word);
+        }
     }
 
     fn frame(&mut self, raw: &RawStack<'_>, word: u64) -> StackFrame {

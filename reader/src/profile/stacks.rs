@@ -167,7 +167,7 @@ impl Counts {
                 None => {
                     if new.last().is_none_or(|last| Key::of(last) != key) {
                         let Key { thread, event, stack } = key;
-                        new.push(Bucket { thread, event, stack, samples: 0, weight: 0 });
+                        new.push(Bucket { thread, event, stack, samples: 0, weight: 0, squares: 0.0 });
                     }
                     let Some(last) = new.last_mut() else { continue };
                     last
@@ -175,6 +175,7 @@ impl Counts {
             };
             bucket.samples += 1;
             bucket.weight += weight;
+            bucket.squares += (weight as f64).powi(2);
         }
         fresh.clear();
         merge(sums, &new);

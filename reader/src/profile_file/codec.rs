@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::event::*;
 use super::fields::{Fields, Malformed, Put};
+use super::known_modules::KnownModules;
 use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
 const SESSION: u8 = 1;
@@ -23,13 +24,16 @@ const END: u8 = 11;
 const GENERATED: u8 = 17;
 const KERNEL_SYMBOL: u8 = 12;
 const SETTING: u8 = 13;
+const MODULE_AGAIN: u8 = 14;
 
-/// What a sample is told relative to: the sample before it in the same block.
+/// What a sample is told relative to, the sample before it in the same block; and the modules that were told.
 #[derive(Default)]
 pub(super) struct Previous {
     ns: u64,
     /// Root first, so that what the next one shares comes first.
     pub(super) frames: Vec<u64>,
+    /// These stay from block to block.
+    pub(super) modules: KnownModules,
     /// Nobody looks at samples: they are not read.
     pub(super) without_samples: bool,
 }
@@ -48,7 +52,10 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
     let tag = match event {
         Event::Session(v) => put_session(v, body),
         Event::Process(v) => put_process(v, body),
-        Event::Module(v) => put_module(v, body),
+        Event::Module(v) => match previous.modules.number_of(v) {
+            None => put_module(v, body),
+            Some(number) => put_module_again(v, number, body),
+        },
         Event::ModuleGone(v) => {
             body.put_u32(v.process);
             body.put_u32(v.module);
@@ -130,7 +137,12 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
     Ok(Some(Decoded::Other(match tag {
         SESSION => Event::Session(session(f)?),
         PROCESS => Event::Process(process(f)?),
-        MODULE => Event::Module(module(f)?),
+        MODULE => {
+            let module = module(f)?;
+            previous.modules.tell(&module);
+            Event::Module(module)
+        }
+        MODULE_AGAIN => Event::Module(module_again(f, &previous.modules)?),
         MODULE_GONE => Event::ModuleGone(ModuleGone { process: f.u32()?, module: f.u32()?, ns: f.u64()? }),
         THREAD => {
             let (process, tid, seq, start_ns) = thread(f)?;
@@ -239,6 +251,11 @@ fn put_module(v: &ModuleInfo, body: &mut Vec<u8>) -> u8 {
         body.put_u32(segment.flags);
     }
     body.put_u64(v.loaded_ns);
+    if let Some(file) = &v.file {
+        body.put_u64(file.len);
+        body.put_i64(file.modified_ns);
+        body.put_u64(file.inode);
+    }
     MODULE
 }
 
@@ -254,7 +271,28 @@ fn module(f: &mut Fields<'_>) -> Result<ModuleInfo, Malformed> {
         segments: f
             .list(|f| Ok(Segment { address: f.u64()?, len: f.u64()?, pgoff: f.u64()?, flags: f.u32()? }))?,
         loaded_ns: f.u64()?,
+        file: if f.0.is_empty() { None } else { Some(file(f)?) },
     })
+}
+
+/// A module that was told before, of another process or at another place.
+fn put_module_again(v: &ModuleInfo, number: u32, body: &mut Vec<u8>) -> u8 {
+    body.put_u32(v.process);
+    body.put_u32(v.module);
+    body.put_u32(number);
+    body.put_u64(v.start);
+    body.put_u64(v.loaded_ns);
+    MODULE_AGAIN
+}
+
+fn module_again(f: &mut Fields<'_>, modules: &KnownModules) -> Result<ModuleInfo, Malformed> {
+    let (process, module, number, start) = (f.u32()?, f.u32()?, f.u32()?, f.u64()?);
+    let known = modules.again(number, start).ok_or("a module that was not told before")?;
+    Ok(ModuleInfo { process, module, loaded_ns: f.u64()?, ..known })
+}
+
+fn file(f: &mut Fields<'_>) -> Result<FileIdentity, Malformed> {
+    Ok(FileIdentity { len: f.u64()?, modified_ns: f.i64()?, inode: f.u64()? })
 }
 
 fn put_generated(v: &GeneratedCode, body: &mut Vec<u8>) -> u8 {
@@ -460,11 +498,11 @@ fn counters(f: &mut Fields<'_>) -> Result<Counters, Malformed> {
     })
 }
 
-fn put_path(path: &Path, body: &mut Vec<u8>) {
+pub(super) fn put_path(path: &Path, body: &mut Vec<u8>) {
     body.put_bytes(path.as_os_str().as_bytes());
 }
 
-fn path(f: &mut Fields<'_>) -> Result<PathBuf, Malformed> {
+pub(super) fn path(f: &mut Fields<'_>) -> Result<PathBuf, Malformed> {
     Ok(PathBuf::from(OsStr::from_bytes(f.bytes()?)))
 }
 

@@ -3,7 +3,11 @@
 //! Processes have numbers local to the profile, because a pid is neither unique over time nor over an
 //! exec. All times are nanoseconds of CLOCK_MONOTONIC on the recording machine.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of names in one [`GeneratedCode`].
+const GENERATED_BYTES: usize = 32 << 10;
 
 /// One event of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +99,7 @@ pub struct ProcessInfo {
 }
 
 /// One PT_LOAD segment of a module.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// First address.
     pub address: u64,
@@ -108,7 +112,7 @@ pub struct Segment {
 }
 
 /// A module in the address space of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ModuleInfo {
     /// The process's number.
     pub process: u32,
@@ -128,6 +132,37 @@ pub struct ModuleInfo {
     pub segments: Vec<Segment>,
     /// It was not mapped before this time.
     pub loaded_ns: u64,
+    /// The file at `path` when it was mapped: told of files without a build-id, which have nothing else to be known by.
+    pub file: Option<FileIdentity>,
+}
+
+/// What tells a file from the one that a later build puts in its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Bytes; 0 if it was replaced before it could be looked at.
+    pub len: u64,
+    /// When its content was changed last, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Its number in its file system.
+    pub inode: u64,
+}
+
+impl FileIdentity {
+    /// Of a file that is there.
+    pub fn of(metadata: &std::fs::Metadata) -> Self {
+        let modified_ns =
+            metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+        Self { len: metadata.len(), modified_ns, inode: metadata.ino() }
+    }
+
+    /// Whether a file may be this one. A copy that kept its time is; file systems that keep whole seconds are allowed for.
+    pub fn is_of(&self, other: &FileIdentity) -> bool {
+        let seconds = |ns: i64| ns.div_euclid(1_000_000_000);
+        let whole = [self, other].iter().any(|file| file.modified_ns % 1_000_000_000 == 0);
+        let modified = self.modified_ns == other.modified_ns
+            || whole && seconds(self.modified_ns) == seconds(other.modified_ns);
+        self.len != 0 && self.len == other.len && modified
+    }
 }
 
 /// A module that is no longer mapped.
@@ -150,6 +185,30 @@ pub struct GeneratedCode {
     pub source: PathBuf,
     /// The functions. Where two overlap, the later one replaced the other.
     pub functions: Vec<GeneratedFunction>,
+}
+
+impl GeneratedCode {
+    /// Functions of a file, in events that are smaller than a block.
+    pub fn in_parts(
+        process: u32,
+        source: &Path,
+        functions: impl IntoIterator<Item = GeneratedFunction>,
+    ) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        let mut room = 0;
+        for function in functions {
+            let bytes = function.name.len() + 32;
+            if bytes > room {
+                room = GENERATED_BYTES;
+                parts.push(Self { process, source: source.to_owned(), functions: Vec::new() });
+            }
+            room = room.saturating_sub(bytes);
+            if let Some(part) = parts.last_mut() {
+                part.functions.push(function);
+            }
+        }
+        parts
+    }
 }
 
 /// A function that a process made itself.

@@ -8,15 +8,18 @@
 mod codec;
 mod event;
 mod fields;
+mod known_modules;
+mod name_section;
 mod reader;
 mod writer;
 
 pub use event::{
-    Cause, Counters, CountersAt, End, Event, GeneratedCode, GeneratedFunction, KernelSample, KernelSymbol,
-    ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket, ProcessEnd, ProcessFate, ProcessInfo, Sample, SamplePart,
-    Segment, SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME,
-    end_name,
+    Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction, KernelSample,
+    KernelSymbol, ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket, ProcessEnd, ProcessFate, ProcessInfo,
+    Sample, SamplePart, Segment, SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY,
+    WAKE_LATENCY_NAME, end_name,
 };
+pub use name_section::{NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredFrame, StoredOrigin};
 pub use reader::{LentSample, ProfileReader, Tail};
 pub use writer::ProfileWriter;
 
@@ -27,14 +30,19 @@ use nix::unistd::User;
 
 /// The first eight bytes of every profile.
 pub const MAGIC: [u8; 8] = *b"SELFWIND";
-/// The one version this build reads and writes.
-pub const VERSION: u32 = 1;
+/// The first bytes of perf's own files.
+const PERF_MAGIC: [u8; 8] = *b"PERFILE2";
+/// The version this build writes.
+pub const VERSION: u32 = 2;
+/// The oldest that it reads: the same without modules told again.
+const OLDEST: u32 = 1;
 /// Magic, version, reserved word.
 const HEADER_LEN: usize = 16;
 /// Kind, length, checksum.
 const BLOCK_HEADER_LEN: usize = 12;
-/// The only block kind of version 1: a run of events.
+/// Block kinds: a run of events, a part of the names.
 const BLOCK_EVENTS: u32 = 1;
+const BLOCK_NAMES: u32 = 2;
 /// A block is written out when its payload reaches this many bytes.
 const BLOCK_TARGET: usize = 60 << 10;
 /// No writer makes, and no reader accepts, a longer payload.
@@ -66,6 +74,14 @@ pub enum ProfileError {
         /// What the system said.
         cause: io::Error,
     },
+    /// It was read, and its copy cannot be written.
+    #[error("{path}: cannot write its copy: {cause}")]
+    Copy {
+        /// The path as given.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
     /// No bytes at all: the recorder ended before its first write.
     #[error("{path}: the file is empty; record again")]
     Empty {
@@ -80,9 +96,17 @@ pub enum ProfileError {
         /// The path as given.
         path: String,
     },
+    /// perf's own format.
+    #[error(
+        "{path}: perf's own file, not a selfwind profile; `perf report -i {path}` shows it (`record -o` writes that format for names that end in perf.data; choose another name for a profile)"
+    )]
+    PerfData {
+        /// The path as given.
+        path: String,
+    },
     /// Another version of the format.
     #[error(
-        "{path}: profile version {found}, this selfwind reads version {VERSION}; use the selfwind that recorded it, or record again"
+        "{path}: profile version {found}, this selfwind reads versions {OLDEST} to {VERSION}; use the selfwind that recorded it, or record again"
     )]
     Version {
         /// The path as given.
@@ -90,10 +114,8 @@ pub enum ProfileError {
         /// The version in the file.
         found: u32,
     },
-    /// A block is damaged. Everything before `offset` is intact.
-    #[error(
-        "{path}: damaged at byte {offset} ({what}); what precedes is intact: `head -c {offset} {path} > REPAIRED`"
-    )]
+    /// The first block is damaged.
+    #[error("{path}: damaged at byte {offset} ({what}), before the first sample; record again")]
     Corrupt {
         /// The path as given.
         path: String,
@@ -126,6 +148,14 @@ fn checksum(kind: u32, payload: &[u8]) -> u32 {
     hasher.update(&(payload.len() as u32).to_le_bytes());
     hasher.update(payload);
     hasher.finalize()
+}
+
+/// Appends a block to `out`.
+fn frame_block(kind: u32, payload: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&checksum(kind, payload).to_le_bytes());
+    out.extend_from_slice(payload);
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use super::codec::{Decoded, Previous, decode};
 use super::fields::Fields;
+use super::name_section::{Assembly, NameSection};
 use super::{
-    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, Event, HEADER_LEN, MAGIC, ProfileError, Sample, VERSION,
-    checksum,
+    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_NAMES, Event, HEADER_LEN, MAGIC, OLDEST, PERF_MAGIC,
+    ProfileError, Sample, VERSION, checksum, frame_block,
 };
+use crate::input;
 
 /// How the file ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,28 @@ pub enum Tail {
         /// Where the incomplete block begins.
         offset: u64,
     },
+    /// At a damaged block; what follows it was not read.
+    Damaged {
+        /// Where the damaged block begins.
+        offset: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl Tail {
+    /// What to tell of a file of `len` bytes that does not end in order.
+    pub fn remark(self, len: u64) -> Option<String> {
+        let (offset, cause) = match self {
+            Tail::Complete => return None,
+            Tail::Truncated { offset } => (offset, "ends inside a block".to_owned()),
+            Tail::Damaged { offset, what } => (offset, format!("is damaged at byte {offset} ({what})")),
+        };
+        let left_out = len.saturating_sub(offset);
+        Some(format!(
+            "the file {cause}; everything before byte {offset} was read, {left_out} bytes are left out"
+        ))
+    }
 }
 
 /// A sample whose frames are lent.
@@ -45,6 +69,8 @@ pub struct ProfileReader<R: Read> {
     block_offset: u64,
     next_offset: u64,
     previous: Previous,
+    /// The names, if they are wanted.
+    names: Option<Assembly>,
     tail: Option<Tail>,
     failed: bool,
 }
@@ -52,7 +78,7 @@ pub struct ProfileReader<R: Read> {
 impl ProfileReader<File> {
     /// Opens a file and checks its header.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
-        let name = path.as_ref().display().to_string();
+        let name = input::name(path.as_ref()).into_owned();
         let open = || {
             let file = File::open(&path)?;
             if file.metadata()?.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(file) }
@@ -73,11 +99,14 @@ impl<R: Read> ProfileReader<R> {
         if got == 0 {
             return Err(ProfileError::Empty { path });
         }
+        if header.starts_with(&PERF_MAGIC) {
+            return Err(ProfileError::PerfData { path });
+        }
         if got < HEADER_LEN || header[..8] != MAGIC {
             return Err(ProfileError::NotAProfile { path });
         }
         let found = word(&header, 8);
-        if found != VERSION {
+        if !(OLDEST..=VERSION).contains(&found) {
             return Err(ProfileError::Version { path, found });
         }
         Ok(Self {
@@ -88,6 +117,7 @@ impl<R: Read> ProfileReader<R> {
             block_offset: HEADER_LEN as u64,
             next_offset: HEADER_LEN as u64,
             previous: Previous::default(),
+            names: None,
             tail: None,
             failed: false,
         })
@@ -97,6 +127,45 @@ impl<R: Read> ProfileReader<R> {
     pub fn without_samples(mut self) -> Self {
         self.previous.without_samples = true;
         self
+    }
+
+    /// Keeps the names that are stored in the file, for [`Self::take_names`].
+    pub fn with_names(mut self) -> Self {
+        self.names = Some(Assembly::default());
+        self
+    }
+
+    /// The names that were read so far, if they were wanted and are whole.
+    pub fn take_names(&mut self) -> Option<NameSection> {
+        self.names.take()?.finish()
+    }
+
+    /// Copies everything but names to `out`: the header and all whole blocks. Gives the bytes written.
+    ///
+    /// # Errors
+    /// When the profile cannot be read or is damaged, or `out` cannot be written.
+    pub fn copy_without_names(mut self, out: &mut impl io::Write) -> Result<u64, ProfileError> {
+        let cannot = |path: &str, cause| ProfileError::Copy { path: path.into(), cause };
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        let mut written = 0;
+        loop {
+            out.write_all(&bytes).map_err(|cause| cannot(&self.path, cause))?;
+            written += bytes.len() as u64;
+            bytes.clear();
+            let Some(kind) = self.read_block()? else {
+                return match self.tail {
+                    Some(Tail::Damaged { offset, what }) => {
+                        Err(ProfileError::Corrupt { path: self.path, offset, what })
+                    }
+                    _ => Ok(written),
+                };
+            };
+            if kind != BLOCK_NAMES {
+                frame_block(kind, &self.block, &mut bytes);
+            }
+        }
     }
 
     /// How the file ended; `None` until the events are exhausted, and after an error.
@@ -109,8 +178,14 @@ impl<R: Read> ProfileReader<R> {
         self.next_offset
     }
 
-    fn corrupt(&self, what: &'static str) -> ProfileError {
-        ProfileError::Corrupt { path: self.path.clone(), offset: self.block_offset, what }
+    /// Ends the events at a damaged block. In the first one nothing precedes it.
+    fn damaged<T>(&mut self, what: &'static str) -> Result<Option<T>, ProfileError> {
+        let offset = self.block_offset;
+        if offset == HEADER_LEN as u64 {
+            return Err(ProfileError::Corrupt { path: self.path.clone(), offset, what });
+        }
+        self.tail = Some(Tail::Damaged { offset, what });
+        Ok(None)
     }
 
     fn unreadable(&self, cause: io::Error) -> ProfileError {
@@ -119,37 +194,46 @@ impl<R: Read> ProfileReader<R> {
 
     /// Reads the next block that holds events. False at the end of the file.
     fn next_block(&mut self) -> Result<bool, ProfileError> {
-        loop {
-            self.block_offset = self.next_offset;
-            self.position = 0;
-            self.block.clear();
-            self.previous.reset();
-            let mut header = [0; BLOCK_HEADER_LEN];
-            let got = read_full(&mut self.source, &mut header).map_err(|e| self.unreadable(e))?;
-            if got < BLOCK_HEADER_LEN {
-                let truncated = Tail::Truncated { offset: self.block_offset };
-                self.tail = Some(if got == 0 { Tail::Complete } else { truncated });
-                return Ok(false);
-            }
-            let (kind, len, crc) = (word(&header, 0), word(&header, 4) as usize, word(&header, 8));
-            if len > BLOCK_MAX {
-                return Err(self.corrupt("the length of a block"));
-            }
-            let got = (&mut self.source).take(len as u64).read_to_end(&mut self.block);
-            let got = got.map_err(|e| self.unreadable(e))?;
-            if got < len {
-                self.block.clear();
-                self.tail = Some(Tail::Truncated { offset: self.block_offset });
-                return Ok(false);
-            }
-            if checksum(kind, &self.block) != crc {
-                return Err(self.corrupt("the checksum of a block"));
-            }
-            self.next_offset += (BLOCK_HEADER_LEN + len) as u64;
-            if kind == BLOCK_EVENTS {
-                return Ok(true);
+        while let Some(kind) = self.read_block()? {
+            match (kind, &mut self.names) {
+                (BLOCK_EVENTS, _) => return Ok(true),
+                (BLOCK_NAMES, Some(names)) => names.block(&self.block),
+                _ => {}
             }
         }
+        self.block.clear();
+        Ok(false)
+    }
+
+    /// Reads the next block and gives its kind; `None` at the end of the file.
+    fn read_block(&mut self) -> Result<Option<u32>, ProfileError> {
+        self.block_offset = self.next_offset;
+        self.position = 0;
+        self.block.clear();
+        self.previous.reset();
+        let mut header = [0; BLOCK_HEADER_LEN];
+        let got = read_full(&mut self.source, &mut header).map_err(|e| self.unreadable(e))?;
+        let truncated = Tail::Truncated { offset: self.block_offset };
+        if got < BLOCK_HEADER_LEN {
+            self.tail = Some(if got == 0 { Tail::Complete } else { truncated });
+            return Ok(None);
+        }
+        let (kind, len, crc) = (word(&header, 0), word(&header, 4) as usize, word(&header, 8));
+        if len > BLOCK_MAX {
+            return self.damaged("the length of a block");
+        }
+        let got = (&mut self.source).take(len as u64).read_to_end(&mut self.block);
+        let got = got.map_err(|e| self.unreadable(e))?;
+        if got < len {
+            // Names come last: without them the profile is as it was before they were added.
+            self.tail = Some(if kind == BLOCK_NAMES { Tail::Complete } else { truncated });
+            return Ok(None);
+        }
+        if checksum(kind, &self.block) != crc {
+            return self.damaged("the checksum of a block");
+        }
+        self.next_offset += (BLOCK_HEADER_LEN + len) as u64;
+        Ok(Some(kind))
     }
 
     fn next_event(&mut self) -> Result<Option<Decoded>, ProfileError> {
@@ -158,8 +242,10 @@ impl<R: Read> ProfileReader<R> {
                 let mut fields = Fields(&self.block[self.position..]);
                 let event = decode(&mut fields, &mut self.previous);
                 self.position = self.block.len() - fields.0.len();
-                if let Some(event) = event.map_err(|what| self.corrupt(what))? {
-                    return Ok(Some(event));
+                match event {
+                    Ok(Some(event)) => return Ok(Some(event)),
+                    Ok(None) => {}
+                    Err(what) => return self.damaged(what),
                 }
             }
             if !self.next_block()? {
@@ -168,17 +254,20 @@ impl<R: Read> ProfileReader<R> {
         }
     }
 
-    /// Reads all samples that follow, and passes over everything else.
+    /// Reads all samples that follow, and passes over everything else. Gives how the file ends.
     ///
     /// # Errors
     /// As the iterator gives them; no sample follows.
-    pub fn for_each_sample(mut self, mut each: impl FnMut(LentSample<'_>)) -> Result<(), ProfileError> {
+    pub fn for_each_sample(
+        mut self,
+        mut each: impl FnMut(LentSample<'_>),
+    ) -> Result<Option<Tail>, ProfileError> {
         while let Some(event) = self.next_event()? {
             if let Decoded::Sample(sample, shared) = &event {
                 each(LentSample { sample, frames: &self.previous.frames, shared: *shared });
             }
         }
-        Ok(())
+        Ok(self.tail)
     }
 }
 

@@ -88,6 +88,7 @@ fn events() -> Vec<Event> {
             build_id: vec![0xde, 0xad],
             segments: vec![segment, Segment::default()],
             loaded_ns: 9,
+            file: Some(FileIdentity { len: 1 << 40, modified_ns: -5, inode: 7 }),
         }),
         Event::Thread(ThreadInfo { process: 1, tid: 77, seq: 3, name: "w".into(), start_ns: 6 }),
         kernel_sample(1000),
@@ -198,19 +199,30 @@ fn blocks_stay_small_and_lose_nothing() {
     assert_eq!(tail.unwrap(), Tail::Complete);
 }
 
+/// Where the header and each block of a file end. Blocks differ in length: later ones refer to modules told before.
+fn ends(whole: &[u8]) -> Vec<usize> {
+    let mut ends = vec![HEADER_LEN];
+    while let Some(&start) = ends.last().filter(|&&end| end < whole.len()) {
+        let len = u32::from_le_bytes(whole[start + 4..start + 8].try_into().unwrap());
+        ends.push(start + BLOCK_HEADER_LEN + len as usize);
+    }
+    ends
+}
+
 #[test]
 fn any_truncation_keeps_the_complete_blocks() {
     let whole = file(3);
-    let block = (whole.len() - HEADER_LEN) / 3;
+    let ends = ends(&whole);
+    assert_eq!(ends.len(), 4);
     for len in 0..whole.len() {
         let (got, end) = read(&whole[..len]);
         if len < HEADER_LEN {
             assert!(matches!(end, Err(ProfileError::Empty { .. } | ProfileError::NotAProfile { .. })));
             continue;
         }
-        let complete = (len - HEADER_LEN) / block;
+        let complete = ends.partition_point(|&end| end <= len) - 1;
         assert_eq!(got.len(), complete * events().len(), "at {len}");
-        let offset = (HEADER_LEN + complete * block) as u64;
+        let offset = ends[complete] as u64;
         let expected = if offset == len as u64 { Tail::Complete } else { Tail::Truncated { offset } };
         assert_eq!(end.unwrap(), expected, "at {len}");
     }
@@ -219,17 +231,18 @@ fn any_truncation_keeps_the_complete_blocks() {
 #[test]
 fn any_flipped_bit_is_noticed_where_it_is() {
     let whole = file(3);
-    let block = (whole.len() - HEADER_LEN) / 3;
+    let ends = ends(&whole);
     for at in HEADER_LEN..whole.len() {
         for bit in 0..8 {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << bit;
-            let intact = (at - HEADER_LEN) / block;
+            let intact = ends.partition_point(|&end| end <= at) - 1;
             let (got, end) = read(&bytes);
             assert_eq!(got.len(), intact * events().len(), "byte {at} bit {bit}");
-            let expected = (HEADER_LEN + intact * block) as u64;
+            let expected = ends[intact] as u64;
             match end {
-                Err(ProfileError::Corrupt { offset, .. }) | Ok(Tail::Truncated { offset }) => {
+                Err(ProfileError::Corrupt { offset, .. })
+                | Ok(Tail::Truncated { offset } | Tail::Damaged { offset, .. }) => {
                     assert_eq!(offset, expected, "byte {at} bit {bit}");
                 }
                 other => panic!("byte {at} bit {bit}: {other:?}"),
@@ -292,11 +305,71 @@ fn errors_are_one_line_with_a_way_out() {
     for (text, part) in [
         (text(b""), "record again"),
         (text(b"\x7fELF and so on and so on"), "not a selfwind profile"),
-        (text(&newer), "profile version 9, this selfwind reads version 1"),
-        (text(&damaged), "head -c 16 p.data > REPAIRED"),
+        (text(&newer), "profile version 9, this selfwind reads versions 1 to 2"),
+        (text(&damaged), "damaged at byte 16"),
+        (text(b"PERFILE2 and so on and so on"), "perf report -i p.data"),
         (ProfileReader::open("/nonexistent/p").err().unwrap().to_string(), "name a profile"),
         (ProfileReader::open("/").err().unwrap().to_string(), "is a directory"),
     ] {
         assert!(text.contains(part) && !text.contains('\n'), "{text}");
     }
+}
+
+fn module(process: u32, start: u64, path: &str) -> Event {
+    let segment = |at: u64| Segment { address: start + at, len: 0x800, pgoff: at, flags: 5 };
+    Event::Module(ModuleInfo {
+        process,
+        module: 3,
+        start,
+        end: start + 0x3000,
+        bias: start.wrapping_sub(0x40_0000),
+        path: path.into(),
+        build_id: vec![7; 20],
+        segments: vec![segment(0), segment(0x1000)],
+        loaded_ns: u64::from(process) + 9,
+        file: None,
+    })
+}
+
+fn written(events: &[Event]) -> Vec<u8> {
+    let mut writer = ProfileWriter::new(Vec::new()).unwrap();
+    events.iter().for_each(|event| writer.push(event).unwrap());
+    writer.finish().unwrap()
+}
+
+#[test]
+fn a_module_of_many_processes_is_told_once() {
+    let path = "/usr/lib/x86_64-linux-gnu/libsomething.so.1.2.3";
+    let events: Vec<Event> =
+        (0..1000).map(|n| module(n, 0x7f00_0000_0000 + 0x1000 * u64::from(n), path)).collect();
+    let bytes = written(&events);
+    assert!(bytes.len() < 1000 * 24, "{} bytes", bytes.len());
+    let read: Vec<Event> = ProfileReader::new(&bytes[..], "x").unwrap().map(Result::unwrap).collect();
+    assert!(read == events);
+}
+
+#[test]
+fn more_different_modules_than_are_kept_come_back_right() {
+    let mixed = |n: u32| module(n, 0x1000 * u64::from(n), &format!("/lib/{}", n * 7 % 5000));
+    let events: Vec<Event> = (0..20_000).map(mixed).collect();
+    let bytes = written(&events);
+    let read: Vec<Event> = ProfileReader::new(&bytes[..], "x").unwrap().map(Result::unwrap).collect();
+    assert!(read == events);
+}
+
+#[test]
+fn a_module_that_was_never_told_is_damage() {
+    let whole = written(&[module(1, 0x1000, "/a"), module(2, 0x2000, "/a")]);
+    let mut again = ProfileWriter::new(Vec::new()).unwrap();
+    again.push(&module(1, 0x1000, "/a")).unwrap();
+    let first = again.finish().unwrap().len();
+    // The second event alone in a block of its own.
+    let payload = &whole[first..];
+    let mut alone = whole[..HEADER_LEN].to_vec();
+    alone.extend_from_slice(&BLOCK_EVENTS.to_le_bytes());
+    alone.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    alone.extend_from_slice(&checksum(BLOCK_EVENTS, payload).to_le_bytes());
+    alone.extend_from_slice(payload);
+    let result = ProfileReader::new(&alone[..], "x").unwrap().next().unwrap();
+    assert!(result.unwrap_err().to_string().contains("not told before"));
 }

@@ -59,6 +59,25 @@ impl<W: Write> ProfileWriter<W> {
         self.sink.flush()
     }
 
+    /// Goes on with a profile, whose whole blocks are `written` bytes long.
+    pub fn go_on(sink: W, written: u64) -> Self {
+        let block = vec![0; BLOCK_HEADER_LEN];
+        Self { sink, block, scratch: Vec::new(), previous: Previous::default(), written }
+    }
+
+    /// Appends a [`super::NameSectionWriter`]'s section, behind what was pushed so far.
+    pub fn append_names(&mut self, section: &[u8]) -> io::Result<()> {
+        self.flush()?;
+        self.sink.write_all(section)?;
+        self.written += section.len() as u64;
+        self.sink.flush()
+    }
+
+    /// What gets the blocks.
+    pub fn sink(&self) -> &W {
+        &self.sink
+    }
+
     /// Bytes handed to the sink so far.
     pub fn bytes_written(&self) -> u64 {
         self.written

@@ -19,13 +19,13 @@ const EXAMPLES: &str = "Examples:
 
 SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
 of calls that does not branch; TOTAL is that of its first function, SELF that of its last. `?` marks frames
-that were guessed from the contents of the stack.";
+that were guessed from the contents of the stack, `↻` functions that call themselves: the tree folds their depths.";
 
 /// The flags of `report`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// Sort functions by what they used with all they called
+    /// Sort by total (inclusive) time
     #[arg(long, overrides_with = "no_children")]
     children: bool,
     /// Show only what functions used themselves, and who called the hottest
@@ -34,7 +34,7 @@ pub struct ReportArgs {
     /// Only the table of functions, in this order
     #[arg(long, value_name = "ORDER")]
     sort: Option<Sort>,
-    /// Only the table
+    /// Omit the call tree
     #[arg(long)]
     flat: bool,
     /// A row for each thread, a tree for each thread

@@ -24,8 +24,15 @@ impl Page<'_> {
             counted(stats.threads, "thread", "threads"),
             counted(stats.processes, "process", "processes"),
         ];
-        facts.extend(frequency(self.profile));
+        let own = frequency(self.profile);
+        let is_as_asked = own == Some(format!("{} Hz", stats.detail.frequency));
+        facts.extend(stats.coarse().filter(|_| is_as_asked).or(own));
         self.facts(&facts);
+        for source in stats.detail.settings.get("source").into_iter().flatten() {
+            if source.contains("instead of") || source.contains("user mode") {
+                self.remark(source);
+            }
+        }
         if !filters.is_empty() {
             let share = self.whole as f64 * 100.0 / totals.weight.max(1) as f64;
             let text = format!("only {share:.1}% of it is shown: {filters}");
@@ -69,8 +76,9 @@ impl Page<'_> {
             let causes: Vec<String> = causes.map(|(name, n)| format!("{} {name}", grouped(*n))).collect();
             lines.push(format!("lost samples: {}; `selfwind stats` tells more", causes.join(", ")));
         }
+        lines.extend(self.profile.incomplete.clone());
         if !self.profile.stats.detail.complete {
-            lines.push("the recorder did not end in order; this is what it had written".into());
+            lines.push("recording was interrupted; data before this point is intact".into());
         }
         lines.extend(self.profile.notes.iter().map(|note| printable(note).into_owned()));
         lines.iter().flat_map(|line| wrapped(&format!("note: {line}"), self.screen.width)).collect()

@@ -4,6 +4,7 @@ mod arguments;
 mod chains;
 mod header;
 mod json;
+mod recursion;
 mod table;
 mod text;
 mod tree;
@@ -16,6 +17,7 @@ use std::path::Path;
 
 pub use arguments::ReportArgs;
 
+use crate::input;
 use crate::profile;
 use crate::screen::Screen;
 use crate::selection::{Filters, Heading, Selection, Unit};
@@ -108,7 +110,7 @@ pub fn run(path: &Path, options: &ReportOptions, screen: Screen, out: &mut dyn W
             Selection::new(&profile, options.unit, options.heading(Heading::Programs), &options.filters);
         json::write(&selection, options, out)?;
     } else {
-        let name = path.display().to_string();
+        let name = input::name(path).into_owned();
         out.write_all(text::render(&profile, &name, options, screen).as_bytes())?;
     }
     out.flush()?;

@@ -42,7 +42,7 @@ p.data: app --fast
   10.0%   10.0%  ├ old_plugin
    5.0%    5.0%  └ [unknown]
   15.0%   15.0%  [truncated: no-cfi] > worker;loop > app::parse > [unknown]
-   5.0%    5.0%  [truncated: depth-limit] > main ? > worker;loop > worker;loop
+   5.0%    5.0%  [truncated: depth-limit] > main ? > worker;loop ↻
 
 note: frames found by frame pointer 1 (3.45%), by a guess (marked ?) 1 (3.45%)
 note: truncated stacks: 1 depth-limit (deeper than --max-stack), 1 no-cfi (code without call frame
@@ -185,7 +185,7 @@ fn an_empty_profile_says_so() {
     fixture::write(&file, &[]);
     let profile = load(&file, &SymbolSources::none()).unwrap();
     let text = text(&profile, View::Both, None, PIPE);
-    assert!(text.contains("No samples:") && text.contains("did not end in order"), "{text}");
+    assert!(text.contains("No samples:") && text.contains("recording was interrupted"), "{text}");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

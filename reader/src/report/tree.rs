@@ -2,14 +2,17 @@
 
 use super::View;
 use super::chains::{Chain, Chains, joined};
+use super::recursion::Folded;
 use super::table::{GUESSED, is_guess};
 use super::text::Page;
-use crate::call_tree::{CallTree, Direction, Node, Stacks};
+use crate::call_tree::{Direction, Stacks};
 use crate::screen::{Style, printable};
 use crate::selection::{Growth, Label, Selection};
 
 /// Columns before a name: two percentages.
 const NUMBERS_WIDTH: usize = 17;
+/// Stands behind the name of a function that calls itself.
+const RECURSIVE: &str = " ↻";
 /// Least share of a line of the tree, in thousandths of everything.
 const LEAST_SHARE: u64 = 5;
 
@@ -21,8 +24,8 @@ impl Page<'_> {
         };
         let least = if rows == usize::MAX { 0 } else { self.whole * LEAST_SHARE / 1000 };
         let growth = if least == 0 { Growth::Whole } else { Growth::AtLeast(least) };
-        let tree = selection.tree(direction, growth);
-        let chains = Chains::new(&tree, least.max(1));
+        let folded = Folded::new(&selection.tree(direction, growth), selection);
+        let chains = Chains::new(&folded.tree, least.max(1));
         let visible = chains.heaviest(rows);
         // In a tree of callers the weight that ends in a node is that of stacks that begin there: no use to show.
         let with_own = direction == Direction::Callees;
@@ -36,7 +39,7 @@ impl Page<'_> {
         let mut pending: Vec<(usize, String, &str)> = Vec::new();
         push_siblings(&mut pending, roots, "", true);
         while let Some((chain, indent, branch)) = pending.pop() {
-            self.chain(selection, &tree, &chains.list[chain], &format!("{indent}{branch}"), with_own);
+            self.chain(selection, &folded, &chains.list[chain], &format!("{indent}{branch}"), with_own);
             let children =
                 chains.list[chain].children.iter().copied().filter(|c| visible.contains(c)).collect();
             let below = match branch {
@@ -51,11 +54,12 @@ impl Page<'_> {
     fn chain(
         &mut self,
         selection: &Selection<'_>,
-        tree: &CallTree,
+        folded: &Folded,
         chain: &Chain,
         lead: &str,
         with_own: bool,
     ) {
+        let tree = &folded.tree;
         let (head, last) = (chain.nodes[0], chain.nodes[chain.nodes.len() - 1]);
         let total = self.share(tree.node(head).total);
         let numbers = if with_own {
@@ -71,14 +75,15 @@ impl Page<'_> {
             lead.to_owned()
         };
         let room = self.screen.width.saturating_sub(NUMBERS_WIDTH + lead.chars().count()).max(12);
-        let names: Vec<String> =
-            chain.nodes.iter().map(|&node| self.node(selection, tree.node(node))).collect();
+        let names: Vec<String> = chain.nodes.iter().map(|&node| self.node(selection, folded, node)).collect();
         let line = format!("{numbers}{}{}", self.screen.paint(Style::Dim, &lead), joined(&names, room));
         self.line(&line);
     }
 
-    fn node(&self, selection: &Selection<'_>, node: &Node) -> String {
-        let text = printable(selection.text(node.label)).into_owned();
+    fn node(&self, selection: &Selection<'_>, folded: &Folded, number: u32) -> String {
+        let node = folded.tree.node(number);
+        let mark = if folded.recursive[number as usize] { RECURSIVE } else { "" };
+        let text = format!("{}{mark}", printable(selection.text(node.label)));
         match selection.label(node.label) {
             Label::Processes(processes) => match **processes {
                 [one] => format!("{text} (pid {})", self.profile.processes[one as usize].info.pid),

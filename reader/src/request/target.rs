@@ -91,7 +91,8 @@ impl Target {
         let maps = fs::read(format!("/proc/{pid}/maps")).map_err(denied)?;
         let mut refused = None;
         for mapping in regions(&maps) {
-            if mapping.name.pid != state.inner_tid {
+            // By its own number, or by ours where a recorder has handed the region over.
+            if mapping.name.pid != state.inner_tid && mapping.name.pid != pid {
                 continue;
             }
             if mapping.is_deleted {

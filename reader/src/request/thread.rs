@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 
 /// A thread as /proc tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,6 +119,20 @@ pub fn wait_channel(pid: u32, tid: u32) -> Option<String> {
 pub fn system_call(pid: u32, tid: u32) -> Option<i64> {
     let text = read(pid, tid, "syscall").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok().filter(|&number| number >= 0)
+}
+
+/// The signals that a thread in `rt_sigtimedwait` waits for; all of them if that cannot be known. While it waits, the
+/// kernel does not count them as blocked.
+pub fn awaited(pid: u32, tid: u32) -> u64 {
+    let set = || {
+        let text = read(pid, tid, "syscall").ok()?;
+        let address = text.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
+        let mut set = [0; 8];
+        let memory = fs::File::open(format!("/proc/{pid}/mem")).ok()?;
+        memory.read_exact_at(&mut set, u64::from_str_radix(address, 16).ok()?).ok()?;
+        Some(u64::from_le_bytes(set))
+    };
+    set().unwrap_or(u64::MAX)
 }
 
 /// Names of the calls in which threads usually wait (x86-64), and whether a handled signal ends the call with EINTR even

@@ -8,10 +8,10 @@ use super::{Filters, Unit};
 /// Flags that say what is told apart.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct UnitArgs {
-    /// Tell the lines of a function apart
+    /// Break functions down by source line
     #[arg(long, conflicts_with = "modules")]
     lines: bool,
-    /// Binaries instead of functions
+    /// Group by binary
     #[arg(long)]
     modules: bool,
 }

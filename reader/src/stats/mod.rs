@@ -3,27 +3,28 @@
 //! Samples are counted in the file, losses by the processes themselves; that the two agree is checked here
 //! and shown, never assumed.
 
+mod sums;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shm_format::Skip;
 
+use self::sums::Sums;
 use crate::measure::{self, Measure, Weighed};
 use crate::profile_file::{
-    Cause, Counters, End, Event, ProcessFate, ProcessInfo, ProfileReader, Sample, SessionInfo, end_name,
+    Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, ProfileReader, Sample, SessionInfo, end_name,
 };
 use crate::screen::{Screen, fit, printable};
-use crate::word_map::WordMap;
 
 /// The numbers of a profile, as `stats --json` prints them.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
     /// Samples in the profile.
     pub samples: u64,
@@ -44,7 +45,7 @@ pub struct Stats {
 }
 
 /// The numbers behind the numbers.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Detail {
     /// The recording ended in order; otherwise its recorder was killed and the last counters are older than the last samples.
     pub complete: bool,
@@ -56,6 +57,8 @@ pub struct Detail {
     pub frequency: u32,
     /// How often samples were taken.
     pub rate: Rate,
+    /// CPU time that the samples stand for, in nanoseconds; 0 if they stand for anything else.
+    pub cpu_ns: u64,
     /// What the weight counts, by event.
     pub weights: Vec<Weighed>,
     /// Whether everything that fired is accounted for.
@@ -97,12 +100,12 @@ pub struct Detail {
     pub violations: u64,
     /// Stacks that refer to one that is missing.
     pub undecodable: u64,
-    /// Each process image.
+    /// Each process image; while recording only those that still run.
     pub by_process: Vec<ProcessStats>,
 }
 
 /// Samples per second of CPU time, where they stand for time.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Rate {
     /// As asked for.
     pub asked: f64,
@@ -113,7 +116,7 @@ pub struct Rate {
 }
 
 /// `fired = unwinds + lost + skipped + earlier + cut_short`.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Accounting {
     /// Times a handler ran for a sample.
     pub fired: u64,
@@ -130,7 +133,7 @@ pub struct Accounting {
 }
 
 /// Time in the handler, nanoseconds; bounds of histogram buckets, at most a quarter above the truth.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct HandlerTime {
     /// Handler runs measured.
     pub count: u64,
@@ -143,7 +146,7 @@ pub struct HandlerTime {
 }
 
 /// A process image.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ProcessStats {
     /// Process id.
     pub pid: u32,
@@ -193,12 +196,17 @@ pub fn run(path: &Path, json: bool, limit: usize, screen: Screen, out: &mut dyn 
 /// Different texts kept of one topic.
 const SETTINGS_LIMIT: usize = 20;
 
+/// Images that are kept after their end while recording: a few late samples may follow.
+const ENDED_KEPT: usize = 1024;
+
 /// A process image. There may be very many: no more is kept than is shown.
 #[derive(Default)]
 struct Image {
     pid: u32,
     ppid: u32,
     parent: Option<u32>,
+    /// Its parent is the same process before an exec.
+    was_executed: bool,
     exe: PathBuf,
     source: String,
     period_ns: u64,
@@ -209,6 +217,8 @@ struct Image {
     truncated: u64,
     counters: Counters,
     fate: Option<ProcessFate>,
+    /// By number: the thread id, and whether it has samples.
+    threads: BTreeMap<u32, (u32, bool)>,
 }
 
 impl Image {
@@ -225,8 +235,10 @@ impl Image {
 #[derive(Default)]
 pub struct Tally {
     images: BTreeMap<u32, Image>,
-    /// By process and number in it: the thread id, and whether it has samples.
-    threads: WordMap<(u32, u32), (u32, bool)>,
+    /// Images that have ended are added up instead of being kept.
+    is_flat: bool,
+    ended: VecDeque<u32>,
+    sums: Sums,
     ends: BTreeMap<u8, u64>,
     frames: u64,
     session: SessionInfo,
@@ -238,13 +250,37 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// For a recorder, which may meet any number of processes: what has ended is added up, and kept no longer.
+    pub fn flat() -> Self {
+        Self { is_flat: true, ..Self::default() }
+    }
+
+    /// Adds up what ended some time ago.
+    fn forget(&mut self, end: &ProcessEnd) {
+        if !self.is_flat || end.fate == ProcessFate::Running {
+            return;
+        }
+        self.ended.push_back(end.process);
+        if self.ended.len() > ENDED_KEPT
+            && let Some(image) = self.ended.pop_front().and_then(|id| self.images.remove(&id))
+        {
+            self.sums.add(&image, false);
+        }
+    }
+
     /// Counts one event.
     pub fn add(&mut self, event: &Event) {
         match event {
             Event::Session(session) => self.session = session.clone(),
-            Event::Process(info) => self.image(info.id).introduce(info),
+            Event::Process(info) => {
+                let parent = info.parent.and_then(|parent| self.images.get(&parent));
+                let was_executed = parent.is_some_and(|parent| parent.pid == info.pid);
+                let image = self.image(info.id);
+                image.introduce(info);
+                image.was_executed = was_executed;
+            }
             Event::Thread(thread) => {
-                self.threads.entry((thread.process, thread.seq)).or_default().0 = thread.tid;
+                self.image(thread.process).threads.entry(thread.seq).or_default().0 = thread.tid;
             }
             Event::Sample(sample) => self.sample(sample, sample.frames.len()),
             Event::Counters(at) => {
@@ -256,6 +292,7 @@ impl Tally {
                 let image = self.image(end.process);
                 image.counters = end.counters.clone();
                 image.fate = Some(end.fate);
+                self.forget(end);
             }
             Event::End(end) => self.end = Some(*end),
             Event::Setting(setting) => {
@@ -276,7 +313,6 @@ impl Tally {
 
     /// Counts a sample with so many frames, wherever these are.
     pub fn sample(&mut self, sample: &Sample, depth: usize) {
-        self.threads.insert((sample.process, sample.thread_seq), (sample.tid, true));
         let (mut parts, mut kernel, mut weight) = (0, 0, 0);
         for part in sample.parts() {
             parts += 1;
@@ -292,6 +328,7 @@ impl Tally {
         self.frames += depth as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
         let image = self.images.entry(sample.process).or_default();
+        image.threads.insert(sample.thread_seq, (sample.tid, true));
         image.samples += parts;
         image.unwinds += u64::from(!sample.repeated);
         image.weight += weight;
@@ -300,37 +337,23 @@ impl Tally {
 
     /// The sums. `bytes` is the size of the profile.
     pub fn finish(&self, bytes: u64) -> Stats {
-        let mut stats = Stats { bytes, threads: self.count_threads(), ..Stats::default() };
-        let mut totals = Counters::default();
-        let mut buckets = BTreeMap::new();
-        let mut missing_counters = false;
+        let mut sums = self.sums.clone();
         for image in self.images.values() {
-            let lost = add_image(&mut stats.detail, image);
-            stats.lost += lost;
-            stats.samples += image.samples;
-            if image.samples > 0 {
-                *stats.detail.sources.entry(image.source.clone()).or_default() += image.samples;
-            }
-            stats.detail.unwinds += image.unwinds;
-            for cause in &image.counters.kernel {
-                *stats.detail.kernel.entry(cause.name.clone()).or_default() += cause.count;
-            }
-            stats.weight += image.weight;
-            stats.truncated += image.truncated;
-            stats.processes += u64::from(!self.was_executed(image));
-            missing_counters |= image.fate.is_none();
-            add_counters(&mut totals, &image.counters);
-            for bucket in &image.counters.handler {
-                *buckets.entry((bucket.high, bucket.low)).or_insert(0) += bucket.count;
-            }
+            let has_ended = !matches!(image.fate, None | Some(ProcessFate::Running));
+            sums.add(image, !(self.is_flat && has_ended));
         }
+        let Sums { mut stats, totals, buckets, missing_counters, images, clocks, cpu_ns } = sums;
+        stats.bytes = bytes;
         let detail = &mut stats.detail;
         detail.complete = self.end.is_some();
         detail.duration_ns =
             self.end.map_or(self.last_ns.saturating_sub(self.session.started_ns), |end| end.wall_ns);
         detail.exit_status = self.end.and_then(|end| end.status);
         detail.frequency = self.session.frequency;
-        detail.weights = self.weights();
+        detail.weights = self.weights(&clocks);
+        if detail.weights.iter().all(Weighed::is_cpu_time) {
+            detail.cpu_ns = cpu_ns;
+        }
         detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
             .then(|| adds_up(detail.unwinds, stats.lost, &detail.accounting));
         detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
@@ -340,16 +363,15 @@ impl Tally {
         detail.handler_ns = handler_time(&buckets);
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
         detail.frames_per_sample = ratio(self.frames, stats.samples);
-        detail.images = self.images.len() as u64;
-        detail.threads_sampled = self.threads.values().filter(|(_, sampled)| *sampled).count() as u64;
+        detail.images = images;
         (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
         detail.undecodable = totals.undecodable;
         stats
     }
 
     /// What the weight counts, and how much of it each event has.
-    fn weights(&self) -> Vec<Weighed> {
-        let known = self.images.values().map(|image| (&image.source, image.period_ns));
+    fn weights(&self, clocks: &BTreeSet<(String, u64)>) -> Vec<Weighed> {
+        let known = clocks.iter().map(|(source, period_ns)| (source, *period_ns));
         let mut measures = Measure::all(&self.session, known);
         // What no event of the session claims is still there.
         measures.resize(measures.len().max(self.weights.len()), measure::CPU.clone());
@@ -357,80 +379,10 @@ impl Tally {
         let weighed = |(event, measure): (usize, &Measure)| measure.weighed(weight(event));
         measures.iter().enumerate().map(weighed).collect()
     }
-
-    /// Threads, those that went through an exec counted once: the first thread of the new image is the old one.
-    fn count_threads(&self) -> u64 {
-        let continued = |(&(process, _), &(tid, _)): (&(u32, u32), &(u32, bool))| {
-            self.images.get(&process).is_some_and(|image| image.pid == tid && self.was_executed(image))
-        };
-        self.threads.iter().filter(|thread| !continued(*thread)).count() as u64
-    }
-
-    /// True for an image that a recorded image of the same process turned into.
-    fn was_executed(&self, image: &Image) -> bool {
-        let parent = image.parent.and_then(|parent| self.images.get(&parent));
-        parent.is_some_and(|parent| parent.pid == image.pid)
-    }
-}
-
-/// Adds one image to the totals and returns how many of its samples were lost.
-fn add_image(detail: &mut Detail, image: &Image) -> u64 {
-    let counters = &image.counters;
-    let mut lost = 0;
-    let mut lose = |name: &str, count: u64, weight: u64| {
-        if count > 0 {
-            lost += count;
-            *detail.lost.entry(name.to_owned()).or_default() += count;
-            *detail.lost_weight.entry(name.to_owned()).or_default() += weight;
-        }
-    };
-    for cause in &counters.lost {
-        lose(&cause.name, cause.count, cause.weight);
-    }
-    let unread = counters.recorded.saturating_sub(image.unwinds + counters.earlier);
-    let weight = counters.recorded_weight.saturating_sub(image.weight + counters.earlier_weight);
-    lose("unread", unread, weight);
-    for cause in counters.skipped.iter().filter(|cause| cause.count > 0) {
-        *detail.skipped.entry(cause.name.clone()).or_default() += cause.count;
-    }
-    let skipped = total(&counters.skipped);
-    let accounted = counters.recorded + total(&counters.lost) + skipped;
-    let accounting = &mut detail.accounting;
-    accounting.fired += counters.fired;
-    accounting.fired_weight += counters.fired_weight;
-    accounting.skipped += skipped;
-    accounting.earlier += counters.earlier;
-    accounting.cut_short += counters.fired.saturating_sub(accounted);
-    detail.by_process.push(ProcessStats {
-        pid: image.pid,
-        ppid: image.ppid,
-        exe: image.exe.clone(),
-        fate: fate_name(image.fate),
-        samples: image.samples,
-        weight: image.weight,
-        truncated: image.truncated,
-        fired: counters.fired,
-        lost,
-        note: image.note.clone(),
-    });
-    lost
 }
 
 fn adds_up(unwinds: u64, lost: u64, accounting: &Accounting) -> bool {
     accounting.fired == unwinds + lost + accounting.skipped + accounting.earlier + accounting.cut_short
-}
-
-fn total(causes: &[Cause]) -> u64 {
-    causes.iter().map(|cause| cause.count).sum()
-}
-
-fn add_counters(sum: &mut Counters, more: &Counters) {
-    sum.drained += more.drained;
-    sum.ring_bytes += more.ring_bytes;
-    sum.gaps += more.gaps;
-    sum.torn += more.torn;
-    sum.violations += more.violations;
-    sum.undecodable += more.undecodable;
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
@@ -459,14 +411,4 @@ fn rate(frequency: u32, samples: u64, weight: u64, skipped: &BTreeMap<String, u6
     let delivered = if weight == 0 { 0.0 } else { (asked * samples as f64 / weight as f64).round() };
     let left_out = skipped.get(Skip::OverLimit.name()).copied().unwrap_or(0);
     Rate { asked, delivered, left_out }
-}
-
-fn fate_name(fate: Option<ProcessFate>) -> &'static str {
-    match fate {
-        Some(ProcessFate::Exited) => "exited",
-        Some(ProcessFate::Executed) => "executed",
-        Some(ProcessFate::Vanished) => "vanished",
-        Some(ProcessFate::Running) => "running",
-        None => "unknown",
-    }
 }

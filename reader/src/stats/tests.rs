@@ -1,7 +1,7 @@
 //! The sums of small profiles, worked out by hand.
 
 use super::*;
-use crate::profile_file::{CountersAt, NanosBucket, ProcessEnd, Tail};
+use crate::profile_file::{Cause, CountersAt, NanosBucket, ProcessEnd, Tail};
 
 fn cause(name: &str, count: u64) -> Cause {
     Cause { name: name.into(), count, weight: count * 3 }
@@ -90,4 +90,31 @@ fn stacks_that_answer_for_several_samples_are_what_adds_up() {
     assert!(stats.text(None, 0).contains("(= unwinds + lost + skipped)"));
     stats.detail.unwinds = 64;
     assert!(stats.text(None, 0).contains("(= samples + lost + skipped)"));
+}
+
+/// A recorder keeps no process that has ended, and comes to the same sums.
+#[test]
+fn what_has_ended_is_only_added_up() {
+    let (mut kept, mut flat) = (Tally::default(), Tally::flat());
+    for id in 0..5000 {
+        let pid = 100 + id / 2;
+        let end = |fate| ProcessEnd { process: id, ns: 5, fate, counters: counters(9, 2) };
+        let fate = if id == 77 { ProcessFate::Running } else { ProcessFate::Exited };
+        for event in [
+            process(id, pid, (id % 2 == 1).then(|| id - 1)),
+            sample(id, 0),
+            sample(id, 3),
+            Event::ProcessEnd(end(fate)),
+        ] {
+            kept.add(&event);
+            flat.add(&event);
+        }
+    }
+    assert!(flat.images.len() <= ENDED_KEPT + 1, "{}", flat.images.len());
+    let (mut kept, flat) = (kept.finish(1), flat.finish(1));
+    assert_eq!((flat.processes, flat.detail.images, flat.threads), (2500, 5000, kept.threads));
+    assert!(flat.outlived().is_some_and(|text| text.contains("(138)")), "{:?}", flat.outlived());
+    kept.detail.by_process.retain(|process| process.fate == "running");
+    let json = |stats: &Stats| serde_json::to_value(stats).unwrap();
+    assert_eq!(json(&kept), json(&flat));
 }

@@ -39,6 +39,69 @@ impl Stats {
         })
     }
 
+    /// What is to be said of a rate that timers did not reach, if they did not.
+    pub fn coarse(&self) -> Option<String> {
+        /// No kernel's timers tick less often.
+        const SLOWEST_HZ: f64 = 100.0;
+        let (rate, sources) = (&self.detail.rate, &self.detail.sources);
+        let of_timers: u64 = ["cpu", "itimer"].iter().filter_map(|source| sources.get(*source)).sum();
+        let is_coarse = rate.left_out == 0
+            && 2 * of_timers > self.samples
+            && rate.delivered < 0.9 * rate.asked
+            && rate.asked > SLOWEST_HZ;
+        is_coarse
+            .then(|| format!("{} of {} Hz (timers tick with the kernel's HZ)", rate.delivered, rate.asked))
+    }
+
+    /// What is to be said of `used_ns` of CPU time of which the samples stand for a part only, if they do.
+    pub fn uncovered(&self, used_ns: u64) -> Option<String> {
+        /// Less is missing in any recording: the first program's start and end.
+        const USUAL_NS: u64 = 20_000_000;
+        let (covered_ns, images) = (self.detail.cpu_ns, self.detail.images);
+        let lost = self.detail.lost_weight.values().sum::<u64>();
+        let missing_ns = used_ns.saturating_sub(covered_ns);
+        if self.samples == 0
+            || covered_ns == 0
+            || lost > 0
+            || missing_ns < USUAL_NS
+            || missing_ns < used_ns / 10
+        {
+            return None;
+        }
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        Some(format!(
+            "the samples stand for {:.2} of {:.2} s of CPU time; the rest was used while programs were loaded and ended ({} \
+             seen), by threads after their last sample ({} seen), or by programs that cannot load the agent (static, setuid)",
+            seconds(covered_ns),
+            seconds(used_ns),
+            counted(images, "program", "programs"),
+            counted(self.threads, "thread", "threads"),
+        ))
+    }
+
+    /// What is to be said of processes that the recording has left behind, if there are any.
+    pub fn outlived(&self) -> Option<String> {
+        const NAMED: usize = 3;
+        let running = || self.detail.by_process.iter().filter(|process| process.fate == "running");
+        let first = running().next()?;
+        let name = |process: &ProcessStats| {
+            let name = process.exe.file_name().unwrap_or_default().to_string_lossy();
+            format!("{name} ({})", process.pid)
+        };
+        let mut names: Vec<String> = running().take(NAMED).map(name).collect();
+        let count = running().count();
+        if count > NAMED {
+            names.push(format!("{} more", count - NAMED));
+        }
+        let (are, them) = if count == 1 { ("outlives", "it") } else { ("outlive", "them") };
+        Some(format!(
+            "{} {are} the command, sampled no longer: {}; to have {them} recorded to the end, keep the command in the foreground, or selfwind record -p {}",
+            counted(count as u64, "process", "processes"),
+            names.join(", "),
+            first.pid
+        ))
+    }
+
     /// The text of `stats`, with the `limit` processes that have the most samples.
     pub fn text(&self, tail: Option<Tail>, limit: usize) -> String {
         let detail = &self.detail;
@@ -57,8 +120,14 @@ impl Stats {
         line("ends", causes(&detail.ends).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
         line("fired", format!("{}  ({})", detail.accounting.fired, self.accounting_text()));
         if detail.rate.asked > 0.0 {
-            let why = if detail.rate.left_out > 0 { "  (--max-overhead)" } else { "" };
-            line("rate", format!("{} of {} Hz{why}", detail.rate.delivered, detail.rate.asked));
+            let why = match detail.rate.left_out {
+                0 if self.coarse().is_some() => "  (timers tick with the kernel's HZ)",
+                0 => "",
+                _ => "  (--max-overhead)",
+            };
+            let lost = self.lost.saturating_mul(100).checked_div(self.lost + self.samples).unwrap_or(0);
+            let lost = if lost > 0 { format!(", of which {lost}% were lost") } else { String::new() };
+            line("rate", format!("{} of {} Hz{why}{lost}", detail.rate.delivered, detail.rate.asked));
         }
         let handler = &detail.handler_ns;
         line("handler", format!("p50 {} ns, p99 {} ns, max {} ns", handler.p50, handler.p99, handler.max));
@@ -110,10 +179,10 @@ impl Stats {
             );
         }
         if !detail.complete {
-            line("note", "the recording was cut short: its recorder did not end in order".into());
+            line("note", "recording was interrupted; data before this point is intact".into());
         }
-        if let Some(Tail::Truncated { offset }) = tail {
-            line("note", format!("the file ends inside a block; everything before byte {offset} was read"));
+        if let Some(remark) = tail.and_then(|tail| tail.remark(self.bytes)) {
+            line("note", remark);
         }
         text
     }

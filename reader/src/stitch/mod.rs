@@ -23,7 +23,7 @@ use self::requester::{Claim, KernelRing, Requester};
 use self::waits::Waits;
 use crate::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
 
-/// Passes for which a stack waits for what the kernel recorded. Its thread may have been stopped in between.
+/// Turns for which a stack waits for what the kernel recorded. Its thread may have been stopped in between.
 const PATIENCE: u64 = 32;
 /// No ring is longer, and no unfinished part of one.
 const STREAM_LIMIT: usize = 1 << 20;
@@ -37,6 +37,8 @@ pub struct StitchCounts {
     pub exact: u64,
     /// The same, with the system call about to be made again.
     pub restarted: u64,
+    /// The same but for the innermost instruction: signals were blocked meanwhile.
+    pub same_frame: u64,
     /// Their stack is a part of one that was taken further in.
     pub deeper: u64,
     /// The thread had been elsewhere, and the kernel had walked its stack there.
@@ -76,6 +78,7 @@ impl StitchCounts {
             ("events", self.events),
             ("exact", self.exact),
             ("restarted", self.restarted),
+            ("same_frame", self.same_frame),
             ("deeper", self.deeper),
             ("deferred", self.deferred),
             ("overhead", self.overhead),
@@ -121,7 +124,7 @@ struct Ring {
 struct Thread {
     /// Not yet answered for.
     pending: Option<Sample>,
-    /// The chunk it is in, and the pass that brought it.
+    /// The chunk it is in, and the turn that brought it.
     chunk: u32,
     since: u64,
     /// The last one that was, and the one before it.
@@ -145,6 +148,7 @@ pub enum Written {
 pub struct Stitcher {
     orders: BTreeMap<u32, Order<Written>>,
     pass: u64,
+    turn: u64,
     rings: BTreeMap<u32, Ring>,
     threads: BTreeMap<u32, Thread>,
     /// What became of the events so far.
@@ -173,16 +177,19 @@ struct Part {
 impl Part {
     /// The event as it goes into a profile; apart from it, the time from being woken to running.
     fn told(&self, event: u32) -> impl Iterator<Item = KernelSample> + use<> {
-        let sample = |weight: u64, frames| KernelSample {
-            ns: self.sample.ns,
-            weight: weight.min(u32::MAX.into()) as u32,
-            event: event as u8,
-            frames,
+        const MOST: u64 = u32::MAX as u64;
+        let ns = self.sample.ns;
+        // A wait of more than 71 minutes is more than one sample can weigh.
+        let samples = move |weight: u64, frames: Vec<u64>| {
+            let sample = move |part: u64| {
+                let weight = (weight - part * MOST).min(MOST) as u32;
+                KernelSample { ns, weight, event: event as u8, frames: frames.clone() }
+            };
+            (0..weight.div_ceil(MOST)).map(sample)
         };
         let frames = &self.sample.frames;
-        let waited = sample(self.weight - self.delay, frames.clone());
-        let woken = sample(self.delay, [&[WAKE_LATENCY], &frames[..]].concat());
-        [waited, woken].into_iter().filter(|sample| sample.weight > 0)
+        let woken = [&[WAKE_LATENCY], &frames[..]].concat();
+        samples(self.weight - self.delay, frames.clone()).chain(samples(self.delay, woken))
     }
 }
 
@@ -223,8 +230,16 @@ impl Stitcher {
         }
         self.orders = orders;
         self.pass += 1;
+        if last {
+            out.extend(self.threads.values_mut().filter_map(|thread| thread.pending.take()));
+        }
+    }
+
+    /// So much time has passed as between two passes when nothing happens.
+    pub fn end_turn(&mut self, out: &mut Vec<Sample>) {
+        self.turn += 1;
         for thread in self.threads.values_mut() {
-            if last || self.pass - thread.since > PATIENCE {
+            if self.turn - thread.since > PATIENCE {
                 out.extend(thread.pending.take());
             }
         }
@@ -262,7 +277,7 @@ impl Stitcher {
     /// A stack that answers requests, which follow.
     fn stack(&mut self, sample: Sample, chunk: u32, out: &mut Vec<Sample>) {
         let thread = self.threads.entry(sample.thread_seq).or_default();
-        (thread.chunk, thread.since) = (chunk, self.pass);
+        (thread.chunk, thread.since) = (chunk, self.turn);
         out.extend(thread.pending.replace(sample));
     }
 
@@ -300,19 +315,18 @@ impl Stitcher {
         } else {
             thread.previous = thread.last.replace(stack.clone());
         }
-        // Ticks that were left out gave their weight to this one; it is the only one of a clock that is alone.
-        let told = (parts.samples.len() as u64).saturating_add(parts.lost).saturating_add(parts.lost_before);
-        let carried = u64::from(stack.weight).saturating_sub(told);
+        // The weight of a clock that is alone is what the thread's CPU time says, and what ticks that were left out gave.
         let alone =
-            carried > 0 && self.rings.values().filter(|r| r.thread_seq == writer.thread_seq).count() == 1;
-        let carried = if alone && !weighs_time { carried } else { 0 };
+            !weighs_time && self.rings.values().filter(|r| r.thread_seq == writer.thread_seq).count() == 1;
+        let mut carried = if alone { u64::from(stack.weight) } else { 0 };
         let mut others = Vec::new();
         // The ring was full until the answer before made room, which is the stack's own if it answers again.
         let before = thread.previous.as_ref().filter(|_| head.flags & KernelAnswerHead::REPEATED == 0);
         match before {
             Some(before) if parts.lost_before > 0 && !weighs_time => {
+                carried = carried.saturating_sub(parts.lost_before);
                 let lost = vec![lost(parts.lost_before, event, before.ns)];
-                others.push(elsewhere(before, before.frames.clone(), before.end, lost));
+                others.extend(elsewhere(before, before.frames.clone(), before.end, lost));
             }
             _ => parts.lost = parts.lost.saturating_add(parts.lost_before),
         }
@@ -327,30 +341,36 @@ impl Stitcher {
             if claim == Claim::Overhead {
                 continue;
             }
+            carried = carried.saturating_sub(1);
             counts.wake_latency_us += part.delay;
             let kernel = part.told(event);
             let (frames, end) = match (claim, walked) {
                 (Claim::Deeper(at), _) => (stack.frames.get(at..).unwrap_or(&[]).to_vec(), stack.end),
                 (_, Some(frames)) => (frames, End::Root as u8),
-                (Claim::Unmatched, None) => {
-                    let ip =
-                        part.sample.user.map(|(ip, _)| Frame::new(ip, unwind::FoundBy::Cfi, true).bits());
-                    (ip.into_iter().collect(), NO_ANSWER)
+                (Claim::SameFrame, _) => {
+                    let outer = stack.frames.get(1..).unwrap_or(&[]);
+                    (interrupted(&part.sample).chain(outer.iter().copied()).collect(), stack.end)
                 }
+                (Claim::Unmatched, None) => (interrupted(&part.sample).collect(), NO_ANSWER),
                 _ => {
                     stack.kernel.extend(kernel);
                     continue;
                 }
             };
-            others.push(elsewhere(&stack, frames, end, kernel.collect()));
+            others.extend(elsewhere(&stack, frames, end, kernel.collect()));
         }
         if parts.lost > 0 && !weighs_time {
+            carried = carried.saturating_sub(parts.lost);
             stack.kernel.push(lost(parts.lost, event, stack.ns));
         }
-        let weight: u64 = stack.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
-        stack.weight = weight.saturating_add(carried).min(u32::MAX.into()) as u32;
-        let empty = repeated && stack.kernel.is_empty();
-        out.extend((!empty).then_some(stack));
+        // Time for which there was no event is most likely the last event's.
+        if let Some(last) = stack.kernel.last_mut() {
+            last.weight = u64::from(last.weight).saturating_add(carried).min(u32::MAX.into()) as u32;
+            carried = 0;
+        }
+        if !(repeated && stack.kernel.is_empty()) {
+            out.extend(weighed(stack, carried));
+        }
         out.append(&mut others);
     }
 }
@@ -360,28 +380,54 @@ fn lost(count: u64, event: u32, ns: u64) -> KernelSample {
     KernelSample { ns, weight: count.min(u32::MAX.into()) as u32, event: event as u8, frames: Vec::new() }
 }
 
+/// The frame of the instruction at which an event happened.
+fn interrupted(sample: &PerfSample) -> impl Iterator<Item = u64> + use<> {
+    sample.user.map(|(ip, _)| Frame::new(ip, unwind::FoundBy::Cfi, true).bits()).into_iter()
+}
+
 /// What happened at another place than the stack that was to answer it.
-fn elsewhere(answer: &Sample, frames: Vec<u64>, end: u8, kernel: Vec<KernelSample>) -> Sample {
-    let weight: u64 = kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
-    Sample {
+fn elsewhere(answer: &Sample, frames: Vec<u64>, end: u8, kernel: Vec<KernelSample>) -> Vec<Sample> {
+    let sample = Sample {
         process: answer.process,
         tid: answer.tid,
         thread_seq: answer.thread_seq,
         source: answer.source,
         nonce: answer.nonce,
         ns: kernel.first().map_or(answer.ns, |kernel| kernel.ns),
-        weight: weight.min(u32::MAX.into()) as u32,
+        weight: 0,
         repeated: true,
         frames,
         end,
         kernel,
+    };
+    weighed(sample, 0)
+}
+
+/// A sample with the weight of its events and `carried`; several where that is more than one can hold.
+fn weighed(mut sample: Sample, carried: u64) -> Vec<Sample> {
+    let mut weight = carried;
+    let mut samples = Vec::new();
+    for event in std::mem::take(&mut sample.kernel) {
+        if weight + u64::from(event.weight) > u32::MAX.into() {
+            let rest = Sample { repeated: true, frames: sample.frames.clone(), kernel: Vec::new(), ..sample };
+            let mut full = std::mem::replace(&mut sample, rest);
+            full.weight = weight as u32;
+            samples.push(full);
+            weight = 0;
+        }
+        weight += u64::from(event.weight);
+        sample.kernel.push(event);
     }
+    sample.weight = weight as u32;
+    samples.push(sample);
+    samples
 }
 
 fn count(counts: &mut StitchCounts, claim: Claim, head: &KernelAnswerHead) {
     let count = match claim {
         Claim::Exact => &mut counts.exact,
         Claim::Restarted => &mut counts.restarted,
+        Claim::SameFrame => &mut counts.same_frame,
         Claim::Deeper(_) => &mut counts.deeper,
         Claim::Overhead => &mut counts.overhead,
         Claim::Unmatched if head.flags & KernelAnswerHead::BLOCKED != 0 => &mut counts.blocked,

@@ -15,6 +15,8 @@ pub enum Claim {
     Exact,
     /// It is, and the kernel has set the thread back to make its system call again.
     Restarted,
+    /// The event happened in the innermost frame of the answer's stack, at another instruction.
+    SameFrame,
     /// The event's stack begins at this frame of the answer's.
     Deeper(usize),
     /// The event came from the agent's own doing.
@@ -38,6 +40,8 @@ pub struct KernelRing {
     pub handler: (u64, u64),
 }
 
+/// Code this far apart, with the same stack pointer, is most likely of one function.
+const NEAR: u64 = 1024;
 /// Bytes of the `syscall` instruction.
 const SYSCALL: u64 = 2;
 
@@ -53,6 +57,11 @@ impl Requester for KernelRing {
         }
         if sp == answer.sp && ip == answer.ip.wrapping_add(SYSCALL) {
             return Claim::Restarted;
+        }
+        // All signals were blocked, as the C library has them around a fork, and the frame is still there.
+        let blocked = answer.flags & KernelAnswerHead::BLOCKED != 0;
+        if blocked && sp == answer.sp && ip.abs_diff(answer.ip) < NEAR {
+            return Claim::SameFrame;
         }
         // An interrupted instruction further out: a handler of the program's lies on top.
         let interrupted = |&word: &u64| {
@@ -105,6 +114,24 @@ mod tests {
         assert_eq!(claim(0x40_4000, SP + 800, 0), Claim::Unmatched, "a return address is no interruption");
         assert_eq!(claim(IP, SP + 8, 0), Claim::Unmatched);
         assert_eq!(claim(IP + 2, SP + 8, 0), Claim::Unmatched);
+    }
+
+    #[test]
+    fn behind_blocked_signals_the_frame_may_still_be_there() {
+        let ring = KernelRing::default();
+        let claim = |ip, sp, flags| {
+            let answer = KernelAnswerHead { ip: IP, sp: SP, flags, ..KernelAnswerHead::default() };
+            ring.claim(
+                &PerfSample { user: Some((ip, sp)), ..PerfSample::default() },
+                0,
+                &answer,
+                &[IP | EXACT],
+            )
+        };
+        assert_eq!(claim(IP - 40, SP, KernelAnswerHead::BLOCKED), Claim::SameFrame);
+        assert_eq!(claim(IP - 40, SP, 0), Claim::Unmatched);
+        assert_eq!(claim(IP - 40, SP + 8, KernelAnswerHead::BLOCKED), Claim::Unmatched);
+        assert_eq!(claim(IP - 4000, SP, KernelAnswerHead::BLOCKED), Claim::Unmatched);
     }
 
     #[test]

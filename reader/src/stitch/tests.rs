@@ -79,10 +79,10 @@ fn a_stack_that_waits_is_told_by_its_chunk_and_does_not_wait_for_ever() {
     // Its thread is stopped before it writes the answer.
     rig.stack(8);
     for _ in 0..PATIENCE {
-        rig.stitcher.end_pass(false, &mut rig.out);
+        rig.stitcher.end_turn(&mut rig.out);
         assert!(rig.stitcher.waits_in(3));
     }
-    rig.stitcher.end_pass(false, &mut rig.out);
+    rig.stitcher.end_turn(&mut rig.out);
     assert!(!rig.stitcher.waits_in(3));
     let weight = |rig: &Rig| rig.out.iter().map(|sample| sample.weight).sum::<u32>();
     assert_eq!((rig.out.len(), weight(&rig), rig.out[1].nonce), (2, 2, 8));
@@ -145,8 +145,9 @@ fn ticks_that_were_left_out_are_weight_of_the_next_stack() {
     rig.stitcher.stack(sample, 3, &mut rig.out);
     rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
     let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
+    // Time for which there was no event is most likely the last event's.
     assert_eq!((sample.weight, sample.kernel.len()), (5, 1));
-    assert_eq!(sample.parts().map(|part| part.weight).collect::<Vec<_>>(), [1, 4]);
+    assert_eq!(sample.parts().map(|part| part.weight).collect::<Vec<_>>(), [5]);
 }
 
 #[test]
@@ -209,6 +210,25 @@ fn the_time_off_the_processor_is_the_weight() {
     let weights: Vec<u32> = sample.kernel.iter().map(|kernel| kernel.weight).collect();
     assert_eq!((weights, sample.weight), (vec![2000, 2], 2002));
     assert_eq!(rig.stitcher.counts.preempted_us, 6000);
+}
+
+#[test]
+fn a_wait_of_hours_keeps_its_weight() {
+    let mut rig = Rig::new();
+    rig.stack(7);
+    // Two hours are more microseconds than 32 bits hold.
+    let (from, to) = (1_000_000, 7_200_001_000_000);
+    let bytes = [
+        sample_bytes(from, &[KERNEL], IP, SP),
+        switch_bytes(from, true, false),
+        switch_bytes(to, false, false),
+    ];
+    rig.answer(7, &bytes.concat(), WHOLE, 0);
+    let weight: u64 = rig.out.iter().map(|sample| u64::from(sample.weight)).sum();
+    let told: u64 =
+        rig.out.iter().flat_map(|sample| &sample.kernel).map(|event| u64::from(event.weight)).sum();
+    assert_eq!((weight, told), (7_200_000_000, 7_200_000_000), "{:?}", rig.out);
+    assert_eq!(rig.out.iter().map(|sample| sample.repeated).collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection};
+use object::{Endianness, Object, ObjectSection, SectionKind};
 
 use super::cache_file::Provenance;
 use super::debug_file::{self, Image, Locator, Witness};
@@ -19,6 +19,7 @@ use super::split_dwarf::SplitFiles;
 use super::symbol_table::SymbolTable;
 use super::{plt, vdso};
 use crate::names::{NameId, Names};
+use crate::profile_file::FileIdentity;
 
 type Elf<'data> = ElfFile64<'data, Endianness>;
 
@@ -32,6 +33,8 @@ pub struct Request {
     pub path: PathBuf,
     /// Its build-id then; empty if it had none.
     pub build_id: Vec<u8>,
+    /// The file as it was then, if it had no build-id and was seen.
+    pub file: Option<FileIdentity>,
     /// Virtual addresses as its ELF file numbers them; ascending, without duplicates.
     pub addresses: Vec<u64>,
 }
@@ -68,6 +71,18 @@ pub enum Origin {
     Unreadable(String),
 }
 
+impl Origin {
+    /// How much can be known from there: more is better.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Origin::Dwarf(_) => 3,
+            Origin::Symbols | Origin::PerfMap => 2,
+            Origin::Stripped => 1,
+            Origin::Changed(_) | Origin::Unreadable(_) => 0,
+        }
+    }
+}
+
 /// The names of the addresses of one binary.
 #[derive(Debug)]
 pub struct Symbols {
@@ -85,18 +100,21 @@ pub struct Symbols {
 
 impl Symbols {
     /// No answers yet, with room for some.
-    pub(super) fn new(origin: Origin, room: usize) -> Self {
+    pub fn new(origin: Origin, room: usize) -> Self {
         let ranges = Vec::with_capacity(room);
         Symbols { names: Names::default(), ranges, lines: Vec::with_capacity(room), origin, read: false }
     }
 
-    /// Puts these answers, which are those to `own`, into the answers to `all`, which contain them. Both
-    /// lists ascend.
-    pub(super) fn fill(&self, into: &mut Symbols, all: &[u64], own: &[u64]) {
+    /// Puts these answers, which are those to `own`, into the answers to `all`, which contain them, where these have
+    /// none. Both lists ascend.
+    pub fn fill(&self, into: &mut Symbols, all: &[u64], own: &[u64]) {
         let mut renamed: HashMap<NameId, NameId> = HashMap::new();
         let mut places = all.iter().enumerate();
         for (address, range) in own.iter().zip(&self.ranges) {
             let Some((place, _)) = places.find(|&(_, other)| other == address) else { return };
+            if !into.ranges[place].is_empty() {
+                continue;
+            }
             let first = into.lines.len() as u32;
             for line in &self.lines[range.start as usize..range.end as usize] {
                 let mut rename =
@@ -139,15 +157,15 @@ pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
         None => (None, None, request.addresses.clone()),
     };
     let rest = Request { addresses: missing, ..request.clone() };
-    let (found, mut witnesses) = read(&rest, sources);
-    if !request.build_id.is_empty() {
+    let (found, witnesses) = read(&rest, sources);
+    if let Some(mut witnesses) = witnesses.filter(|_| !request.build_id.is_empty()) {
         witnesses.extend(earlier.iter().flat_map(|file| file.witnesses.iter().cloned()));
         witnesses.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         witnesses.dedup();
         let of = Provenance {
             build_id: &request.build_id,
             origin: &found.origin,
-            directories: &sources.directories,
+            directories: &sources.searched(),
             witnesses: &witnesses,
         };
         cache.store(&of, &rest.addresses, &found, earlier.as_ref());
@@ -161,8 +179,8 @@ pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
     }
 }
 
-/// Names all addresses of one binary from its files; says also which files decided the answers.
-fn read(request: &Request, sources: &SymbolSources) -> (Symbols, Vec<Witness>) {
+/// Names all addresses of one binary from its files; says also which files decided the answers, if they alone did.
+fn read(request: &Request, sources: &SymbolSources) -> (Symbols, Option<Vec<Witness>>) {
     let locator = Locator::new(sources);
     let symbols = read_files(request, &locator);
     (symbols, locator.into_witnesses())
@@ -172,23 +190,29 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
     let storage = Storage::default();
     let main = open(request, locator);
     let main_elf = main.as_ref().ok().and_then(|content| Elf::parse(content.bytes()).ok());
+    let here = match &main {
+        Ok(Content::File(image)) => image.path.as_path(),
+        _ => request.path.as_path(),
+    };
     let debug = locator
         .by_build_id(&request.build_id)
-        .or_else(|| main_elf.as_ref().and_then(|elf| locator.by_debuglink(&request.path, elf)))
+        .or_else(|| main_elf.as_ref().and_then(|elf| locator.by_debuglink(&request.path, here, elf)))
         .or_else(|| match &main_elf {
             Some(elf) if dwarf::is_in(elf) => None,
-            _ => locator.by_server(&request.build_id),
+            _ => locator
+                .in_trees(&request.build_id, dwarf::is_in)
+                .or_else(|| locator.by_server(&request.build_id)),
         });
     let debug_elf = debug.as_ref().and_then(|image| Elf::parse(image.bytes()).ok());
 
     // The file itself first: a debug file may exist beside a file that was never stripped.
-    let own = main_elf.as_ref().filter(|elf| dwarf::is_in(elf)).map(|elf| (elf, request.path.as_path()));
+    let own = main_elf.as_ref().filter(|elf| dwarf::is_in(elf)).map(|elf| (elf, here));
     let separate = debug_elf.as_ref().zip(debug.as_ref()).map(|(elf, image)| (elf, image.path.as_path()));
     let source = own.or_else(|| separate.filter(|(elf, _)| dwarf::is_in(elf)));
     let shared = source.and_then(|(elf, path)| locator.by_altlink(path, elf));
     let shared_elf = shared.as_ref().and_then(|image| Elf::parse(image.bytes()).ok());
     let lines = source.and_then(|(elf, path)| {
-        let beside = vec![request.path.clone(), path.to_owned()];
+        let beside = vec![here.to_owned(), path.to_owned()];
         Lines::new(&storage, elf, shared_elf.as_ref(), SplitFiles::new(&storage, locator, beside))
     });
 
@@ -246,19 +270,48 @@ enum Failure {
     Changed(Vec<u8>),
 }
 
-/// Opens the recorded file if it still is the recorded file.
+/// Opens the recorded file, if it still is the recorded file, or the same file elsewhere.
 fn open(request: &Request, locator: &Locator<'_>) -> Result<Content, Failure> {
-    let content = if request.path.to_str().is_some_and(vdso::is_vdso) {
-        vdso::image().map(Content::Memory)
-    } else {
-        locator.open(&request.path).map(Content::File)
-    };
-    let content = content.map_err(Failure::Unreadable)?;
-    let id = debug_file::build_id(content.bytes()).unwrap_or_default();
-    if !request.build_id.is_empty() && id != request.build_id {
-        return Err(Failure::Changed(id.to_vec()));
+    if request.path.to_str().is_some_and(vdso::is_vdso) {
+        let bytes = vdso::image().map_err(Failure::Unreadable)?;
+        return same(request, &bytes, None).map(|()| Content::Memory(bytes));
     }
-    Ok(content)
+    let mut failure = None;
+    for path in locator.places(&request.path, &request.build_id) {
+        let opened = locator.open(&path).map_err(Failure::Unreadable).and_then(|image| {
+            let identity = std::fs::metadata(&path).ok().map(|metadata| FileIdentity::of(&metadata));
+            same(request, image.bytes(), identity).map(|()| image)
+        });
+        match opened {
+            Ok(image) if path == request.path || has_code(image.bytes()) => return Ok(Content::File(image)),
+            // What is at its own place is what people ask about.
+            Err(error) if path == request.path => failure = Some(error),
+            _ => {}
+        }
+    }
+    let elsewhere = locator.in_trees(&request.build_id, |elf| has_code(elf.data()));
+    let missing = || Failure::Unreadable(io::ErrorKind::NotFound.into());
+    elsewhere.map(Content::File).ok_or_else(|| failure.unwrap_or_else(missing))
+}
+
+/// Whether a file is the recorded one.
+fn same(request: &Request, bytes: &[u8], identity: Option<FileIdentity>) -> Result<(), Failure> {
+    let id = debug_file::build_id(bytes).unwrap_or_default();
+    let same = match &request.file {
+        _ if !request.build_id.is_empty() => id == request.build_id,
+        Some(file) => identity.is_none_or(|identity| file.is_of(&identity)),
+        None => true,
+    };
+    if same { Ok(()) } else { Err(Failure::Changed(id.to_vec())) }
+}
+
+/// False for a debug file, which has the sections of code without their bytes.
+fn has_code(bytes: &[u8]) -> bool {
+    Elf::parse(bytes).is_ok_and(|elf| {
+        elf.sections().any(|section| {
+            section.kind() == SectionKind::Text && section.file_range().is_some_and(|(_, len)| len > 0)
+        })
+    })
 }
 
 /// The symbol table that distributions leave in stripped files (MiniDebugInfo): an ELF file, packed by xz.

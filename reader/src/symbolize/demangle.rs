@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use cpp_demangle::DemangleOptions;
+use cpp_demangle::{DemangleOptions, DemangleWrite};
 
 /// Longest mangled name that is tried. Mangled names can expand exponentially; real ones are shorter.
 const LONGEST: usize = 16 * 1024;
@@ -25,8 +25,11 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
     let mut readable = Bounded { text: String::new(), full: false };
     let done = if let Ok(rust) = rustc_demangle::try_demangle(name) {
         write!(readable, "{rust:#}").is_ok()
-    } else if let Some(Ok(cpp)) = name.starts_with("_Z").then(|| cpp_demangle::Symbol::new(name)) {
-        cpp.structured_demangle(&mut readable, &DemangleOptions::default()).is_ok()
+    } else if name.starts_with("_Z") {
+        match write_cpp(name, &mut readable) {
+            Some(done) => done,
+            None => return Cow::Borrowed(name),
+        }
     } else {
         return Cow::Borrowed(name);
     };
@@ -34,6 +37,79 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
         (true, _) => Cow::Owned(readable.text),
         (false, true) => Cow::Owned(readable.text + "…"),
         (false, false) => Cow::Borrowed(name),
+    }
+}
+
+/// Writes an Itanium name. `None` if it is not understood; false if it did not fit.
+fn write_cpp(name: &str, readable: &mut Bounded) -> Option<bool> {
+    if let Ok(cpp) = cpp_demangle::Symbol::new(name) {
+        return Some(cpp.structured_demangle(readable, &DemangleOptions::default()).is_ok());
+    }
+    let name = member_as_cast(name)?;
+    let cpp = cpp_demangle::Symbol::new(name.as_str()).ok()?;
+    let mut out = CastAsMember { readable, open: Vec::new() };
+    Some(cpp.structured_demangle(&mut out, &DemangleOptions::default()).is_ok())
+}
+
+/// GCC mangles a member of a dependent type, `T::name`, as `sr <type> <name>` with any type (ABI 5.1.6 allows some
+/// only), and the demangler does not know that. It does know `rc <type> <name>`, with the same substitutions:
+/// `reinterpret_cast<T>(name)`, which no signature of a program holds, as it is no constant expression.
+/// `None` if there is no such member.
+fn member_as_cast(name: &str) -> Option<String> {
+    let mut cast = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(at) = rest.find("sr") {
+        let (before, member) = rest.split_at(at);
+        let is_type = member[2..].starts_with(|c: char| matches!(c, 'S' | 'N' | 'T' | '1'..='9'));
+        cast.push_str(before);
+        cast.push_str(if is_type { "rc" } else { "sr" });
+        rest = &member[2..];
+    }
+    cast.push_str(rest);
+    (cast != name).then_some(cast)
+}
+
+/// Turns `reinterpret_cast<T>(name)` back into `T::name`.
+struct CastAsMember<'a> {
+    readable: &'a mut Bounded,
+    /// The casts that are being written, the outermost first.
+    open: Vec<Cast>,
+}
+
+enum Cast {
+    /// One of the other kinds: written as it comes.
+    Other,
+    /// The type of a member is being written.
+    Type,
+    /// Its name, with so many parentheses open.
+    Member(u32),
+}
+
+impl DemangleWrite for CastAsMember<'_> {
+    fn write_string(&mut self, piece: &str) -> fmt::Result {
+        match (piece, self.open.last_mut()) {
+            ("reinterpret_cast<", _) => self.open.push(Cast::Type),
+            (">(", Some(cast @ Cast::Type)) => {
+                *cast = Cast::Member(0);
+                return self.readable.write_str("::");
+            }
+            (")", Some(Cast::Member(0))) => drop(self.open.pop()),
+            _ => {
+                match (piece, self.open.last_mut()) {
+                    (">(", Some(Cast::Other)) => drop(self.open.pop()),
+                    (_, Some(Cast::Member(depth))) => {
+                        let opened = piece.matches('(').count() as u32;
+                        *depth = (*depth + opened).saturating_sub(piece.matches(')').count() as u32);
+                    }
+                    _ => {}
+                }
+                if piece.ends_with("_cast<") {
+                    self.open.push(Cast::Other);
+                }
+                return self.readable.write_str(piece);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -82,6 +158,35 @@ mod tests {
             "std::vector<int, std::allocator<int> >::push_back(int const&)"
         });
         assert_eq!(demangle("_ZN5space3fooEi.cold"), "space::foo(int) [clone .cold]");
+    }
+
+    #[test]
+    fn members_of_dependent_types() {
+        for (name, readable) in [
+            (
+                "_ZSt3sinIiEN9__gnu_cxx11__enable_ifIXsrSt12__is_integerIT_E7__valueEdE6__typeES3_",
+                "__gnu_cxx::__enable_if<std::__is_integer<int>::__value, double>::__type std::sin<int>(int)",
+            ),
+            (
+                "_ZSt4swapI3RecENSt9enable_ifIXsrSt6__and_IJSt6__not_ISt15__is_tuple_likeIT_EESt21is_move_constructible\
+                 IS5_ESt18is_move_assignableIS5_EEE5valueEvE4typeERS5_SF_",
+                "std::enable_if<std::__and_<std::__not_<std::__is_tuple_like<Rec> >, std::is_move_constructible<Rec>, \
+                 std::is_move_assignable<Rec> >::value, void>::type std::swap<Rec>(Rec&, Rec&)",
+            ),
+            (
+                "_ZngILj1E16generic_wide_intIN2wi15unextended_treeEEE8poly_intIXT_EN11poly_resultIT0_S6_\
+                 Xsr22poly_coeff_pair_traitsIS6_S6_E11result_kindEE4typeEERK12poly_int_podIXT_ES6_E",
+                "poly_int<(unsigned int)1, poly_result<generic_wide_int<wi::unextended_tree>, \
+                 generic_wide_int<wi::unextended_tree>, poly_coeff_pair_traits<generic_wide_int<wi::unextended_tree>, \
+                 generic_wide_int<wi::unextended_tree> >::result_kind>::type> operator-<(unsigned int)1, \
+                 generic_wide_int<wi::unextended_tree> >(poly_int_pod<(unsigned int)1, \
+                 generic_wide_int<wi::unextended_tree> > const&)",
+            ),
+        ] {
+            assert_eq!(demangle(name), readable);
+        }
+        // Names of vector functions (libmvec) are not C++.
+        assert_eq!(demangle("_ZGVbN2v_cos"), "_ZGVbN2v_cos");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod debug_file;
 mod debuginfod;
 mod demangle;
 mod dwarf;
+mod file_tree;
 mod frame_entry;
 mod jitdump;
 mod name_file;
@@ -34,7 +35,7 @@ pub use debuginfod::Debuginfod;
 pub use demangle::demangle;
 pub use name_file::NameFile;
 pub use perf_map::perf_map_path;
-pub use sources::SymbolSources;
+pub use sources::{Again, SymbolSources};
 pub use symbol_args::SymbolArgs;
 pub use symbol_cache::SymbolCache;
 

@@ -55,7 +55,7 @@ impl SymbolCache {
             !request.path.is_absolute() || file.witnesses.iter().any(|witness| witness.path == request.path);
         let as_before = |witness: &Witness| FileState::of(&witness.path) == witness.state;
         let holds = file.build_id == request.build_id
-            && file.directories == sources.directories
+            && file.directories == sources.searched()
             && recorded
             && !better
             && file.witnesses.iter().all(as_before);
@@ -194,7 +194,7 @@ mod tests {
             directories: &[],
             witnesses: &witnesses,
         };
-        let request = Request { path: program.clone(), build_id: vec![1, 2], addresses: vec![] };
+        let request = Request { path: program.clone(), build_id: vec![1, 2], file: None, addresses: vec![] };
         assert!(cache.open(&request, &sources).is_none());
         cache.store(&of, &[10, 30], &symbols(&[10, 30]), None);
         let earlier = cache.open(&request, &sources).unwrap();

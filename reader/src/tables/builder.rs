@@ -159,7 +159,8 @@ fn the_file(path: &Path, build_id: &[u8]) -> Result<SourceFile> {
 pub fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
     let elf = file.elf();
     let build_id = elf.build_id.context("no build-id to name the table by")?;
-    let mut table = compile::compile(elf.eh_frame.context("no .eh_frame")?, 0, build_id)?;
+    let eh_frame = elf.eh_frame.context("no .eh_frame")?;
+    let mut table = compile::compile_for(elf.machine, eh_frame, 0, build_id)?;
     compile::set_source(&mut table, &file.identity);
     cache.store(build_id, &table).with_context(|| format!("cannot write to {}", cache.directory().display()))
 }

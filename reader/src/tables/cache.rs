@@ -283,7 +283,7 @@ fn open(path: &Path) -> Result<(File, Vec<u8>), Unusable> {
     let (file, metadata) = open_trusted(path)?;
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
     (&file).take(LARGEST).read_to_end(&mut bytes)?;
-    Table::from_trusted_bytes(&bytes)?;
+    Table::from_intact_bytes(&bytes)?;
     Ok((file, bytes))
 }
 

@@ -9,17 +9,17 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use nix::fcntl::OFlag;
 use object::read::elf::ElfFile64;
-use object::{Architecture, LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
+use object::{LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
 use unwind::elf_file::ElfFile;
-use unwind::{Section, Source, debug_frame};
+use unwind::{Machine, Section, Source, debug_frame};
 
 const SHF_EXECINSTR: u64 = 4;
 
 type Parsed<'c> = ElfFile64<'c, LittleEndian, &'c ReadCache<BufReader<File>>>;
 
 /// What unwinding needs of a file.
-#[derive(Default)]
 pub struct SourceFile {
+    machine: Machine,
     /// With what `.debug_frame` says beside it.
     eh_frame: Option<Copied>,
     eh_frame_hdr: Option<Copied>,
@@ -44,7 +44,7 @@ impl Copied {
 
 impl SourceFile {
     /// Reads the sections of the file at `path`. Errors say what it is, if not an ELF file with call frame information
-    /// for this machine.
+    /// for a machine that is known.
     pub fn read(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let metadata = file.metadata()?;
@@ -60,13 +60,20 @@ impl SourceFile {
                 .wrapping_add(metadata.mtime_nsec() as u64),
         };
         let cache = ReadCache::new(BufReader::new(file));
-        let mut found = Self::copy(&parse(&cache)?)?;
-        found.identity = identity;
-        Ok(found)
+        let (elf, machine) = parse(&cache)?;
+        Self::copy(&elf, machine, identity)
     }
 
-    fn copy(elf: &Parsed<'_>) -> Result<Self> {
-        let mut found = Self { entry: elf.entry(), text: (u64::MAX, 0), ..Self::default() };
+    fn copy(elf: &Parsed<'_>, machine: Machine, identity: Source) -> Result<Self> {
+        let mut found = Self {
+            machine,
+            eh_frame: None,
+            eh_frame_hdr: None,
+            text: (u64::MAX, 0),
+            entry: elf.entry(),
+            build_id: Vec::new(),
+            identity,
+        };
         if let Ok(Some(build_id)) = elf.build_id() {
             found.build_id = build_id.to_vec();
         }
@@ -105,9 +112,15 @@ impl SourceFile {
         Ok(found)
     }
 
+    /// What the file is for.
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
     /// The sections as the table builder takes them.
     pub fn elf(&self) -> ElfFile<'_> {
         ElfFile {
+            machine: self.machine,
             eh_frame: self.eh_frame.as_ref().map(Copied::section),
             debug_frame: None,
             eh_frame_hdr: self.eh_frame_hdr.as_ref().map(Copied::section),
@@ -119,15 +132,15 @@ impl SourceFile {
     }
 }
 
-fn parse(cache: &ReadCache<BufReader<File>>) -> Result<Parsed<'_>> {
+/// The file and what it is for.
+fn parse(cache: &ReadCache<BufReader<File>>) -> Result<(Parsed<'_>, Machine)> {
     match object::FileKind::parse(cache) {
         Ok(object::FileKind::Elf64) => {}
         Ok(object::FileKind::Elf32) => bail!("an ELF file for another machine"),
         _ => bail!("not an ELF file"),
     }
     let elf: Parsed<'_> = ElfFile64::parse(cache).context("a damaged ELF file")?;
-    if elf.architecture() != Architecture::X86_64 {
-        bail!("an ELF file for another machine");
-    }
-    Ok(elf)
+    let number = elf.elf_header().e_machine.get(LittleEndian);
+    let machine = Machine::from_elf(number).context("an ELF file for another machine")?;
+    Ok((elf, machine))
 }

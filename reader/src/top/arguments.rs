@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::rate;
-use crate::source::Source;
+use crate::source::{Source, SourceParser};
 
 const USAGE: &str = "selfwind top [OPTIONS] [--] CMD [ARGS]...
        selfwind top [OPTIONS] -p PID
@@ -33,9 +33,10 @@ pub struct TopArgs {
           value_parser = rate::frequency)]
     pub(super) freq: u32,
     /// What triggers samples of CMD, as for `record`
-    #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto")]
+    #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
+          value_parser = SourceParser, hide_possible_values = true)]
     pub(super) event: Source,
-    /// Only this process; the agent is put into it if it is not there
+    /// Only this process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub(super) pid: Option<u32>,
     /// Seconds that the picture covers; 0 for all since the start

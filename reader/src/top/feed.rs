@@ -30,6 +30,8 @@ pub(super) struct Feed {
     rate: VecDeque<(Instant, u64)>,
     samples: u64,
     began: Instant,
+    /// Nothing will come any more.
+    ended: Option<Instant>,
     /// Something came since the last look.
     changed: bool,
 }
@@ -44,6 +46,7 @@ impl Feed {
             rate: VecDeque::new(),
             samples: 0,
             began: Instant::now(),
+            ended: None,
             changed: true,
         }
     }
@@ -65,7 +68,7 @@ impl Feed {
         hertz.sort_unstable();
         hertz.dedup();
         Facts {
-            seconds: self.began.elapsed().as_secs_f64(),
+            seconds: (self.ended.unwrap_or_else(Instant::now) - self.began).as_secs_f64(),
             hertz,
             rate: self.rate(),
             samples: stats.samples,
@@ -93,6 +96,11 @@ impl Feed {
     /// Forgets what the window does not cover any more.
     pub(super) fn forget(&mut self) {
         self.window.forget(clock::monotonic_ns() / NANOSECONDS);
+    }
+
+    /// The program has ended: its time stands still.
+    pub(super) fn end(&mut self) {
+        self.ended.get_or_insert_with(Instant::now);
     }
 
     fn take_in(&mut self) {

@@ -131,7 +131,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
         }
     };
     let shown = show_command(args, &session, signals, &mut child);
-    session.bell().stop();
+    session.stop();
     let ended = end(&mut child);
     session.remove();
     // A command that had to be told to end has no status of its own.
@@ -148,8 +148,7 @@ fn show_command(
     let bell = session.bell();
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
     let happenings = watch::start(signals, Some(pidfd), bell.clone()).context("cannot start a thread")?;
-    let directory = session.directory().to_owned();
-    let mut collector = Collector::new(vec![directory], Scope::Everything, Notices::Quiet);
+    let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
     let mut top = Top::new(args, command.join(" "));
     top.run(&mut collector, &bell, &happenings, Some(child))?;
@@ -258,15 +257,21 @@ impl Top {
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal, nobody_left: bool) -> io::Result<()> {
-        self.feed.forget();
-        if self.view.frozen.is_none() && (self.feed.take_changed() || self.window > 0) {
-            self.view.refresh(&self.feed.window);
-        }
         let ended = match self.status {
             Some(status) => Some(format!("ENDED, status {status}")),
             None if nobody_left && self.feed.is_alone() => Some("ENDED".into()),
             None => None,
         };
+        // The last picture stays, however long it is looked at.
+        if ended.is_none() {
+            self.feed.forget();
+        } else {
+            self.feed.end();
+        }
+        let passing = self.window > 0 && ended.is_none();
+        if self.view.frozen.is_none() && (self.feed.take_changed() || passing) {
+            self.view.refresh(&self.feed.window);
+        }
         let facts = draw::Facts {
             subject: self.subject.clone(),
             window: self.window,

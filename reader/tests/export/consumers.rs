@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::skipped;
+use selfwind_tests::skip::skip;
 
 /// A file or directory that `scripts/test` installed; none, and said why, where it did not.
 pub(crate) fn installed(path: &str) -> Option<PathBuf> {
     let Some(directory) = std::env::var_os("SELFWIND_CONSUMERS") else {
-        skipped(&format!("{path}: SELFWIND_CONSUMERS names no directory; scripts/test installs it"));
+        skip(format_args!("{path}: SELFWIND_CONSUMERS names no directory; scripts/test installs it"));
         return None;
     };
     let path = Path::new(&directory).join(path);
     if !path.exists() {
-        skipped(&format!("{} is not installed: npm or PyPI was not reached", path.display()));
+        skip(format_args!("{} is not installed: npm or PyPI was not reached", path.display()));
         return None;
     }
     Some(path)
@@ -79,7 +79,7 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Option<String> {
     let output = match command.stdin(Stdio::null()).output() {
         Ok(output) => output,
         Err(error) => {
-            skipped(&format!("cannot run {what}: {error}"));
+            skip(format_args!("cannot run {what}: {error}"));
             return None;
         }
     };

@@ -7,7 +7,6 @@ pub(crate) mod consumers;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,11 +50,6 @@ impl Made {
         assert!(first == second, "{format:?}: the same profile gave different bytes");
         first
     }
-}
-
-/// Says that something was not tested; past the harness, which hides what passing tests print.
-pub(crate) fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
 /// An element of a folded stack.

@@ -17,6 +17,7 @@ use selfwind::symbolize::SymbolSources;
 /// When a promise is broken.
 pub(crate) fn profile(bytes: &[u8]) {
     read(bytes);
+    names(bytes);
     let sealed = sealed(bytes);
     let events = read(&sealed);
     rewritten(&events);
@@ -47,6 +48,30 @@ fn sealed(payload: &[u8]) -> Vec<u8> {
     let checksum = crc32fast::hash(&[&block, payload].concat());
     block.extend_from_slice(&checksum.to_le_bytes());
     [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4], &block, payload].concat()
+}
+
+/// A file with one block of names, the first and the last of its section, not compressed: all that is in it refers to
+/// what is in it.
+fn names(entries: &[u8]) {
+    let payload = [&[1, 3], entries].concat();
+    let mut block = [2, payload.len() as u32].map(u32::to_le_bytes).concat();
+    let checksum = crc32fast::hash(&[&block[..], &payload].concat());
+    block.extend_from_slice(&checksum.to_le_bytes());
+    let file = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4], &block, &payload].concat();
+    let Ok(reader) = ProfileReader::new(&*file, "fuzzed") else { return };
+    let mut reader = reader.with_names();
+    assert!(reader.by_ref().map_while(Result::ok).next().is_none(), "names are no events");
+    let Some(section) = reader.take_names() else { return };
+    for frame in &section.frames {
+        let texts = [Some(frame.function), Some(frame.linkage), frame.file];
+        assert!(texts.into_iter().flatten().all(|text| (text as usize) < section.texts.len()));
+    }
+    for binary in &section.binaries {
+        assert_eq!(binary.addresses.len(), binary.ends.len());
+        assert!(binary.addresses.is_sorted() && binary.ends.is_sorted());
+        assert_eq!(binary.ends.last().map_or(0, |&end| end as usize), binary.frames.len());
+        assert!(binary.frames.iter().all(|&frame| (frame as usize) < section.frames.len()));
+    }
 }
 
 /// What was read can be written, and read again.

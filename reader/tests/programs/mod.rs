@@ -67,7 +67,8 @@ pub(crate) fn function(program: &Path, function: &str) -> u64 {
 
 /// The name at an address of the file at `path`, recorded with `build_id`.
 pub(crate) fn name(path: &Path, build_id: &[u8], address: u64, sources: &SymbolSources) -> (String, Origin) {
-    let request = Request { path: path.to_owned(), build_id: build_id.to_vec(), addresses: vec![address] };
+    let request =
+        Request { path: path.to_owned(), build_id: build_id.to_vec(), file: None, addresses: vec![address] };
     let symbols = symbolize(&[request], sources).pop().unwrap();
     let line = symbols.lines[symbols.ranges[0].end as usize - 1];
     (symbols.names.get(line.function).to_owned(), symbols.origin)
@@ -88,8 +89,12 @@ pub(crate) type Call = (String, String, u32);
 
 /// The functions at these addresses, innermost first.
 pub(crate) fn ours(program: &Path, addresses: &[u64], sources: &SymbolSources) -> (Vec<Vec<Call>>, Symbols) {
-    let request =
-        Request { path: program.to_owned(), build_id: build_id(program), addresses: addresses.to_vec() };
+    let request = Request {
+        path: program.to_owned(),
+        build_id: build_id(program),
+        file: None,
+        addresses: addresses.to_vec(),
+    };
     let symbols = symbolize(&[request], sources).pop().unwrap();
     let calls = symbols.ranges.iter().map(|range| {
         let lines = &symbols.lines[range.start as usize..range.end as usize];

@@ -2,21 +2,25 @@
 
 use alloc::vec::Vec;
 
+use crate::arch::Abi;
 use crate::cfi::{self, Cie, Entry, Extent, Fde};
+use crate::entry::Code;
+use crate::frame_row::Row;
+use crate::narrow_row::NarrowRow;
 use crate::pointer::{self, Bases};
-use crate::program::{Code, Program, Row};
-use crate::rule::{Kind, NarrowRow, Rule, SavedFp};
+use crate::program::Program;
+use crate::rule::{Kind, Rule, SavedFp};
 use crate::section::Section;
 
 /// Bytes of the section per FDE, at least roughly: room is made once.
 const BYTES_PER_FDE: usize = 40;
 
 /// A parsed CIE and the rules that its own program leaves.
-pub(super) struct Common {
+pub(super) struct Common<A> {
     offset: usize,
-    pub(super) cie: Cie,
+    pub(super) cie: Cie<A>,
     /// None when its program is malformed.
-    pub(super) initial: Option<NarrowRow>,
+    pub(super) initial: Option<NarrowRow<A>>,
     /// The same as a rule of the kind that [`super::plain`] works on.
     pub(super) plain: Option<Rule>,
     /// Whether its FDEs have the layout that compilers and linkers give them.
@@ -32,9 +36,9 @@ pub(super) struct Function {
     pub(super) common: u32,
 }
 
-pub(super) struct Functions<'a> {
+pub(super) struct Functions<'a, A> {
     pub(super) section: Section<'a>,
-    pub(super) commons: Vec<Common>,
+    pub(super) commons: Vec<Common<A>>,
     /// Numbers of `commons`, by their offsets.
     by_offset: Vec<u32>,
     /// In the order of the section; none is empty.
@@ -45,7 +49,7 @@ pub(super) struct Functions<'a> {
     pub(super) end: u64,
 }
 
-impl<'a> Functions<'a> {
+impl<'a, A: Abi> Functions<'a, A> {
     pub(super) fn collect(section: Section<'a>) -> Self {
         let functions = Vec::with_capacity(section.bytes.len() / BYTES_PER_FDE);
         let (commons, by_offset) = (Vec::new(), Vec::new());
@@ -129,7 +133,7 @@ impl<'a> Functions<'a> {
             Ok(place) => return self.by_offset.get(place).map(|&number| number as usize),
             Err(place) => place,
         };
-        let cie = Cie::at(&self.section, offset)?;
+        let cie = Cie::<A>::at(&self.section, offset)?;
         let bytes = self.section.bytes;
         let program = Program { section: bytes, cie: &cie, bases: Bases::default(), code: cie.code };
         let mut initial = NarrowRow::EMPTY;

@@ -5,9 +5,9 @@
 //! [`crate::program`], which knows it all, starts over: the two agree wherever this one ends, which `verify` shows.
 
 use super::rows::Rows;
+use crate::arch::Abi;
 use crate::cfi::Cie;
-use crate::rule::{Kind, Rule};
-use crate::x86_64::{FP, RETURN_ADDRESS, RETURN_ADDRESS_AT_CFA, SP};
+use crate::rule::{Kind, ReturnAddress, Rule};
 
 /// Nesting of `remember_state` that is followed.
 const DEPTH: usize = 8;
@@ -16,9 +16,9 @@ const LONG: u8 = 0x80;
 
 /// Pushes the rows of the function `start..end`, counted from the base of `rows`. None when its `code` takes more than
 /// is known here, after some rows.
-pub(super) fn push_rows(
+pub(super) fn push_rows<A: Abi>(
     rows: &mut Rows,
-    cie: &Cie,
+    cie: &Cie<A>,
     initial: Rule,
     code: &[u8],
     start: u64,
@@ -42,14 +42,17 @@ pub(super) fn push_rows(
             }
             0x80..0xc0 if operand < LONG => {
                 // offset
-                rule = saved_at(rule, opcode & 0x3f, i32::from(operand) * factor)?;
+                rule = saved_at::<A>(rule, opcode & 0x3f, i32::from(operand) * factor)?;
                 at += 1;
                 continue;
             }
             0xc0.. => {
                 // restore
-                if usize::from(opcode & 0x3f) == FP {
+                let register = usize::from(opcode & 0x3f);
+                if register == A::FP {
                     rule = rule.with_fp_of(initial);
+                } else if register == A::RETURN_ADDRESS && A::PUSHED_AT.is_none() {
+                    rule = rule.with_return_address_of(initial);
                 }
                 continue;
             }
@@ -72,7 +75,7 @@ pub(super) fn push_rows(
             }
             _ => {
                 let mut rest = code.get(at..)?;
-                rule = seldom(rule, opcode, factor, &mut rest)?;
+                rule = seldom::<A>(rule, opcode, factor, &mut rest)?;
                 at = code.len() - rest.len();
                 continue;
             }
@@ -92,38 +95,42 @@ pub(super) fn push_rows(
 
 /// `rule` after `register` was saved `offset` bytes from the CFA.
 #[inline]
-fn saved_at(rule: Rule, register: u8, offset: i32) -> Option<Rule> {
+fn saved_at<A: Abi>(rule: Rule, register: u8, offset: i32) -> Option<Rule> {
     match usize::from(register) {
-        FP => Some(rule.with_fp_at_cfa(i16::try_from(offset).ok()?)),
-        RETURN_ADDRESS if offset != RETURN_ADDRESS_AT_CFA => None,
-        SP => None,
+        number if number == A::FP => Some(rule.with_fp_at_cfa(i16::try_from(offset).ok()?)),
+        number if number == A::RETURN_ADDRESS => match A::PUSHED_AT {
+            Some(pushed) => (offset == pushed).then_some(rule),
+            None => Some(rule.with_return_address(ReturnAddress::AtCfa(i16::try_from(offset).ok()?))),
+        },
+        number if number == A::SP => None,
         _ => Some(rule),
     }
 }
 
 /// `rule` after an instruction that is met less than once in a function.
 #[inline(never)]
-fn seldom(rule: Rule, opcode: u8, factor: i32, code: &mut &[u8]) -> Option<Rule> {
+fn seldom<A: Abi>(rule: Rule, opcode: u8, factor: i32, code: &mut &[u8]) -> Option<Rule> {
     match opcode {
-        0x0c => rule.with_kind(kind_of(uleb(code)?)?).with_offset(uleb(code)?), // def_cfa
-        0x0d => Some(rule.with_kind(kind_of(uleb(code)?)?)),                    // def_cfa_register
-        0x0e => rule.with_offset(uleb(code)?),                                  // def_cfa_offset
-        0x2e => uleb(code).map(|_| rule), // GNU_args_size: of interest to landing pads only
+        0x0c => rule.with_kind(kind_of::<A>(uleb(code)?)?).with_offset(uleb(code)?), // def_cfa
+        0x0d => Some(rule.with_kind(kind_of::<A>(uleb(code)?)?)),                    // def_cfa_register
+        0x0e => rule.with_offset(uleb(code)?),                                       // def_cfa_offset
+        0x2d if A::SIGN_STATE.is_some() => Some(rule), // AARCH64_negate_ra_state
+        0x2e => uleb(code).map(|_| rule),              // GNU_args_size: of interest to landing pads only
         0x80..0xc0 => {
             // What does not fit a row of another kind must not fit one here.
             let offset = i64::from(uleb(code)?) * i64::from(factor); // offset
             let offset =
                 i32::try_from(offset).ok().filter(|offset| (-(1 << 28)..1 << 28).contains(offset))?;
-            saved_at(rule, opcode & 0x3f, offset)
+            saved_at::<A>(rule, opcode & 0x3f, offset)
         }
         _ => None,
     }
 }
 
-fn kind_of(register: u32) -> Option<Kind> {
+fn kind_of<A: Abi>(register: u32) -> Option<Kind> {
     match register as usize {
-        SP => Some(Kind::Sp),
-        FP => Some(Kind::Fp),
+        number if number == A::SP => Some(Kind::Sp),
+        number if number == A::FP => Some(Kind::Fp),
         _ => None,
     }
 }

@@ -4,12 +4,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::functions::{Common, Function, Functions};
-use super::{GAP_ABSORBED, plain};
+use super::plain;
+use crate::arch::Abi;
 use crate::pointer::Bases;
 use crate::program::Program;
 use crate::rule::Rule;
 use crate::table::{BLOCK_SHIFT, BUILD_ID_AT, GROUP_SHIFT, HEADER, MAGIC, VERSION};
-use crate::x86_64::ELF_MACHINE;
 
 /// Bytes of the section per row, at least roughly: room is made once.
 const BYTES_PER_ROW: usize = 5;
@@ -40,7 +40,7 @@ struct Mark {
 
 impl Rows {
     /// The rows of `functions`, whose addresses are counted from `base`.
-    pub(super) fn of(functions: &Functions<'_>, base: u64) -> Self {
+    pub(super) fn of<A: Abi>(functions: &Functions<'_, A>, base: u64) -> Self {
         let room = functions.section.bytes.len() / BYTES_PER_ROW;
         let span = functions.end - base;
         let mut rows = Self {
@@ -52,7 +52,7 @@ impl Rows {
         };
         let mut end = base;
         for function in functions.in_order() {
-            if end != base && function.start - end > GAP_ABSORBED {
+            if end != base && function.start > end {
                 rows.push(end - base, Rule::GAP);
             }
             if let Some(common) = functions.commons.get(function.common as usize) {
@@ -64,7 +64,13 @@ impl Rows {
         rows
     }
 
-    fn function(&mut self, functions: &Functions<'_>, function: &Function, common: &Common, base: u64) {
+    fn function<A: Abi>(
+        &mut self,
+        functions: &Functions<'_, A>,
+        function: &Function,
+        common: &Common<A>,
+        base: u64,
+    ) {
         let bytes = functions.section.bytes;
         let code = bytes.get(function.code.start as usize..function.code.end as usize);
         if let (Some(initial), Some(code)) = (common.plain, code) {
@@ -78,7 +84,13 @@ impl Rows {
         self.any_function(functions, function, common, base);
     }
 
-    fn any_function(&mut self, functions: &Functions<'_>, function: &Function, common: &Common, base: u64) {
+    fn any_function<A: Abi>(
+        &mut self,
+        functions: &Functions<'_, A>,
+        function: &Function,
+        common: &Common<A>,
+        base: u64,
+    ) {
         let (section, start, end) = (functions.section, function.start, function.end);
         let Some(initial) = common.initial else { return self.push(start - base, Rule::COMPLEX) };
         let bases = Bases { section: section.address, data: None, function: Some(start) };
@@ -130,7 +142,7 @@ impl Rows {
     }
 
     /// The bytes of the table, whose block 0 is at `base`, but for the checksum.
-    pub(super) fn write(&self, base: u64, functions: &Functions<'_>, build_id: &[u8]) -> Vec<u8> {
+    pub(super) fn write<A: Abi>(&self, base: u64, functions: &Functions<'_, A>, build_id: &[u8]) -> Vec<u8> {
         let groups = self.blocks.len().div_ceil(1 << GROUP_SHIFT);
         let rules = &self.distinct.rules;
         let parts = 8 * rules.len() + 4 * groups + 2 * self.blocks.len() + 3 * self.rows.len();
@@ -140,7 +152,7 @@ impl Rows {
         bytes[..8].copy_from_slice(&MAGIC);
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(8, &VERSION.to_le_bytes());
-        put(12, &ELF_MACHINE.to_le_bytes());
+        put(12, &A::MACHINE.to_elf().to_le_bytes());
         put(14, &(HEADER as u16).to_le_bytes());
         put(16, &(length as u64).to_le_bytes());
         put(32, &base.to_le_bytes());

@@ -205,14 +205,11 @@ fn the_vdso_has_rows() {
     assert_eq!(table.build_id(), image.build_id.unwrap());
     let mut fdes = 0;
     for extent in unwind::cfi::entries(section) {
-        let Some(fde) = unwind::cfi::Fde::at(&section, extent.offset) else { continue };
+        let Some(fde) = unwind::cfi::Fde::<unwind::Native>::at(&section, extent.offset) else { continue };
         fdes += 1;
         assert!(image.text_start <= fde.start && fde.end <= image.text_end);
         for address in [fde.start, fde.end - 1] {
-            assert_eq!(
-                unwind::cfi::rule_at(&image.module(), address),
-                Ok(table.lookup(address - image.bias))
-            );
+            assert_eq!(image.module().decode_rule(address), Ok(table.lookup(address - image.bias)));
         }
     }
     assert!(fdes > 3, "{fdes}");

@@ -1,9 +1,10 @@
-//! Every thread of a process, stopped.
+//! One thread of a process, stopped, while the others run on.
 //!
-//! Each is seized and interrupted, which leaves no trace: a system call it waited in goes on afterwards. The few calls
+//! It is seized and interrupted, which leaves no trace: a system call it waited in goes on afterwards. The few calls
 //! that the kernel fails with EINTR for any stop (signal(7), "Interruption of system calls by stop signals") are set to
 //! be made once more, as soon as the thread stands; should a signal have come when it goes on, the EINTR is that
-//! signal's. If this process is killed, the kernel lets all go.
+//! signal's. If the tracer, a thread of its own, ends or is killed, the kernel lets go of it: also of a thread in an
+//! uninterruptible wait, which would otherwise stop at its end.
 
 use std::fs;
 use std::io;
@@ -14,8 +15,8 @@ use nix::sys::ptrace::{getregs, setregs};
 use nix::unistd::Pid;
 
 use crate::attach::ptrace::{self, Stop};
-use crate::inject::InjectError;
 use crate::inject::facts::field;
+use crate::inject::refusal::InjectError;
 
 /// Between two looks at whether a thread has stopped.
 const LOOK: Duration = Duration::from_micros(100);
@@ -40,61 +41,75 @@ const RESTARTED: [libc::c_long; 16] = [
     libc::SYS_accept4,
 ];
 
-/// The stopped threads. Dropping lets them go.
+/// The stopped thread. Dropping lets it go.
 #[derive(Debug)]
-pub(super) struct Frozen {
+pub(super) struct Paused {
     pid: i32,
-    threads: Vec<i32>,
-    /// Threads whose system call will be made again, with their registers after the one that failed.
-    mended: Vec<(i32, user_regs_struct)>,
+    tid: i32,
+    /// Its registers after a system call that failed, if that will be made again.
+    mended: Option<Box<user_regs_struct>>,
 }
 
-impl Frozen {
-    /// Stops every thread of `pid`, or none.
-    pub(super) fn new(pid: i32, deadline: Instant) -> Result<Self, InjectError> {
-        let mut frozen = Self { pid, threads: Vec::new(), mended: Vec::new() };
-        // A thread that was not listed yet may have been made by one that still ran.
-        while frozen.stop_those_that_run(deadline)? {}
-        if frozen.threads.is_empty() { Err(InjectError::NoProcess(pid)) } else { Ok(frozen) }
+/// What came of stopping a thread.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// It stands.
+    Paused(Paused),
+    /// It has ended.
+    Gone,
+    /// It did not stop in time.
+    Late,
+}
+
+impl Paused {
+    /// Stops thread `tid` of `pid`.
+    pub(super) fn stop(pid: i32, tid: i32, deadline: Instant) -> Result<Stopped, InjectError> {
+        match ptrace::seize(tid) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) || is_dead(pid, tid) => {
+                return Ok(Stopped::Gone);
+            }
+            Err(error) => return Err(InjectError::denied(pid, error)),
+        }
+        let mut paused = Self { pid, tid, mended: None };
+        // Gone meanwhile: the wait below sees it.
+        let _ = ptrace::interrupt(tid);
+        match wait_until_stopped(tid, deadline) {
+            Ok(true) => {
+                paused.mended = mend(pid, tid).map(Box::new);
+                Ok(Stopped::Paused(paused))
+            }
+            Ok(false) => Ok(Stopped::Gone),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(Stopped::Late),
+            Err(_) => Err(InjectError::Stopped(pid)),
+        }
     }
 
-    /// The threads; the first that the kernel lists comes first.
-    pub(super) fn threads(&self) -> &[i32] {
-        &self.threads
+    /// The thread.
+    pub(super) fn tid(&self) -> i32 {
+        self.tid
     }
+}
 
-    /// Stops the threads that are listed and not stopped; false if there were none.
-    fn stop_those_that_run(&mut self, deadline: Instant) -> Result<bool, InjectError> {
-        let mut fresh = Vec::new();
-        for tid in tasks(self.pid).map_err(|_| InjectError::NoProcess(self.pid))? {
-            if self.threads.contains(&tid) || is_dead(self.pid, tid) {
-                continue;
-            }
-            match ptrace::seize(tid) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) || is_dead(self.pid, tid) => continue,
-                Err(error) => return Err(InjectError::denied(self.pid, error)),
-            }
-            self.threads.push(tid);
-            fresh.push(tid);
-            // Gone meanwhile: the wait below sees it.
-            let _ = ptrace::interrupt(tid);
-        }
-        for tid in &fresh {
-            match wait_until_stopped(*tid, deadline) {
-                Ok(true) => self.mended.extend(mend(self.pid, *tid).map(|registers| (*tid, registers))),
-                Ok(false) => self.threads.retain(|thread| thread != tid),
-                Err(error) => {
-                    let thread = *tid;
-                    return Err(if error.kind() == io::ErrorKind::TimedOut {
-                        InjectError::Unstoppable { pid: self.pid, thread }
-                    } else {
-                        InjectError::Stopped(self.pid)
-                    });
-                }
-            }
-        }
-        Ok(!fresh.is_empty())
+/// The threads of `pid`, those first that stop at once and whose stack is known: the first thread, then the others, at
+/// last those in an uninterruptible wait.
+pub(super) fn candidates(pid: i32) -> Result<Vec<i32>, InjectError> {
+    /// So many are looked at.
+    const ENOUGH: usize = 64;
+    let tasks = tasks(pid).map_err(|_| InjectError::NoProcess(pid))?;
+    let mut found: Vec<(bool, i32)> = tasks
+        .into_iter()
+        .take(ENOUGH)
+        .filter_map(|tid| match state(pid, tid) {
+            None | Some('Z' | 'X') => None,
+            state => Some((state == Some('D'), tid)),
+        })
+        .collect();
+    found.sort_by_key(|(waits, _)| *waits);
+    if found.is_empty() {
+        Err(InjectError::NoProcess(pid))
+    } else {
+        Ok(found.into_iter().map(|(_, tid)| tid).collect())
     }
 }
 
@@ -152,26 +167,23 @@ fn tasks(pid: i32) -> io::Result<Vec<i32>> {
 
 /// A first thread that has ended stays listed as a zombie as long as others live.
 fn is_dead(pid: i32, tid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    field(&status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']))
+    matches!(state(pid, tid), None | Some('Z' | 'X'))
 }
 
-impl Frozen {
-    /// Lets all go on as if they had never stopped.
-    pub(super) fn thaw(self) {
-        for (tid, registers) in &self.mended {
-            if has_signal(self.pid, *tid) {
-                let _ = setregs(Pid::from_raw(*tid), *registers);
-            }
-        }
-    }
+/// The kernel's letter for what the thread does.
+fn state(pid: i32, tid: i32) -> Option<char> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    field(&status, "State:")?.chars().next()
 }
 
-impl Drop for Frozen {
+impl Drop for Paused {
     fn drop(&mut self) {
-        for tid in &self.threads {
-            // A thread that did not stop in time cannot be let go of; the kernel does so when we end.
-            let _ = ptrace::detach(*tid);
+        if let Some(registers) = self.mended.take()
+            && has_signal(self.pid, self.tid)
+        {
+            let _ = setregs(Pid::from_raw(self.tid), *registers);
         }
+        // A thread that did not stop in time cannot be let go of; the kernel does so when this thread ends.
+        let _ = ptrace::detach(self.tid);
     }
 }

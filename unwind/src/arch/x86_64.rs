@@ -1,25 +1,123 @@
-//! What the walker must know about x86-64 under the System V ABI. Facts only: no walking happens here.
+//! x86-64 under the System V ABI. Facts only: no walking happens here.
 
+use super::abi::Abi;
+use super::machine::Machine;
+use crate::cursor::Cursor;
 use crate::memory::Memory;
+use crate::recovery::Packed;
+use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 
-/// DWARF number of rbp.
-pub const FP: usize = 6;
-/// DWARF number of rsp.
-pub const SP: usize = 7;
-/// DWARF number of the return address column.
-pub const RETURN_ADDRESS: usize = 16;
-/// Columns that recovery rules are kept for: the general registers and the return address.
-pub const COLUMNS: usize = 17;
+/// rbp.
+pub(crate) const FP: usize = 6;
+/// rsp.
+pub(crate) const SP: usize = 7;
+/// A column of its own.
+pub(crate) const RETURN_ADDRESS: usize = 16;
+/// Columns whose values a walk with all registers keeps: the general registers and the return address.
+pub(crate) const COLUMNS: usize = 17;
 /// Where a call leaves the return address, relative to the CFA.
-pub const RETURN_ADDRESS_AT_CFA: i32 = -8;
-/// Bytes of the return address on the stack.
-pub const WORD: u64 = 8;
+const PUSHED_AT: i32 = -8;
 /// Functions that stand apart from others begin at multiples of this.
-pub const FUNCTION_ALIGNMENT: u64 = 16;
-/// `e_machine` of this architecture.
-pub const ELF_MACHINE: u16 = 62;
-/// One past the highest user address that four-level paging can map.
-pub const ADDRESS_BITS: u32 = 47;
+pub(crate) const FUNCTION_ALIGNMENT: u64 = 16;
+/// Addresses of instructions are multiples of this.
+pub(crate) const INSTRUCTION_ALIGNMENT: usize = 1;
+/// Bytes of a call to a known address.
+pub(crate) const CALL_LENGTH: u64 = 5;
+/// Bits of the highest user address that four-level paging can map.
+pub(crate) const ADDRESS_BITS: u32 = 47;
+/// In the rule cache, bits for the words between the return address and the CFA, but for the return address itself.
+pub(crate) const ABOVE_BITS: u32 = 0;
+/// In the rule cache, bits for the words from the saved frame pointer to the return address.
+pub(crate) const BELOW_BITS: u32 = 6;
+
+/// What call frame information means on x86-64.
+#[derive(Clone, Copy, Debug)]
+pub struct X86_64;
+
+impl Abi for X86_64 {
+    const MACHINE: Machine = Machine::X86_64;
+    const FP: usize = FP;
+    const SP: usize = SP;
+    const RETURN_ADDRESS: usize = RETURN_ADDRESS;
+    const PUSHED_AT: Option<i32> = Some(PUSHED_AT);
+    const SIGN_STATE: Option<usize> = None;
+    const ENTRY: Rule = Rule::ENTRY_PUSHED;
+    type Columns = [Packed; COLUMNS];
+    const NO_RULES: Self::Columns = [Packed::SAME; COLUMNS];
+
+    fn by_cfa_expression(expression: &[u8], fp: SavedFp) -> Option<Rule> {
+        match expression {
+            // breg7 8, breg16 0, lit15, and, lit N, ge, lit3, shl, plus
+            [0x77, 8, 0x80, 0, 0x3f, 0x1a, threshold @ 0x30..=0x3f, 0x2a, 0x33, 0x24, 0x22] => {
+                Rule::new(Kind::Plt, 8, i32::from(threshold - 0x30), fp)
+            }
+            // breg7 or breg6, deref, and possibly plus_uconst
+            [base @ (0x76 | 0x77), rest @ ..] => {
+                let kind = if *base == 0x77 { Kind::SpMemory } else { Kind::FpMemory };
+                let (offset, rest) = sleb_16(rest)?;
+                let addend = match rest {
+                    [0x06] => 0,
+                    [0x06, 0x23, number @ ..] => {
+                        // Assemblers may pad the number.
+                        let mut cursor = Cursor::new(number);
+                        let addend = i32::try_from(cursor.uleb()?).ok()?;
+                        cursor.is_at_end().then_some(addend)?
+                    }
+                    _ => return None,
+                };
+                Rule::new(kind, i32::from(offset), addend, fp)
+            }
+            _ => None,
+        }
+    }
+
+    fn fp_at_fp(expression: &[u8]) -> Option<i16> {
+        // breg6
+        let [0x76, rest @ ..] = expression else { return None };
+        match sleb_16(rest)? {
+            (offset, []) => Some(offset),
+            _ => None,
+        }
+    }
+}
+
+fn sleb_16(bytes: &[u8]) -> Option<(i16, &[u8])> {
+    let mut cursor = Cursor::new(bytes);
+    let value = i16::try_from(cursor.sleb()?).ok()?;
+    Some((value, bytes.get(cursor.position()..)?))
+}
+
+/// Where a packed rule has the return address.
+#[inline(always)]
+pub(crate) fn return_address(_: Rule) -> ReturnAddress {
+    ReturnAddress::AtCfa(PUSHED_AT as i16)
+}
+
+/// A return address without what protects it.
+#[inline(always)]
+pub(crate) fn strip(address: u64) -> u64 {
+    address
+}
+
+/// The link register of a frame, if it still holds the frame's return address: there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link;
+
+impl Link {
+    /// It holds something else.
+    pub(crate) const LOST: Link = Link;
+
+    /// What is in it.
+    pub(crate) fn new(_: Option<u64>) -> Self {
+        Link
+    }
+
+    /// The return address.
+    #[inline(always)]
+    pub(crate) fn get(self) -> Option<u64> {
+        None
+    }
+}
 
 /// The registers a walk starts from, in DWARF order (System V ABI AMD64, figure 3.36): rax rdx rcx rbx rsi rdi
 /// rbp rsp r8..r15.
@@ -32,6 +130,9 @@ pub struct Registers {
 }
 
 impl Registers {
+    /// Whatever.
+    pub(crate) const NOTHING: Registers = Registers { r: [0; 16], pc: 0 };
+
     /// rsp.
     pub fn sp(&self) -> u64 {
         self.r[SP]
@@ -73,12 +174,34 @@ pub(crate) fn is_signal_restorer<M: Memory>(pc: u64, memory: &mut M) -> bool {
     }
 }
 
+/// Where the `call` leads in front of which `pc` stands, if the code around is `nop; call; nop` with `pc` behind the first
+/// instruction: Go's `goexit`, to which the first function of a goroutine returns though nothing there called it.
+pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
+    match memory.read(pc.checked_sub(1)?)?.to_le_bytes() {
+        [0x90, 0xe8, b1, b2, b3, b4, 0x90, _] => {
+            let relative = i32::from_le_bytes([b1, b2, b3, b4]);
+            Some(pc.wrapping_add(5).wrapping_add(relative as u64))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the code at `pc` is `mov $status, %edi; mov $60, %eax; syscall`: what comes after a thread's first function
+/// where no C library made the thread (Go's `clone`).
+pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
+    let [Some(first), Some(second)] = [memory.read(pc), memory.read(pc.wrapping_add(8))] else {
+        return false;
+    };
+    let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
+    first[0] == 0xbf && first[5..] == [0xb8, 60, 0] && second[..4] == [0, 0, 0x0f, 0x05]
+}
+
 /// The registers that the kernel saved when it made the signal frame whose restorer runs with this `sp`.
 pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, memory: &mut M) -> Option<()> {
     let mut place = sp.wrapping_add(SIGCONTEXT);
     for number in SIGCONTEXT_ORDER {
         registers.set_column(usize::from(number), memory.read(place)?);
-        place = place.wrapping_add(WORD);
+        place = place.wrapping_add(8);
     }
     Some(())
 }
@@ -86,9 +209,11 @@ pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, mem
 /// What the instruction at a program counter says about the stack under it, in code without CFI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
-    /// Bytes between the stack pointer and the return address.
-    pub(crate) pushed: u64,
-    /// The caller's rbp is the word at the stack pointer.
+    /// Bytes between the stack pointer and the CFA.
+    pub(crate) cfa: u64,
+    /// Bytes between the stack pointer and the return address, if that is not in the link register.
+    pub(crate) pushed: Option<u64>,
+    /// The caller's frame pointer is the word at the stack pointer.
     pub(crate) fp_on_top: bool,
     /// It is a PLT stub, which leaves no doubt; otherwise the first or last instructions of a function with a frame
     /// pointer.
@@ -100,8 +225,9 @@ pub(crate) struct Stub {
 pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
     let code = memory.read(pc)?.to_le_bytes();
     let before = memory.read(pc.checked_sub(8)?)?.to_le_bytes();
-    let plt = |pushed| Some(Stub { pushed, fp_on_top: false, plt: true });
-    let function = |pushed, fp_on_top| Some(Stub { pushed, fp_on_top, plt: false });
+    let at = |pushed, fp_on_top, plt| Some(Stub { cfa: pushed + 8, pushed: Some(pushed), fp_on_top, plt });
+    let plt = |pushed| at(pushed, false, true);
+    let function = |pushed, fp_on_top| at(pushed, fp_on_top, false);
     match (before, code) {
         // PLT0: push GOT[1]; jmp *GOT[2]. The index was pushed before.
         (_, [0xff, 0x35, _, _, _, _, 0xff, 0x25] | [0xff, 0x35, _, _, _, _, 0xf2, 0xff]) => plt(8),
@@ -164,9 +290,11 @@ fn indirect_length(modrm: u8, sib: u8) -> usize {
 }
 
 /// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
 /// Begins to load the cache lines of `value`, which somebody needs soon.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch<T: ?Sized>(value: &T) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -243,7 +371,8 @@ mod tests {
         }
         bytes.extend([0xcc; 16]);
         let mut memory = Code(bytes);
-        starts.iter().map(|&pc| stub(pc, &mut memory).map(|stub| (stub.pushed, stub.fp_on_top))).collect()
+        let pushed = |stub: Stub| (stub.pushed.unwrap(), stub.fp_on_top);
+        starts.iter().map(|&pc| stub(pc, &mut memory).map(pushed)).collect()
     }
 
     #[test]

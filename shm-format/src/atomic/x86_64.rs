@@ -5,7 +5,7 @@
 //! Stores of x86-64 are release stores, and neither `asm!` block is `nomem`, so the compiler moves no memory access
 //! across them: both have release ordering for other processors.
 
-use crate::atomic::{AtomicU64, Ordering};
+use super::{AtomicU64, Ordering};
 use core::arch::asm;
 
 /// Replaces `old` by `new` if the word still holds `old`; says whether it did.

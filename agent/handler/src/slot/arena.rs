@@ -1,0 +1,185 @@
+//! All slots there are, found by the thread's id.
+//!
+//! A slot stays for ever in the chain of the first id that it was made for, modulo the number of chains. So a chain
+//! only grows, at its head, and a search needs no care for whoever changes it meanwhile: it ends after as many steps as
+//! the chain has slots. Blocks of slots are never returned to the kernel.
+
+use core::mem::size_of;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use super::{Phase, Slot, TAKEN, note};
+use crate::activity::Active;
+use crate::sys;
+
+/// Slots in a block.
+const BLOCK: usize = 64;
+/// Blocks: 524,288 slots are more threads than a process ever has.
+const BLOCKS: usize = 8192;
+/// Bytes of a block.
+const BLOCK_BYTES: usize = BLOCK * size_of::<Slot>();
+const CHAINS: usize = 128;
+/// Times that a thread tries to change a word while others do.
+const ATTEMPTS: usize = 64;
+
+static ARENA: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+/// Number of the first slot of each chain, plus one; 0 for none.
+static FIRST: [AtomicU32; CHAINS] = [const { AtomicU32::new(0) }; CHAINS];
+/// Slots that have been put into chains or are about to be.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+fn slot(number: usize) -> Option<&'static Slot> {
+    let base = ARENA.get(number / BLOCK)?.load(Ordering::Acquire);
+    // SAFETY: a published block holds `BLOCK` slots and is never unmapped.
+    (!base.is_null()).then(|| unsafe { &*base.add(number % BLOCK) })
+}
+
+fn chain(tid: u32) -> Option<&'static AtomicU32> {
+    FIRST.get(tid as usize % CHAINS)
+}
+
+/// The slots that were made for ids like `tid`.
+fn candidates(tid: u32) -> impl Iterator<Item = &'static Slot> {
+    // Acquire: pairs with the exchange in `insert`, for the slot's own link.
+    let first = chain(tid).map_or(0, |first| first.load(Ordering::Acquire));
+    let at = |link: u32| (link as usize).checked_sub(1).and_then(slot);
+    core::iter::successors(at(first), move |slot| at(slot.next.load(Ordering::Relaxed)))
+}
+
+/// The slot of thread `tid`, if it has one.
+pub fn find(tid: u32) -> Option<&'static Slot> {
+    candidates(tid).find(|slot| slot.is_taken() && slot.tid() == tid)
+}
+
+/// Claims a free slot for `tid`, which has none, mapping more of them if need be. None if there is no memory, or the
+/// kernel may not be asked for it.
+pub(super) fn claim_as(tid: u32, sequence: u32, phase: Phase) -> Option<&'static Slot> {
+    let slot = match candidates(tid).find(|slot| slot.seize(Phase::Free)) {
+        Some(slot) => slot,
+        None => make(tid)?,
+    };
+    TAKEN.fetch_add(1, Ordering::Relaxed);
+    slot.begin(tid, sequence, phase);
+    Some(slot)
+}
+
+/// A new slot in the chain of `tid`, seized.
+#[cold]
+fn make(tid: u32) -> Option<&'static Slot> {
+    for _ in 0..ATTEMPTS {
+        let number = MADE.load(Ordering::Relaxed);
+        let Some(slot) = slot(number as usize) else {
+            add_block(number as usize / BLOCK)?;
+            continue;
+        };
+        if MADE.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            slot.number.store(number, Ordering::Relaxed);
+            slot.seize(Phase::Free);
+            insert(slot, chain(tid)?);
+            return Some(slot);
+        }
+    }
+    None
+}
+
+/// Puts a slot at the head of a chain. If others do so all the time it stays outside: nobody finds it by its thread's id.
+fn insert(slot: &Slot, first: &AtomicU32) {
+    let link = slot.number.load(Ordering::Relaxed) + 1;
+    let mut head = first.load(Ordering::Relaxed);
+    for _ in 0..ATTEMPTS {
+        slot.next.store(head, Ordering::Relaxed);
+        // Pairs with the acquire in `candidates`.
+        match first.compare_exchange(head, link, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// Maps block `index`, unless another thread was faster; none if that cannot be.
+fn add_block(index: usize) -> Option<()> {
+    let place = ARENA.get(index)?;
+    let _active = Active::enter()?;
+    let block = sys::map_unlocked(BLOCK_BYTES)?;
+    // A zeroed slot is free. Pairs with the acquire in `slot`.
+    let (order, fresh) = (Ordering::Release, block.cast::<Slot>());
+    if place.compare_exchange(ptr::null_mut(), fresh, order, Ordering::Relaxed).is_err() {
+        // SAFETY: mapped just now, and nobody knows it.
+        unsafe { sys::call(libc::SYS_munmap, [block as usize, BLOCK_BYTES, 0, 0, 0, 0]) };
+    }
+    Some(())
+}
+
+/// All slots that were ever made.
+pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
+    (0..MADE.load(Ordering::Relaxed) as usize).map_while(slot)
+}
+
+/// All slots that belong to a thread.
+pub fn taken() -> impl Iterator<Item = &'static Slot> {
+    all().filter(|slot| slot.is_taken())
+}
+
+/// The slot of this number, modulo how many there are.
+pub(crate) fn some(number: u32) -> Option<&'static Slot> {
+    let made = MADE.load(Ordering::Relaxed);
+    slot(number.checked_rem(made)? as usize)
+}
+
+/// The slot that a signal or a thread names by `token`.
+pub fn at(token: u64) -> Option<&'static Slot> {
+    let number = note::number(token)?;
+    (number < MADE.load(Ordering::Relaxed) as usize).then(|| slot(number)).flatten()
+}
+
+/// The calling thread's slot, if it has one noted.
+#[inline]
+pub fn noted() -> Option<&'static Slot> {
+    // A thread of a bare `clone` may have memory of its own where others have the variable: whatever it holds.
+    at(note::read())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Phase, adopt, claim as announce, strangers};
+    use super::*;
+
+    #[test]
+    fn an_idle_thread_is_cheap() {
+        // It has a slot and nothing else.
+        assert!(size_of::<Slot>() <= 768, "{}", size_of::<Slot>());
+    }
+
+    #[test]
+    fn slots_are_claimed_found_and_released() {
+        let first = announce(11, 1).unwrap();
+        let second = announce(11 + CHAINS as u32, 2).unwrap();
+        assert!(!ptr::eq(first, second));
+        assert!(at(first.token()).is_some_and(|slot| slot.tid() == 11));
+        assert!(at(first.token() + 1000).is_none());
+        assert!(at(ptr::from_ref(first) as u64).is_none());
+        assert!(find(second.tid()).is_some_and(|slot| ptr::eq(slot, second)));
+        assert!(find(12).is_none());
+        let stranger = adopt(13, 3).unwrap();
+        assert!(adopt(13, 9).is_some_and(|slot| ptr::eq(slot, stranger) && slot.sequence() == 3));
+        assert_eq!(strangers().filter(|slot| slot.tid() == 13).count(), 1);
+        first.release();
+        assert!(find(11).is_none());
+        assert!(announce(11 + 2 * CHAINS as u32, 4).is_some_and(|slot| ptr::eq(slot, first)));
+    }
+
+    #[test]
+    fn hundreds_of_threads_are_all_found() {
+        let tids = 100_000..100_600;
+        for tid in tids.clone() {
+            assert!(claim_as(tid, tid, Phase::Known).is_some());
+        }
+        assert!(tids.clone().all(|tid| find(tid).is_some_and(|slot| slot.sequence() == tid)));
+        let made = MADE.load(Ordering::Relaxed);
+        tids.clone().filter_map(find).for_each(Slot::release);
+        // The same again needs no more slots.
+        assert!(tids.clone().all(|tid| claim_as(tid, tid, Phase::Known).is_some()));
+        assert!(MADE.load(Ordering::Relaxed) < made + 16, "other tests make some");
+        tids.filter_map(find).for_each(Slot::release);
+    }
+}

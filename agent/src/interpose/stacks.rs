@@ -1,0 +1,64 @@
+//! The program's alternate signal stacks.
+//!
+//! What it sets goes to the kernel. Where it has none the kernel knows one of ours, of which it learns nothing.
+
+use core::ffi::c_int;
+
+use handler::activity::Active;
+use handler::signal_stack;
+use handler::slot::{self, Slot};
+use handler::stack::Bounds;
+use handler::sys;
+
+use super::{call_real, fail, real_functions};
+
+real_functions! {
+    SIGALTSTACK = c"sigaltstack";
+}
+
+/// POSIX `sigaltstack`.
+///
+/// # Safety
+/// As POSIX says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    let real = |new, old| {
+        call_real!(
+            SIGALTSTACK as fn(*const libc::stack_t, *mut libc::stack_t) -> c_int,
+            (new, old),
+            else fail(libc::ENOSYS)
+        )
+    };
+    let lent = slot::noted().filter(|slot| slot.signal_stack.bounds() != Bounds::NONE);
+    match lent {
+        // SAFETY: null or the program's own.
+        Some(slot) => unsafe { change(slot, new, old, real) },
+        None => real(new, old),
+    }
+}
+
+/// Changes the stack with `real`; what the kernel shall have and what it has are translated.
+///
+/// # Safety
+/// The pointers are null or the program's own.
+unsafe fn change(
+    slot: &Slot,
+    new: *const libc::stack_t,
+    old: *mut libc::stack_t,
+    real: impl Fn(*const libc::stack_t, *mut libc::stack_t) -> c_int,
+) -> c_int {
+    /// Modifies a mode (include/uapi/linux/signal.h, SS_AUTODISARM).
+    const AUTODISARM: c_int = c_int::MIN;
+    // SAFETY: the caller's promise.
+    let (wanted, seen) = unsafe { (new.as_ref(), old.as_mut()) };
+    let is_off = wanted.is_some_and(|wanted| wanted.ss_flags & !AUTODISARM == libc::SS_DISABLE);
+    // A bare thread may have another's storage, and a child of `vfork` has its parent's.
+    let none = is_off && Active::enter().is_some_and(|_active| slot.tid() == sys::thread_id());
+    let ours = slot.signal_stack.description();
+    let mut before = signal_stack::describe(Bounds::NONE);
+    let result = real(if none { &raw const ours } else { new }, &raw mut before);
+    if let (0, Some(seen)) = (result, seen) {
+        *seen = if slot.signal_stack.is(&before) { signal_stack::describe(Bounds::NONE) } else { before };
+    }
+    result
+}

@@ -1,0 +1,228 @@
+//! What of the environment is ours, so that another program can be given it or spared it.
+//!
+//! A program that replaces its environment does not mean to end the recording; and one that has another root or another
+//! user, or a word size for which there is no agent, must not have its loader complain of a file it cannot load.
+//! Everything here may run in a child of `vfork`: it allocates nothing and changes nothing.
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_long};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use handler::process;
+
+use crate::kernel::{self, File};
+use crate::symbols;
+
+/// Most variables of an environment that is changed.
+const MOST: usize = 2040;
+/// Longest LD_PRELOAD that is made.
+const LONGEST: usize = 4096;
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const SETTINGS: &[u8] = b"SELFWIND_";
+
+/// The variables of this program that are ours.
+struct Ours {
+    /// The agent's file, as LD_PRELOAD named it; it ends with NUL.
+    agent: Vec<u8>,
+    settings: Vec<&'static CStr>,
+}
+
+static OURS: AtomicPtr<Ours> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Remembers what the program started with.
+pub(crate) fn remember() {
+    let Some(agent) = symbols::own_name() else { return };
+    let agent = [agent, b"\0"].concat();
+    let copy = |entry: &CStr| -> &'static CStr { Box::leak(entry.to_owned().into_boxed_c_str()) };
+    let ours = symbols::environment().filter(|entry| entry.to_bytes().starts_with(SETTINGS));
+    let ours = Box::new(Ours { agent, settings: ours.map(copy).collect() });
+    OURS.store(Box::into_raw(ours), Ordering::Release);
+}
+
+/// Program arguments and environments: arrays of strings that end with null.
+pub(crate) type Strings = *const *const c_char;
+
+/// Runs `go` with the environment that the program of `path` shall have instead of `given`. An empty path is one that is
+/// not known; `search`: it is looked for as execvp(3) does.
+///
+/// # Safety
+/// `given` is null or an environment; the path is a live string.
+pub(crate) unsafe fn with_environment(
+    path: &CStr,
+    search: bool,
+    given: Strings,
+    go: &dyn Fn(Strings) -> c_long,
+) -> c_long {
+    // SAFETY: published once, never freed.
+    let ours = unsafe { OURS.load(Ordering::Acquire).as_ref() };
+    let Some(ours) = ours.filter(|_| {
+        !process::is_filtered() && process::recording().is_some_and(|recording| !recording.is_over())
+    }) else {
+        return go(given);
+    };
+    let wanted = ours.is_loadable() && !is_for_another_machine(path, search, 2);
+    // SAFETY: the caller's promise.
+    match unsafe { ours.suits(given, wanted) } {
+        true => go(given),
+        // SAFETY: the caller's promise.
+        false => unsafe { changed(ours, given, wanted, go) },
+    }
+}
+
+/// The strings of an environment.
+///
+/// # Safety
+/// `list` is null or an environment, and stays so.
+unsafe fn entries<'a>(list: Strings) -> impl Iterator<Item = &'a CStr> {
+    let mut next = list;
+    core::iter::from_fn(move || {
+        // SAFETY: the caller's promise: null comes last.
+        unsafe {
+            let entry = next.as_ref().copied().filter(|entry| !entry.is_null())?;
+            next = next.add(1);
+            Some(CStr::from_ptr(entry))
+        }
+    })
+}
+
+/// The part of `entry` before the equals sign, with it.
+fn name(entry: &CStr) -> &[u8] {
+    let bytes = entry.to_bytes();
+    bytes.iter().position(|byte| *byte == b'=').map_or(bytes, |end| &bytes[..=end])
+}
+
+impl Ours {
+    fn agent(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.agent).unwrap_or(c"")
+    }
+
+    /// True if a loader that is started here and now can read the agent's file.
+    fn is_loadable(&self) -> bool {
+        kernel::is_readable_file(self.agent())
+    }
+
+    fn is_agent(&self, file: &[u8]) -> bool {
+        file == self.agent().to_bytes()
+    }
+
+    /// True if the environment has all of ours (`wanted`), or nothing that a loader would look for.
+    ///
+    /// # Safety
+    /// As for [`entries`].
+    unsafe fn suits(&self, given: Strings, wanted: bool) -> bool {
+        // SAFETY: the caller's promise.
+        let entries = || unsafe { entries(given) };
+        let preloads = entries().filter_map(|entry| entry.to_bytes().strip_prefix(PRELOAD));
+        let loads_agent = preloads.flat_map(parts).any(|file| self.is_agent(file));
+        if !wanted {
+            return !loads_agent;
+        }
+        let has = |setting: &CStr| entries().any(|entry| name(entry) == name(setting));
+        loads_agent && self.settings.iter().all(|setting| has(setting))
+    }
+}
+
+/// The files that LD_PRELOAD names.
+fn parts(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| b" :".contains(byte)).filter(|file| !file.is_empty())
+}
+
+/// Runs `go` with `given`, changed as `wanted`, as long as it fits into memory of this function's own.
+///
+/// # Safety
+/// As for [`with_environment`].
+#[inline(never)]
+unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings) -> c_long) -> c_long {
+    let mut list = [core::ptr::null::<c_char>(); MOST + 8];
+    let mut preload = [0u8; LONGEST];
+    let mut length = 0;
+    let mut add = |bytes: &[u8]| -> Option<()> {
+        // A NUL stays behind it.
+        preload[..LONGEST - 1].get_mut(length..length + bytes.len())?.copy_from_slice(bytes);
+        length += bytes.len();
+        Some(())
+    };
+    let mut fill = || -> Option<usize> {
+        let mut count = 0;
+        let mut put = |entry: &CStr| -> Option<()> {
+            *list.get_mut(..MOST)?.get_mut(count)? = entry.as_ptr();
+            count += 1;
+            Some(())
+        };
+        let mut files = 0;
+        add(PRELOAD)?;
+        if wanted {
+            add(ours.agent().to_bytes())?;
+            files += 1;
+        }
+        // SAFETY: the caller's promise.
+        for entry in unsafe { entries(given) } {
+            let Some(value) = entry.to_bytes().strip_prefix(PRELOAD) else {
+                put(entry)?;
+                continue;
+            };
+            for file in parts(value).filter(|file| !ours.is_agent(file)) {
+                if files > 0 {
+                    add(b":")?;
+                }
+                add(file)?;
+                files += 1;
+            }
+        }
+        if wanted {
+            // SAFETY: the caller's promise.
+            let is_set = |setting: &CStr| unsafe { entries(given) }.any(|entry| name(entry) == name(setting));
+            for setting in ours.settings.iter().filter(|setting| !is_set(setting)) {
+                put(setting)?;
+            }
+        }
+        Some(count | usize::from(files > 0) << 32)
+    };
+    let Some(filled) = fill() else { return go(given) };
+    if filled >> 32 != 0 {
+        list[filled as u32 as usize] = preload.as_ptr().cast();
+    }
+    go(list.as_ptr())
+}
+
+/// True if the file is a program of another word size, for which there is no agent, or a script for one.
+fn is_for_another_machine(path: &CStr, search: bool, scripts: u32) -> bool {
+    const CLASS_64: u8 = 2;
+    if path.is_empty() {
+        return false;
+    }
+    let mut head = [0u8; 256];
+    let length = if search && !path.to_bytes().contains(&b'/') {
+        read_found(path, &mut head)
+    } else {
+        File::read_only(path).and_then(|file| file.read_some(&mut head)).ok()
+    };
+    let Some(head) = length.and_then(|length| head.get_mut(..length)) else { return false };
+    if let [0x7f, b'E', b'L', b'F', class, ..] = head {
+        return *class != CLASS_64;
+    }
+    let Some(line) = head.strip_prefix(b"#!").filter(|_| scripts > 0) else { return false };
+    let start = line.iter().take_while(|byte| b" \t".contains(byte)).count();
+    let mut interpreter = [0u8; 256];
+    let mut bytes = line[start..].iter().take_while(|byte| !b" \t\n\0".contains(byte));
+    interpreter.iter_mut().zip(&mut bytes).for_each(|(to, from)| *to = *from);
+    CStr::from_bytes_until_nul(&interpreter)
+        .is_ok_and(|path| is_for_another_machine(path, false, scripts - 1))
+}
+
+/// Reads the head of the first file of that name on the PATH.
+fn read_found(file: &CStr, head: &mut [u8]) -> Option<usize> {
+    let path = symbols::environment().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
+    path.unwrap_or(b"/bin:/usr/bin").split(|byte| *byte == b':').find_map(|directory| {
+        let mut whole = [0u8; 512];
+        let mut length = 0;
+        for part in [directory, if directory.is_empty() { b"" } else { b"/" }, file.to_bytes_with_nul()] {
+            whole.get_mut(length..length + part.len())?.copy_from_slice(part);
+            length += part.len();
+        }
+        let whole = CStr::from_bytes_until_nul(&whole).ok()?;
+        File::read_only(whole).and_then(|file| file.read_some(head)).ok()
+    })
+}

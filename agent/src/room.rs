@@ -1,0 +1,129 @@
+//! More memory for a region, when threads are born and the log fills: mapped and backed outside handlers. For what is
+//! mapped already the reader can do the same at any time (`offered` in FORMAT.md).
+
+use core::ptr::NonNull;
+
+use handler::activity::Active;
+use shm_format::Region;
+use shm_format::layout::PAGE;
+
+use crate::agent;
+use crate::kernel::{self, Errno};
+
+/// Threads for each of which there is a chunk before its first sample. Of more, not all begin at a time.
+const BUSY: usize = 512;
+/// Chunks for who comes next.
+const SPARE: u32 = 32;
+/// Bytes of chunks that are mapped beyond those that have memory, for the reader to back.
+const EXTENSIBLE: u32 = 2 << 20;
+
+/// Backs `bytes` of the region's file from `offset` on, which are mapped at `start`: through the mapping, which works
+/// without a descriptor, or on kernels older than 5.14 by the file's name. None if the file system has no room.
+fn back(start: *mut u8, offset: usize, bytes: usize) -> Option<()> {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    // SAFETY: inside the region's own mapping; the advice only makes its pages present.
+    match unsafe { kernel::advise(start, bytes, MADV_POPULATE_WRITE) } {
+        Ok(()) => Some(()),
+        Err(Errno(libc::EINVAL)) => {
+            let region = agent::get()?.directory.open_region(agent::myself()?)?;
+            region.allocate(offset, bytes).ok()
+        }
+        Err(_) => None,
+    }
+}
+
+/// Chunks that `threads` threads want. A single thread has what the region started with.
+fn chunks_for(region: &Region, threads: usize) -> u32 {
+    let born = if threads > 1 { threads.min(BUSY) as u32 + SPARE } else { 0 };
+    let used = region.chunks_in_use();
+    born.max(used.saturating_add(if threads > 1 { SPARE } else { 0 })).min(region.geometry().chunk_capacity)
+}
+
+/// True if `threads` threads want more chunks than the region has.
+pub(crate) fn is_needed(region: &Region, threads: usize) -> bool {
+    chunks_for(region, threads) > region.chunks_backed() || is_mapping_needed(region, threads)
+}
+
+/// True if the reader could not back a chunk for each of `threads` threads, and some.
+fn is_mapping_needed(region: &Region, threads: usize) -> bool {
+    let some = EXTENSIBLE / region.geometry().chunk_size;
+    let wanted = (threads as u32).max(region.chunks_backed()).saturating_add(some);
+    threads > 1 && wanted > region.chunks_mapped() && region.next_chunks().is_some()
+}
+
+/// Maps and backs chunks for `threads` threads. One caller at a time.
+pub(crate) fn grow_pool(region: &Region, threads: usize) {
+    let Some(_active) = Active::enter() else { return };
+    while is_mapping_needed(region, threads) && map_more(region).is_some() {}
+    let wanted = chunks_for(region, threads);
+    let backed = region.chunks_backed();
+    if wanted > backed {
+        // By a quarter more, so that not every new thread comes here.
+        back_chunks(region, backed, (wanted + wanted / 4).min(region.chunks_mapped()));
+    }
+    region.invite_offers();
+}
+
+/// Maps the next chunks.
+fn map_more(region: &Region) -> Option<()> {
+    let (first, count) = region.next_chunks()?;
+    let chunk = region.geometry().chunk_size as usize;
+    let last = region.chunk_address(first.checked_sub(1)?)?;
+    // SAFETY: the last page of the last chunk is the region's; what is mapped behind it is the part of the file that
+    // follows, and is never unmapped.
+    unsafe {
+        let page = last.add(chunk - PAGE).as_ptr();
+        let mapped = kernel::map_on(page, PAGE + count as usize * chunk).ok()?;
+        region.add_chunks(mapped.add(PAGE));
+    }
+    Some(())
+}
+
+/// Backs the chunks from `from` to `to`, as far as there is room.
+fn back_chunks(region: &Region, from: u32, to: u32) {
+    let chunk = region.geometry().chunk_size as usize;
+    let mut from = from;
+    while from < to {
+        let Some(start) = region.chunk_address(from) else { return };
+        let follows = |end: &u32| {
+            let place = start.addr().get() + (end - from) as usize * chunk;
+            region.chunk_address(*end).is_some_and(|address| address.addr().get() == place)
+        };
+        let run = (from..to).take_while(follows).count() as u32;
+        let Some(backed) = back_run(region, start, from, run) else { return };
+        region.set_chunks_backed(from + backed);
+        from += backed;
+    }
+}
+
+/// Backs the first of `count` chunks from `first` on, which follow each other in memory; how many there was room for.
+fn back_run(region: &Region, start: NonNull<u8>, first: u32, count: u32) -> Option<u32> {
+    let (geometry, mut count) = (region.geometry(), count);
+    while count > 0 {
+        let offset = geometry.chunk_offset(first);
+        if back(start.as_ptr(), offset, geometry.chunk_offset(first + count) - offset).is_some() {
+            return Some(count);
+        }
+        count /= 2;
+    }
+    None
+}
+
+/// Backs more of the durable log; false if there is no more. One caller at a time.
+pub(crate) fn grow_log(region: &Region) -> bool {
+    let geometry = region.geometry();
+    let backed = region.durable_backed();
+    let wanted = (backed * 2).min(geometry.durable_capacity);
+    let Some(_active) = Active::enter().filter(|_| wanted > backed) else { return false };
+    let (offset, bytes) = (geometry.durable_offset() + backed as usize, (wanted - backed) as usize);
+    let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
+    // SAFETY: the control page is the second of the region, and the whole log is mapped with it.
+    let grown = unsafe {
+        let start = base.sub(PAGE).add(offset);
+        kernel::make_accessible(start, bytes).is_ok() && back(start, offset, bytes).is_some()
+    };
+    if grown {
+        region.set_durable_backed(wanted);
+    }
+    grown
+}

@@ -1,0 +1,84 @@
+//! Alternate signal stacks of the agent's own: which thread has one, and what the program sees of it.
+//!
+//! A thread gets one at its birth, or at its first sample, unless the program has set its own. Where the program's calls
+//! are not seen there are none: in a process that was attached to, and from when Go's runtime is there with its C half.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use handler::signal_stack::{self, GUARD, MAPPED};
+use handler::slot::Slot;
+use handler::stack::Bounds;
+
+use crate::dynamic::Symbols;
+use crate::kernel;
+use handler::activity::Active;
+
+/// False until the program's calls are seen.
+static LENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on threads get stacks.
+pub(crate) fn begin() {
+    LENT.store(true, Ordering::Relaxed);
+}
+
+/// Looks whether an object has Go's runtime in it, which finds stacks past the C library.
+pub(crate) fn look_into(object: &Symbols) {
+    // Every program and library that has the runtime's C half shows it.
+    if object.find(c"_cgo_get_context_function", false).is_some() {
+        signal_stack::leave_to_program();
+    }
+}
+
+/// Maps a stack for the slot, unless it has one from a thread before.
+pub(crate) fn provide(slot: &Slot) {
+    let lent = LENT.load(Ordering::Relaxed) && !signal_stack::is_left_to_program();
+    if !lent || slot.signal_stack.bounds() != Bounds::NONE {
+        return;
+    }
+    let Some(base) = kernel::map_private(MAPPED) else { return };
+    // SAFETY: a new mapping, which nobody else knows. Where the program locks all its memory (mlockall), this has some from
+    // the start, and need not.
+    let made = unsafe {
+        let _ = kernel::call(libc::SYS_munlock, [base.as_ptr() as usize, MAPPED, 0, 0, 0, 0]);
+        let _ = kernel::advise(base.as_ptr(), MAPPED, libc::MADV_DONTNEED);
+        kernel::make_inaccessible(base.as_ptr(), GUARD)
+    };
+    if made.is_err() || !slot.signal_stack.set(base.as_ptr() as u64) {
+        // SAFETY: as above.
+        unsafe { kernel::unmap(base.as_ptr(), MAPPED) };
+    }
+}
+
+/// Puts the calling thread on the slot's stack, if it has none of the program's.
+pub(crate) fn enter(slot: &Slot) {
+    let is_there = slot.signal_stack.bounds() != Bounds::NONE && !signal_stack::is_left_to_program();
+    if is_there && exchange(None).is_some_and(|now| now.ss_size == 0) {
+        exchange(Some(&slot.signal_stack.description()));
+    }
+}
+
+/// Takes the calling thread off the slot's stack, which another thread may get then.
+pub(crate) fn leave(slot: &Slot) {
+    let stack = &slot.signal_stack;
+    if stack.bounds() == Bounds::NONE {
+        return;
+    }
+    let left = Active::enter().is_some_and(|_active| match exchange(None) {
+        Some(now) if stack.is(&now) => exchange(Some(&signal_stack::describe(Bounds::NONE))).is_some(),
+        now => now.is_some(),
+    });
+    if !left {
+        stack.abandon();
+    }
+}
+
+/// Replaces the calling thread's alternate stack, if `new`; the one before.
+fn exchange(new: Option<&libc::stack_t>) -> Option<libc::stack_t> {
+    let mut before = signal_stack::describe(Bounds::NONE);
+    let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the kernel reads one description and writes one; a new stack is the thread's alone.
+    unsafe {
+        kernel::call(libc::SYS_sigaltstack, [new as usize, (&raw mut before) as usize, 0, 0, 0, 0]).ok()?;
+    }
+    Some(before)
+}

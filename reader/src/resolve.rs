@@ -1,0 +1,99 @@
+//! `resolve`: adds to a profile the names of its addresses, so that it can be read where its programs are not.
+//!
+//! `record` does the same when it ends. Whatever goes wrong leaves the profile as it was.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use nix::sys::signal::SigSet;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::destination::with_suffix;
+use crate::notices::Notices;
+use crate::profile::{self, Resolved};
+use crate::profile_file::{Event, ProfileReader, ProfileWriter};
+use crate::symbolize::{Again, SymbolArgs, SymbolSources};
+
+/// What to resolve.
+#[derive(Debug, Args)]
+pub struct ResolveArgs {
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// The profile
+    #[arg(value_name = "FILE", default_value = "selfwind.data")]
+    file: PathBuf,
+}
+
+/// Adds the names of its addresses to a profile.
+///
+/// # Errors
+/// When the profile cannot be read, is being recorded, or cannot be replaced.
+pub fn run(args: &ResolveArgs) -> anyhow::Result<()> {
+    let notices = Notices::new(args.quiet, false);
+    let sources = SymbolSources { again: Again::Always, silent: args.quiet, ..(&args.symbols).into() };
+    let name = args.file.display();
+    let resolved = profile::resolve(&args.file, &sources)?;
+    // A link leads to what is to be replaced.
+    let path = args.file.canonicalize().with_context(|| format!("{name}: cannot find it"))?;
+    replace(&path, &resolved)?;
+    resolved.notes.iter().for_each(|note| notices.say(note));
+    notices.say(format_args!("{name}: names of {} addresses", resolved.addresses));
+    Ok(())
+}
+
+/// Marks a profile as being written, for as long as `file` is open.
+pub(crate) fn hold(file: &File) {
+    // Where files cannot be locked, nothing tells.
+    let _ = flock(file, FlockOperation::NonBlockingLockShared);
+}
+
+/// Puts a copy that has the names in the place of a profile.
+fn replace(path: &Path, resolved: &Resolved) -> anyhow::Result<()> {
+    let original = File::open(path).with_context(|| format!("{}: cannot open it", path.display()))?;
+    if flock(&original, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
+        anyhow::bail!(
+            "{}: it is being recorded; names can be added when the recording has ended",
+            path.display()
+        );
+    }
+    let copy = with_suffix(path, format!(".{}.part", std::process::id()));
+    // Who ends us now ends us a moment later, when there is one file again.
+    let before = SigSet::thread_get_mask()?;
+    SigSet::all().thread_block()?;
+    let written = write_copy(path, &original, &copy, resolved).and_then(|()| Ok(fs::rename(&copy, path)?));
+    if written.is_err() {
+        let _ = fs::remove_file(&copy);
+    }
+    before.thread_set_mask()?;
+    written
+        .with_context(|| format!("{}: the names cannot be added; the profile is as it was", path.display()))
+}
+
+fn write_copy(path: &Path, original: &File, copy: &Path, resolved: &Resolved) -> anyhow::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(copy)?;
+    let whole = ProfileReader::open(path)?.copy_without_names(&mut file)?;
+    let mut writer = ProfileWriter::go_on(&mut file, whole);
+    append(&mut writer, resolved)?;
+    drop(writer);
+    let metadata = original.metadata()?;
+    // Only root gives files away; others own what they make.
+    let _ = fchown(&file, Some(metadata.uid()), Some(metadata.gid()));
+    file.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Writes names behind what a profile holds.
+pub(crate) fn append(writer: &mut ProfileWriter<impl io::Write>, resolved: &Resolved) -> io::Result<()> {
+    for code in &resolved.generated {
+        writer.push(&Event::Generated(code.clone()))?;
+    }
+    writer.append_names(&resolved.section)
+}

@@ -1,0 +1,72 @@
+/* Busy threads with stacks of a given depth, whose innermost frames change all the time: what a sampler's buffers have to
+ * bear. Arguments: depth, threads, milliseconds of CPU time of each thread. */
+#include "burn.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CHANGING = 10 };
+
+static unsigned depth = 60;
+static uint64_t duration_ns = 1000000000;
+static __thread volatile unsigned turns;
+
+static int odd(unsigned left, unsigned path);
+
+__attribute__((noinline)) static int even(unsigned left, unsigned path)
+{
+	if (left == 0) {
+		for (int i = 0; i < 300; i++)
+			turns += path;
+		return 1;
+	}
+	return (path & 1 ? odd(left - 1, path >> 1) : even(left - 1, path >> 1)) + 1;
+}
+
+__attribute__((noinline)) static int odd(unsigned left, unsigned path)
+{
+	if (left == 0) {
+		for (int i = 0; i < 300; i++)
+			turns += 3 * path;
+		return 2;
+	}
+	return (path & 1 ? even(left - 1, path >> 1) : odd(left - 1, path >> 1)) + 2;
+}
+
+__attribute__((noinline)) static long descend(unsigned left)
+{
+	if (left > 0)
+		return descend(left - 1) + 1;
+	uint64_t until = thread_cpu_ns() + duration_ns;
+	unsigned path = 1;
+	long sum = 0;
+	do {
+		for (int i = 0; i < 100; i++) {
+			path = path * 1664525 + 1013904223;
+			sum += even(CHANGING, path >> 8);
+		}
+	} while (thread_cpu_ns() < until);
+	return sum;
+}
+
+static void *body(void *argument)
+{
+	descend(depth > CHANGING ? depth - CHANGING : 0);
+	return argument;
+}
+
+int main(int argc, char **argv)
+{
+	static pthread_t threads[1024];
+	depth = argc > 1 ? atoi(argv[1]) : depth;
+	int count = argc > 2 ? atoi(argv[2]) : 1;
+	duration_ns = (argc > 3 ? atoll(argv[3]) : 1000) * 1000000;
+	for (int i = 1; i < count; i++)
+		if (pthread_create(&threads[i], 0, body, 0))
+			return 1;
+	body(0);
+	for (int i = 1; i < count; i++)
+		pthread_join(threads[i], 0);
+	printf("busy %u %d\n", depth, count);
+	return 0;
+}

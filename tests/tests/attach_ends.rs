@@ -1,0 +1,155 @@
+//! What an attach leaves behind when it ends, however it ends: nothing that samples, and no way to harm.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+use selfwind_tests::attacher::{Attacher, Conversation};
+use selfwind_tests::target::Target;
+
+const PROFILING: u32 = 27;
+
+fn guest() -> Conversation {
+    Conversation::start(&Target::c("pause").build(), &["4", "idle"])
+}
+
+/// What is left in a process: timers, and whether it has a handler for the signal.
+fn left(pid: &str) -> (usize, bool) {
+    let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it runs");
+    let timers = read("timers").lines().filter(|line| line.starts_with("ID:")).count();
+    let status = read("status");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a set");
+    let caught = u64::from_str_radix(caught.trim(), 16).expect("hexadecimal");
+    (timers, caught >> (PROFILING - 1) & 1 != 0)
+}
+
+fn number_of(pid: &str, key: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let value = status.lines().find_map(|line| line.strip_prefix(key)).expect("a number");
+    value.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn a_recording_that_cannot_be_written_leaves_nothing() {
+    let attacher = Attacher::new();
+    let guest = guest();
+    let pid = guest.child.id().to_string();
+    assert_eq!(left(&pid), (0, false));
+    let outcome = attacher.run(&["record", "-o", "/nonexistent/x", "-p", &pid]);
+    assert_ne!(outcome.status, 0, "{outcome:?}");
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    assert!(left(&pid) == (0, false) && !maps.contains(".region"), "{:?} {}", left(&pid), outcome.stderr);
+    if Path::new("/dev/full").exists() {
+        let outcome = attacher.run(&["record", "-d", "1", "-o", "/dev/full", "-p", &pid]);
+        assert_ne!(outcome.status, 0, "{outcome:?}");
+        assert_eq!(left(&pid), (0, false), "{}", outcome.stderr);
+    }
+    assert_eq!(guest.end(), "ok\n");
+}
+
+/// A limit on the size of files leaves no room for the region.
+#[test]
+fn a_refusal_leaves_nothing() {
+    let attacher = Attacher::new();
+    let program = Target::c("pause").build();
+    let program = program.to_str().expect("UTF-8");
+    let guest = Conversation::start("prlimit".as_ref(), &["--fsize=4096", program, "4", "idle"]);
+    let pid = guest.child.id().to_string();
+    let maps = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs").lines().count();
+    let before = maps();
+    for _ in 0..3 {
+        let outcome = attacher.run(&["attach", "-p", &pid]);
+        assert!(outcome.status == 1 && outcome.stderr.contains("RLIMIT_FSIZE"), "{outcome:?}");
+        assert_eq!((left(&pid), maps()), ((0, false), before));
+    }
+    assert_eq!(guest.end(), "ok\n");
+}
+
+#[test]
+fn the_next_recording_ends_what_a_killed_one_has_left() {
+    let attacher = Attacher::new();
+    let guest = guest();
+    let pid = guest.child.id().to_string();
+    let file = attacher.scratch.join("left.data");
+    let path = file.to_str().expect("UTF-8");
+    let mut killed = attacher.command(&["record", "-o", path, "-p", &pid]);
+    let mut killed = killed.stderr(Stdio::piped()).spawn().expect("selfwind runs");
+    let mut line = String::new();
+    BufReader::new(killed.stderr.take().expect("piped")).read_line(&mut line).expect("readable");
+    assert!(line.contains("recording process"), "{line}");
+    killed.kill().expect("our child");
+    killed.wait().expect("our child");
+    assert_ne!(left(&pid), (0, false));
+    let outcome = attacher.run(&["record", "-q", "-d", "0.2", "-o", path, "-p", &pid]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    assert_eq!(left(&pid), (0, false));
+    // What `attach` began goes on.
+    for arguments in [&["attach", "-p", &pid][..], &["record", "-q", "-d", "0.2", "-o", path, "-p", &pid]] {
+        let outcome = attacher.run(arguments);
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+        assert!(left(&pid).1);
+    }
+    assert_eq!(guest.end(), "ok\n");
+}
+
+#[test]
+fn a_dump_comes_back_to_a_process_that_was_recorded() {
+    let attacher = Attacher::new();
+    let guest = guest();
+    let pid = guest.child.id().to_string();
+    let file = attacher.scratch.join("before.data");
+    let path = file.to_str().expect("UTF-8");
+    let outcome = attacher.run(&["record", "-q", "-F", "199", "-d", "0.2", "-o", path, "-p", &pid]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let list = attacher.run(&["list"]);
+    assert!(list.stdout.contains("detached") && !list.stdout.contains("flight"), "{list:?}");
+    for _ in 0..3 {
+        let dump = attacher.run(&["dump", "-p", &pid]);
+        assert!(dump.status == 0 && dump.stdout.contains("6 of 6 threads"), "{dump:?}");
+        assert_eq!(left(&pid), (0, false));
+    }
+    assert_eq!(guest.end(), "ok\n");
+}
+
+#[test]
+fn many_rounds_leave_no_more_than_one() {
+    let attacher = Attacher::new();
+    let guest = guest();
+    let pid = guest.child.id().to_string();
+    let rounds = if std::env::var_os("SELFWIND_LONG").is_some() { 200 } else { 30 };
+    let mut before = (0, 0, 0);
+    for round in 0..rounds {
+        for arguments in [&["attach", "-p", &pid][..], &["attach", "--detach", "-p", &pid]] {
+            let outcome = attacher.run(arguments);
+            assert_eq!(outcome.status, 0, "{outcome:?}");
+        }
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
+        let now = (number_of(&pid, "VmSize:"), number_of(&pid, "VmRSS:"), files);
+        if round == 2 {
+            before = now;
+        }
+        // A quarter of a megabyte is what the agent's heap takes at a time; the pages of it are few.
+        let grown = now.0 > before.0 + 256 || now.1 > before.1 + 256 || now.2 > before.2;
+        assert!(round < 2 || !grown, "round {round}: {before:?} {now:?}");
+        assert_eq!(left(&pid), (0, false));
+    }
+    assert_eq!(guest.end(), "ok\n");
+}
+
+#[test]
+fn a_thread_that_takes_all_signals_is_not_asked() {
+    let attacher = Attacher::new();
+    let mut guest = Conversation::start(&Target::c("takes_signals").build(), &[]);
+    let pid = guest.child.id().to_string();
+    let outcome = attacher.run(&["attach", "-p", &pid]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let dump = attacher.run(&["dump", "-p", &pid]);
+    assert!(dump.stdout.contains("it waits in sigwait"), "{dump:?}");
+    assert_eq!(guest.ask(), 0, "{dump:?}");
+    let outcome = attacher.run(&["attach", "--detach", "-p", &pid]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    drop(guest.input);
+    guest.child.kill().expect("our child");
+    guest.child.wait().expect("our child");
+}

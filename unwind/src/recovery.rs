@@ -1,0 +1,102 @@
+//! How a row recovers the caller's value of one register, and that in four bytes.
+
+/// How to recover the caller's value of one register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// It is unchanged, or nothing was said about it.
+    Same,
+    /// It is lost; for the return address: this is the outermost frame.
+    Undefined,
+    /// It is saved at the CFA plus these bytes.
+    AtCfa(i32),
+    /// It is the CFA plus these bytes.
+    CfaPlus(i32),
+    /// It is in the register with this DWARF number.
+    Register(u16),
+    /// It is saved at the address that the expression at this offset of the section computes.
+    AtExpression(u32),
+    /// It is the value that the expression at this offset of the section computes.
+    Expression(u32),
+    /// It is this number.
+    Constant(u32),
+}
+
+/// A [`Recovery`] in four bytes: three bits of kind, 29 of operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed(u32);
+
+impl Packed {
+    pub(crate) const SAME: Packed = Packed(0);
+    pub(crate) const UNDEFINED: Packed = Packed(1);
+
+    fn signed(kind: u32, operand: i64) -> Option<Packed> {
+        let fits = (-(1 << 28)..1 << 28).contains(&operand);
+        fits.then_some(Packed((operand as u32) << 3 | kind))
+    }
+
+    fn unsigned(kind: u32, operand: u64) -> Option<Packed> {
+        (operand < 1 << 29).then_some(Packed((operand as u32) << 3 | kind))
+    }
+
+    pub(crate) fn at_cfa(offset: i64) -> Option<Packed> {
+        Self::signed(2, offset)
+    }
+
+    pub(crate) fn cfa_plus(offset: i64) -> Option<Packed> {
+        Self::signed(3, offset)
+    }
+
+    pub(crate) fn register(number: u64) -> Option<Packed> {
+        Self::unsigned(4, u64::from(u16::try_from(number).ok()?))
+    }
+
+    pub(crate) fn at_expression(position: usize) -> Option<Packed> {
+        Self::unsigned(5, position as u64)
+    }
+
+    pub(crate) fn expression(position: usize) -> Option<Packed> {
+        Self::unsigned(6, position as u64)
+    }
+
+    pub(crate) fn constant(value: u32) -> Option<Packed> {
+        Self::unsigned(7, u64::from(value))
+    }
+
+    pub(crate) fn unpack(self) -> Recovery {
+        let signed = self.0 as i32 >> 3;
+        let unsigned = self.0 >> 3;
+        match self.0 & 7 {
+            0 => Recovery::Same,
+            1 => Recovery::Undefined,
+            2 => Recovery::AtCfa(signed),
+            3 => Recovery::CfaPlus(signed),
+            4 => Recovery::Register(unsigned as u16),
+            5 => Recovery::AtExpression(unsigned),
+            6 => Recovery::Expression(unsigned),
+            _ => Recovery::Constant(unsigned),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recoveries_come_back() {
+        for offset in [-(1 << 28), -8, 0, 8, (1 << 28) - 1] {
+            assert_eq!(Packed::at_cfa(offset).unwrap().unpack(), Recovery::AtCfa(offset as i32));
+            assert_eq!(Packed::cfa_plus(offset).unwrap().unpack(), Recovery::CfaPlus(offset as i32));
+        }
+        assert_eq!(Packed::at_cfa(1 << 28), None);
+        assert_eq!(Packed::at_cfa(-(1 << 28) - 1), None);
+        assert_eq!(Packed::register(16).unwrap().unpack(), Recovery::Register(16));
+        assert_eq!(Packed::register(1 << 16), None);
+        assert_eq!(Packed::at_expression(77).unwrap().unpack(), Recovery::AtExpression(77));
+        assert_eq!(Packed::expression(77).unwrap().unpack(), Recovery::Expression(77));
+        assert_eq!(Packed::expression(1 << 29), None);
+        assert_eq!(Packed::constant(1).unwrap().unpack(), Recovery::Constant(1));
+        assert_eq!(Packed::SAME.unpack(), Recovery::Same);
+        assert_eq!(Packed::UNDEFINED.unpack(), Recovery::Undefined);
+    }
+}

@@ -1,0 +1,62 @@
+//! The registers of a frame, and which of them are known.
+
+use crate::arch::native::{self, COLUMNS, Link, RETURN_ADDRESS};
+use crate::arch::{Abi, Native, Registers};
+
+/// Registers and which of them still hold the frame's own value.
+#[derive(Clone, Copy)]
+pub(crate) struct Tracked {
+    pub(crate) registers: Registers,
+    known: u64,
+}
+
+impl From<&Registers> for Tracked {
+    fn from(registers: &Registers) -> Self {
+        Self { registers: *registers, known: (1 << COLUMNS) - 1 }
+    }
+}
+
+impl Tracked {
+    pub(crate) const NOTHING: Tracked = Tracked { registers: Registers::NOTHING, known: 0 };
+
+    /// The value of a column, if it is known.
+    pub(crate) fn get(&self, number: usize) -> Option<u64> {
+        if self.knows(number) { self.registers.column(number) } else { None }
+    }
+
+    pub(crate) fn knows(&self, number: usize) -> bool {
+        number < COLUMNS && self.known >> number & 1 != 0
+    }
+
+    pub(crate) fn set(&mut self, number: usize, value: u64) {
+        if number < COLUMNS {
+            self.registers.set_column(number, value);
+            self.known |= 1 << number;
+        }
+    }
+
+    pub(crate) fn forget(&mut self, number: usize) {
+        if number < COLUMNS {
+            self.known &= !(1 << number);
+        }
+    }
+
+    /// Makes the return address that was recovered the program counter. A link register that was returned by is spent.
+    pub(crate) fn arrive(&mut self, interrupted: bool) {
+        if let Some(address) = self.registers.column(RETURN_ADDRESS) {
+            self.registers.pc = native::strip(address);
+        }
+        if Native::PUSHED_AT.is_none() && !interrupted {
+            self.forget(RETURN_ADDRESS);
+        }
+    }
+
+    /// What the link register holds.
+    pub(crate) fn link(&self) -> Link {
+        Link::new(self.get(RETURN_ADDRESS))
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.known = 0;
+    }
+}
