@@ -174,12 +174,16 @@ fn a_pid_alone_chooses_nobody() {
     let (flight, former) = (Flight::start(&[]), Flight::start(&[]));
     sleep(Duration::from_millis(200));
     let mut bytes = fs::read(&former.regions()[0]).expect("readable");
-    // FORMAT.md: the pid is at offset 16. The start time stays that of the other one.
+    // FORMAT.md: the pid is at offset 16, the start time at 24.
     bytes[16..20].copy_from_slice(&flight.child.id().to_le_bytes());
-    let name = former.regions()[0].file_name().expect("a file").to_string_lossy().into_owned();
-    let (_, rest) = name.split_once('-').expect("PID-STARTTIME-NONCE");
-    let (start, rest) = rest.split_once('-').expect("PID-STARTTIME-NONCE");
-    let earlier = start.parse::<u64>().expect("a number") - 1;
+    let start_and_nonce = |flight: &Flight| {
+        let name = flight.regions()[0].file_name().expect("a file").to_string_lossy().into_owned();
+        let (_, rest) = name.split_once('-').expect("PID-STARTTIME-NONCE");
+        let (start, nonce) = rest.split_once('-').expect("PID-STARTTIME-NONCE");
+        (start.parse::<u64>().expect("a number"), nonce.to_owned())
+    };
+    let (living, rest) = (start_and_nonce(&flight).0, start_and_nonce(&former).1);
+    let earlier = living - 1;
     bytes[24..32].copy_from_slice(&earlier.to_le_bytes());
     let directory = flight.regions()[0].parent().expect("a directory").to_owned();
     let left = directory.join(format!("{}-{earlier}-{rest}", flight.child.id()));

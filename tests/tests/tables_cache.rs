@@ -18,7 +18,7 @@ use selfwind_tests::recording::{Recorder, folded};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
-use unwind::{Rule, Source, Table, compile};
+use unwind::{Rule, Source, Table, compile, table_file};
 
 /// A program, a cache for it, and the table it should have.
 struct Case {
@@ -140,7 +140,7 @@ fn a_table_that_comes_later_is_used_after_the_next_load() {
     let mut command = recorder.command::<&str>(&file, &program, &[]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("selfwind runs");
     // The recorder makes the right table; a forged one shows that it is used.
-    let path = cache.join(format!("{}.v2.table", build_id(&program)));
+    let path = cache.join(table_file::name(&build_id(&program), &mut [0; table_file::FILE_NAME_MAX]).expect("short"));
     let deadline = Instant::now() + Duration::from_secs(60);
     let good = loop {
         match fs::read(&path) {
@@ -163,12 +163,10 @@ fn a_table_that_comes_later_is_used_after_the_next_load() {
     }
 }
 
-/// The build-id of `program`, in hexadecimal digits.
-fn build_id(program: &Path) -> String {
+fn build_id(program: &Path) -> Vec<u8> {
     let file = fs::read(program).unwrap();
     let object = object::File::parse(&*file).unwrap();
-    let build_id = object.build_id().unwrap().expect("this compiler gives build-ids");
-    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+    object.build_id().unwrap().expect("this compiler gives build-ids").to_vec()
 }
 
 #[test]

@@ -113,7 +113,9 @@ fn a_function_s_start_as_return_address_is_the_root_of_a_made_stack() {
     let (frames, end) = world.walk(&at(LEAF), Words::stack(&[MIDDLE, 0x1234]));
     assert_eq!((&frames[..], end), (&[exact(LEAF), exact(MIDDLE)][..], End::Root));
     // Behind a call it is what it seems to be: the function before lacks its call frame information.
-    let (frames, end) = world.walk(&at(LEAF), Words::stack(&[MIDDLE, ROOT + 8]).call_before(MIDDLE));
+    let mut registers = at(LEAF);
+    registers.r[FP] = 1;
+    let (frames, end) = world.walk(&registers, Words::stack(&[MIDDLE, ROOT + 8]).call_before(MIDDLE));
     assert_ne!((frames.len(), end), (2, End::Root));
 }
 
