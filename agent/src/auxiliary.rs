@@ -9,12 +9,14 @@ const AT_PHNUM: u64 = 5;
 const AT_SYSINFO_EHDR: u64 = 33;
 /// Address of the path given to exec, which the kernel puts at the very end of the stack.
 const AT_EXECFN: u64 = 31;
+const AT_MINSIGSTKSZ: u64 = 51;
 const PAGE: u64 = 4096;
 
 static HEADERS: AtomicU64 = AtomicU64::new(0);
 static HEADER_COUNT: AtomicU64 = AtomicU64::new(0);
 static VDSO: AtomicU64 = AtomicU64::new(0);
 static STACK_END: AtomicU64 = AtomicU64::new(0);
+static SIGNAL_FRAME: AtomicU64 = AtomicU64::new(0);
 
 /// Reads /proc/self/auxv, once.
 pub(crate) fn read() {
@@ -29,6 +31,7 @@ pub(crate) fn read() {
             AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
             // The page it begins in is mapped; only the path itself and eight bytes lie above it.
             AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
+            AT_MINSIGSTKSZ => SIGNAL_FRAME.store(value, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -47,4 +50,9 @@ pub(crate) fn vdso() -> u64 {
 /// An address up to which the main thread's stack is mapped, above all its frames; or 0.
 pub(crate) fn stack_end() -> u64 {
     STACK_END.load(Ordering::Relaxed)
+}
+
+/// Bytes that the kernel writes onto a stack for a signal, or 0.
+pub(crate) fn signal_frame() -> usize {
+    SIGNAL_FRAME.load(Ordering::Relaxed) as usize
 }

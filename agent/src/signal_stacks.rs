@@ -5,10 +5,11 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use handler::signal_stack::{self, GUARD, MAPPED};
+use handler::signal_stack::{self, GUARD, mapped};
 use handler::slot::Slot;
 use handler::stack::Bounds;
 
+use crate::auxiliary;
 use crate::dynamic::Symbols;
 use crate::kernel;
 use handler::activity::Active;
@@ -18,6 +19,7 @@ static LENT: AtomicBool = AtomicBool::new(false);
 
 /// From now on threads get stacks.
 pub(crate) fn begin() {
+    signal_stack::set_frame(auxiliary::signal_frame());
     LENT.store(true, Ordering::Relaxed);
 }
 
@@ -35,17 +37,17 @@ pub(crate) fn provide(slot: &Slot) {
     if !lent || slot.signal_stack.bounds() != Bounds::NONE {
         return;
     }
-    let Some(base) = kernel::map_private(MAPPED) else { return };
+    let Some(base) = kernel::map_private(mapped()) else { return };
     // SAFETY: a new mapping, which nobody else knows. Where the program locks all its memory (mlockall), this has some from
     // the start, and need not.
     let made = unsafe {
-        let _ = kernel::call(libc::SYS_munlock, [base.as_ptr() as usize, MAPPED, 0, 0, 0, 0]);
-        let _ = kernel::advise(base.as_ptr(), MAPPED, libc::MADV_DONTNEED);
+        let _ = kernel::call(libc::SYS_munlock, [base.as_ptr() as usize, mapped(), 0, 0, 0, 0]);
+        let _ = kernel::advise(base.as_ptr(), mapped(), libc::MADV_DONTNEED);
         kernel::make_inaccessible(base.as_ptr(), GUARD)
     };
     if made.is_err() || !slot.signal_stack.set(base.as_ptr() as u64) {
         // SAFETY: as above.
-        unsafe { kernel::unmap(base.as_ptr(), MAPPED) };
+        unsafe { kernel::unmap(base.as_ptr(), mapped()) };
     }
 }
 

@@ -42,6 +42,9 @@ fn some(files: Vec<PathBuf>, count: usize) -> Vec<PathBuf> {
     if std::env::var_os("SELFWIND_TABLES_ALL").is_some() {
         return files;
     }
+    // Of every size, the largest among them.
+    let mut files = files;
+    files.sort_by_key(|file| std::cmp::Reverse(std::fs::metadata(file).map_or(0, |metadata| metadata.len())));
     let step = files.len().div_ceil(count).max(1);
     files.into_iter().step_by(step).collect()
 }

@@ -7,13 +7,13 @@
 
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::context::Context;
 use crate::stack::Bounds;
 
-/// Bytes mapped for one, with its guard.
-pub const MAPPED: usize = 32 << 10;
+/// Bytes mapped for one, with its guard, where the kernel does not say what its frame takes.
+const UNKNOWN: usize = 32 << 10;
 /// Bytes at its low end that stay inaccessible.
 pub const GUARD: usize = 4096;
 /// Compiled code may use this much below the stack pointer (System V ABI, the red zone).
@@ -22,9 +22,27 @@ const RED_ZONE: u64 = 128;
 const ALIGNMENT: u64 = 64;
 /// What the handler needs below the kernel's frame, and a little.
 const HANDLER: u64 = 2048 + 512;
+/// Signals that may lie on each other: a request that comes while a tick is handled.
+const NESTED: usize = 2;
 
+/// Bytes mapped for one, with its guard.
+static MAPPED: AtomicUsize = AtomicUsize::new(UNKNOWN);
 /// The program may have taken stacks of ours for its own.
 static ADOPTED: AtomicBool = AtomicBool::new(false);
+
+/// Sets what is mapped for a stack by `frame`, the bytes that the kernel writes for a signal (getauxval(3),
+/// AT_MINSIGSTKSZ; 0 if it does not say). Before the first stack is made.
+pub fn set_frame(frame: usize) {
+    if frame > 0 {
+        let used = NESTED * (frame + HANDLER as usize + ALIGNMENT as usize);
+        MAPPED.store((GUARD + used).next_multiple_of(GUARD), Ordering::Relaxed);
+    }
+}
+
+/// Bytes mapped for one, with its guard.
+pub fn mapped() -> usize {
+    MAPPED.load(Ordering::Relaxed)
+}
 
 /// From now on no thread gets a stack of ours, and handlers stay on those that are there. Go's runtime asks the kernel
 /// past the C library, and has its handlers run on the stack that it finds.
@@ -48,11 +66,11 @@ impl SignalStack {
     pub fn bounds(&self) -> Bounds {
         match self.base.load(Ordering::Acquire) {
             0 => Bounds::NONE,
-            base => Bounds { low: base + GUARD as u64, high: base + MAPPED as u64 },
+            base => Bounds { low: base + GUARD as u64, high: base + mapped() as u64 },
         }
     }
 
-    /// Notes a mapping of [`MAPPED`] bytes at `base`; false if there is one already.
+    /// Notes a mapping of [`mapped`] bytes at `base`; false if there is one already.
     pub fn set(&self, base: u64) -> bool {
         // Pairs with the acquire in `bounds`.
         self.base.compare_exchange(0, base, Ordering::Release, Ordering::Relaxed).is_ok()

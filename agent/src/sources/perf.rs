@@ -23,7 +23,10 @@ use crate::journal;
 use crate::kernel::{self, Errno, File};
 
 /// Pages of data of a ring, the most wanted first: locked memory is limited.
-const SIZES: [usize; 4] = [16, 8, 2, 1];
+const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
+/// As many for an event that is seldom: room for a hundred kernel stacks that wait for their answers, while signals are
+/// blocked or the thread is in a system call.
+const SELDOM: usize = 4;
 
 const IOC_ENABLE: usize = 0x2400;
 const IOC_SET_FILTER: usize = 0x4008_2406;
@@ -280,7 +283,7 @@ fn open_one(
 ) -> Result<(), Errno> {
     let event = &event.no_faster();
     let file = open_event(event, scope, slot.tid(), slot.token())?;
-    let (base, bytes) = map(&file)?;
+    let (base, bytes) = map(&file, if event.is_seldom() { SELDOM } else { SIZES[0] })?;
     let id = NEXT_RING.fetch_add(1, Ordering::Relaxed);
     let (code_start, code_end) = kernel::own_code();
     journal::append(
@@ -315,10 +318,10 @@ fn open_event(event: &Event, scope: Scope, tid: u32, data: u64) -> Result<File, 
     Ok(file)
 }
 
-/// Maps the largest ring that locked memory has room for; its bytes with the page before the data.
-fn map(file: &File) -> Result<(NonNull<u8>, usize), Errno> {
+/// Maps the largest ring up to `most` pages that locked memory has room for; its bytes with the page before the data.
+fn map(file: &File, most: usize) -> Result<(NonNull<u8>, usize), Errno> {
     let mut result = Err(Errno(libc::ENOMEM));
-    for pages in SIZES {
+    for pages in SIZES.into_iter().filter(|&pages| pages <= most) {
         let bytes = (pages + 1) * PAGE;
         result =
             file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).map(|base| (base, bytes));

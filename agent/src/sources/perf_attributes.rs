@@ -85,11 +85,24 @@ pub(super) const SHORTEST_PERIOD_NS: u64 = 100_000;
 pub(super) const SOFTWARE: u32 = 1;
 pub(super) const TASK_CLOCK: u64 = 1;
 
+/// Clocks with such periods have few stacks that wait for their answers.
+const LONG_PERIOD_NS: u64 = 1_000_000;
+
 impl Event {
+    /// True for PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK.
+    fn is_clock(&self) -> bool {
+        self.kind == SOFTWARE && self.config <= TASK_CLOCK
+    }
+
+    /// True if it comes a thousand times a second at most.
+    pub(super) fn is_seldom(&self) -> bool {
+        let by_period = self.is_clock() && !self.by_frequency && !self.with_switches;
+        by_period && self.period >= LONG_PERIOD_NS
+    }
+
     /// The event, no more often than a thread can answer if it is a clock.
     pub(super) fn no_faster(&self) -> Event {
-        let is_clock = self.kind == SOFTWARE && self.config <= TASK_CLOCK;
-        let period = if is_clock { self.period.max(SHORTEST_PERIOD_NS) } else { self.period };
+        let period = if self.is_clock() { self.period.max(SHORTEST_PERIOD_NS) } else { self.period };
         Event { period, ..self.clone() }
     }
 
