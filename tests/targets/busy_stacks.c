@@ -1,6 +1,6 @@
 /* Busy threads with stacks of a given depth, whose innermost frames change all the time: what a sampler's buffers have to
  * bear. Arguments: depth, threads, milliseconds of CPU time of each thread, and `clock` to be told at the end how many
- * nanoseconds of CPU time the process has used. */
+ * nanoseconds of CPU time the process has used; threads then differ by up to a half. */
 #include "burn.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@ enum { CHANGING = 10 };
 
 static unsigned depth = 60;
 static uint64_t duration_ns = 1000000000;
+static __thread uint64_t own_ns;
 static __thread volatile unsigned turns;
 
 static int odd(unsigned left, unsigned path);
@@ -38,7 +39,7 @@ __attribute__((noinline)) static long descend(unsigned left)
 {
 	if (left > 0)
 		return descend(left - 1) + 1;
-	uint64_t until = thread_cpu_ns() + duration_ns;
+	uint64_t until = thread_cpu_ns() + own_ns;
 	unsigned path = 1;
 	long sum = 0;
 	do {
@@ -52,6 +53,7 @@ __attribute__((noinline)) static long descend(unsigned left)
 
 static void *body(void *argument)
 {
+	own_ns = duration_ns + (uintptr_t)argument;
 	descend(depth > CHANGING ? depth - CHANGING : 0);
 	return argument;
 }
@@ -63,7 +65,7 @@ int main(int argc, char **argv)
 	int count = argc > 2 ? atoi(argv[2]) : 1;
 	duration_ns = (argc > 3 ? atoll(argv[3]) : 1000) * 1000000;
 	for (int i = 1; i < count; i++)
-		if (pthread_create(&threads[i], 0, body, 0))
+		if (pthread_create(&threads[i], 0, body, (void *)(argc > 4 ? duration_ns / 2 / count * i : 0)))
 			return 1;
 	body(0);
 	for (int i = 1; i < count; i++)
