@@ -3,15 +3,16 @@
 //! Unpacked once per content into a directory of the user's own: any file that another user could replace
 //! would run in every profiled program. Root's can be read by everybody, for programs that become another user.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
+use selfwind_profile::private_directory::{candidates, private_directory};
 
 static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
 
@@ -52,23 +53,6 @@ pub fn unpack() -> Result<PathBuf, AgentFileError> {
         }
     }
     Err(AgentFileError::NoPlace { tried: tried.join("; ") })
-}
-
-/// The directory of this user for what can be made again.
-pub fn cache_directory() -> PathBuf {
-    candidates().swap_remove(0)
-}
-
-/// Directories to try for that, best first; never empty.
-pub fn candidates() -> Vec<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    [cache, variable("XDG_RUNTIME_DIR")]
-        .into_iter()
-        .flatten()
-        .map(|base| base.join("selfwind"))
-        .chain([PathBuf::from(format!("/tmp/selfwind-{}", geteuid()))])
-        .collect()
 }
 
 /// Who can read the agent's file.
@@ -132,22 +116,6 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8], access: Access) -> 
         }
     }
     Ok(path)
-}
-
-/// Makes `directory` (mode 0700) when it is missing and checks that nobody else can write to it.
-pub fn private_directory(directory: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let metadata = fs::symlink_metadata(directory)?;
-    if !metadata.is_dir() {
-        return refuse("not a directory");
-    }
-    if metadata.uid() != geteuid().as_raw() {
-        return refuse("belongs to another user");
-    }
-    if metadata.mode() & 0o022 != 0 {
-        return refuse("others may write to it");
-    }
-    Ok(())
 }
 
 /// As [`private_directory`], but for everybody to search: the last two directories of the path, which are ours.

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use memmap2::{Mmap, MmapMut, MmapOptions, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use rustix::event::Timespec;
@@ -352,19 +352,6 @@ impl Drop for Sleep<'_> {
     fn drop(&mut self) {
         self.0.touch(shm_format::BellPage::awake);
     }
-}
-
-/// Maps a regular, non-empty file for reading: an ELF file, a table.
-pub fn map_file(path: &Path) -> io::Result<Mmap> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.len() == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file with content"));
-    }
-    // SAFETY: the mapping is read-only and private, and is only read as plain bytes, for which every value is valid.
-    // That the file is not cut short meanwhile is what the dynamic loader, which maps the same files, relies on too:
-    // installers and linkers replace files instead of rewriting them.
-    unsafe { Mmap::map(&file) }
 }
 
 /// The time-stamp counter.

@@ -11,18 +11,19 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::{FalseyValueParser, PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use selfwind_profile::input::{self, Input};
+use selfwind_profile::output::{self, Export, Format, Grouping};
+use selfwind_profile::symbolize::SymbolSources;
 
 use crate::buffer::Buffer;
+use crate::flags::symbols::SymbolArgs;
 use crate::inject::command::{self, AttachArgs};
-use crate::input::Input;
 use crate::notices::{Notices, warn};
-use crate::output::{self, Format, Grouping};
 use crate::rate::{self, Overhead};
 use crate::record::{OWN_FAILURE, RecordOptions};
 use crate::report;
 use crate::screen::{Printable, Screen};
 use crate::source::{Source, SourceParser};
-use crate::symbolize::{SymbolArgs, SymbolSources};
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
 use crate::{
     agent_file, diff, doctor, dump, list, manual, perf_flags, record, request, resolve, stats, tables, tail,
@@ -392,9 +393,16 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
         );
     }
     let input = Input::open(&args.file)?;
+    if let Some(path) = output {
+        output::refuse_own(input.path(), path)?;
+    }
+    let export = Export::read(format, input.path(), &sources)?;
+    if let Some(remark) = &export.incomplete {
+        warn(format_args!("{}: {remark}", input::name(input.path())));
+    }
     match output {
-        None => output::export_grouped(format, grouping, input.path(), &sources, stdout)?,
-        Some(path) => output::export_file(format, grouping, input.path(), &sources, path)?,
+        None => export.write(grouping, stdout)?,
+        Some(path) => export.write_file(grouping, path)?,
     };
     Ok(())
 }

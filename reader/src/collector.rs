@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use selfwind_profile::profile_file::{Event, ProcessEnd, Setting};
 use shm_format::Loss;
 
 use crate::attach::Attached;
@@ -19,7 +20,6 @@ use crate::held::{Held, Taken};
 use crate::merge::Merge;
 use crate::notices::Notices;
 use crate::process::{Process, Surroundings};
-use crate::profile_file::{Event, ProcessEnd, Setting};
 use crate::regions::Regions;
 pub use crate::regions::{FindError, Scope};
 use crate::thread_search::{Blocking, NOT_SAMPLED, ThreadSearch};

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::profile_file::Event;
+use selfwind_profile::profile_file::Event;
 
 /// What is left out.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Delay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile_file::{Counters, ProcessEnd, Sample};
+    use selfwind_profile::profile_file::{Counters, ProcessEnd, Sample};
 
     #[test]
     fn early_samples_are_accounted_for() {

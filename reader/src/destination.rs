@@ -1,7 +1,7 @@
 //! Where a recording goes. Proven writable before the program is started, and changed only once it is
 //! running: a mistyped command leaves the last profile alone.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -97,13 +97,6 @@ pub fn expand(pattern: &Path, pid: u32) -> PathBuf {
         }
     }
     PathBuf::from(OsString::from_vec(name))
-}
-
-/// `path` with `suffix` at the end of its name.
-pub fn with_suffix(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 #[cfg(test)]

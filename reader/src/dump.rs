@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use selfwind_profile::output::jsonl::{FrameObject, frames};
+use selfwind_profile::profile::{self, Process, Profile, Stack};
+use selfwind_profile::profile_file::{Event, Sample, SessionInfo};
+use selfwind_profile::symbolize::SymbolSources;
 use serde::Serialize;
 use unwind::End;
 
-use crate::output::jsonl::{FrameObject, frames};
-use crate::profile::{self, Process, Profile, Stack};
-use crate::profile_file::{Event, Sample, SessionInfo};
+use crate::flags::symbols::SymbolArgs;
 use crate::request::thread::{threads, waiting_call};
 use crate::request::{Answer, Manner, Report, Target, TargetError, ask};
-use crate::symbolize::{SymbolArgs, SymbolSources};
 use crate::{clock, inject, liveness, notices};
 
 /// Thread numbers from here on are ours, not the agent's.

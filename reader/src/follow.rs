@@ -7,9 +7,10 @@ use std::io;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use selfwind_profile::profile_file::Event;
+
 use crate::attach::Bell;
 use crate::collector::Collector;
-use crate::profile_file::Event;
 use crate::watch::Happening;
 
 /// A lost wake, a new process, a thread's new name: noticed after this time at the latest. Each turn costs the machine

@@ -10,11 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, SessionInfo};
+use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
 
-use crate::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, SessionInfo};
 use crate::second_mappings;
-use crate::symbolize::{NameFile, perf_map_path};
 
 /// Most addresses that are remembered of a process.
 const ADDRESSES_MAX: usize = 1 << 20;

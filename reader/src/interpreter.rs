@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::profile_file::{Event, ProcessInfo};
-use crate::symbolize::base_name;
+use selfwind_profile::profile_file::{Event, ProcessInfo};
+use selfwind_profile::symbolize::base_name;
 
 /// Samples below which names would tell nothing.
 const ENOUGH: u64 = 10;
@@ -71,7 +71,7 @@ fn advice(info: &ProcessInfo) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile_file::{GeneratedCode, Sample};
+    use selfwind_profile::profile_file::{GeneratedCode, Sample};
 
     fn told(exe: &str, argv: &[&str], named: bool) -> Option<&'static str> {
         let mut interpreters = Interpreters::default();

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use crate::profile_file::{KernelSymbol, Sample, WAKE_LATENCY};
+use selfwind_profile::profile_file::{KernelSymbol, Sample, WAKE_LATENCY};
 
 /// A symbol that nothing follows ends so far behind its start.
 const LAST_BYTES: u64 = 4096;

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use selfwind_profile::digits::counted;
 use serde::Serialize;
 
 use crate::attach::Attached;
-use crate::columns::counted;
 use crate::liveness::Liveness;
 use crate::notices::warn;
 use crate::process::RegionName;

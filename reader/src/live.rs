@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use selfwind_profile::measure::Measure;
+use selfwind_profile::profile_file::{
+    Event, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY, WAKE_LATENCY_NAME,
+};
+use selfwind_profile::symbolize::{Request, SymbolSources, base_name, symbolize};
 use unwind::{FoundBy, Frame};
 
 use crate::kernel_symbols::KernelSymbols;
-use crate::measure::Measure;
-use crate::profile_file::{
-    Event, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY, WAKE_LATENCY_NAME,
-};
-use crate::symbolize::{Request, SymbolSources, base_name, symbolize};
 
 /// Named addresses kept; then naming starts anew.
 const NAMES_KEPT: usize = 1 << 20;
@@ -229,7 +229,7 @@ impl Live {
         if requests.is_empty() {
             return;
         }
-        let sources = SymbolSources { silent: true, ..SymbolSources::default() };
+        let sources = SymbolSources::default();
         let answers = symbolize(&requests, &sources);
         for ((binary, addresses), symbols) in missing.into_iter().zip(answers) {
             for (address, range) in addresses.into_iter().zip(&symbols.ranges) {
@@ -254,7 +254,7 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile_file::KernelSample;
+    use selfwind_profile::profile_file::KernelSample;
 
     #[test]
     fn kernel_frames_lie_on_top() {

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::profile_file::Sample;
+use selfwind_profile::profile_file::Sample;
 
 /// Frames that may wait (8 bytes each).
 const FRAMES_LIMIT: usize = 1 << 20;

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
 use shm_format::{
     ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, RecordRef, Scale,
     Undecodable,
@@ -17,7 +18,6 @@ use crate::clock::TraceClock;
 use crate::demand::{Demand, Shortfall};
 use crate::held::Places;
 use crate::liveness::Liveness;
-use crate::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
 use crate::sequences::Sequences;
 use crate::stitch::{Stitcher, Writer, Written};
 use crate::translate::{self, Translator};

@@ -5,35 +5,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use selfwind_profile::symbolize::Progress;
 
 /// Nothing is shown of what is done by then.
 const MOMENT: Duration = Duration::from_millis(700);
 const TICK: Duration = Duration::from_millis(120);
 
-/// Where the steps of a task are told.
-#[derive(Debug, Clone, Default)]
-pub struct Steps(Option<ProgressBar>);
-
-impl Steps {
-    /// So many of so many are done.
-    pub fn at(&self, done: usize, of: usize) {
-        if let Some(bar) = &self.0 {
-            bar.set_length(of as u64);
-            bar.set_position(done as u64);
-        }
-    }
-}
-
 /// A task that may take long. Dropping it takes the bar away.
-pub struct Progress {
+pub struct Bar {
     bar: ProgressBar,
     done: Option<Sender<()>>,
     shower: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl Bar {
     /// Begins a task; `what` says what is done, as in `naming functions`.
-    pub fn start(what: &'static str) -> Self {
+    pub fn start(what: &'static str) -> Box<dyn Progress> {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let style = ProgressStyle::with_template("selfwind: {msg} {wide_bar} {pos}/{len} {elapsed}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
@@ -50,16 +37,18 @@ impl Progress {
         };
         // Without a thread there is no bar, and nothing else is missing.
         let shower = std::thread::Builder::new().name("selfwind-bar".into()).spawn(show).ok();
-        Self { bar, done: Some(done), shower }
-    }
-
-    /// Where the steps of this task are told.
-    pub fn steps(&self) -> Steps {
-        Steps(Some(self.bar.clone()))
+        Box::new(Self { bar, done: Some(done), shower })
     }
 }
 
-impl Drop for Progress {
+impl Progress for Bar {
+    fn at(&self, done: usize, of: usize) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+    }
+}
+
+impl Drop for Bar {
     fn drop(&mut self) {
         drop(self.done.take());
         if let Some(shower) = self.shower.take() {

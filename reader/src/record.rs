@@ -16,6 +16,7 @@ use anyhow::Context;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use selfwind_profile::symbolize::SymbolSources;
 
 use crate::attach::Bell;
 use crate::buffer::Buffer;
@@ -31,7 +32,6 @@ use crate::session::Session;
 use crate::snapshot::{self, Snapshots};
 use crate::source::Source;
 use crate::spawn::{self, Child};
-use crate::symbolize::SymbolSources;
 use crate::tables::cache::{self, Cache};
 use crate::watch::{self, Happening};
 use crate::{agent_file, inject, list, liveness, program, shortage};

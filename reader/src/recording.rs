@@ -10,22 +10,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use selfwind_profile::input;
+use selfwind_profile::output::{Export, Format, Grouping};
+use selfwind_profile::profile::{self, Resolved};
+use selfwind_profile::profile_file::{
+    End, Event, FileIdentity, ModuleInfo, ProfileError, ProfileWriter, SessionInfo,
+};
+use selfwind_profile::staged_file::StagedFile;
+use selfwind_profile::stats::Tally;
+use selfwind_profile::suffix::with_suffix;
+use selfwind_profile::symbolize::SymbolSources;
 use shm_format::injection::Call;
 
 use crate::delay::Delay;
-use crate::destination::{Destination, with_suffix};
+use crate::destination::Destination;
 use crate::follow::Listener;
 use crate::generated_code::GeneratedCodeKeeper;
 use crate::interpreter::Interpreters;
 use crate::kernel_symbols::KernelSymbols;
 use crate::notices::{Notices, warn};
-use crate::output::{Format, Grouping};
-use crate::profile::{self, Resolved};
-use crate::profile_file::{End, Event, FileIdentity, ModuleInfo, ProfileError, ProfileWriter, SessionInfo};
 use crate::record::RecordOptions;
-use crate::staged_file::StagedFile;
-use crate::stats::Tally;
-use crate::symbolize::SymbolSources;
 use crate::tables::builder::Builder;
 use crate::tables::cache::Cache;
 use crate::thread_search::NOT_SAMPLED;
@@ -233,7 +237,10 @@ impl Recording {
             // Not each snapshot.
             open: options.open && since.is_none(),
             names: options.names,
-            sources: SymbolSources { silent: options.notices == Notices::Quiet, ..options.sources.clone() },
+            sources: SymbolSources {
+                progress: options.sources.progress.filter(|_| options.notices != Notices::Quiet),
+                ..options.sources.clone()
+            },
             generated: GeneratedCodeKeeper::default(),
             pids: HashMap::new(),
             interpreters: Interpreters::default(),
@@ -387,7 +394,11 @@ impl Recording {
 
     fn export_to(&self, format: Format, file: &mut dyn Write) -> anyhow::Result<()> {
         let grouping = if self.per_thread { Grouping::Thread } else { Grouping::None };
-        crate::output::export_grouped(format, grouping, &self.path, &self.sources, file).map(|_| ())
+        let export = Export::read(format, &self.path, &self.sources)?;
+        if let Some(remark) = &export.incomplete {
+            warn(format_args!("{}: {remark}", input::name(&self.path)));
+        }
+        export.write(grouping, file).map(|_| ())
     }
 
     /// Draws the flame graph of the profile beside it.

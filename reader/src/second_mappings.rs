@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object, ReadCache, elf};
-
-use crate::destination::with_suffix;
-use crate::profile_file::{ModuleInfo, ProcessInfo};
+use selfwind_profile::profile_file::{ModuleInfo, ProcessInfo};
+use selfwind_profile::suffix::with_suffix;
 
 /// Numbers of these modules go up from here; those that the agent gives are below.
 const NUMBERS: u32 = 3 << 30;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use rustix::fs::{FlockOperation, flock};
+use selfwind_profile::private_directory::private_directory;
 
-use crate::agent_file::private_directory;
 use crate::attach::Bell;
 use crate::others::Others;
 use crate::record::RecordOptions;

@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use selfwind_profile::suffix::with_suffix;
 
 use crate::collector::{Collector, Scope};
-use crate::destination::with_suffix;
 use crate::inject;
 use crate::notices::warn;
 use crate::record::{RecordOptions, as_sampled};

@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
+use selfwind_profile::kernel_event::{HARDWARE_EVENTS, OFF_PROCESSOR_UNIT_NS, SOFTWARE_EVENTS};
 
 /// PERF_TYPE_ numbers of perf_event_open(2).
 const HARDWARE: u32 = 0;
@@ -19,43 +20,10 @@ const TRACEPOINT: u32 = 2;
 /// Flags of SELFWIND_PERF.
 const BY_FREQUENCY: u32 = 1;
 const WITH_SWITCHES: u32 = 2;
-/// Nanoseconds of a unit of weight of time off the processor.
-pub const OFF_PROCESSOR_UNIT_NS: u64 = 1000;
 /// Events of one session: each has a ring in every thread.
 const EVENTS_LIMIT: usize = 4;
 /// Where the tracing file system is mounted.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-
-/// Software events: name, `config`, whether they happen in user mode.
-const SOFTWARE_EVENTS: [(&str, u64, bool); 12] = [
-    ("cpu-clock", 0, true),
-    ("task-clock", 1, true),
-    ("page-faults", 2, true),
-    ("faults", 2, true),
-    ("context-switches", 3, false),
-    ("cs", 3, false),
-    ("cpu-migrations", 4, false),
-    ("migrations", 4, false),
-    ("minor-faults", 5, true),
-    ("major-faults", 6, true),
-    ("alignment-faults", 7, true),
-    ("emulation-faults", 8, true),
-];
-
-const HARDWARE_EVENTS: [(&str, u64); 12] = [
-    ("cycles", 0),
-    ("cpu-cycles", 0),
-    ("instructions", 1),
-    ("cache-references", 2),
-    ("cache-misses", 3),
-    ("branches", 4),
-    ("branch-instructions", 4),
-    ("branch-misses", 5),
-    ("bus-cycles", 6),
-    ("stalled-cycles-frontend", 7),
-    ("stalled-cycles-backend", 8),
-    ("ref-cycles", 9),
-];
 
 /// What triggers samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -213,26 +181,6 @@ impl PerfEvent {
     }
 }
 
-/// How often an event is sampled if no period is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
-    /// Every time.
-    Every,
-    /// So many times per second of CPU time.
-    Clock,
-    /// As often as a frequency asks, after a number of events that the kernel adapts.
-    Adapted,
-}
-
-/// The rate of the event with this name.
-pub fn rate_of(name: &str) -> Rate {
-    if HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) {
-        return Rate::Adapted;
-    }
-    let clock = SOFTWARE_EVENTS.iter().any(|(known, config, _)| *known == name && *config <= 1);
-    if clock { Rate::Clock } else { Rate::Every }
-}
-
 fn software(name: &str, config: u64, in_user_mode: bool, period: Option<u64>) -> PerfEvent {
     PerfEvent { name: name.into(), kind: SOFTWARE, config, period, in_user_mode, filter: "" }
 }
@@ -376,10 +324,6 @@ mod tests {
         let source: Source = "perf:faults,task-clock".parse().unwrap();
         assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
         assert_eq!("perf:faults,cs@10".parse::<Source>().unwrap().name(), "perf:faults,cs@10");
-        assert_eq!(
-            (rate_of("cs"), rate_of("cpu-clock"), rate_of("cycles")),
-            (Rate::Every, Rate::Clock, Rate::Adapted)
-        );
         assert_eq!("perf:cs".parse::<Source>().unwrap().frequency(99), 0);
     }
 

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use memmap2::Mmap;
+use selfwind_profile::mapped_file::map_file;
 use unwind::verify::{self, Report};
 use unwind::{Table, compile};
 
-use crate::attach::map_file;
 use cache::{Cache, Limits};
 use source::SourceFile;
 

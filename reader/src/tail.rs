@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use selfwind_profile::profile_file::{Event, Sample, end_name};
 use serde::Serialize;
 use unwind::End;
 
@@ -11,7 +12,6 @@ use crate::collector::{Collector, Scope};
 use crate::follow::{Flow, Listener, follow};
 use crate::live::{Image, Live, Located, Part};
 use crate::notices::Notices;
-use crate::profile_file::{Event, Sample, end_name};
 use crate::session;
 use crate::{clock, watch};
 

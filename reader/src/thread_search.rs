@@ -15,9 +15,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use selfwind_profile::profile_file::Event;
+
 use crate::liveness;
 use crate::process::RegionName;
-use crate::profile_file::Event;
 use crate::request::thread::{ThreadState, threads};
 use crate::request::{Manner, Silence, Target, ask};
 

@@ -7,14 +7,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use selfwind_profile::profile_file::{
+    Cause, Counters, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessFate, ProcessInfo, Sample, Segment,
+    Setting, ThreadEnd, ThreadInfo, ThreadName,
+};
 use shm_format::injection::Call;
 use shm_format::{
     Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, StackHead, bucket_range, record,
-};
-
-use crate::profile_file::{
-    Cause, Counters, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessFate, ProcessInfo, Sample, Segment,
-    Setting, ThreadEnd, ThreadInfo, ThreadName,
 };
 
 /// Anchors kept of a region: the outermost decide about the scale, these are the last.

@@ -10,7 +10,7 @@ use std::process::Command;
 use selfwind::collector::{Collector, Scope};
 use selfwind::follow::Listener;
 use selfwind::notices::Notices;
-use selfwind::profile_file::{Event, ProfileWriter};
+use selfwind_profile::profile_file::{Event, ProfileWriter};
 
 const PAGE: usize = 4096;
 

@@ -25,15 +25,15 @@ use amount::Amount;
 pub use arguments::DiffArgs;
 pub use gate::Gate;
 
-use crate::call_tree::{Stacks, weights};
-use crate::input;
-use crate::measure::Measure;
-use crate::output::refuse_own;
-use crate::profile::{self, Profile};
 use crate::screen::Screen;
-use crate::selection::{Filters, Heading, Label, Selection, Unit};
-use crate::staged_file::StagedFile;
-use crate::symbolize::SymbolSources;
+use selfwind_profile::call_tree::{Stacks, weights};
+use selfwind_profile::input;
+use selfwind_profile::measure::Measure;
+use selfwind_profile::output::refuse_own;
+use selfwind_profile::profile::{self, Profile};
+use selfwind_profile::selection::{Filters, Heading, Label, Selection, Unit};
+use selfwind_profile::staged_file::StagedFile;
+use selfwind_profile::symbolize::SymbolSources;
 
 /// How a comparison is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! The comparison as a table.
 
+use selfwind_profile::digits::{counted, grouped};
+use selfwind_profile::selection::Unit;
+
 use super::{Change, Comparison, DiffOptions, Side, Sort};
-use crate::columns::{counted, grouped, wrapped};
+use crate::columns::wrapped;
 use crate::screen::{Screen, Style, fit, printable};
-use crate::selection::Unit;
 use crate::short_name::short_name;
 
 /// Rows when the output is no terminal.

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use nix::libc;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use selfwind_profile::private_directory::private_directory;
 
-use crate::agent_file::private_directory;
 use crate::inject::refusal::InjectError;
 use crate::process::RegionName;
 use crate::{liveness, session};

@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
+use selfwind_profile::profile_file::Event;
+
 use crate::follow::Listener;
 use crate::inject::{self, Settings, facts};
 use crate::notices::Notices;
-use crate::profile_file::Event;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(500);

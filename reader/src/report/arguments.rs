@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{ReportOptions, Rows, Sort, View};
-use crate::selection::{FilterArgs, UnitArgs};
-use crate::symbolize::SymbolArgs;
+use crate::flags::selection::{FilterArgs, UnitArgs};
+use crate::flags::symbols::SymbolArgs;
 
 const EXAMPLES: &str = "Examples:
   selfwind report                        the profile selfwind.data

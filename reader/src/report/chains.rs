@@ -4,7 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use crate::call_tree::CallTree;
+use selfwind_profile::call_tree::CallTree;
+
 use crate::short_name::short_name;
 
 /// A chain goes on in a child with at least this share of its head, in percent.

@@ -1,9 +1,11 @@
 //! What a report says before its tables and after them: how the profile was made, what is missing, what is odd.
 
+use selfwind_profile::digits::{counted, grouped};
+use selfwind_profile::measure::Measure;
+use selfwind_profile::profile::{Process, Profile};
+
 use super::text::Page;
-use crate::columns::{counted, grouped, wrapped};
-use crate::measure::Measure;
-use crate::profile::{Process, Profile};
+use crate::columns::wrapped;
 use crate::screen::{Style, fit, printable};
 
 /// Names of processes in the title of a recording without a command.

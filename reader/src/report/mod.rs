@@ -17,11 +17,11 @@ use std::path::Path;
 
 pub use arguments::ReportArgs;
 
-use crate::input;
-use crate::profile;
 use crate::screen::Screen;
-use crate::selection::{Filters, Heading, Selection, Unit};
-use crate::symbolize::SymbolSources;
+use selfwind_profile::input;
+use selfwind_profile::profile;
+use selfwind_profile::selection::{Filters, Heading, Selection, Unit};
+use selfwind_profile::symbolize::SymbolSources;
 
 /// Which weights a report is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use selfwind_profile::profile_file::Event;
 use shm_format::{ClockKind, DurableRecord, Identity, Scale};
 
 use super::thread::ThreadState;
@@ -15,7 +16,6 @@ use crate::attach::{Asker, AttachError, read_tsc};
 use crate::clock::{TraceClock, monotonic_ns};
 use crate::liveness;
 use crate::process::RegionName;
-use crate::profile_file::Event;
 use crate::translate::Translator;
 
 /// Why a process cannot be asked.

@@ -12,6 +12,7 @@ mod waits;
 
 use std::collections::BTreeMap;
 
+use selfwind_profile::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
 use shm_format::record::KernelRing as RingRecord;
 use shm_format::{KernelAnswer, KernelAnswerHead};
 use unwind::{End, Frame};
@@ -21,7 +22,6 @@ use self::order::Order;
 use self::perf_record::{PerfRecord, PerfSample, split};
 use self::requester::{Claim, KernelRing, Requester};
 use self::waits::Waits;
-use crate::profile_file::{Cause, KernelSample, NO_ANSWER, Sample, WAKE_LATENCY};
 
 /// Turns for which a stack waits for what the kernel recorded. Its thread may have been stopped in between.
 const PATIENCE: u64 = 32;

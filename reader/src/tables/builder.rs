@@ -10,12 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use selfwind_profile::profile_file::{Event, ModuleInfo};
 use unwind::compile;
 
 use super::cache::{Cache, Limits};
 use super::source::SourceFile;
 use crate::notices::Notices;
-use crate::profile_file::{Event, ModuleInfo};
 
 /// Niceness of the thread: whoever else wants the processor has it.
 const NICENESS: i32 = 19;

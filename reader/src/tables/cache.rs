@@ -12,10 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
+use selfwind_profile::private_directory;
 use unwind::table_file::{self, FILE_NAME_MAX, HEADER_LEN};
 use unwind::{Table, TableError};
-
-use crate::agent_file;
 
 /// The variable that names the directory, for us and for the agent; `0` means: no tables.
 pub const VARIABLE: &str = "SELFWIND_TABLES";
@@ -98,15 +97,15 @@ impl Cache {
         match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if ["0", "no", "off"].iter().any(|no| value == *no) => Ok(None),
             Some(value) => Self::at(Path::new(&value)).map(Some),
-            None => Self::first_of(agent_file::candidates()).map(Some),
+            None => Self::first_of(private_directory::candidates()).map(Some),
         }
     }
 
     fn first_of(candidates: Vec<PathBuf>) -> io::Result<Self> {
         let mut last = Err(io::Error::from(io::ErrorKind::NotFound));
         for candidate in candidates {
-            last =
-                agent_file::private_directory(&candidate).and_then(|()| Self::at(&candidate.join("tables")));
+            last = private_directory::private_directory(&candidate)
+                .and_then(|()| Self::at(&candidate.join("tables")));
             if last.is_ok() {
                 break;
             }
@@ -126,7 +125,7 @@ impl Cache {
                 Ok(Self { directory: directory.to_owned(), writable: metadata.uid() == user })
             }
             Ok(_) => Err(refused("not a directory that only this user or root can write to")),
-            Err(_) => agent_file::private_directory(directory)
+            Err(_) => private_directory::private_directory(directory)
                 .map(|()| Self { directory: directory.to_owned(), writable: true })
                 .map_err(|error| refused(&error.to_string())),
         }

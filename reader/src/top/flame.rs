@@ -3,10 +3,10 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use selfwind_profile::call_tree::{CallTree, Stacks};
 
 use super::view::View;
 use super::window::Window;
-use crate::call_tree::{CallTree, Stacks};
 use crate::screen::{fit, printable};
 
 /// Warm colours that differ between neighbours; the terminal's 256.
@@ -97,7 +97,7 @@ fn blocks(tree: &CallTree, width: u16) -> Vec<Block> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call_tree::{Direction, Step};
+    use selfwind_profile::call_tree::{Direction, Step};
 
     struct Made;
 
