@@ -12,9 +12,12 @@ use serde::Serialize;
 use unwind::End;
 
 use crate::flags::symbols::SymbolArgs;
-use crate::request::thread::{threads, waiting_call};
-use crate::request::{Answer, Manner, Report, Target, TargetError, ask};
-use crate::{clock, inject, liveness, notices};
+use crate::target::clock;
+use crate::target::inject;
+use crate::target::liveness;
+use crate::target::request::thread::{threads, waiting_call};
+use crate::target::request::{Answer, Manner, Report, Target, TargetError, ask};
+use crate::terminal::notices;
 
 /// Thread numbers from here on are ours, not the agent's.
 const OURS: u32 = 1 << 31;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use selfwind_profile::digits::counted;
 use serde::Serialize;
 
-use crate::attach::Attached;
-use crate::liveness::Liveness;
-use crate::notices::warn;
-use crate::process::RegionName;
-use crate::session;
+use crate::drain::process::RegionName;
+use crate::target::attach::Attached;
+use crate::target::liveness::Liveness;
+use crate::target::session;
+use crate::terminal::notices::warn;
 
 /// One region.
 #[derive(Debug, Serialize)]

@@ -14,7 +14,7 @@ use selfwind_profile::profile_file::{
 use selfwind_profile::symbolize::{Request, SymbolSources, base_name, symbolize};
 use unwind::{FoundBy, Frame};
 
-use crate::kernel_symbols::KernelSymbols;
+use crate::record::kernel_symbols::KernelSymbols;
 
 /// Named addresses kept; then naming starts anew.
 const NAMES_KEPT: usize = 1 << 20;

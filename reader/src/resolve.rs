@@ -17,7 +17,7 @@ use selfwind_profile::suffix::with_suffix;
 use selfwind_profile::symbolize::{Again, SymbolSources};
 
 use crate::flags::symbols::SymbolArgs;
-use crate::notices::Notices;
+use crate::terminal::notices::Notices;
 
 /// What to resolve.
 #[derive(Debug, Args)]

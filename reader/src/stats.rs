@@ -6,7 +6,7 @@ use std::path::Path;
 use selfwind_profile::profile_file::ProfileReader;
 use selfwind_profile::stats::Tally;
 
-use crate::screen::{Screen, fit, printable};
+use crate::terminal::screen::{Screen, fit, printable};
 
 /// Reads a profile and prints its numbers; the text has at most `limit` processes, or all for 0.
 pub fn run(path: &Path, json: bool, limit: usize, screen: Screen, out: &mut dyn Write) -> anyhow::Result<()> {

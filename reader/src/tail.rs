@@ -7,13 +7,14 @@ use selfwind_profile::profile_file::{Event, Sample, end_name};
 use serde::Serialize;
 use unwind::End;
 
-use crate::attach::Bell;
-use crate::collector::{Collector, Scope};
-use crate::follow::{Flow, Listener, follow};
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::follow::{Flow, Listener, follow};
+use crate::drain::watch;
 use crate::live::{Image, Live, Located, Part};
-use crate::notices::Notices;
-use crate::session;
-use crate::{clock, watch};
+use crate::target::attach::Bell;
+use crate::target::clock;
+use crate::target::session;
+use crate::terminal::notices::Notices;
 
 /// Prints the samples of `pid`, or of every living process with a flight recorder, until interrupted or until
 /// the process has ended.

@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use selfwind::collector::{Collector, Scope};
-use selfwind::follow::Listener;
-use selfwind::notices::Notices;
+use selfwind::drain::collector::{Collector, Scope};
+use selfwind::drain::follow::Listener;
+use selfwind::terminal::notices::Notices;
 use selfwind_profile::profile_file::{Event, ProfileWriter};
 
 const PAGE: usize = 4096;

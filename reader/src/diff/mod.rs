@@ -25,7 +25,7 @@ use amount::Amount;
 pub use arguments::DiffArgs;
 pub use gate::Gate;
 
-use crate::screen::Screen;
+use crate::terminal::screen::Screen;
 use selfwind_profile::call_tree::{Stacks, weights};
 use selfwind_profile::input;
 use selfwind_profile::measure::Measure;

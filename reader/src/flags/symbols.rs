@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use selfwind_profile::symbolize::{Again, Debuginfod, SymbolSources};
 
-use crate::progress::Bar;
+use crate::terminal::progress::Bar;
 
 /// Where names come from.
 #[derive(Debug, Default, Args)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use selfwind_profile::call_tree::CallTree;
 
-use crate::short_name::short_name;
+use crate::terminal::short_name::short_name;
 
 /// A chain goes on in a child with at least this share of its head, in percent.
 const CHAIN_SHARE: u64 = 95;

@@ -5,8 +5,8 @@ use selfwind_profile::measure::Measure;
 use selfwind_profile::profile::{Process, Profile};
 
 use super::text::Page;
-use crate::columns::wrapped;
-use crate::screen::{Style, fit, printable};
+use crate::terminal::columns::wrapped;
+use crate::terminal::screen::{Style, fit, printable};
 
 /// Names of processes in the title of a recording without a command.
 const NAMES_IN_TITLE: usize = 3;

@@ -17,7 +17,7 @@ use std::path::Path;
 
 pub use arguments::ReportArgs;
 
-use crate::screen::Screen;
+use crate::terminal::screen::Screen;
 use selfwind_profile::input;
 use selfwind_profile::profile;
 use selfwind_profile::selection::{Filters, Heading, Selection, Unit};

@@ -9,8 +9,8 @@ use selfwind_profile::selection::{Label, Selection, named};
 
 use super::text::Page;
 use super::{ReportOptions, Rows, Sort, View};
-use crate::screen::{Style, fit, printable};
-use crate::short_name::short_name;
+use crate::terminal::screen::{Style, fit, printable};
+use crate::terminal::short_name::short_name;
 
 /// Widest column of modules.
 const MODULE_WIDTH: usize = 24;

@@ -4,7 +4,7 @@ use selfwind_profile::profile::Profile;
 use selfwind_profile::selection::{Heading, Selection};
 
 use super::{ReportOptions, View};
-use crate::screen::{Screen, Style, fit};
+use crate::terminal::screen::{Screen, Style, fit};
 
 /// Rows of the table and of the tree when the output is no terminal.
 const PIPE_ROWS: usize = 40;

@@ -8,7 +8,7 @@ use super::chains::{Chain, Chains, joined};
 use super::recursion::Folded;
 use super::table::{GUESSED, is_guess};
 use super::text::Page;
-use crate::screen::{Style, printable};
+use crate::terminal::screen::{Style, printable};
 
 /// Columns before a name: two percentages.
 const NUMBERS_WIDTH: usize = 17;

@@ -15,7 +15,7 @@ use unwind::compile;
 
 use super::cache::{Cache, Limits};
 use super::source::SourceFile;
-use crate::notices::Notices;
+use crate::terminal::notices::Notices;
 
 /// Niceness of the thread: whoever else wants the processor has it.
 const NICENESS: i32 = 19;

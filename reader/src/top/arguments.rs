@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::rate;
-use crate::source::{Source, SourceParser};
+use crate::sampling::rate;
+use crate::sampling::source::{Source, SourceParser};
 
 const USAGE: &str = "selfwind top [OPTIONS] [--] CMD [ARGS]...
        selfwind top [OPTIONS] -p PID

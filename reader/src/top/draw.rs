@@ -10,8 +10,8 @@ use selfwind_profile::digits::{counted, grouped};
 use super::flame;
 use super::view::{Mode, View};
 use super::window::Window;
-use crate::screen::{fit, printable};
-use crate::short_name::short_name;
+use crate::terminal::screen::{fit, printable};
+use crate::terminal::short_name::short_name;
 
 /// Lines above the body.
 const HEADER: u16 = 3;

@@ -12,9 +12,9 @@ use unwind::End;
 
 use super::draw::Facts;
 use super::window::{Name, Window};
-use crate::clock;
-use crate::follow::Listener;
+use crate::drain::follow::Listener;
 use crate::live::{Live, Located, Part};
+use crate::target::clock;
 
 /// The time over which the rate is told.
 const RATE_OVER: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use selfwind_profile::call_tree::{CallTree, Stacks};
 
 use super::view::View;
 use super::window::Window;
-use crate::screen::{fit, printable};
+use crate::terminal::screen::{fit, printable};
 
 /// Warm colours that differ between neighbours; the terminal's 256.
 const COLOURS: [u8; 8] = [208, 214, 172, 220, 178, 209, 215, 180];

@@ -25,17 +25,20 @@ use ratatui::crossterm::event::{self, KeyEventKind};
 
 pub use arguments::TopArgs;
 
-use crate::attach::Bell;
-use crate::collector::{Collector, Scope};
-use crate::follow::Listener;
-use crate::notices::Notices;
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::follow::Listener;
+use crate::drain::watch::{self, Happening};
+use crate::record::program;
+use crate::record::spawn::{self, Child};
 use crate::record::{RecordOptions, attach, shell_status, table_cache};
-use crate::screen::Screen;
-use crate::session::{self, Session};
-use crate::spawn::{self, Child};
 use crate::tables::cache;
-use crate::watch::{self, Happening};
-use crate::{agent_file, inject, liveness, program};
+use crate::target::agent_file;
+use crate::target::attach::Bell;
+use crate::target::inject;
+use crate::target::liveness;
+use crate::target::session::{self, Session};
+use crate::terminal::notices::Notices;
+use crate::terminal::screen::Screen;
 use feed::Feed;
 use view::{Next, View};
 
@@ -164,7 +167,7 @@ fn end(child: &mut Child) -> bool {
             let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
         }
         if Instant::now() > deadline {
-            crate::notices::warn(format_args!(
+            crate::terminal::notices::warn(format_args!(
                 "process {} did not end on SIGTERM; it keeps running, unsampled",
                 child.id()
             ));
