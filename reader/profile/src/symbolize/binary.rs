@@ -1,132 +1,29 @@
 //! One binary: its files found and verified once, its addresses named.
 
 use std::cell::LazyCell;
-use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, SectionKind};
 
 use super::cache_file::Provenance;
-use super::debug_file::{self, Image, Locator, Witness};
-use super::dwarf::{self, Lines, Storage};
+use super::dwarf::{self, Lines};
+use super::dwarf_storage::Storage;
 use super::frame_entry::FrameEntries;
+use super::image::{Image, Witness, build_id};
+use super::locator::Locator;
 use super::namer::Namer;
 use super::sources::SymbolSources;
 use super::split_dwarf::SplitFiles;
 use super::symbol_table::SymbolTable;
+use super::symbols::{Origin, Request, Symbols, base_name};
 use super::{plt, vdso};
-use crate::names::{NameId, Names};
 use crate::profile_file::FileIdentity;
 
 type Elf<'data> = ElfFile64<'data, Endianness>;
 
 /// Most bytes a `.gnu_debugdata` section may unpack to.
 const LARGEST_MINI_DEBUG: u64 = 1 << 30;
-
-/// A binary and the addresses to be named in it.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// Where it was when it was recorded.
-    pub path: PathBuf,
-    /// Its build-id then; empty if it had none.
-    pub build_id: Vec<u8>,
-    /// The file as it was then, if it had no build-id and was seen.
-    pub file: Option<FileIdentity>,
-    /// Virtual addresses as its ELF file numbers them; ascending, without duplicates.
-    pub addresses: Vec<u64>,
-}
-
-/// A function at an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
-    /// Readable name.
-    pub function: NameId,
-    /// Linker name; the readable one where there is no other.
-    pub linkage: NameId,
-    /// Source file.
-    pub file: Option<NameId>,
-    /// Source line, 0 if unknown.
-    pub line: u32,
-    /// It is inlined into the next one.
-    pub inlined: bool,
-}
-
-/// Where the names of a binary come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// DWARF in this file, symbol tables for the rest.
-    Dwarf(PathBuf),
-    /// Symbol tables.
-    Symbols,
-    /// A map of generated code.
-    PerfMap,
-    /// The file has no names.
-    Stripped,
-    /// The file on disk is another one now: the build-id it has, if any.
-    Changed(Vec<u8>),
-    /// The file cannot be read, and why.
-    Unreadable(String),
-}
-
-impl Origin {
-    /// How much can be known from there: more is better.
-    pub fn rank(&self) -> u8 {
-        match self {
-            Origin::Dwarf(_) => 3,
-            Origin::Symbols | Origin::PerfMap => 2,
-            Origin::Stripped => 1,
-            Origin::Changed(_) | Origin::Unreadable(_) => 0,
-        }
-    }
-}
-
-/// The names of the addresses of one binary.
-#[derive(Debug)]
-pub struct Symbols {
-    /// Texts that `lines` refer to.
-    pub names: Names,
-    /// The functions of each requested address, in its order: innermost first, never empty.
-    pub ranges: Vec<Range<u32>>,
-    /// What `ranges` point into.
-    pub lines: Vec<Line>,
-    /// Where the names come from.
-    pub origin: Origin,
-    /// Its files were read: not every answer was in the cache.
-    pub read: bool,
-}
-
-impl Symbols {
-    /// No answers yet, with room for some.
-    pub fn new(origin: Origin, room: usize) -> Self {
-        let ranges = Vec::with_capacity(room);
-        Symbols { names: Names::default(), ranges, lines: Vec::with_capacity(room), origin, read: false }
-    }
-
-    /// Puts these answers, which are those to `own`, into the answers to `all`, which contain them, where these have
-    /// none. Both lists ascend.
-    pub fn fill(&self, into: &mut Symbols, all: &[u64], own: &[u64]) {
-        let mut renamed: HashMap<NameId, NameId> = HashMap::new();
-        let mut places = all.iter().enumerate();
-        for (address, range) in own.iter().zip(&self.ranges) {
-            let Some((place, _)) = places.find(|&(_, other)| other == address) else { return };
-            if !into.ranges[place].is_empty() {
-                continue;
-            }
-            let first = into.lines.len() as u32;
-            for line in &self.lines[range.start as usize..range.end as usize] {
-                let mut rename =
-                    |id| *renamed.entry(id).or_insert_with(|| into.names.intern(self.names.get(id)));
-                let (function, linkage) = (rename(line.function), rename(line.linkage));
-                let file = line.file.map(rename);
-                into.lines.push(Line { function, linkage, file, ..*line });
-            }
-            into.ranges[place] = first..into.lines.len() as u32;
-        }
-    }
-}
 
 /// The image of a binary while it is read.
 enum Content {
@@ -146,7 +43,8 @@ impl Content {
 /// Names all addresses of one binary, as many as possible from what was looked up before.
 pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
     let Some(cache) = &sources.cache else { return read(request, sources).0 };
-    let cached = cache.open(request, sources).and_then(|file| {
+    let searched = sources.searched();
+    let cached = cache.open(request, &searched, sources.debuginfod.is_some()).and_then(|file| {
         let mut symbols = Symbols::new(file.origin.clone(), request.addresses.len());
         let missing = file.answer(&request.addresses, &mut symbols)?;
         Some((file, symbols, missing))
@@ -165,7 +63,7 @@ pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
         let of = Provenance {
             build_id: &request.build_id,
             origin: &found.origin,
-            directories: &sources.searched(),
+            directories: &searched,
             witnesses: &witnesses,
         };
         cache.store(&of, &rest.addresses, &found, earlier.as_ref());
@@ -296,7 +194,7 @@ fn open(request: &Request, locator: &Locator<'_>) -> Result<Content, Failure> {
 
 /// Whether a file is the recorded one.
 fn same(request: &Request, bytes: &[u8], identity: Option<FileIdentity>) -> Result<(), Failure> {
-    let id = debug_file::build_id(bytes).unwrap_or_default();
+    let id = build_id(bytes).unwrap_or_default();
     let same = match &request.file {
         _ if !request.build_id.is_empty() => id == request.build_id,
         Some(file) => identity.is_none_or(|identity| file.is_of(&identity)),
@@ -340,9 +238,4 @@ impl io::Write for Bounded {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// The last part of a path, or all of a name like `[vdso]`.
-pub fn base_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::binary::{Line, Origin, Symbols};
-use super::debug_file::{FileState, Witness};
+use super::image::{FileState, Witness};
+use super::symbols::{Line, Origin, Symbols};
 use crate::names::{NameId, Names};
 
 /// The last byte is the version.

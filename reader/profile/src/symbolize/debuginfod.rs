@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::debug_file::hex;
+use super::image::hex;
 
 /// The client.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::debug_file::{Image, build_id};
+use super::image::{Image, build_id};
 
 /// Most files that are looked at in a tree.
 const MOST_FILES: usize = 500_000;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
-use super::name_file::short_name;
+use super::generated_name::short_name;
 use crate::profile_file::GeneratedFunction;
 
 const MAGIC: [u8; 4] = *b"DTiJ"; // little endian; other machines' dumps are not read

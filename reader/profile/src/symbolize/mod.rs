@@ -5,13 +5,16 @@
 
 mod binary;
 mod cache_file;
-mod debug_file;
 mod debuginfod;
 mod demangle;
 mod dwarf;
+mod dwarf_storage;
 mod file_tree;
 mod frame_entry;
+mod generated_name;
+mod image;
 mod jitdump;
+mod locator;
 mod name_file;
 mod namer;
 mod perf_map;
@@ -20,20 +23,21 @@ mod sources;
 mod split_dwarf;
 mod symbol_cache;
 mod symbol_table;
+mod symbols;
 mod vdso;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-pub use binary::{Line, Origin, Request, Symbols, base_name};
-pub use debug_file::hex;
 pub use debuginfod::Debuginfod;
 pub use demangle::demangle;
+pub use image::hex;
 pub use name_file::NameFile;
 pub use perf_map::perf_map_path;
 pub use sources::{Again, Progress, StartProgress, SymbolSources};
 pub use symbol_cache::SymbolCache;
+pub use symbols::{Line, Origin, Request, Symbols, base_name};
 
 /// Names the addresses of all binaries; the answers have the order of the requests.
 pub fn symbolize(requests: &[Request], sources: &SymbolSources) -> Vec<Symbols> {

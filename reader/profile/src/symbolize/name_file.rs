@@ -15,8 +15,6 @@ use crate::profile_file::GeneratedFunction;
 
 /// Most bytes that are read of a file.
 const LONGEST_FILE: u64 = 4 << 30;
-/// Longest name that is kept, in bytes.
-pub(super) const LONGEST_NAME: usize = 1024;
 
 /// An open file, read once.
 #[derive(Debug)]
@@ -55,12 +53,6 @@ impl NameFile {
     pub fn jitdump(self, wanted: impl Fn(u64, u64) -> bool) -> io::Result<Vec<GeneratedFunction>> {
         jitdump::parse(BufReader::with_capacity(1 << 16, self.0), wanted)
     }
-}
-
-/// Cuts a name that is too long to be one.
-pub(super) fn short_name(name: &str) -> String {
-    let end = (0..=LONGEST_NAME.min(name.len())).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
-    name[..end].to_owned()
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::binary::{Line, Origin, Symbols};
 use super::demangle::demangle;
 use super::dwarf::{Call, Lines, is_linker_name};
+use super::symbols::{Line, Origin, Symbols};
 use crate::names::{NameId, Names};
 
 /// What glibc puts before its internal names of public functions. The symbol table has the public ones.

@@ -6,7 +6,7 @@
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
-use super::name_file::short_name;
+use super::generated_name::short_name;
 use crate::profile_file::GeneratedFunction;
 
 /// Longest line that is read; the rest of it is left.
@@ -46,7 +46,7 @@ fn function(line: &str) -> Option<GeneratedFunction> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::symbolize::name_file::LONGEST_NAME;
+    use crate::symbolize::generated_name::LONGEST_NAME;
 
     fn hit(hits: &[u64]) -> impl Fn(u64, u64) -> bool + '_ {
         |start, len| hits.iter().any(|&hit| hit >= start && hit - start < len)

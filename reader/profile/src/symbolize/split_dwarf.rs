@@ -13,8 +13,8 @@ use gimli::{Dwarf, DwarfPackage, EndianSlice};
 use object::Endianness;
 use object::read::elf::ElfFile64;
 
-use super::debug_file::Locator;
-use super::dwarf::{self, Reader, Storage};
+use super::dwarf_storage::{Reader, Storage, endian};
+use super::locator::Locator;
 
 /// Where the split units of a file are.
 pub(super) struct SplitFiles<'a> {
@@ -59,7 +59,7 @@ impl<'a> SplitFiles<'a> {
     fn open_package(&self) -> Option<DwarfPackage<Reader<'a>>> {
         let packages = self.beside.iter().map(|path| crate::suffix::with_suffix(path, ".dwp"));
         let file = packages.into_iter().find_map(|path| self.file(&path))?;
-        let empty = EndianSlice::new(&[], dwarf::endian(&file));
+        let empty = EndianSlice::new(&[], endian(&file));
         let section = |id: gimli::SectionId| {
             Ok::<_, gimli::Error>(id.dwo_name().map_or(empty, |name| self.storage.section(&file, name)))
         };
@@ -68,7 +68,7 @@ impl<'a> SplitFiles<'a> {
 
     fn open_unit(&self, path: &Path, wanted: &SplitDwarfLoad<Reader<'a>>) -> Option<Arc<Dwarf<Reader<'a>>>> {
         let file = self.file(path)?;
-        let empty = EndianSlice::new(&[], dwarf::endian(&file));
+        let empty = EndianSlice::new(&[], endian(&file));
         let mut unit = Dwarf::load(|id| {
             Ok::<_, gimli::Error>(id.dwo_name().map_or(empty, |name| self.storage.section(&file, name)))
         })

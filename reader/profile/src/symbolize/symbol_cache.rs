@@ -12,10 +12,9 @@ use std::time::SystemTime;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-use super::binary::{Origin, Request, Symbols};
 use super::cache_file::{CacheFile, Provenance};
-use super::debug_file::{FileState, Witness, hex};
-use super::sources::SymbolSources;
+use super::image::{FileState, Witness, hex};
+use super::symbols::{Origin, Request, Symbols};
 use crate::private_directory::{cache_directory, private_directory};
 
 /// How the files of the cache end.
@@ -42,20 +41,21 @@ impl SymbolCache {
         self.directory.join(hex(build_id) + ENDING)
     }
 
-    /// The file of a binary, if it holds what `sources` would give today.
-    pub(super) fn open(&self, request: &Request, sources: &SymbolSources) -> Option<CacheFile> {
+    /// The file of a binary, if it holds what would be found today, where `directories` are searched and perhaps a server
+    /// is asked.
+    pub(super) fn open(&self, request: &Request, directories: &[PathBuf], server: bool) -> Option<CacheFile> {
         if request.build_id.is_empty() {
             return None;
         }
         let file = CacheFile::decode(self.read(&request.build_id).ok()?)?;
         // A server may have more to say than what was found without one.
-        let better = sources.debuginfod.is_some() && !matches!(file.origin, Origin::Dwarf(_));
+        let better = server && !matches!(file.origin, Origin::Dwarf(_));
         // What is no file, as the vdso, is known by its build-id alone.
         let recorded =
             !request.path.is_absolute() || file.witnesses.iter().any(|witness| witness.path == request.path);
         let as_before = |witness: &Witness| FileState::of(&witness.path) == witness.state;
         let holds = file.build_id == request.build_id
-            && file.directories == sources.searched()
+            && file.directories == directories
             && recorded
             && !better
             && file.witnesses.iter().all(as_before);
@@ -187,7 +187,6 @@ mod tests {
             Witness { state: FileState::of(&program), path: program.clone() },
             Witness { path: directory.join("program.debug"), state: None },
         ];
-        let sources = SymbolSources::none();
         let of = Provenance {
             build_id: &[1, 2],
             origin: &Origin::Symbols,
@@ -195,29 +194,29 @@ mod tests {
             witnesses: &witnesses,
         };
         let request = Request { path: program.clone(), build_id: vec![1, 2], file: None, addresses: vec![] };
-        assert!(cache.open(&request, &sources).is_none());
+        assert!(cache.open(&request, &[], false).is_none());
         cache.store(&of, &[10, 30], &symbols(&[10, 30]), None);
-        let earlier = cache.open(&request, &sources).unwrap();
+        let earlier = cache.open(&request, &[], false).unwrap();
         cache.store(&of, &[20, 30, 41], &symbols(&[20, 30, 41]), Some(&earlier));
 
-        let file = cache.open(&request, &sources).unwrap();
+        let file = cache.open(&request, &[], false).unwrap();
         let mut found = Symbols::new(Origin::Symbols, 0);
         assert_eq!(file.answer(&[9, 10, 20, 30, 40, 41, 50], &mut found), Some(vec![9, 40, 50]));
         assert_eq!(names(&found)[1..4], ["f10", "f20", "f30"]);
         assert_eq!((found.lines[0].line, found.lines[3].file), (7, None));
 
         // Another build-id, another place, other directories: nothing.
-        assert!(cache.open(&Request { build_id: vec![9], ..request.clone() }, &sources).is_none());
-        assert!(cache.open(&Request { path: "/elsewhere".into(), ..request.clone() }, &sources).is_none());
-        assert!(cache.open(&request, &SymbolSources::in_directories(["/x"])).is_none());
+        assert!(cache.open(&Request { build_id: vec![9], ..request.clone() }, &[], false).is_none());
+        assert!(cache.open(&Request { path: "/elsewhere".into(), ..request.clone() }, &[], false).is_none());
+        assert!(cache.open(&request, &["/x".into()], false).is_none());
         // A debug file appears: what was found without it is old.
         fs::write(directory.join("program.debug"), "").unwrap();
-        assert!(cache.open(&request, &sources).is_none());
+        assert!(cache.open(&request, &[], false).is_none());
         fs::remove_file(directory.join("program.debug")).unwrap();
-        assert!(cache.open(&request, &sources).is_some());
+        assert!(cache.open(&request, &[], false).is_some());
         // Others may write to the directory: not ours to believe.
         fs::set_permissions(&cache.directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(cache.open(&request, &sources).is_none());
+        assert!(cache.open(&request, &[], false).is_none());
         fs::remove_dir_all(&directory).unwrap();
     }
 
