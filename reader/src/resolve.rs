@@ -21,7 +21,7 @@ use crate::terminal::notices::Notices;
 
 /// What to resolve.
 #[derive(Debug, Args)]
-pub struct ResolveArgs {
+pub(crate) struct ResolveArgs {
     #[command(flatten)]
     symbols: SymbolArgs,
     /// Print only errors
@@ -36,7 +36,7 @@ pub struct ResolveArgs {
 ///
 /// # Errors
 /// When the profile cannot be read, is being recorded, or cannot be replaced.
-pub fn run(args: &ResolveArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ResolveArgs) -> anyhow::Result<()> {
     let notices = Notices::new(args.quiet, false);
     let mut sources = SymbolSources { again: Again::Always, ..(&args.symbols).into() };
     if args.quiet {

@@ -9,7 +9,13 @@ use selfwind_profile::stats::Tally;
 use crate::terminal::screen::{Screen, fit, printable};
 
 /// Reads a profile and prints its numbers; the text has at most `limit` processes, or all for 0.
-pub fn run(path: &Path, json: bool, limit: usize, screen: Screen, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(
+    path: &Path,
+    json: bool,
+    limit: usize,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let mut reader = ProfileReader::open(path)?;
     let mut tally = Tally::default();
     for event in reader.by_ref() {

@@ -15,20 +15,20 @@ use clap_mangen::Man;
   selfwind completions bash > ~/.local/share/bash-completion/completions/selfwind
   selfwind completions zsh > ~/.zfunc/_selfwind
   selfwind completions fish > ~/.config/fish/completions/selfwind.fish")]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
-    pub shell: Shell,
+    pub(crate) shell: Shell,
 }
 
 /// The flags of `man`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   selfwind man ~/.local/share/man/man1 && man selfwind-record")]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Where to put them; made if it is missing
     #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// Variables that every command heeds, and what they do.
@@ -42,7 +42,7 @@ const VARIABLES: [(&str, &str); 3] = [
 const EXIT_STATUS: &str = "0 on success, 1 on failure, 2 when the command line is wrong.";
 
 /// Writes the completions of `command` for a shell.
-pub fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     // The generator does not expect that its output can fail.
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "selfwind", &mut text);
@@ -51,7 +51,7 @@ pub fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> a
 }
 
 /// Writes a page for `command` and one for each of its subcommands into a directory.
-pub fn man(command: Command, directory: &Path) -> anyhow::Result<()> {
+pub(crate) fn man(command: Command, directory: &Path) -> anyhow::Result<()> {
     let cannot = || format!("{}: cannot write manual pages; choose another directory", directory.display());
     fs::create_dir_all(directory).with_context(cannot)?;
     let mut command = command.disable_help_subcommand(true);

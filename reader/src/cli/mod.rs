@@ -2,8 +2,8 @@
 //!
 //! Data goes to stdout or a file, everything else to stderr. An error is one line.
 
-pub mod manual;
-pub mod perf_flags;
+pub(crate) mod manual;
+pub(crate) mod perf_flags;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -18,26 +18,29 @@ use selfwind_profile::input::{self, Input};
 use selfwind_profile::output::{self, Export, Format, Grouping};
 use selfwind_profile::symbolize::SymbolSources;
 
+use crate::attach;
 use crate::diff;
 use crate::doctor;
 use crate::drain::watch;
 use crate::dump;
+use crate::flags::seconds::seconds;
+use crate::flags::source::SourceParser;
 use crate::flags::symbols::SymbolArgs;
 use crate::list;
 use crate::record;
 use crate::record::{OWN_FAILURE, RecordOptions};
 use crate::report;
+use crate::request;
 use crate::resolve;
 use crate::sampling::buffer::Buffer;
 use crate::sampling::rate::{self, Overhead};
-use crate::sampling::source::{Source, SourceParser};
+use crate::sampling::settings::SamplingSettings;
+use crate::sampling::source::Source;
 use crate::stats;
 use crate::tables;
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
 use crate::tail;
 use crate::target::agent_file;
-use crate::target::inject::command::{self, AttachArgs};
-use crate::target::request;
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::screen::{Printable, Screen};
 use crate::top;
@@ -104,7 +107,7 @@ enum Command {
     #[command(after_help = RECORD_EXAMPLES, override_usage = RECORD_USAGE)]
     Record(RecordArgs),
     /// Start sampling a running process
-    Attach(AttachArgs),
+    Attach(attach::AttachArgs),
     /// Show where the time went
     Report(report::ReportArgs),
     /// Add the names of its functions to a profile, so that it can be shown anywhere
@@ -124,7 +127,7 @@ enum Command {
     /// Print the stack of every thread of a running process, without pausing it
     Dump(dump::DumpArgs),
     /// Ask a thread for its stack and show each step of the protocol
-    Request(request::show::RequestArgs),
+    Request(request::RequestArgs),
     /// Show what this machine allows, and what to do where it allows too little
     Doctor(doctor::DoctorArgs),
     /// Show where the time goes right now, on a live screen
@@ -292,13 +295,6 @@ struct ListArgs {
     reap: bool,
 }
 
-/// A length of time above zero.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("invalid time `{text}`: expected seconds above 0, such as 10 or 0.5");
-    let seconds: f64 = text.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero()).ok_or_else(wrong)
-}
-
 /// Where a recording may go: standard output is the command's.
 fn recording_file(path: PathBuf) -> Result<PathBuf, String> {
     if path == Path::new("-") {
@@ -308,7 +304,7 @@ fn recording_file(path: PathBuf) -> Result<PathBuf, String> {
 }
 
 /// Runs the command that the arguments ask for.
-pub fn run() -> ExitCode {
+pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -339,7 +335,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     let plain = &mut Printable(io::stdout());
     match command {
         Command::Record(args) => return Ok(ExitCode::from(record::run(&args.into()))),
-        Command::Attach(args) => command::run(&args, plain)?,
+        Command::Attach(args) => attach::run(&args, plain)?,
         Command::Report(args) => {
             let input = Input::open(&args.file)?;
             report::run(input.path(), &(&args).into(), Screen::of_stdout(), stdout)?;
@@ -353,7 +349,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Tail(args) => tail::run(args.pid, args.json, plain)?,
         Command::Dump(args) => dump::run(&args, plain)?,
-        Command::Request(args) => request::show::run(&args, plain)?,
+        Command::Request(args) => request::run(&args, plain)?,
         Command::Doctor(args) => return doctor::run(&args, plain),
         Command::Top(args) => return Ok(ExitCode::from(top::run(&args)?)),
         Command::List(args) => list::run(args.json, args.reap, plain)?,
@@ -448,8 +444,13 @@ fn table_cache(directory: Option<PathBuf>) -> anyhow::Result<Cache> {
 impl From<RecordArgs> for RecordOptions {
     fn from(args: RecordArgs) -> Self {
         Self {
-            frequency: args.freq,
-            source: args.event,
+            sampling: SamplingSettings {
+                frequency: args.freq,
+                source: args.event,
+                max_stack: args.max_stack,
+                max_overhead: args.max_overhead,
+                buffer: args.buffer.unwrap_or_default(),
+            },
             duration: args.duration,
             delay: args.delay,
             per_thread: args.per_thread,
@@ -457,9 +458,6 @@ impl From<RecordArgs> for RecordOptions {
             output: args.output,
             pid: args.pid,
             snapshot: args.snapshot,
-            max_stack: args.max_stack,
-            max_overhead: args.max_overhead,
-            buffer: args.buffer.unwrap_or_default(),
             names: !args.no_names,
             sources: args.symbols.for_recording(),
             notices: Notices::new(args.quiet, args.verbose),
@@ -522,12 +520,12 @@ mod tests {
             [&["-F", "199", "ls", "-F", "--", "-q"][..], &["-F199", "--", "ls", "-F", "--", "-q"]]
         {
             let options = record(arguments).unwrap();
-            assert_eq!(options.frequency, 199);
+            assert_eq!(options.sampling.frequency, 199);
             assert_eq!(options.command, ["ls", "-F", "--", "-q"]);
         }
         let options = record(&["-p", "7", "-d", "0.5", "-e", "itimer"]).unwrap();
         assert_eq!((options.pid, options.duration), (Some(7), Some(Duration::from_millis(500))));
-        assert_eq!(options.source, Source::Itimer);
+        assert_eq!(options.sampling.source, Source::Itimer);
     }
 
     #[test]

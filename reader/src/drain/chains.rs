@@ -9,7 +9,7 @@ use shm_format::{ChunkInfo, EncodedStack, RecordRef, StackDecoder, StackHead, Un
 
 /// The decoders of a region's chunks.
 #[derive(Default)]
-pub struct Chains {
+pub(crate) struct Chains {
     chunks: BTreeMap<u32, Chain>,
     /// Room for a stack outside the chains.
     aside: Vec<u64>,
@@ -24,7 +24,7 @@ struct Chain {
 
 impl Chains {
     /// The head and the frames, from the root, of a stack record.
-    pub fn decode(
+    pub(crate) fn decode(
         &mut self,
         chunk: &ChunkInfo,
         record: &RecordRef<'_>,

@@ -12,12 +12,12 @@ use selfwind_profile::profile_file::{Event, ProcessEnd, Setting};
 use shm_format::Loss;
 
 use crate::drain::demand::Shortfall;
-use crate::drain::follow::Listener;
 use crate::drain::held::{Held, Taken};
+use crate::drain::listener::Listener;
 use crate::drain::merge::Merge;
 use crate::drain::process::{Process, Surroundings};
 use crate::drain::regions::Regions;
-pub use crate::drain::regions::{FindError, Scope};
+pub(crate) use crate::drain::regions::{FindError, Scope};
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
 use crate::target::clock::TraceClock;
@@ -38,7 +38,7 @@ const STITCHED: u32 = 2;
 const LINEAGE_KEPT: usize = 1 << 16;
 
 /// The regions of a recording.
-pub struct Collector {
+pub(crate) struct Collector {
     regions: Regions,
     notices: Notices,
     clock: TraceClock,
@@ -75,7 +75,7 @@ pub struct Collector {
 
 impl Collector {
     /// Looks for regions in `directories`.
-    pub fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
+    pub(crate) fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
         Self {
             regions: Regions::new(directories, scope, notices),
             notices,
@@ -103,32 +103,32 @@ impl Collector {
     }
 
     /// Gives each pool this much room at least, where that can be had.
-    pub fn with_buffer(mut self, buffer: Buffer) -> Self {
+    pub(crate) fn with_buffer(mut self, buffer: Buffer) -> Self {
         self.buffer = buffer;
         self
     }
 
     /// Leaves the regions of dead processes where they are, instead of removing them once they are drained.
-    pub fn keep_regions(mut self) -> Self {
+    pub(crate) fn keep_regions(mut self) -> Self {
         self.keep = true;
         self
     }
 
     /// Copies records instead of taking them: only [`finish`](Self::finish) makes sense then.
-    pub fn looking(mut self) -> Self {
+    pub(crate) fn looking(mut self) -> Self {
         (self.keep, self.look) = (true, true);
         self
     }
 
     /// Leaves all records in their rings until the end, and removes the oldest regions of dead processes when they get
     /// too large together.
-    pub fn at_rest(mut self) -> Self {
+    pub(crate) fn at_rest(mut self) -> Self {
         self.rest = true;
         self
     }
 
     /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC.
-    pub fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
+    pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         self.regions.find_process(pid)
     }
 
@@ -136,7 +136,7 @@ impl Collector {
     ///
     /// # Errors
     /// When there can be no thread for it.
-    pub fn search_threads(&self) -> io::Result<ThreadSearch> {
+    pub(crate) fn search_threads(&self) -> io::Result<ThreadSearch> {
         let only = match self.regions.scope() {
             Scope::Everything | Scope::Living => None,
             Scope::Process(pid) => Some(pid),
@@ -145,7 +145,7 @@ impl Collector {
     }
 
     /// Tells of the threads that a search found and that cannot be sampled.
-    pub fn tell_blocking(&self, search: &ThreadSearch, listener: &mut dyn Listener) -> io::Result<()> {
+    pub(crate) fn tell_blocking(&self, search: &ThreadSearch, listener: &mut dyn Listener) -> io::Result<()> {
         for Blocking { region_nonce, text } in search.blocking() {
             if let Some(&process) = self.numbers.get(&region_nonce) {
                 listener.event(Event::Setting(Setting { process, key: NOT_SAMPLED.into(), value: text }))?;
@@ -155,35 +155,35 @@ impl Collector {
     }
 
     /// True when the processes in scope have ended and are drained.
-    pub fn nobody_left(&self) -> bool {
+    pub(crate) fn nobody_left(&self) -> bool {
         let is_one = matches!(self.regions.scope(), Scope::Process(_));
         is_one && self.processes.is_empty() && (self.cut || self.regions.is_over())
     }
 
     /// True while a process may still be sampling.
-    pub fn somebody_left(&self) -> bool {
+    pub(crate) fn somebody_left(&self) -> bool {
         self.processes.values().any(|process| process.is_live())
     }
 
     /// True while writers wait for chunks that have been read.
-    pub fn is_urgent(&self) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
         self.held.is_urgent()
     }
 
     /// True while a chunk waits that the next pass would take.
-    pub fn has_complete(&mut self) -> bool {
+    pub(crate) fn has_complete(&mut self) -> bool {
         !self.rest && self.processes.values_mut().any(Process::has_complete)
     }
 
     /// How soon to look again, if nobody rings. The processes of our own session ring.
-    pub fn turn(&self) -> Duration {
+    pub(crate) fn turn(&self) -> Duration {
         let turns =
             self.processes.values().filter(|_| self.regions.scope() != Scope::Everything).map(Process::turn);
         turns.min().unwrap_or(Duration::MAX)
     }
 
     /// Drains everything that is there now.
-    pub fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
+    pub(crate) fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         let began = self.clock.refresh();
         if self.rest {
             self.regions.forget_oldest();
@@ -209,7 +209,7 @@ impl Collector {
     }
 
     /// The last pass: what living processes have committed is taken, and everything is let go of.
-    pub fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
+    pub(crate) fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         self.clock.refresh();
         self.attach_new();
         self.regions.tell_missing();

@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const MARGIN: f64 = 1.5;
 
 /// What one process wants of its pool.
-pub struct Demand {
+pub(crate) struct Demand {
     /// Chunks it is to have in any case.
     least: Buffer,
     /// When the present quarter began, and the chunks that were taken of it.
@@ -45,18 +45,18 @@ pub struct Demand {
 
 /// A pool that was too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shortfall {
+pub(crate) struct Shortfall {
     /// Samples lost.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// How long nobody looked.
-    pub away: Duration,
+    pub(crate) away: Duration,
     /// What would have been enough.
-    pub buffer: Buffer,
+    pub(crate) buffer: Buffer,
 }
 
 impl Shortfall {
     /// The worse of both.
-    pub fn and(self, other: Option<Self>) -> Self {
+    pub(crate) fn and(self, other: Option<Self>) -> Self {
         let Some(other) = other else { return self };
         Self {
             lost: self.lost + other.lost,
@@ -83,7 +83,7 @@ impl fmt::Display for Shortfall {
 
 impl Demand {
     /// Of a process whose pool has this size at least, where that can be had.
-    pub fn new(least: Buffer, counters: &CountersSnapshot) -> Self {
+    pub(crate) fn new(least: Buffer, counters: &CountersSnapshot) -> Self {
         let now = Instant::now();
         Self {
             least,
@@ -101,23 +101,23 @@ impl Demand {
     }
 
     /// How soon the pool should be looked at if nobody rings.
-    pub fn turn(&self) -> Duration {
+    pub(crate) fn turn(&self) -> Duration {
         self.turn
     }
 
     /// What was lost so far for want of room.
-    pub fn shortfall(&self) -> Option<Shortfall> {
+    pub(crate) fn shortfall(&self) -> Option<Shortfall> {
         self.shortfall
     }
 
     /// A pass begins.
-    pub fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         let now = Instant::now();
         self.away = now - std::mem::replace(&mut self.looked, now);
     }
 
     /// A pass has taken `claimed` chunks that their writers had left.
-    pub fn after_pass(&mut self, attached: &mut Attached, claimed: u64) {
+    pub(crate) fn after_pass(&mut self, attached: &mut Attached, claimed: u64) {
         let (backed, free) = attached.fill();
         let chunk = u64::from(attached.geometry().chunk_size);
         self.note_losses(&attached.counters(), backed as u64 * chunk);
@@ -147,7 +147,7 @@ impl Demand {
     }
 
     /// Its process is gone.
-    pub fn after_last_pass(&mut self, attached: &Attached) {
+    pub(crate) fn after_last_pass(&mut self, attached: &Attached) {
         let pool = attached.fill().0 as u64 * u64::from(attached.geometry().chunk_size);
         self.note_losses(&attached.counters(), pool);
     }

@@ -7,9 +7,8 @@ use std::io;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use selfwind_profile::profile_file::Event;
-
 use crate::drain::collector::Collector;
+use crate::drain::listener::Listener;
 use crate::drain::watch::Happening;
 use crate::target::attach::Bell;
 
@@ -21,7 +20,7 @@ const NAP: Duration = Duration::from_millis(2);
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub(crate) enum Flow {
     /// Go on.
     Continue,
     /// That was all.
@@ -30,7 +29,7 @@ pub enum Flow {
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// Asked to by the answer to a happening.
     Told,
     /// The deadline has passed.
@@ -39,22 +38,8 @@ pub enum Reason {
     NobodyLeft,
 }
 
-/// Takes what a recording yields.
-pub trait Listener {
-    /// Something was learnt.
-    fn event(&mut self, event: Event) -> io::Result<()>;
-
-    /// That was all for now.
-    fn pause(&mut self) -> io::Result<()>;
-
-    /// Makes sure of what it was told: after this, our own death loses nothing of it.
-    fn save(&mut self) -> io::Result<()> {
-        self.pause()
-    }
-}
-
 /// Drains until told to finish. Ends early with the error of the listener.
-pub fn follow(
+pub(crate) fn follow(
     collector: &mut Collector,
     bell: &Bell,
     happenings: &Receiver<Happening>,

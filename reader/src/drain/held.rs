@@ -7,10 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::drain::process::Process;
-
-/// Places in the chunks of a process.
-pub type Places = Vec<(u32, u64)>;
+use crate::drain::process::{Places, Process};
 
 /// Passes after which what came into the merge must have left it.
 const LONGEST: u32 = 32;
@@ -19,21 +16,21 @@ const END: u32 = 2;
 
 /// What passes took, oldest first.
 #[derive(Default)]
-pub struct Held {
+pub(crate) struct Held {
     passes: VecDeque<Taken>,
 }
 
 /// What one pass took.
 #[derive(Default)]
-pub struct Taken {
+pub(crate) struct Taken {
     /// By number of the process.
-    pub places: Vec<(u32, Places)>,
+    pub(crate) places: Vec<(u32, Places)>,
     /// Processes that ended.
-    pub gone: Vec<Process>,
+    pub(crate) gone: Vec<Process>,
     /// There are chunks that writers wait for.
-    pub urgent: bool,
+    pub(crate) urgent: bool,
     /// Passes until the last sample of it is in the merge.
-    pub patience: u32,
+    pub(crate) patience: u32,
     /// Samples that had come into the merge by then.
     arrivals: Option<u64>,
     age: u32,
@@ -41,7 +38,7 @@ pub struct Taken {
 
 impl Held {
     /// Notes what a pass took.
-    pub fn take(&mut self, mut taken: Taken) {
+    pub(crate) fn take(&mut self, mut taken: Taken) {
         if !taken.gone.is_empty() {
             taken.urgent = true;
             taken.patience = taken.patience.max(END);
@@ -52,7 +49,7 @@ impl Held {
     }
 
     /// A pass is over; so many samples have come into the merge.
-    pub fn end_pass(&mut self, arrivals: u64) {
+    pub(crate) fn end_pass(&mut self, arrivals: u64) {
         for taken in &mut self.passes {
             if taken.age == taken.patience {
                 taken.arrivals = Some(arrivals);
@@ -62,22 +59,22 @@ impl Held {
     }
 
     /// True if writers wait for chunks.
-    pub fn is_urgent(&self) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
         self.passes.iter().any(|taken| taken.urgent)
     }
 
     /// True if something has waited so long that its samples must be of another time than their clock says.
-    pub fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         self.passes.front().is_some_and(|taken| taken.age > LONGEST)
     }
 
     /// True if something is out of the merge, whose oldest sample is number `oldest`.
-    pub fn is_due(&self, oldest: u64) -> bool {
+    pub(crate) fn is_due(&self, oldest: u64) -> bool {
         self.passes.front().is_some_and(|taken| taken.arrivals.is_some_and(|arrivals| arrivals < oldest))
     }
 
     /// Takes what is out of the merge, and safe now.
-    pub fn release(&mut self, oldest: u64) -> Vec<Taken> {
+    pub(crate) fn release(&mut self, oldest: u64) -> Vec<Taken> {
         let mut released = Vec::new();
         while self.is_due(oldest) {
             released.extend(self.passes.pop_front());
@@ -86,7 +83,7 @@ impl Held {
     }
 
     /// Takes everything: the merge is empty, and what was in it is safe.
-    pub fn release_all(&mut self) -> Vec<Taken> {
+    pub(crate) fn release_all(&mut self) -> Vec<Taken> {
         self.passes.drain(..).collect()
     }
 }

@@ -14,7 +14,7 @@ const FRAMES_LIMIT: usize = 1 << 20;
 
 /// Samples that wait for their turn.
 #[derive(Default)]
-pub struct Merge {
+pub(crate) struct Merge {
     heap: BinaryHeap<Reverse<Waiting>>,
     frames: usize,
     arrivals: u64,
@@ -45,7 +45,7 @@ impl Ord for Waiting {
 
 impl Merge {
     /// Takes a sample, and gives back the oldest one when there are too many.
-    pub fn push(&mut self, sample: Sample) -> Option<Sample> {
+    pub(crate) fn push(&mut self, sample: Sample) -> Option<Sample> {
         self.frames += weight_in_memory(&sample);
         self.arrivals += 1;
         self.heap.push(Reverse(Waiting { key: (sample.ns, self.arrivals), sample }));
@@ -53,17 +53,17 @@ impl Merge {
     }
 
     /// Samples that have come so far: the number of the last one.
-    pub fn arrivals(&self) -> u64 {
+    pub(crate) fn arrivals(&self) -> u64 {
         self.arrivals
     }
 
     /// The least number of those that wait; every lower one is out.
-    pub fn oldest(&self) -> u64 {
+    pub(crate) fn oldest(&self) -> u64 {
         self.heap.iter().map(|Reverse(waiting)| waiting.key.1).min().unwrap_or(u64::MAX)
     }
 
     /// The oldest sample, if it is older than `watermark` (nanoseconds).
-    pub fn pop(&mut self, watermark: u64) -> Option<Sample> {
+    pub(crate) fn pop(&mut self, watermark: u64) -> Option<Sample> {
         if self.heap.peek()?.0.key.0 >= watermark && watermark != u64::MAX {
             return None;
         }

@@ -1,7 +1,6 @@
 //! One recorded process image: its region, whether it lives, and the draining of one into the profile.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,6 @@ use shm_format::{
 
 use crate::drain::chains::Chains;
 use crate::drain::demand::{Demand, Shortfall};
-use crate::drain::held::Places;
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::{Stitcher, Writer, Written};
 use crate::sampling::buffer::Buffer;
@@ -29,47 +27,27 @@ const TURN: Duration = Duration::from_millis(250);
 /// Bytes of a record in the ring beside its payload.
 const RECORD_HEADER: u64 = 8;
 
-/// What the name of a region's file says: `PID-STARTTIME-NONCE.region`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RegionName {
-    /// Process id.
-    pub pid: u32,
-    /// Start time of the process in clock ticks after boot.
-    pub start_time: u64,
-    /// Nonce of the region.
-    pub nonce: u64,
-}
-
-impl RegionName {
-    /// Reads a file name; `None` for files that are no regions.
-    pub fn parse(name: &OsStr) -> Option<Self> {
-        let mut parts = name.to_str()?.strip_suffix(".region")?.splitn(3, '-');
-        Some(Self {
-            pid: parts.next()?.parse().ok()?,
-            start_time: parts.next()?.parse().ok()?,
-            nonce: u64::from_str_radix(parts.next()?, 16).ok()?,
-        })
-    }
-}
+/// Places in the chunks of a process.
+pub(crate) type Places = Vec<(u32, u64)>;
 
 /// What a drain needs beside the region.
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// Turns ticks into nanoseconds.
-    pub clock: &'a TraceClock,
+    pub(crate) clock: &'a TraceClock,
     /// Profile-local numbers of regions by their nonce.
-    pub numbers: &'a BTreeMap<u64, u32>,
+    pub(crate) numbers: &'a BTreeMap<u64, u32>,
     /// Room for one chunk.
-    pub scratch: &'a mut Vec<u8>,
+    pub(crate) scratch: &'a mut Vec<u8>,
     /// Samples, in the order of their threads only.
-    pub samples: &'a mut Vec<Sample>,
+    pub(crate) samples: &'a mut Vec<Sample>,
     /// This pass is the last one, whether the process lives or not.
-    pub last: bool,
+    pub(crate) last: bool,
     /// Copies records and leaves them where they are.
-    pub look: bool,
+    pub(crate) look: bool,
 }
 
 /// A process image and its region.
-pub struct Process {
+pub(crate) struct Process {
     id: u32,
     path: PathBuf,
     attached: Attached,
@@ -115,7 +93,7 @@ struct Found {
 impl Process {
     /// Starts with an attached region. `previous` is the image that executed this one; `late` says that it may
     /// have recorded before this recording began. Its pool is to have `buffer` bytes at least.
-    pub fn new(
+    pub(crate) fn new(
         id: u32,
         path: PathBuf,
         attached: Attached,
@@ -149,45 +127,45 @@ impl Process {
     }
 
     /// True for another image of the process behind `identity`.
-    pub fn is_same_process(&self, identity: &Identity) -> bool {
+    pub(crate) fn is_same_process(&self, identity: &Identity) -> bool {
         self.identity.pid == identity.pid
             && self.identity.start_time == identity.start_time
             && self.identity.boot_id == identity.boot_id
     }
 
     /// When its region was made, CLOCK_MONOTONIC.
-    pub fn began(&self) -> u64 {
+    pub(crate) fn began(&self) -> u64 {
         self.attached.anchor().monotonic_ns
     }
 
     /// The process has executed another program: this image is gone.
-    pub fn supersede(&mut self) {
+    pub(crate) fn supersede(&mut self) {
         self.superseded = true;
     }
 
     /// True if it was still there when last looked at.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         !self.superseded && !matches!(self.liveness, Liveness::Ended)
     }
 
     /// True if its region's file was made shorter: its recording is over, whether it lives or not.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.attached.is_cut()
     }
 
     /// The nonce of its region.
-    pub fn nonce(&self) -> u64 {
+    pub(crate) fn nonce(&self) -> u64 {
         self.identity.region_nonce
     }
 
     /// Its process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.identity.pid
     }
 
     /// Detaches: all that was read is safe. The region of a process that is gone is removed, as it is drained, unless
     /// it is to be kept. Gives the path of a removed region.
-    pub fn let_go(mut self, keep: bool) -> Option<PathBuf> {
+    pub(crate) fn let_go(mut self, keep: bool) -> Option<PathBuf> {
         let remove = !keep && !self.is_live();
         if !remove {
             let places: Places =
@@ -199,7 +177,7 @@ impl Process {
 
     /// How far its chunks were read in the last pass, where that is news. To be [acknowledged](Self::acknowledge) when
     /// what was read is safe.
-    pub fn news(&mut self) -> Places {
+    pub(crate) fn news(&mut self) -> Places {
         self.told_places.resize(self.places.len(), 0);
         for chunk in std::mem::take(&mut self.withheld) {
             if self.stitcher.waits_in(chunk) {
@@ -218,38 +196,38 @@ impl Process {
     }
 
     /// True if writers may soon wait for chunks that the last pass has taken.
-    pub fn keeps_chunks(&self) -> bool {
+    pub(crate) fn keeps_chunks(&self) -> bool {
         self.is_urgent
     }
 
     /// True while a chunk waits that the next pass would take.
-    pub fn has_complete(&mut self) -> bool {
+    pub(crate) fn has_complete(&mut self) -> bool {
         self.translator.is_introduced() && !self.is_empty() && self.attached.has_complete()
     }
 
     /// How soon to look at its pool if it cannot wake us.
-    pub fn turn(&self) -> Duration {
+    pub(crate) fn turn(&self) -> Duration {
         self.demand.turn()
     }
 
     /// What it lost for want of room in its pool.
-    pub fn shortfall(&self) -> Option<Shortfall> {
+    pub(crate) fn shortfall(&self) -> Option<Shortfall> {
         self.demand.shortfall()
     }
 
     /// True if records become samples passes after they were read.
-    pub fn is_stitched(&self) -> bool {
+    pub(crate) fn is_stitched(&self) -> bool {
         self.stitcher.expects()
     }
 
     /// True if nothing ever fired in it: its end loses nothing.
-    pub fn is_empty(&mut self) -> bool {
+    pub(crate) fn is_empty(&mut self) -> bool {
         self.known_counters().fired.count == 0
     }
 
     /// What was read up to these places is safe, but for stacks that wait for the kernel's half: those chunks are told
     /// of once more when the stacks are samples.
-    pub fn acknowledge(&mut self, places: &[(u32, u64)]) {
+    pub(crate) fn acknowledge(&mut self, places: &[(u32, u64)]) {
         let (wait, safe): (Places, Places) =
             places.iter().partition(|(chunk, _)| self.stitcher.waits_in(*chunk));
         self.withheld.extend(wait.iter().map(|(chunk, _)| chunk));
@@ -258,7 +236,11 @@ impl Process {
 
     /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
     /// process when this was the last of it.
-    pub fn drain(&mut self, around: &mut Surroundings<'_>, events: &mut Vec<Event>) -> Option<ProcessEnd> {
+    pub(crate) fn drain(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) -> Option<ProcessEnd> {
         self.demand.look();
         // First look whether it lives, then drain: what it commits in between is not missed.
         let live = !self.superseded && self.liveness.is_running();
@@ -304,7 +286,7 @@ impl Process {
     }
 
     /// The counters, if anything fired since they were last told.
-    pub fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
+    pub(crate) fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
         let fired = self.known_counters().fired.count;
         if !self.translator.is_introduced() || self.told == Some(fired) {
             return None;
@@ -448,20 +430,4 @@ impl Process {
 fn thread_name(pid: u32, tid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_region_files() {
-        let name = RegionName::parse(OsStr::new("12-3456-00ff00ff00ff00ff.region"));
-        assert_eq!(name, Some(RegionName { pid: 12, start_time: 3456, nonce: 0xff_00ff_00ff_00ff }));
-        for other in
-            ["bell", "12-3456-00ff.failed", "12-3456.region", "x-1-2.region", "12--2.region", ".region"]
-        {
-            assert_eq!(RegionName::parse(OsStr::new(other)), None, "{other}");
-        }
-    }
 }

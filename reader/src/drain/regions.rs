@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use shm_format::Identity;
 
-use crate::drain::process::RegionName;
 use crate::target::attach::{AttachError, Attached, owner};
 use crate::target::liveness::{self, Liveness};
+use crate::target::region_name::RegionName;
 use crate::target::shortage;
 use crate::terminal::notices::Notices;
 
@@ -26,7 +26,7 @@ const NOTE_LIMIT: usize = 200;
 
 /// Which processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// All that appear, also those that are gone by then.
     Everything,
     /// All that live.
@@ -37,7 +37,7 @@ pub enum Scope {
 
 /// Nothing to record at that process id.
 #[derive(Debug, thiserror::Error)]
-pub enum FindError {
+pub(crate) enum FindError {
     /// There is no such process and no region of one.
     #[error("process {0} does not exist and left no recording; `selfwind list` shows what there is")]
     NoProcess(u32),
@@ -59,7 +59,7 @@ struct Chosen {
 }
 
 /// The region files of a recording.
-pub struct Regions {
+pub(crate) struct Regions {
     directories: Vec<PathBuf>,
     scope: Scope,
     notices: Notices,
@@ -75,7 +75,7 @@ pub struct Regions {
 
 impl Regions {
     /// Those in `directories`.
-    pub fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
+    pub(crate) fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
         let chosen = match scope {
             Scope::Process(pid) => choose_living(pid),
             _ => None,
@@ -93,18 +93,18 @@ impl Regions {
     }
 
     /// Which processes are meant.
-    pub fn scope(&self) -> Scope {
+    pub(crate) fn scope(&self) -> Scope {
         self.scope
     }
 
     /// Where they lie.
-    pub fn directories(&self) -> &[PathBuf] {
+    pub(crate) fn directories(&self) -> &[PathBuf] {
         &self.directories
     }
 
     /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC. A process that
     /// is gone is the last one of its number.
-    pub fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
+    pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         let (mut refused, mut last) = (None, None);
         for path in self.files() {
             match Attached::open(&path) {
@@ -130,7 +130,7 @@ impl Regions {
     }
 
     /// True if the one process that is meant is gone.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         match (self.scope, self.chosen) {
             (Scope::Process(pid), Some(chosen)) => {
                 self.boot_id != Some(chosen.boot_id) || liveness::start_time(pid) != Some(chosen.start_time)
@@ -192,7 +192,7 @@ impl Regions {
 
     /// Those that are new, in the order of their processes' beginning: parents and previous images come before those who
     /// come from them.
-    pub fn news(&mut self) -> Vec<(PathBuf, Attached)> {
+    pub(crate) fn news(&mut self) -> Vec<(PathBuf, Attached)> {
         let mut found = Vec::new();
         for path in self.files() {
             if self.seen.contains(&path) {
@@ -222,12 +222,12 @@ impl Regions {
     }
 
     /// A file is gone: another one may have its name.
-    pub fn forget(&mut self, path: &Path) {
+    pub(crate) fn forget(&mut self, path: &Path) {
         self.seen.remove(path);
     }
 
     /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
-    pub fn forget_oldest(&mut self) {
+    pub(crate) fn forget_oldest(&mut self) {
         if self.looked.elapsed() < FORGET_EVERY {
             return;
         }
@@ -257,7 +257,7 @@ impl Regions {
     }
 
     /// Tells what could not be recorded: agents leave a note where their region would have been.
-    pub fn tell_missing(&mut self) {
+    pub(crate) fn tell_missing(&mut self) {
         for (path, why) in std::mem::take(&mut self.trouble) {
             match path.file_name().and_then(RegionName::parse) {
                 Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),

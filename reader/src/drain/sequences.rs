@@ -1,7 +1,7 @@
 //! Sequence numbers of a thread's records: what is missing between those that came.
 
 /// What came of one thread.
-pub struct Sequences {
+pub(crate) struct Sequences {
     first: u64,
     last: u64,
     count: u64,
@@ -15,14 +15,14 @@ impl Default for Sequences {
 
 impl Sequences {
     /// This one came.
-    pub fn saw(&mut self, sequence: u64) {
+    pub(crate) fn saw(&mut self, sequence: u64) {
         self.first = self.first.min(sequence);
         self.last = self.last.max(sequence);
         self.count += 1;
     }
 
     /// Numbers between the first and the last that did not come.
-    pub fn holes(&self) -> u64 {
+    pub(crate) fn holes(&self) -> u64 {
         self.last.wrapping_sub(self.first).saturating_add(1).saturating_sub(self.count)
     }
 }

@@ -15,7 +15,7 @@ use crate::target::attach::Bell;
 
 /// Something the recorder has to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub(crate) enum Happening {
     /// The recorder got a signal.
     Signal {
         /// Which.
@@ -31,14 +31,14 @@ pub enum Happening {
 const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// What asks a flight recorder for a snapshot; `perf record --switch-output` has the same.
-pub const SNAPSHOT: Signal = Signal::SIGUSR2;
+pub(crate) const SNAPSHOT: Signal = Signal::SIGUSR2;
 
 /// Signals that wait to be read.
 #[derive(Debug)]
-pub struct Held {
+pub(crate) struct Held {
     signals: SignalFd,
     /// The mask before, for the command.
-    pub given: SigSet,
+    pub(crate) given: SigSet,
 }
 
 /// The mask before [`hold_size_signal`].
@@ -46,7 +46,7 @@ static GIVEN: OnceLock<SigSet> = OnceLock::new();
 
 /// A file that would get larger than RLIMIT_FSIZE is an error from here on, which has a message, and no end without one.
 /// Call it before there is a second thread.
-pub fn hold_size_signal() {
+pub(crate) fn hold_size_signal() {
     if let Ok(given) = SigSet::thread_get_mask() {
         GIVEN.get_or_init(|| given);
         let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
@@ -55,7 +55,7 @@ pub fn hold_size_signal() {
 
 /// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread, and
 /// before the command starts: one that came in between would end us.
-pub fn hold_signals(snapshots: bool) -> io::Result<Held> {
+pub(crate) fn hold_signals(snapshots: bool) -> io::Result<Held> {
     let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
     let given = GIVEN.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
     set.thread_block()?;
@@ -64,13 +64,13 @@ pub fn hold_signals(snapshots: bool) -> io::Result<Held> {
 }
 
 /// Signals end us again, as they would without [`hold_signals`].
-pub fn release_signals() {
+pub(crate) fn release_signals() {
     let set: SigSet = SIGNALS.into_iter().collect();
     let _ = set.thread_unblock();
 }
 
 /// Starts the watch; `program` is the pidfd of the program, when there is one.
-pub fn start(
+pub(crate) fn start(
     Held { signals, .. }: Held,
     program: Option<OwnedFd>,
     bell: Arc<Bell>,

@@ -6,7 +6,7 @@ use selfwind_profile::selection::{Filters, Unit};
 
 /// Flags that say what is told apart.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct UnitArgs {
+pub(crate) struct UnitArgs {
     /// Break functions down by source line
     #[arg(long, conflicts_with = "modules")]
     lines: bool,
@@ -27,7 +27,7 @@ impl From<UnitArgs> for Unit {
 
 /// Flags that choose stacks.
 #[derive(Debug, Args)]
-pub struct FilterArgs {
+pub(crate) struct FilterArgs {
     /// Only threads whose name or id matches
     #[arg(long, value_name = "REGEX", help_heading = "Filters")]
     thread: Option<Regex>,

@@ -9,7 +9,7 @@ use crate::terminal::progress::Bar;
 
 /// Where names come from.
 #[derive(Debug, Default, Args)]
-pub struct SymbolArgs {
+pub(crate) struct SymbolArgs {
     /// Fetch missing debug files with debuginfod-find, from the servers in DEBUGINFOD_URLS [default: if that is set]
     #[arg(long)]
     debuginfod: bool,
@@ -29,7 +29,7 @@ pub struct SymbolArgs {
 
 impl SymbolArgs {
     /// Where a recording takes names from when it ends: it does not wait for servers unless told to.
-    pub fn for_recording(&self) -> SymbolSources {
+    pub(crate) fn for_recording(&self) -> SymbolSources {
         let sources = SymbolSources::from(self);
         SymbolSources { debuginfod: sources.debuginfod.filter(|_| self.debuginfod), ..sources }
     }

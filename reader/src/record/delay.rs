@@ -9,7 +9,7 @@ use selfwind_profile::profile_file::Event;
 
 /// What is left out.
 #[derive(Debug, Default)]
-pub struct Delay {
+pub(crate) struct Delay {
     /// CLOCK_MONOTONIC.
     until_ns: u64,
     /// Samples and weight by process.
@@ -18,12 +18,12 @@ pub struct Delay {
 
 impl Delay {
     /// Leaves out samples taken before this time.
-    pub fn until(until_ns: u64) -> Self {
+    pub(crate) fn until(until_ns: u64) -> Self {
         Self { until_ns, ..Self::default() }
     }
 
     /// The event as it goes into the profile, if it does.
-    pub fn filter(&mut self, mut event: Event) -> Option<Event> {
+    pub(crate) fn filter(&mut self, mut event: Event) -> Option<Event> {
         let (left_out, counters) = match &mut event {
             Event::Sample(sample) if sample.ns < self.until_ns => {
                 let left_out = self.left_out.entry(sample.process).or_default();

@@ -8,19 +8,19 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The name used without `-o`.
-pub const DEFAULT_NAME: &str = "selfwind.data";
+pub(crate) const DEFAULT_NAME: &str = "selfwind.data";
 
 /// The output cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: cannot write the output: {cause}; choose another file with -o")]
-pub struct DestinationError {
+pub(crate) struct DestinationError {
     path: String,
     cause: io::Error,
 }
 
 /// An opened but untouched output file.
 #[derive(Debug)]
-pub struct Destination {
+pub(crate) struct Destination {
     file: File,
     path: PathBuf,
     /// The name as given, while it still holds a `%p`.
@@ -32,7 +32,7 @@ pub struct Destination {
 
 impl Destination {
     /// Opens `path`; `None` is [`DEFAULT_NAME`], whose last content is kept with `.old` at its name.
-    pub fn prepare(path: Option<&Path>) -> Result<Self, DestinationError> {
+    pub(crate) fn prepare(path: Option<&Path>) -> Result<Self, DestinationError> {
         let pattern = path.filter(|path| path.as_os_str().as_bytes().windows(2).any(|pair| pair == b"%p"));
         let opened = match (path, pattern) {
             (_, Some(pattern)) => {
@@ -59,7 +59,7 @@ impl Destination {
     }
 
     /// Empties the file and gives it its final name; `pid` stands for `%p`.
-    pub fn commit(mut self, pid: u32) -> Result<(File, PathBuf), DestinationError> {
+    pub(crate) fn commit(mut self, pid: u32) -> Result<(File, PathBuf), DestinationError> {
         let failed = |path: &Path, cause| DestinationError { path: path.display().to_string(), cause };
         if self.file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             self.file.set_len(0).map_err(|cause| failed(&self.path, cause))?;
@@ -73,7 +73,7 @@ impl Destination {
     }
 
     /// Leaves things as they were: nothing was recorded.
-    pub fn abandon(self) {
+    pub(crate) fn abandon(self) {
         if self.created {
             let _ = fs::remove_file(&self.path);
         }
@@ -84,7 +84,7 @@ impl Destination {
 }
 
 /// Replaces each `%p` by `pid`.
-pub fn expand(pattern: &Path, pid: u32) -> PathBuf {
+pub(crate) fn expand(pattern: &Path, pid: u32) -> PathBuf {
     let mut bytes = pattern.as_os_str().as_bytes();
     let mut name = Vec::new();
     while let Some((&first, rest)) = bytes.split_first() {

@@ -25,7 +25,7 @@ const SEARCHES_MAX: u32 = 30;
 
 /// What is known of the code of all processes that live.
 #[derive(Debug, Default)]
-pub struct GeneratedCodeKeeper {
+pub(crate) struct GeneratedCodeKeeper {
     session: SessionInfo,
     processes: HashMap<u32, Followed>,
 }
@@ -52,7 +52,7 @@ struct Followed {
 impl GeneratedCodeKeeper {
     /// Takes in an event. Gives what is known of such code, to be stored before that event: modules as they are found,
     /// and before a process ends what it named.
-    pub fn observe(&mut self, event: &Event) -> Vec<Event> {
+    pub(crate) fn observe(&mut self, event: &Event) -> Vec<Event> {
         match event {
             Event::Session(session) => self.session = session.clone(),
             Event::Process(info) => self.process(info.id).info = info.clone(),

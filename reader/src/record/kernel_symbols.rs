@@ -62,7 +62,7 @@ impl Table {
 
 /// Tells the functions of kernel stacks as they come.
 #[derive(Default)]
-pub struct KernelSymbols {
+pub(crate) struct KernelSymbols {
     table: Option<Table>,
     seen: HashSet<u64>,
     told: HashSet<u64>,
@@ -70,7 +70,7 @@ pub struct KernelSymbols {
 
 impl KernelSymbols {
     /// The functions of a sample that were not told before.
-    pub fn news(&mut self, sample: &Sample) -> Vec<KernelSymbol> {
+    pub(crate) fn news(&mut self, sample: &Sample) -> Vec<KernelSymbol> {
         let mut news = Vec::new();
         let frames = sample.kernel.iter().flat_map(|kernel| &kernel.frames);
         for &address in frames.filter(|&&address| address != WAKE_LATENCY) {
@@ -85,12 +85,12 @@ impl KernelSymbols {
     }
 
     /// The function at an address.
-    pub fn find(&mut self, address: u64) -> Option<KernelSymbol> {
+    pub(crate) fn find(&mut self, address: u64) -> Option<KernelSymbol> {
         self.table().find(address)
     }
 
     /// True if kernel stacks came and no name is to be had for them.
-    pub fn are_hidden(&self) -> bool {
+    pub(crate) fn are_hidden(&self) -> bool {
         !self.seen.is_empty() && self.table.as_ref().is_some_and(|table| table.starts.is_empty())
     }
 

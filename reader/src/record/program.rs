@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
 /// Why a program cannot be recorded.
 #[derive(Debug, thiserror::Error)]
-pub enum ProgramError {
+pub(crate) enum ProgramError {
     /// Nowhere on PATH, or no such file.
     #[error("{program}: command not found; check the name and PATH")]
     NotFound {
@@ -40,7 +40,7 @@ pub enum ProgramError {
 
 impl ProgramError {
     /// The exit status a shell gives for it; 125, as other wrappers do, when the refusal is our own.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
@@ -51,15 +51,15 @@ impl ProgramError {
 
 /// A program that can be started under the agent.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Program {
+pub(crate) struct Program {
     /// The file to execute.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// A text without `#!`: executed by /bin/sh, as execvp does.
-    pub by_shell: bool,
+    pub(crate) by_shell: bool,
 }
 
 /// Finds `name` as a shell does and looks into the file.
-pub fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Program, ProgramError> {
+pub(crate) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Program, ProgramError> {
     let path = resolve(name, path_variable)?;
     let by_shell = inspect(&path, 0)?;
     Ok(Program { path, by_shell })

@@ -22,19 +22,19 @@ use selfwind_profile::suffix::with_suffix;
 use selfwind_profile::symbolize::SymbolSources;
 use shm_format::injection::Call;
 
-use crate::drain::follow::Listener;
+use crate::drain::listener::Listener;
 use crate::drain::watch::{self, Happening};
-use crate::record::RecordOptions;
 use crate::record::delay::Delay;
 use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
 use crate::record::interpreter::Interpreters;
 use crate::record::kernel_symbols::KernelSymbols;
+use crate::record::options::RecordOptions;
 use crate::resolve;
 use crate::tables::builder::Builder;
 use crate::tables::cache::Cache;
-use crate::target::clock;
 use crate::target::thread_search::NOT_SAMPLED;
+use crate::target::{clock, shortage};
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::open;
 
@@ -218,8 +218,8 @@ impl Recording {
                     fits
                 })
                 .collect(),
-            frequency: options.source.frequency(options.frequency),
-            source: options.source.name(),
+            frequency: options.sampling.source.frequency(options.sampling.frequency),
+            source: options.sampling.source.name(),
         };
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile)
@@ -428,4 +428,12 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
     let age = clock::monotonic_ns().saturating_sub(module.loaded_ns);
     let loaded = (clock::realtime_ns().saturating_sub(age)) as i64;
     Some(if identity.modified_ns > loaded { FileIdentity { len: 0, ..identity } } else { identity })
+}
+
+/// The profile cannot be written any further, and what there is to do.
+pub(crate) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
+    let (path, why) = (path.display(), shortage::explain(error));
+    anyhow::anyhow!(
+        "{path}: cannot write the profile: {why}; what was written until now is whole: selfwind report {path}"
+    )
 }

@@ -10,8 +10,9 @@ use anyhow::Context;
 use selfwind_profile::suffix::with_suffix;
 
 use crate::drain::collector::{Collector, Scope};
+use crate::record::attachment::as_sampled;
+use crate::record::options::RecordOptions;
 use crate::record::recording::{Output, Recording};
-use crate::record::{RecordOptions, as_sampled};
 use crate::target::inject;
 use crate::target::session::Session;
 use crate::terminal::notices::warn;

@@ -22,19 +22,19 @@ use crate::record::program::{Program, ProgramError};
 
 /// The command while it runs and after.
 #[derive(Debug)]
-pub struct Child {
+pub(crate) struct Child {
     pid: Pid,
     status: Option<ExitStatus>,
 }
 
 impl Child {
     /// Its process.
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_pid() as u32
     }
 
     /// How it ended; waits for that.
-    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
         loop {
             match self.look(WaitOptions::empty()) {
                 Ok(Some(status)) => return Ok(status),
@@ -46,7 +46,7 @@ impl Child {
     }
 
     /// How it ended, if it has.
-    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.look(WaitOptions::NOHANG)
     }
 
@@ -61,7 +61,7 @@ impl Child {
 
 /// Starts `program` with `command` as its arguments (the name first), `environment` added to ours, and the signal
 /// mask `mask`. With a `log` it is away from the terminal: it has no input, and its output goes there.
-pub fn start(
+pub(crate) fn start(
     program: &Program,
     command: &[OsString],
     environment: &[(OsString, OsString)],
@@ -124,7 +124,7 @@ fn c_string(text: &OsStr) -> nix::Result<CString> {
 }
 
 /// A descriptor that becomes readable when the process ends.
-pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

@@ -5,21 +5,21 @@ use std::str::FromStr;
 
 /// Bytes of each process's memory for samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Buffer(u64);
+pub(crate) struct Buffer(u64);
 
 impl Buffer {
     /// Less holds hardly a thread's samples.
-    pub const LEAST: Self = Self(64 << 10);
+    pub(crate) const LEAST: Self = Self(64 << 10);
     /// More would be no region.
-    pub const MOST: Self = Self(1 << 30);
+    pub(crate) const MOST: Self = Self(1 << 30);
 
     /// In bytes; 0 if nothing is asked for.
-    pub fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         self.0
     }
 
     /// The next power of two, within the limits.
-    pub fn at_least(bytes: u64) -> Self {
+    pub(crate) fn at_least(bytes: u64) -> Self {
         let rounded = bytes.checked_next_power_of_two().map_or(Self::MOST, Self);
         rounded.clamp(Self::LEAST, Self::MOST)
     }

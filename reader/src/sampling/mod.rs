@@ -1,5 +1,6 @@
 //! How to sample: what agents are told.
 
-pub mod buffer;
-pub mod rate;
-pub mod source;
+pub(crate) mod buffer;
+pub(crate) mod rate;
+pub(crate) mod settings;
+pub(crate) mod source;

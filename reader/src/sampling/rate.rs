@@ -4,14 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Samples per second of CPU time unless asked otherwise; the agent's own default is the same.
-pub const DEFAULT_FREQUENCY: u32 = 199;
+pub(crate) const DEFAULT_FREQUENCY: u32 = 199;
 /// Above this a handler has hardly time to run before the next tick.
-pub const HIGHEST_FREQUENCY: u32 = 100_000;
+pub(crate) const HIGHEST_FREQUENCY: u32 = 100_000;
 /// Hundredths of a percent in the whole.
 const WHOLE: u32 = 10_000;
 
 /// Samples per second, or why the text is none.
-pub fn frequency(text: &str) -> Result<u32, String> {
+pub(crate) fn frequency(text: &str) -> Result<u32, String> {
     let hz: u64 = text.parse().map_err(|_| format!("invalid rate `{text}`: expected a number such as 99"))?;
     match u32::try_from(hz) {
         Ok(0) => Err("the rate must be at least 1".into()),
@@ -24,7 +24,7 @@ pub fn frequency(text: &str) -> Result<u32, String> {
 
 /// The part of a program's CPU time that its handlers may take, in hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overhead(u32);
+pub(crate) struct Overhead(u32);
 
 impl Default for Overhead {
     fn default() -> Self {

@@ -3,14 +3,11 @@
 //! Names of the kernel's events become numbers here, where errors can be told before anything runs. The agent gets
 //! the numbers.
 
-use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Arg, Command};
 use selfwind_profile::kernel_event::{HARDWARE_EVENTS, OFF_PROCESSOR_UNIT_NS, SOFTWARE_EVENTS};
 
 /// PERF_TYPE_ numbers of perf_event_open(2).
@@ -27,7 +24,7 @@ const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// What triggers samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// The best that works: `cpu`.
     #[default]
     Auto,
@@ -45,7 +42,7 @@ pub enum Source {
 
 /// An event of perf_event_open(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PerfEvent {
+pub(crate) struct PerfEvent {
     name: String,
     kind: u32,
     config: u64,
@@ -57,7 +54,7 @@ pub struct PerfEvent {
 
 impl Source {
     /// The name in flags, environment and profile.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Auto => "auto".into(),
             Self::Cpu => "cpu".into(),
@@ -75,7 +72,7 @@ impl Source {
     }
 
     /// Samples per second asked for; 0 if the source has no rate.
-    pub fn frequency(&self, asked: u32) -> u32 {
+    pub(crate) fn frequency(&self, asked: u32) -> u32 {
         match self {
             Self::OffCpu => 0,
             Self::Events(events) if !events.iter().any(PerfEvent::has_rate) => 0,
@@ -84,7 +81,7 @@ impl Source {
     }
 
     /// The events for the agent (SELFWIND_PERF): `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, separated by `;`.
-    pub fn events(&self, frequency: u32) -> Option<String> {
+    pub(crate) fn events(&self, frequency: u32) -> Option<String> {
         let own;
         let (events, flags) = match self {
             Self::Events(events) => (&events[..], 0),
@@ -115,7 +112,7 @@ impl Source {
     }
 
     /// True if a process is sampled by this: what its agent calls its source, and the nanoseconds of a unit of weight.
-    pub fn is_sampled_as(&self, own: &str, unit_ns: u64) -> bool {
+    pub(crate) fn is_sampled_as(&self, own: &str, unit_ns: u64) -> bool {
         match self {
             Self::Auto => true,
             Self::Cpu => own == "cpu",
@@ -128,7 +125,7 @@ impl Source {
     }
 
     /// Refuses what this user may not have, where nothing else could take its place.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         let blind = match self {
             Self::OffCpu => Some("offcpu".to_owned()),
             Self::Events(events) => {
@@ -280,29 +277,6 @@ impl FromStr for Source {
                 }
                 format!("`{text}` is not among the sources: auto, cpu, itimer, perf, perf:EVENT,..., offcpu")
             })
-    }
-}
-
-/// Reads `-e`, and tells shells what can be completed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SourceParser;
-
-impl TypedValueParser for SourceParser {
-    type Value = Source;
-
-    fn parse_ref(
-        &self,
-        command: &Command,
-        argument: Option<&Arg>,
-        value: &OsStr,
-    ) -> Result<Self::Value, clap::Error> {
-        let parse = |text: &str| text.parse::<Source>();
-        TypedValueParser::parse_ref(&parse, command, argument, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = ["auto", "cpu", "itimer", "perf", "offcpu"];
-        Some(Box::new(names.into_iter().map(PossibleValue::new)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! `selfwind tables`: builds, verifies, lists and prunes unwind tables; and what `record` does about them in the
 //! background. What a table is stands in the crate `unwind`; this is files, threads and messages.
 
-pub mod builder;
-pub mod cache;
+pub(crate) mod builder;
+pub(crate) mod cache;
 mod source;
 
 use std::fs;
@@ -23,7 +23,7 @@ use source::SourceFile;
 
 /// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
 /// success means no mismatch. Files without unwind information are named with the reason and skipped.
-pub fn verify(files: &[PathBuf]) -> Result<ExitCode> {
+pub(crate) fn verify(files: &[PathBuf]) -> Result<ExitCode> {
     let mut total = Report::default();
     let mut verified = 0;
     let mut missing = 0;
@@ -76,7 +76,7 @@ fn print_report(path: &Path, report: &Report) -> Result<()> {
 
 /// Compiles a table for each of `files` into `cache`. Files that have no unwind information or no build-id are named
 /// with the reason and make the exit status 1.
-pub fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
+pub(crate) fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for_each_file(
         files,
@@ -93,7 +93,7 @@ pub fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
 }
 
 /// Removes tables that nobody uses any more from `cache`, down to `limits`.
-pub fn prune(cache: &Cache, limits: Limits) -> Result<ExitCode> {
+pub(crate) fn prune(cache: &Cache, limits: Limits) -> Result<ExitCode> {
     let pruned =
         cache.prune(limits).with_context(|| format!("cannot read {}", cache.directory().display()))?;
     print(&format!(
@@ -109,7 +109,7 @@ pub fn prune(cache: &Cache, limits: Limits) -> Result<ExitCode> {
 
 /// Describes table files, and what a table of each ELF file would be like; directories stand for the `.table` files in
 /// them. A damaged table makes the exit status 1.
-pub fn list(files: &[PathBuf]) -> Result<ExitCode> {
+pub(crate) fn list(files: &[PathBuf]) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     let mut all = Vec::new();
     for path in files {

@@ -18,7 +18,7 @@ static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
 
 /// Why there is no agent to preload.
 #[derive(Debug, thiserror::Error)]
-pub enum AgentFileError {
+pub(crate) enum AgentFileError {
     /// Built with SELFWIND_SKIP_AGENT=1.
     #[error(
         "this selfwind was built with SELFWIND_SKIP_AGENT=1 and holds no agent; build it again without that variable"
@@ -35,12 +35,12 @@ pub enum AgentFileError {
 }
 
 /// The agent's file, if one is embedded.
-pub fn content() -> Option<&'static [u8]> {
+pub(crate) fn content() -> Option<&'static [u8]> {
     (!AGENT.is_empty()).then_some(AGENT)
 }
 
 /// Unpacks the agent when that has not been done yet, and says where it is.
-pub fn unpack() -> Result<PathBuf, AgentFileError> {
+pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
     if AGENT.is_empty() {
         return Err(AgentFileError::NotEmbedded);
     }

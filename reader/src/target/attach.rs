@@ -3,9 +3,9 @@
 //! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
 //! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
 
-pub mod owner;
+pub(crate) mod owner;
 mod perf_event;
-pub mod ptrace;
+pub(crate) mod ptrace;
 mod request;
 mod truncation;
 
@@ -31,15 +31,15 @@ use shm_format::{
     Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
 };
 
-pub use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
-pub use request::{Asker, resource_limit, send_request};
+pub(crate) use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
+pub(crate) use request::{Asker, resource_limit, send_request};
 
 /// No region is longer; a longer file is not one.
 const REGION_LIMIT: u64 = 4 << 30;
 
 /// Why a region cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum AttachError {
+pub(crate) enum AttachError {
     /// Its process is still making it.
     #[error("it is not finished yet")]
     Unfinished,
@@ -58,7 +58,7 @@ pub enum AttachError {
 }
 
 /// A region of another process, mapped and locked for this reader.
-pub struct Attached {
+pub(crate) struct Attached {
     // Before the mapping: fields are dropped in order.
     reader: RegionReader,
     map: MmapRaw,
@@ -70,7 +70,7 @@ pub struct Attached {
 
 impl Attached {
     /// Maps a region and takes the reader's lock on it.
-    pub fn open(path: &Path) -> Result<Self, AttachError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, AttachError> {
         let file = open_region(path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             rustix::io::Errno::WOULDBLOCK => AttachError::Busy,
@@ -80,7 +80,7 @@ impl Attached {
     }
 
     /// Maps a region without the lock: look, but do not drain.
-    pub fn peek(path: &Path) -> Result<Peek, AttachError> {
+    pub(crate) fn peek(path: &Path) -> Result<Peek, AttachError> {
         let mut attached = Self::map(open_region(path)?)?;
         let mut peek = Peek {
             samples: attached.counters().recorded.count,
@@ -124,7 +124,7 @@ impl Attached {
     }
 
     /// True once the file was found shorter than the region: what is read from then on means nothing.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.cut.get()
     }
 
@@ -143,44 +143,44 @@ impl Attached {
     }
 
     /// Who wrote it.
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         // Whatever it says of that itself.
         let uid = self.file.metadata().map_or(u32::MAX, |metadata| metadata.uid());
         Identity { uid, ..self.reader.identity() }
     }
 
     /// Its sizes.
-    pub fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &Geometry {
         self.reader.geometry()
     }
 
     /// What a full pool does with new records.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.reader.mode()
     }
 
     /// Its clock.
-    pub fn clock(&self) -> ClockKind {
+    pub(crate) fn clock(&self) -> ClockKind {
         self.reader.clock()
     }
 
     /// The clocks when it was made.
-    pub fn anchor(&self) -> Anchor {
+    pub(crate) fn anchor(&self) -> Anchor {
         self.reader.anchor()
     }
 
     /// Its counters now.
-    pub fn counters(&self) -> CountersSnapshot {
+    pub(crate) fn counters(&self) -> CountersSnapshot {
         self.read(RegionReader::counters)
     }
 
     /// Delivers new durable records.
-    pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
+    pub(crate) fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
         self.take(|reader| reader.durable(sink))
     }
 
     /// Delivers new records of the pool.
-    pub fn drain(
+    pub(crate) fn drain(
         &mut self,
         pass: Pass,
         scratch: &mut [u8],
@@ -191,7 +191,7 @@ impl Attached {
 
     /// Delivers new records of the pool, which stay there until they are [acknowledged](Self::acknowledge): see
     /// [`RegionReader::drain_holding`].
-    pub fn drain_holding(
+    pub(crate) fn drain_holding(
         &mut self,
         pass: Pass,
         scratch: &mut [u8],
@@ -205,7 +205,7 @@ impl Attached {
     }
 
     /// What was taken up to these places of chunks is safe.
-    pub fn acknowledge(&mut self, places: &[(u32, u64)]) {
+    pub(crate) fn acknowledge(&mut self, places: &[(u32, u64)]) {
         self.take(|reader| {
             for (index, place) in places {
                 reader.acknowledge(*index, *place);
@@ -214,18 +214,18 @@ impl Attached {
     }
 
     /// True while a chunk waits to be taken.
-    pub fn has_complete(&self) -> bool {
+    pub(crate) fn has_complete(&self) -> bool {
         self.read(RegionReader::has_complete)
     }
 
     /// Chunks in use by the writers, and how many of them are free.
-    pub fn fill(&self) -> (usize, usize) {
+    pub(crate) fn fill(&self) -> (usize, usize) {
         self.read(|reader| (reader.chunks(), reader.free_chunks()))
     }
 
     /// Gives memory to the first `chunks` chunks, as far as the process has mapped them, and lets its writers take them
     /// up. How many have it now.
-    pub fn extend_pool(&mut self, chunks: usize) -> io::Result<usize> {
+    pub(crate) fn extend_pool(&mut self, chunks: usize) -> io::Result<usize> {
         let (backed, mapped) = self.read(|reader| (reader.chunks(), reader.chunks_mapped()));
         let chunks = chunks.min(mapped);
         if chunks <= backed {
@@ -239,26 +239,26 @@ impl Attached {
     }
 
     /// Closes the chunks of a thread that is gone.
-    pub fn retire(&mut self, tid: u32, thread_seq: u32) {
+    pub(crate) fn retire(&mut self, tid: u32, thread_seq: u32) {
         self.take(|reader| reader.retire(tid, thread_seq));
     }
 }
 
 /// What can be seen of a region without draining it.
 #[derive(Debug)]
-pub struct Peek {
+pub(crate) struct Peek {
     /// Samples recorded so far.
-    pub samples: u64,
+    pub(crate) samples: u64,
     /// The program.
-    pub exe: String,
+    pub(crate) exe: String,
     /// What a recorder that has put the agent there needs to call it again.
-    pub control: Option<u64>,
+    pub(crate) control: Option<u64>,
     /// False after such a recorder has ended the sampling.
-    pub sampling: bool,
+    pub(crate) sampling: bool,
     /// The recorder that ends the sampling with itself: its pid and start time.
-    pub recorder: Option<(u32, u64)>,
+    pub(crate) recorder: Option<(u32, u64)>,
     /// The number of its source, and the nanoseconds of a unit of weight.
-    pub source: (u32, u64),
+    pub(crate) source: (u32, u64),
 }
 
 fn open_region(path: &Path) -> Result<File, AttachError> {
@@ -282,21 +282,21 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
 }
 
 /// Where the reader sleeps, and how others wake it.
-pub struct Bell {
+pub(crate) struct Bell {
     page: shm_format::Bell,
     map: MmapRaw,
 }
 
 impl Bell {
     /// A bell that the processes of a session share; `file` is new and empty.
-    pub fn in_file(file: &File) -> io::Result<Self> {
+    pub(crate) fn in_file(file: &File) -> io::Result<Self> {
         // Written and not only made as long: a store to a page without memory is answered by SIGBUS.
         (&*file).write_all(&[0; PAGE])?;
         Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
     }
 
     /// A bell of this process alone, for regions whose processes know of none.
-    pub fn private() -> io::Result<Self> {
+    pub(crate) fn private() -> io::Result<Self> {
         Self::format(MmapMut::map_anon(PAGE)?.into())
     }
 
@@ -318,30 +318,30 @@ impl Bell {
     }
 
     /// Announces sleep. Look for work once more, then sleep on what this returns.
-    pub fn prepare_sleep(&self) -> Sleep<'_> {
+    pub(crate) fn prepare_sleep(&self) -> Sleep<'_> {
         self.touch(shm_format::BellPage::prepare_sleep);
         Sleep(self)
     }
 
     /// Wakes the reader, if it sleeps.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if self.touch(shm_format::BellPage::ring) {
             let _ = futex::wake(self.futex(), futex::Flags::empty(), 1);
         }
     }
 
     /// Tells all processes of the session that the recording is over.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.touch(shm_format::BellPage::stop);
     }
 }
 
 /// An announced sleep.
-pub struct Sleep<'a>(&'a Bell);
+pub(crate) struct Sleep<'a>(&'a Bell);
 
 impl Sleep<'_> {
     /// Sleeps until somebody rings, at most for `timeout`.
-    pub fn sleep(self, timeout: Duration) {
+    pub(crate) fn sleep(self, timeout: Duration) {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // Any return is as good as a ring: the caller looks around in any case.
         let _ = futex::wait(self.0.futex(), futex::Flags::empty(), 1, Some(&timeout));
@@ -355,7 +355,7 @@ impl Drop for Sleep<'_> {
 }
 
 /// The time-stamp counter.
-pub fn read_tsc() -> u64 {
+pub(crate) fn read_tsc() -> u64 {
     // SAFETY: every x86-64 processor has the instruction; it only reads a counter.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

@@ -6,12 +6,12 @@ use shm_format::{Anchor, ClockKind, Scale};
 use crate::target::attach::read_tsc;
 
 /// CLOCK_MONOTONIC, nanoseconds.
-pub fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
 
 /// Nanoseconds since 1970.
-pub fn realtime_ns() -> u64 {
+pub(crate) fn realtime_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
 }
 
@@ -20,31 +20,31 @@ fn nanoseconds(clock: ClockId) -> u64 {
 }
 
 /// Readings of the time-stamp counter that give its scale: the longer the recording, the finer.
-pub struct TraceClock {
+pub(crate) struct TraceClock {
     first: Anchor,
     now: Anchor,
 }
 
 impl TraceClock {
     /// Takes the first reading.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let first = read_anchor();
         Self { first, now: first }
     }
 
     /// Takes a reading. Returns its CLOCK_MONOTONIC nanoseconds.
-    pub fn refresh(&mut self) -> u64 {
+    pub(crate) fn refresh(&mut self) -> u64 {
         self.now = read_anchor();
         self.now.monotonic_ns
     }
 
     /// CLOCK_MONOTONIC nanoseconds of the last reading.
-    pub fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.now.monotonic_ns
     }
 
     /// The line from a region's ticks to nanoseconds. `anchors` are the region's own.
-    pub fn scale(&self, kind: ClockKind, anchors: impl IntoIterator<Item = Anchor>) -> Option<Scale> {
+    pub(crate) fn scale(&self, kind: ClockKind, anchors: impl IntoIterator<Item = Anchor>) -> Option<Scale> {
         match kind {
             ClockKind::Monotonic => {
                 Some(Scale::nanoseconds(Anchor { ticks: 0, monotonic_ns: 0, realtime_ns: 0 }))

@@ -11,7 +11,7 @@ use crate::target::shortage;
 
 /// Follows one process until it ends.
 #[derive(Debug)]
-pub enum Liveness {
+pub(crate) enum Liveness {
     /// It was there when last asked.
     Running(OwnedFd),
     /// The same, and nothing tells of its end: pid and start time.
@@ -22,7 +22,7 @@ pub enum Liveness {
 
 impl Liveness {
     /// Follows the process `pid` that started at `start_time` (field 22 of its stat file).
-    pub fn follow(pid: u32, own_start_time: u64) -> Self {
+    pub(crate) fn follow(pid: u32, own_start_time: u64) -> Self {
         let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Self::Ended };
         match pidfd_open(process, PidfdFlags::empty()) {
             // Opened first, compared second: from here on the descriptor cannot mean another process.
@@ -36,7 +36,7 @@ impl Liveness {
     }
 
     /// Asks again.
-    pub fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         let ended = match self {
             Self::Running(pidfd) => {
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -53,7 +53,7 @@ impl Liveness {
 }
 
 /// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
-pub fn start_time(pid: u32) -> Option<u64> {
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     (!stat.is_zombie()).then_some(stat.start_time)
 }
@@ -73,7 +73,7 @@ fn is_that(pid: u32, own_start_time: u64) -> bool {
 }
 
 /// This boot, as agents name it.
-pub fn boot_id() -> Option<[u8; 16]> {
+pub(crate) fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)

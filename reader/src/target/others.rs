@@ -20,14 +20,14 @@ use crate::target::attach::owner::OPEN_TO_ALL;
 const BASE: &str = "/dev/shm/selfwind-others";
 
 /// A session's directory for other users.
-pub struct Others {
+pub(crate) struct Others {
     directory: PathBuf,
     bell: Bell,
 }
 
 impl Others {
     /// Makes one for the session of this nonce, if there can be other users: only root becomes one.
-    pub fn create(nonce: u64, bell: &str) -> Option<Self> {
+    pub(crate) fn create(nonce: u64, bell: &str) -> Option<Self> {
         geteuid().is_root().then(|| Self::create_in(Path::new(BASE), nonce, bell).ok()).flatten()
     }
 
@@ -64,17 +64,17 @@ impl Others {
     }
 
     /// Where their regions appear.
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Tells them that the recording is over.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.bell.stop();
     }
 
     /// Removes the directory. Processes that are still mapped there keep their memory and nothing else.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -4,9 +4,8 @@
 //! A request never harms who is asked. So before each signal the thread is looked at: a signal that would not reach
 //! our handler now might meet another program's later.
 
-pub mod show;
-pub mod target;
-pub mod thread;
+pub(crate) mod target;
+pub(crate) mod thread;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +17,7 @@ use nix::libc;
 use shm_format::{AnswerHead, Nonce, Progress, REQUEST_SLOTS};
 
 use crate::target::attach::send_request;
-pub use target::{Target, TargetError};
+pub(crate) use target::{Target, TargetError};
 use thread::ThreadState;
 
 /// How long to wait for a slot that others use, or as long as for an answer.
@@ -33,49 +32,47 @@ const SECOND_LOOKS: Duration = Duration::from_millis(5);
 const SLOTS_SPARED: usize = 4;
 
 /// How to ask.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Manner {
-    /// How long a thread may take to answer
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = crate::cli::seconds)]
-    pub timeout: Duration,
-    /// Leave out threads that wait in a call which a signal ends with EINTR (poll, epoll_wait, nanosleep, ...)
-    #[arg(long)]
-    pub gentle: bool,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// How long a thread may take to answer.
+    pub(crate) timeout: Duration,
+    /// Threads are left out that wait in a call which a signal ends with EINTR.
+    pub(crate) gentle: bool,
 }
 
 /// What one thread said.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     /// The thread just before it was asked.
-    pub thread: ThreadState,
+    pub(crate) thread: ThreadState,
     /// Where in the kernel it waited then.
-    pub wait_channel: Option<String>,
+    pub(crate) wait_channel: Option<String>,
     /// The system call in which it waited then.
-    pub system_call: Option<i64>,
+    pub(crate) system_call: Option<i64>,
     /// Its stack, or why there is none.
-    pub outcome: Result<Answer, Silence>,
+    pub(crate) outcome: Result<Answer, Silence>,
 }
 
 /// A stack that a thread gave.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// The request.
-    pub nonce: Nonce,
+    pub(crate) nonce: Nonce,
     /// Who answered, when, and how the walk ended.
-    pub head: AnswerHead,
+    pub(crate) head: AnswerHead,
     /// Frames as in records, leaf first.
-    pub frames: Vec<u64>,
+    pub(crate) frames: Vec<u64>,
     /// Ticks before the signal was sent.
-    pub sent: u64,
+    pub(crate) sent: u64,
     /// Ticks after the signal was sent.
-    pub queued: u64,
+    pub(crate) queued: u64,
     /// Ticks when the answer was seen.
-    pub seen: u64,
+    pub(crate) seen: u64,
 }
 
 /// Why a thread gave no stack.
 #[derive(Debug)]
-pub enum Silence {
+pub(crate) enum Silence {
     /// It was gone by then.
     Ended,
     /// The process is about to execute another program or to end.
@@ -160,7 +157,7 @@ struct Waiting {
 ///
 /// # Errors
 /// When no slot can be had. What single threads cannot do is in their reports.
-pub fn ask(target: &mut Target, tids: &[u32], manner: Manner) -> Result<Vec<Report>, TargetError> {
+pub(crate) fn ask(target: &mut Target, tids: &[u32], manner: Manner) -> Result<Vec<Report>, TargetError> {
     let slots = claim(target, manner.timeout.max(SLOT_PATIENCE))?;
     let reports = tids.iter().map(|_| None).collect();
     let mut round = Round { target, manner, free: slots, pending: Vec::new(), reports };

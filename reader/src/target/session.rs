@@ -15,25 +15,25 @@ use nix::unistd::geteuid;
 use rustix::fs::{FlockOperation, flock};
 use selfwind_profile::private_directory::private_directory;
 
-use crate::record::RecordOptions;
+use crate::sampling::settings::SamplingSettings;
 use crate::target::attach::Bell;
 use crate::target::others::Others;
 use crate::target::shortage;
 
 /// File name of the bell in a session directory.
-pub const BELL: &str = "bell";
+pub(crate) const BELL: &str = "bell";
 /// Directory of the processes that were preloaded by hand.
-pub const FLIGHT: &str = "flight";
+pub(crate) const FLIGHT: &str = "flight";
 
 /// No directory for a session.
 #[derive(Debug, thiserror::Error)]
 #[error("no place for shared memory ({tried}); set XDG_RUNTIME_DIR to a directory of yours")]
-pub struct SessionError {
+pub(crate) struct SessionError {
     tried: String,
 }
 
 /// A session of this recorder. Dropping it leaves the directory; [`Session::remove`] cleans up.
-pub struct Session {
+pub(crate) struct Session {
     directory: PathBuf,
     nonce: u64,
     bell: Arc<Bell>,
@@ -44,7 +44,7 @@ pub struct Session {
 
 impl Session {
     /// Makes a directory and the bell in it.
-    pub fn create() -> Result<Self, SessionError> {
+    pub(crate) fn create() -> Result<Self, SessionError> {
         let mut tried = Vec::new();
         for base in bases() {
             match Self::create_in(&base) {
@@ -85,43 +85,49 @@ impl Session {
     }
 
     /// Where the regions appear.
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Where regions appear: there, and those of other users.
-    pub fn directories(&self) -> Vec<PathBuf> {
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let others = self.others.iter().map(|others| others.directory().to_owned());
         [self.directory.clone()].into_iter().chain(others).collect()
     }
 
     /// Tells all processes that the recording is over.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.bell.stop();
         self.others.iter().for_each(Others::stop);
     }
 
     /// The bell that the processes of this session ring.
-    pub fn bell(&self) -> Arc<Bell> {
+    pub(crate) fn bell(&self) -> Arc<Bell> {
         self.bell.clone()
     }
 
     /// What a command needs in its environment to be recorded here.
-    pub fn environment(&self, options: &RecordOptions, agent: &Path) -> Vec<(OsString, OsString)> {
+    /// It keeps its latest samples if `overwrite`, else all as long as there is room.
+    pub(crate) fn environment(
+        &self,
+        sampling: &SamplingSettings,
+        overwrite: bool,
+        agent: &Path,
+    ) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = vec![
             ("SELFWIND_DIR".into(), self.directory.clone().into()),
             ("SELFWIND_SESSION".into(), format!("{:016x}", self.nonce).into()),
-            ("SELFWIND_MODE".into(), if options.snapshot { "overwrite" } else { "discard" }.into()),
-            ("SELFWIND_FREQ".into(), options.frequency.to_string().into()),
-            ("SELFWIND_EVENT".into(), options.source.name().into()),
-            ("SELFWIND_MAX_STACK".into(), options.max_stack.to_string().into()),
-            ("SELFWIND_MAX_OVERHEAD".into(), options.max_overhead.to_string().into()),
+            ("SELFWIND_MODE".into(), if overwrite { "overwrite" } else { "discard" }.into()),
+            ("SELFWIND_FREQ".into(), sampling.frequency.to_string().into()),
+            ("SELFWIND_EVENT".into(), sampling.source.name().into()),
+            ("SELFWIND_MAX_STACK".into(), sampling.max_stack.to_string().into()),
+            ("SELFWIND_MAX_OVERHEAD".into(), sampling.max_overhead.to_string().into()),
             ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
         ];
-        if options.buffer.bytes() > 0 {
-            variables.push(("SELFWIND_POOL".into(), options.buffer.to_string().into()));
+        if sampling.buffer.bytes() > 0 {
+            variables.push(("SELFWIND_POOL".into(), sampling.buffer.to_string().into()));
         }
-        if let Some(events) = options.source.events(options.frequency) {
+        if let Some(events) = sampling.source.events(sampling.frequency) {
             variables.push(("SELFWIND_PERF".into(), events.into()));
         }
         if let Some(others) = &self.others {
@@ -130,14 +136,11 @@ impl Session {
         // Its runtime refuses to start behind any other library. The agent can bear to be first.
         let sanitizer = std::env::var("ASAN_OPTIONS").map(|set| set + ":").unwrap_or_default();
         variables.push(("ASAN_OPTIONS".into(), (sanitizer + "verify_asan_link_order=0").into()));
-        if options.notices == crate::terminal::notices::Notices::Verbose {
-            variables.push(("SELFWIND_VERBOSE".into(), "1".into()));
-        }
         variables
     }
 
     /// Removes the directory. Processes that are still mapped there keep their memory and nothing else.
-    pub fn remove(self) {
+    pub(crate) fn remove(self) {
         let _ = fs::remove_dir_all(&self.directory);
         self.others.iter().for_each(Others::remove);
     }
@@ -160,7 +163,7 @@ fn nonce() -> io::Result<u64> {
 }
 
 /// Where session directories live, best first; the agent knows the same rule.
-pub fn bases() -> Vec<PathBuf> {
+pub(crate) fn bases() -> Vec<PathBuf> {
     let uid = geteuid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     runtime
@@ -171,7 +174,7 @@ pub fn bases() -> Vec<PathBuf> {
 }
 
 /// Every session directory of this user, of whatever recorder.
-pub fn directories() -> Vec<PathBuf> {
+pub(crate) fn directories() -> Vec<PathBuf> {
     let named = std::env::var_os("SELFWIND_DIR").map(PathBuf::from);
     let mut found: Vec<PathBuf> = bases().iter().flat_map(|base| subdirectories(base)).chain(named).collect();
     found.retain(|path| is_ours(path));
@@ -181,7 +184,7 @@ pub fn directories() -> Vec<PathBuf> {
 }
 
 /// Where processes that nobody records have their regions, also when none has one yet.
-pub fn flight_directories() -> Vec<PathBuf> {
+pub(crate) fn flight_directories() -> Vec<PathBuf> {
     let mut found = directories();
     found.retain(|directory| !is_recorded(directory));
     found.extend(bases().into_iter().map(|base| base.join(FLIGHT)));
@@ -205,7 +208,7 @@ fn is_ours(path: &Path) -> bool {
 }
 
 /// True while the recorder of this session directory is at work.
-pub fn is_recorded(directory: &Path) -> bool {
+pub(crate) fn is_recorded(directory: &Path) -> bool {
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_NOFOLLOW.bits() | OFlag::O_NONBLOCK.bits())

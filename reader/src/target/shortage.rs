@@ -6,7 +6,7 @@ use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The error in words, with the limit that it comes from.
-pub fn explain(error: &io::Error) -> String {
+pub(crate) fn explain(error: &io::Error) -> String {
     let limit = |resource| getrlimit(resource).map_or(0, |(soft, _)| soft);
     match error.raw_os_error() {
         Some(libc::EMFILE) => format!(
@@ -22,13 +22,13 @@ pub fn explain(error: &io::Error) -> String {
 }
 
 /// True for an error that may be over the next time.
-pub fn is_passing(error: &io::Error) -> bool {
+pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Lets this process have as many open files as it may: one for each process that it records. To be called when what it
 /// starts has its own limit.
-pub fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {

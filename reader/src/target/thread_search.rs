@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use selfwind_profile::profile_file::Event;
 
-use crate::drain::process::RegionName;
 use crate::target::liveness;
+use crate::target::region_name::RegionName;
 use crate::target::request::thread::{ThreadState, threads};
 use crate::target::request::{Manner, Silence, Target, ask};
 
@@ -48,7 +48,7 @@ pub(crate) struct Blocking {
 }
 
 /// The search, until this is dropped.
-pub struct ThreadSearch {
+pub(crate) struct ThreadSearch {
     over: Option<Sender<()>>,
     found: Receiver<Blocking>,
     searching: Option<JoinHandle<()>>,
@@ -59,7 +59,7 @@ impl ThreadSearch {
     ///
     /// # Errors
     /// When there can be no thread for it.
-    pub fn start(directories: Vec<PathBuf>, only: Option<u32>) -> io::Result<Self> {
+    pub(crate) fn start(directories: Vec<PathBuf>, only: Option<u32>) -> io::Result<Self> {
         let (over, is_over) = channel();
         let (told, found) = channel();
         let mut search = Search { directories, only, told, processes: BTreeMap::new() };

@@ -20,7 +20,7 @@ use shm_format::{
 const ANCHORS_KEPT: usize = 4;
 
 /// What has been told of one process image.
-pub struct Translator {
+pub(crate) struct Translator {
     id: u32,
     identity: Identity,
     /// The image of the same process that executed this one.
@@ -44,7 +44,7 @@ struct KnownThread {
 
 impl Translator {
     /// For the image with this number in the profile.
-    pub fn new(id: u32, identity: Identity, previous: Option<u32>) -> Self {
+    pub(crate) fn new(id: u32, identity: Identity, previous: Option<u32>) -> Self {
         Self {
             id,
             identity,
@@ -58,22 +58,22 @@ impl Translator {
     }
 
     /// True once the Process event is out.
-    pub fn is_introduced(&self) -> bool {
+    pub(crate) fn is_introduced(&self) -> bool {
         self.introduced
     }
 
     /// Readings of the clocks that the process took.
-    pub fn anchors(&self) -> &[Anchor] {
+    pub(crate) fn anchors(&self) -> &[Anchor] {
         &self.anchors
     }
 
     /// How it said that it ends.
-    pub fn exit(&self) -> Option<ProcessFate> {
+    pub(crate) fn exit(&self) -> Option<ProcessFate> {
         self.exit
     }
 
     /// Adds the events of a durable record to `out`. `numbers` are those of regions by nonce.
-    pub fn durable(
+    pub(crate) fn durable(
         &mut self,
         record: &DurableRecord<'_>,
         scale: &Scale,
@@ -138,7 +138,7 @@ impl Translator {
     }
 
     /// Introduces a process that died before it could: its samples still count.
-    pub fn introduce_unknown(&mut self, ns: u64, out: &mut Vec<Event>) {
+    pub(crate) fn introduce_unknown(&mut self, ns: u64, out: &mut Vec<Event>) {
         let info = ProcessInfo {
             id: self.id,
             pid: self.identity.pid,
@@ -168,7 +168,12 @@ impl Translator {
     }
 
     /// Looks up the present names of threads that have run, by `name_of(tid)`.
-    pub fn refresh_names(&mut self, ns: u64, name_of: impl Fn(u32) -> Option<String>, out: &mut Vec<Event>) {
+    pub(crate) fn refresh_names(
+        &mut self,
+        ns: u64,
+        name_of: impl Fn(u32) -> Option<String>,
+        out: &mut Vec<Event>,
+    ) {
         let active: Vec<(u32, u32)> = self
             .threads
             .iter_mut()
@@ -187,7 +192,14 @@ impl Translator {
     }
 
     /// A sample, with the thread it was taken on and its frames from the root.
-    pub fn stack(&mut self, tid: u32, thread_seq: u32, ns: u64, head: StackHead, frames: &[u64]) -> Sample {
+    pub(crate) fn stack(
+        &mut self,
+        tid: u32,
+        thread_seq: u32,
+        ns: u64,
+        head: StackHead,
+        frames: &[u64],
+    ) -> Sample {
         // One that nobody has announced has its name from the kernel.
         let unknown = || KnownThread { tid, name: String::new(), active: true, told: false };
         self.threads.entry(thread_seq).or_insert_with(unknown).active = true;
@@ -215,7 +227,7 @@ fn path(bytes: &[u8]) -> PathBuf {
 }
 
 /// Names of the numbers by which the agent calls its sources.
-pub fn source_name(source: u32) -> String {
+pub(crate) fn source_name(source: u32) -> String {
     match source {
         1 => "itimer".into(),
         2 => "cpu".into(),
@@ -261,7 +273,7 @@ fn module_info(process: u32, module: &record::Module<'_>, loaded_ns: u64) -> Mod
 }
 
 /// The counters of a region as the profile keeps them; what the reader itself found is left at zero.
-pub fn counters(counters: &CountersSnapshot, scale: &Scale) -> Counters {
+pub(crate) fn counters(counters: &CountersSnapshot, scale: &Scale) -> Counters {
     let lost = Loss::ALL.iter().map(|&cause| (cause.name(), counters.lost(cause)));
     let skipped = Skip::ALL.iter().map(|&cause| (cause.name(), counters.skipped(cause)));
     let handler = counters.handler_time.iter().enumerate().filter(|(_, count)| **count > 0);

@@ -6,7 +6,7 @@ use crate::terminal::screen::printable;
 
 /// How much to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Notices {
+pub(crate) enum Notices {
     /// Only errors.
     Quiet,
     /// Results and what a user has to know.
@@ -18,7 +18,7 @@ pub enum Notices {
 
 impl Notices {
     /// By the flags `-q` and `-v`.
-    pub fn new(quiet: bool, verbose: bool) -> Self {
+    pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
         match (quiet, verbose) {
             (true, _) => Self::Quiet,
             (_, true) => Self::Verbose,
@@ -27,14 +27,14 @@ impl Notices {
     }
 
     /// Says something unless `-q` was given.
-    pub fn say(self, text: impl std::fmt::Display) {
+    pub(crate) fn say(self, text: impl std::fmt::Display) {
         if self >= Self::Normal {
             warn(text);
         }
     }
 
     /// Says something only with `-v`.
-    pub fn detail(self, text: impl std::fmt::Display) {
+    pub(crate) fn detail(self, text: impl std::fmt::Display) {
         if self >= Self::Verbose {
             warn(text);
         }
@@ -43,7 +43,7 @@ impl Notices {
 
 /// Says something in any case. Names of programs, threads and files are in it: nothing of them moves a cursor. A closed
 /// stderr is no reason to fail.
-pub fn warn(text: impl std::fmt::Display) {
+pub(crate) fn warn(text: impl std::fmt::Display) {
     let text = text.to_string();
     let _ = writeln!(std::io::stderr().lock(), "selfwind: {}", printable(&text));
 }

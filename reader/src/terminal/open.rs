@@ -10,7 +10,7 @@ const OPENER: &str = "xdg-open";
 /// The file could not be shown. It is there all the same.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot show {path} ({why}); open it yourself: file://{path}")]
-pub struct OpenError {
+pub(crate) struct OpenError {
     path: String,
     why: String,
 }
@@ -19,7 +19,7 @@ pub struct OpenError {
 ///
 /// # Errors
 /// When there is no desktop, or nothing on it that opens such files.
-pub fn open(path: &Path) -> Result<(), OpenError> {
+pub(crate) fn open(path: &Path) -> Result<(), OpenError> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |why: String| OpenError { path: absolute.display().to_string(), why };
     if !is_on_path(OPENER) {

@@ -12,7 +12,7 @@ const MOMENT: Duration = Duration::from_millis(700);
 const TICK: Duration = Duration::from_millis(120);
 
 /// A task that may take long. Dropping it takes the bar away.
-pub struct Bar {
+pub(crate) struct Bar {
     bar: ProgressBar,
     done: Option<Sender<()>>,
     shower: Option<JoinHandle<()>>,
@@ -20,7 +20,7 @@ pub struct Bar {
 
 impl Bar {
     /// Begins a task; `what` says what is done, as in `naming functions`.
-    pub fn start(what: &'static str) -> Box<dyn Progress> {
+    pub(crate) fn start(what: &'static str) -> Box<dyn Progress> {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let style = ProgressStyle::with_template("selfwind: {msg} {wide_bar} {pos}/{len} {elapsed}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));

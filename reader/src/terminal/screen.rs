@@ -11,19 +11,19 @@ const NARROWEST: usize = 40;
 
 /// What the output looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Screen {
+pub(crate) struct Screen {
     /// Columns.
-    pub width: usize,
+    pub(crate) width: usize,
     /// Rows; none if the output is no terminal.
-    pub height: Option<usize>,
+    pub(crate) height: Option<usize>,
     /// Whether escape sequences for colours may be written.
-    pub colour: bool,
+    pub(crate) colour: bool,
 }
 
 impl Screen {
     /// The screen that stdout is. `NO_COLOR`, `CLICOLOR=0`, `TERM=dumb` and pipes get no colours;
     /// `COLUMNS` sets the width of a pipe.
-    pub fn of_stdout() -> Self {
+    pub(crate) fn of_stdout() -> Self {
         let stdout = io::stdout();
         let set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
         if !stdout.is_terminal() {
@@ -40,7 +40,7 @@ impl Screen {
     }
 
     /// `text` in a style, if the screen has colours.
-    pub fn paint<'a>(&self, style: Style, text: &'a str) -> Cow<'a, str> {
+    pub(crate) fn paint<'a>(&self, style: Style, text: &'a str) -> Cow<'a, str> {
         let code = match style {
             Style::Plain => return Cow::Borrowed(text),
             Style::Bold => "1",
@@ -59,7 +59,7 @@ impl Screen {
 
 /// How a text stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     /// Not at all.
     Plain,
     /// A heading.
@@ -76,7 +76,7 @@ pub enum Style {
 
 impl Style {
     /// The style of a share, in percent.
-    pub fn of_share(percent: f64) -> Style {
+    pub(crate) fn of_share(percent: f64) -> Style {
         match percent {
             p if p >= 10.0 => Style::Hot,
             p if p >= 2.0 => Style::Warm,
@@ -86,7 +86,7 @@ impl Style {
 }
 
 /// `text` cut to `width` characters, from its middle: the start and the end of a name tell most.
-pub fn fit(text: &str, width: usize) -> Cow<'_, str> {
+pub(crate) fn fit(text: &str, width: usize) -> Cow<'_, str> {
     let length = text.chars().count();
     if length <= width {
         return Cow::Borrowed(text);
@@ -100,7 +100,7 @@ pub fn fit(text: &str, width: usize) -> Cow<'_, str> {
 }
 
 /// `text` as one line that cannot move a terminal's cursor: line breaks and tabs are spaces.
-pub fn printable(text: &str) -> Cow<'_, str> {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.chars().map(visible).collect())
     } else {
@@ -119,7 +119,7 @@ fn visible(c: char) -> char {
 /// Writes lines of text in which other programs' names occur: nothing but line breaks reaches the terminal as a control
 /// character.
 #[derive(Debug)]
-pub struct Printable<W>(pub W);
+pub(crate) struct Printable<W>(pub(crate) W);
 
 impl<W: Write> Write for Printable<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

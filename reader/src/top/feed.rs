@@ -12,7 +12,7 @@ use unwind::End;
 
 use super::draw::Facts;
 use super::window::{Name, Window};
-use crate::drain::follow::Listener;
+use crate::drain::listener::Listener;
 use crate::live::{Live, Located, Part};
 use crate::target::clock;
 

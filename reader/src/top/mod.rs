@@ -23,15 +23,16 @@ use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, KeyEventKind};
 
-pub use arguments::TopArgs;
+pub(crate) use arguments::TopArgs;
 
 use crate::drain::collector::{Collector, Scope};
-use crate::drain::follow::Listener;
+use crate::drain::listener::Listener;
 use crate::drain::watch::{self, Happening};
 use crate::record::program;
 use crate::record::spawn::{self, Child};
-use crate::record::{RecordOptions, attach, shell_status, table_cache};
-use crate::tables::cache;
+use crate::record::{attach, shell_status};
+use crate::sampling::settings::SamplingSettings;
+use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
 use crate::target::attach::Bell;
 use crate::target::inject;
@@ -55,7 +56,7 @@ const MAX_STACK: u32 = 512;
 ///
 /// # Errors
 /// Without a terminal, without a program to look at, and when that cannot be started.
-pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<u8> {
     if !io::stdout().is_terminal() {
         anyhow::bail!(
             "top needs a terminal, and stdout is none; `selfwind tail` prints samples as lines, `selfwind record` writes a profile"
@@ -71,7 +72,7 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
         inject::check_source(pid, &args.event)?;
     }
     let attached = match attached {
-        Some(pid) if attach(&options(args), pid)? == inject::Sampling::Begun => Some(pid),
+        Some(pid) if attach(&sampling(args), pid, Notices::Quiet)? == inject::Sampling::Begun => Some(pid),
         _ => None,
     };
     let shown = watch_processes(args);
@@ -98,14 +99,12 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
 }
 
 /// How the command, or a process that the agent is put into, is sampled.
-fn options(args: &TopArgs) -> RecordOptions {
-    RecordOptions {
+fn sampling(args: &TopArgs) -> SamplingSettings {
+    SamplingSettings {
         frequency: args.freq,
         source: args.event.clone(),
         max_stack: MAX_STACK,
-        notices: Notices::Quiet,
-        command: args.command.clone(),
-        ..RecordOptions::default()
+        ..SamplingSettings::default()
     }
 }
 
@@ -122,8 +121,8 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     })?;
     let agent = agent_file::unpack()?;
     let session = Session::create()?;
-    let mut environment = session.environment(&options(args), &agent);
-    let tables = table_cache(Notices::Quiet);
+    let mut environment = session.environment(&sampling(args), false, &agent);
+    let tables = Cache::of_user(Notices::Quiet);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
     let signals = watch::hold_signals(false).context("cannot hold signals")?;
     let mut child = match spawn::start(&program, &args.command, &environment, &signals.given, Some(&log)) {

@@ -6,8 +6,8 @@
 
 mod deferred;
 mod order;
-pub mod perf_record;
-pub mod requester;
+pub(crate) mod perf_record;
+pub(crate) mod requester;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -30,50 +30,50 @@ const STREAM_LIMIT: usize = 1 << 20;
 
 /// What became of events, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StitchCounts {
+pub(crate) struct StitchCounts {
     /// Events that the kernel recorded and the reader got.
-    pub events: u64,
+    pub(crate) events: u64,
     /// Their stack was taken exactly where they happened.
-    pub exact: u64,
+    pub(crate) exact: u64,
     /// The same, with the system call about to be made again.
-    pub restarted: u64,
+    pub(crate) restarted: u64,
     /// The same but for the innermost instruction: signals were blocked meanwhile.
-    pub same_frame: u64,
+    pub(crate) same_frame: u64,
     /// Their stack is a part of one that was taken further in.
-    pub deeper: u64,
+    pub(crate) deeper: u64,
     /// The thread had been elsewhere, and the kernel had walked its stack there.
-    pub deferred: u64,
+    pub(crate) deferred: u64,
     /// From the agent's own doing: no sample of the program.
-    pub overhead: u64,
+    pub(crate) overhead: u64,
     /// The thread had been elsewhere, its signal being blocked meanwhile.
-    pub blocked: u64,
+    pub(crate) blocked: u64,
     /// The thread had been elsewhere, for whatever other cause.
-    pub unmatched: u64,
+    pub(crate) unmatched: u64,
     /// The thread ended before it could answer.
-    pub unanswered: u64,
+    pub(crate) unanswered: u64,
     /// The kernel's ring was full: user stacks without kernel stacks.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// Bytes of rings that the pool had no room for, or of ticks that were left out.
-    pub missing_bytes: u64,
+    pub(crate) missing_bytes: u64,
     /// Records that are not what the kernel writes.
-    pub malformed: u64,
+    pub(crate) malformed: u64,
     /// Times the kernel held an event back.
-    pub throttled: u64,
+    pub(crate) throttled: u64,
     /// Microseconds off the processor of threads that could have gone on: not in the samples.
-    pub preempted_us: u64,
+    pub(crate) preempted_us: u64,
     /// Microseconds from being woken to running, in the samples under a mark of their own.
-    pub wake_latency_us: u64,
+    pub(crate) wake_latency_us: u64,
     /// Events at which the thread did not wait: it could have gone on, or came back at once. Not in the samples.
-    pub not_waiting: u64,
+    pub(crate) not_waiting: u64,
     /// Rings opened.
-    pub rings: u64,
+    pub(crate) rings: u64,
     /// Rings that see user mode only.
-    pub user_only_rings: u64,
+    pub(crate) user_only_rings: u64,
 }
 
 impl StitchCounts {
     /// The counts with their names, those that are not zero.
-    pub fn named(&self) -> Vec<Cause> {
+    pub(crate) fn named(&self) -> Vec<Cause> {
         [
             ("events", self.events),
             ("exact", self.exact),
@@ -134,7 +134,7 @@ struct Thread {
 
 /// What a thread wrote.
 #[derive(Debug)]
-pub enum Written {
+pub(crate) enum Written {
     /// A stack, with the number of its request; and the chunk it is in.
     Stack(Sample, u32),
     /// A part of a kernel ring.
@@ -145,24 +145,24 @@ pub enum Written {
 
 /// Stacks and rings of one process.
 #[derive(Default)]
-pub struct Stitcher {
+pub(crate) struct Stitcher {
     orders: BTreeMap<u32, Order<Written>>,
     pass: u64,
     turn: u64,
     rings: BTreeMap<u32, Ring>,
     threads: BTreeMap<u32, Thread>,
     /// What became of the events so far.
-    pub counts: StitchCounts,
+    pub(crate) counts: StitchCounts,
     ended: Vec<u32>,
 }
 
 /// The thread that wrote a record, and when.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Writer {
+pub(crate) struct Writer {
     /// Number of the thread in its process.
-    pub thread_seq: u32,
+    pub(crate) thread_seq: u32,
     /// CLOCK_MONOTONIC.
-    pub ns: u64,
+    pub(crate) ns: u64,
 }
 
 /// An event on its way to a sample.
@@ -195,7 +195,7 @@ impl Part {
 
 impl Stitcher {
     /// A ring was opened.
-    pub fn ring(&mut self, record: &RingRecord) {
+    pub(crate) fn ring(&mut self, record: &RingRecord) {
         self.counts.rings += 1;
         self.counts.user_only_rings += u64::from(record.user_only != 0);
         let ring = Ring {
@@ -208,22 +208,22 @@ impl Stitcher {
     }
 
     /// True if the process has rings; without them nothing needs an order.
-    pub fn expects(&self) -> bool {
+    pub(crate) fn expects(&self) -> bool {
         !self.rings.is_empty() || !self.orders.is_empty()
     }
 
     /// A thread has ended; what it has written is still to be drained.
-    pub fn thread_ended(&mut self, seq: u32) {
+    pub(crate) fn thread_ended(&mut self, seq: u32) {
         self.ended.push(seq);
     }
 
     /// A record of thread number `seq` was drained.
-    pub fn written(&mut self, seq: u32, sequence: u64, written: Written) {
+    pub(crate) fn written(&mut self, seq: u32, sequence: u64, written: Written) {
         self.orders.entry(seq).or_default().push(sequence, self.pass, written);
     }
 
     /// All that could be drained in a pass has been; `last` if nothing will come any more.
-    pub fn end_pass(&mut self, last: bool, out: &mut Vec<Sample>) {
+    pub(crate) fn end_pass(&mut self, last: bool, out: &mut Vec<Sample>) {
         let mut orders = std::mem::take(&mut self.orders);
         for order in orders.values_mut() {
             self.take(order, if last { u64::MAX } else { self.pass }, out);
@@ -236,7 +236,7 @@ impl Stitcher {
     }
 
     /// So much time has passed as between two passes when nothing happens.
-    pub fn end_turn(&mut self, out: &mut Vec<Sample>) {
+    pub(crate) fn end_turn(&mut self, out: &mut Vec<Sample>) {
         self.turn += 1;
         for thread in self.threads.values_mut() {
             if self.turn - thread.since > PATIENCE {
@@ -246,12 +246,12 @@ impl Stitcher {
     }
 
     /// True while a stack in that chunk waits for what the kernel recorded: it is in no profile yet.
-    pub fn waits_in(&self, chunk: u32) -> bool {
+    pub(crate) fn waits_in(&self, chunk: u32) -> bool {
         self.threads.values().any(|thread| thread.pending.is_some() && thread.chunk == chunk)
     }
 
     /// Forgets threads that had ended before the last pass.
-    pub fn forget_ended(&mut self, out: &mut Vec<Sample>) {
+    pub(crate) fn forget_ended(&mut self, out: &mut Vec<Sample>) {
         for seq in std::mem::take(&mut self.ended) {
             if let Some(mut order) = self.orders.remove(&seq) {
                 self.take(&mut order, u64::MAX, out);

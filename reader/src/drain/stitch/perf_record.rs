@@ -22,7 +22,7 @@ const FRAMES_LIMIT: u64 = 1024;
 
 /// What the kernel recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PerfRecord {
+pub(crate) enum PerfRecord {
     /// An event happened.
     Sample(PerfSample),
     /// So many records had no room.
@@ -51,19 +51,19 @@ pub enum PerfRecord {
 
 /// An event and where the thread was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PerfSample {
+pub(crate) struct PerfSample {
     /// CLOCK_MONOTONIC.
-    pub ns: u64,
+    pub(crate) ns: u64,
     /// The kernel's stack, leaf first; empty if the thread was in user mode.
-    pub frames: Vec<u64>,
+    pub(crate) frames: Vec<u64>,
     /// Instruction and stack pointer in user mode; none if there is no such.
-    pub user: Option<(u64, u64)>,
+    pub(crate) user: Option<(u64, u64)>,
     /// The cookie of a kernel that unwinds user stacks later.
-    pub cookie: Option<u64>,
+    pub(crate) cookie: Option<u64>,
 }
 
 /// Splits the first record off `bytes`; none when there is no whole, well-formed one.
-pub fn split(bytes: &[u8]) -> Option<(PerfRecord, &[u8])> {
+pub(crate) fn split(bytes: &[u8]) -> Option<(PerfRecord, &[u8])> {
     let head = u64::from_le_bytes(*bytes.first_chunk()?);
     let (kind, misc, size) = (head as u32, (head >> 32) as u16, (head >> 48) as usize);
     if size < 8 || !size.is_multiple_of(8) {

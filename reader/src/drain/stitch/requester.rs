@@ -10,7 +10,7 @@ use super::perf_record::PerfSample;
 
 /// What an event is to an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub(crate) enum Claim {
     /// The answer's stack is the event's.
     Exact,
     /// It is, and the kernel has set the thread back to make its system call again.
@@ -26,18 +26,18 @@ pub enum Claim {
 }
 
 /// Somebody who asks.
-pub trait Requester {
+pub(crate) trait Requester {
     /// What an event at `place`, its offset in the requester's stream, is to an answer with these frames.
     fn claim(&self, sample: &PerfSample, place: u64, answer: &KernelAnswerHead, frames: &[u64]) -> Claim;
 }
 
 /// The ring of perf_event_open(2), by the rules in `docs/perf-source.md`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KernelRing {
+pub(crate) struct KernelRing {
     /// The agent's code: first address, and the one after the last.
-    pub code: (u64, u64),
+    pub(crate) code: (u64, u64),
     /// The range of the stream that the answer before this one was written in.
-    pub handler: (u64, u64),
+    pub(crate) handler: (u64, u64),
 }
 
 /// Code this far apart, with the same stack pointer, is most likely of one function.
@@ -79,7 +79,7 @@ impl Requester for KernelRing {
 /// A requester that names its request, and an answer that repeats the name: another process that sends it along with
 /// a signal, or a kernel that writes a cookie in place of the user stack (PERF_CONTEXT_USER_DEFERRED).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Named;
+pub(crate) struct Named;
 
 impl Requester for Named {
     fn claim(&self, sample: &PerfSample, _place: u64, answer: &KernelAnswerHead, _frames: &[u64]) -> Claim {

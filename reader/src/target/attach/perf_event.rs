@@ -7,7 +7,7 @@ use nix::libc;
 
 /// What an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PerfScope {
+pub(crate) enum PerfScope {
     /// Time in user mode alone.
     User,
     /// Time in the kernel too.
@@ -18,7 +18,7 @@ pub enum PerfScope {
 ///
 /// # Errors
 /// The kernel's reason to refuse.
-pub fn probe_perf_event(scope: PerfScope) -> Result<(), Errno> {
+pub(crate) fn probe_perf_event(scope: PerfScope) -> Result<(), Errno> {
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     open(0, if scope == PerfScope::User { EXCLUDE_KERNEL } else { 0 })
 }
@@ -28,7 +28,7 @@ pub fn probe_perf_event(scope: PerfScope) -> Result<(), Errno> {
 ///
 /// # Errors
 /// The kernel's reason to refuse; EINVAL if it does not know of it.
-pub fn probe_deferred_callchains() -> Result<(), Errno> {
+pub(crate) fn probe_deferred_callchains() -> Result<(), Errno> {
     const SAMPLE_CALLCHAIN: u64 = 1 << 5;
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     const DEFER: u64 = 1 << 38 | 1 << 39;

@@ -8,7 +8,7 @@ use nix::libc::{self, c_int, c_long, c_uint, c_void, pid_t};
 
 /// What `waitpid` told of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// Nothing yet.
     Running,
     /// It has ended.
@@ -40,33 +40,33 @@ fn request(request: c_uint, tid: pid_t, address: usize, data: *mut c_void) -> io
 }
 
 /// Traces the thread without stopping it; stops at system calls are told from SIGTRAP.
-pub fn seize(tid: pid_t) -> io::Result<()> {
+pub(crate) fn seize(tid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut c_void;
     request(libc::PTRACE_SEIZE, tid, 0, options).map(drop)
 }
 
 /// Stops the thread soon.
-pub fn interrupt(tid: pid_t) -> io::Result<()> {
+pub(crate) fn interrupt(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut()).map(drop)
 }
 
 /// Lets a stopped thread go on, with `signal` if that is not 0.
-pub fn cont(tid: pid_t, signal: c_int) -> io::Result<()> {
+pub(crate) fn cont(tid: pid_t, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_CONT, tid, 0, signal as usize as *mut c_void).map(drop)
 }
 
 /// Lets a stopped thread go on to its next system call.
-pub fn cont_to_system_call(tid: pid_t) -> io::Result<()> {
+pub(crate) fn cont_to_system_call(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_SYSCALL, tid, 0, ptr::null_mut()).map(drop)
 }
 
 /// Lets a stopped thread go on untraced.
-pub fn detach(tid: pid_t) -> io::Result<()> {
+pub(crate) fn detach(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, 0, ptr::null_mut()).map(drop)
 }
 
 /// Looks whether the thread has stopped.
-pub fn wait(tid: pid_t) -> io::Result<Stop> {
+pub(crate) fn wait(tid: pid_t) -> io::Result<Stop> {
     let mut status = 0;
     // SAFETY: the kernel writes one `int`.
     match unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) } {
@@ -89,19 +89,19 @@ fn stop_of(status: c_int) -> Stop {
 }
 
 /// The signals that a stopped thread blocks; in `ppoll` and the like, those it blocks otherwise.
-pub fn signal_mask(tid: pid_t) -> io::Result<u64> {
+pub(crate) fn signal_mask(tid: pid_t) -> io::Result<u64> {
     let mut mask = 0u64;
     request(libc::PTRACE_GETSIGMASK, tid, SIGSET_BYTES, (&raw mut mask).cast())?;
     Ok(mask)
 }
 
 /// Replaces the signals that a stopped thread blocks.
-pub fn set_signal_mask(tid: pid_t, mut mask: u64) -> io::Result<()> {
+pub(crate) fn set_signal_mask(tid: pid_t, mut mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGSET_BYTES, (&raw mut mask).cast()).map(drop)
 }
 
 /// A stopped thread's floating-point and vector registers, as XSAVE lays them out.
-pub fn extended_state(tid: pid_t) -> io::Result<Vec<u8>> {
+pub(crate) fn extended_state(tid: pid_t) -> io::Result<Vec<u8>> {
     let mut state = vec![0u8; XSTATE_ROOM];
     let mut place = libc::iovec { iov_base: state.as_mut_ptr().cast(), iov_len: state.len() };
     request(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, (&raw mut place).cast())?;
@@ -110,7 +110,7 @@ pub fn extended_state(tid: pid_t) -> io::Result<Vec<u8>> {
 }
 
 /// Replaces them.
-pub fn set_extended_state(tid: pid_t, state: &[u8]) -> io::Result<()> {
+pub(crate) fn set_extended_state(tid: pid_t, state: &[u8]) -> io::Result<()> {
     // The kernel only reads, whatever the type says.
     let mut place = libc::iovec { iov_base: state.as_ptr().cast_mut().cast(), iov_len: state.len() };
     request(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, (&raw mut place).cast()).map(drop)

@@ -20,14 +20,14 @@ use super::{AttachError, Attached, open_region};
 const LOCKS: i64 = 1 << 62;
 
 /// A region whose threads can be asked.
-pub struct Asker {
+pub(crate) struct Asker {
     attached: Attached,
     slots: Vec<usize>,
 }
 
 impl Asker {
     /// Maps the region at `path`, without slots yet.
-    pub fn open(path: &Path) -> Result<Self, AttachError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, AttachError> {
         let attached = Attached::map(open_region(path)?)?;
         if attached.read(|reader| reader.requests().is_none()) {
             return Err(AttachError::Refused("its agent knows no requests; use the agent of this selfwind"));
@@ -39,7 +39,7 @@ impl Asker {
     ///
     /// # Errors
     /// When the file system has no room for an answer, or no locks.
-    pub fn claim(&mut self, most: usize) -> io::Result<&[usize]> {
+    pub(crate) fn claim(&mut self, most: usize) -> io::Result<&[usize]> {
         let answers = self.attached.geometry().total_len();
         for slot in 0..REQUEST_SLOTS {
             if self.slots.len() >= most {
@@ -71,25 +71,20 @@ impl Asker {
         }
     }
 
-    /// The slots that are ours.
-    pub fn slots(&self) -> &[usize] {
-        &self.slots
-    }
-
     /// Runs `use_them` on the slots and answers.
-    pub fn requests<T>(&self, use_them: impl FnOnce(&Requests<'_>) -> T) -> T {
+    pub(crate) fn requests<T>(&self, use_them: impl FnOnce(&Requests<'_>) -> T) -> T {
         self.attached.read(|reader| {
             use_them(&reader.requests().expect("checked in `open`, and the mapping stays as it is"))
         })
     }
 
     /// Who wrote the region.
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         self.attached.identity()
     }
 
     /// What is known of the process.
-    pub fn region(&mut self) -> &mut Attached {
+    pub(crate) fn region(&mut self) -> &mut Attached {
         &mut self.attached
     }
 }
@@ -98,7 +93,7 @@ impl Asker {
 ///
 /// # Errors
 /// ESRCH when the thread is gone, EPERM when it is another user's.
-pub fn send_request(pid: u32, tid: u32, signal: i32, nonce: Nonce) -> io::Result<()> {
+pub(crate) fn send_request(pid: u32, tid: u32, signal: i32, nonce: Nonce) -> io::Result<()> {
     /// The head of the kernel's `siginfo` for SI_QUEUE.
     #[repr(C)]
     struct Info {
@@ -128,7 +123,7 @@ pub fn send_request(pid: u32, tid: u32, signal: i32, nonce: Nonce) -> io::Result
 }
 
 /// The soft and hard limit of `resource` (RLIMIT_...) of process `pid`, 0 for this one.
-pub fn resource_limit(pid: u32, resource: u32) -> io::Result<(u64, u64)> {
+pub(crate) fn resource_limit(pid: u32, resource: u32) -> io::Result<(u64, u64)> {
     let mut limit = MaybeUninit::<libc::rlimit64>::zeroed();
     // SAFETY: with no new limit the call only writes one `rlimit64`, for which zeroes are valid too.
     let limit = unsafe {

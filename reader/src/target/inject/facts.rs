@@ -112,15 +112,15 @@ pub(super) fn maps(pid: u32, path: &Path) -> bool {
 
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) start: u64,
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
     pub(super) end: u64,
-    pub(super) executable: bool,
-    pub(super) name: String,
+    pub(crate) executable: bool,
+    pub(crate) name: String,
 }
 
 /// What the process has mapped.
-pub(super) fn mappings(pid: i32) -> Vec<Mapping> {
+pub(crate) fn mappings(pid: i32) -> Vec<Mapping> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines().filter_map(parse_mapping).collect()
 }

@@ -16,9 +16,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use selfwind_profile::private_directory::private_directory;
 
-use crate::drain::process::RegionName;
 use crate::target::inject::refusal::InjectError;
 use crate::target::liveness;
+use crate::target::region_name::RegionName;
 use crate::target::session;
 
 /// A region that may be asked for.

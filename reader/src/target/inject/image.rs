@@ -15,11 +15,11 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Image {
     /// All of its memory from the bias on.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// Offset of the entry point.
-    pub entry: u64,
+    pub(crate) entry: u64,
     /// Offset from which on it must be writable; a multiple of the page size.
-    pub writable: u64,
+    pub(crate) writable: u64,
 }
 
 /// Bytes that the image of `file` takes, in whole pages.

@@ -5,9 +5,8 @@
 //! the agent's entry point on a stack of ours (`visit`). So it works at any instant, with any C library and with none, and
 //! however many threads there are. What must never happen: a thread that does not come back as it was.
 
-pub mod command;
 mod errand;
-mod facts;
+pub(crate) mod facts;
 mod frame;
 mod gadgets;
 mod handed_region;
@@ -17,24 +16,23 @@ mod memory;
 mod paused;
 mod place;
 mod refusal;
-pub mod renewal;
 mod visit;
 
 use std::time::{Duration, Instant};
 
 use shm_format::injection::Command;
 
-use crate::drain::process::RegionName;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::source::Source;
 use crate::target::attach::{AttachError, Attached};
 use crate::target::liveness;
+use crate::target::region_name::RegionName;
 use crate::target::session;
 use crate::target::translate::source_name;
 
 use errand::visit;
 use handed_region::{HandedRegion, flight_directory};
-pub use refusal::InjectError;
+pub(crate) use refusal::InjectError;
 
 /// True if the loader of the process tells its agent of changes.
 pub(crate) fn is_told_of_changes(pid: u32) -> bool {
@@ -50,20 +48,20 @@ const GLANCE: Duration = Duration::from_millis(5);
 
 /// How the agent is to sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Samples per second of CPU time.
-    pub frequency: u32,
+    pub(crate) frequency: u32,
     /// Frames kept of a stack.
-    pub max_stack: u32,
+    pub(crate) max_stack: u32,
     /// What sampling may cost.
-    pub max_overhead: Overhead,
+    pub(crate) max_overhead: Overhead,
     /// It ends with this recorder.
-    pub ends_with_us: bool,
+    pub(crate) ends_with_us: bool,
 }
 
 /// What an attach found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attachment {
+pub(crate) enum Attachment {
     /// The process did not sample before.
     New,
     /// It was attached already; modules and threads have been looked at once more.
@@ -72,7 +70,7 @@ pub enum Attachment {
 
 /// How a process comes to be sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sampling {
+pub(crate) enum Sampling {
     /// By an agent that has just been put into it.
     Begun,
     /// It was already.
@@ -88,12 +86,12 @@ pub enum Sampling {
 
 impl Sampling {
     /// True if it is to end with this recorder.
-    pub fn ends_with_us(self) -> bool {
+    pub(crate) fn ends_with_us(self) -> bool {
         matches!(self, Self::Begun | Self::Found { left: true, .. })
     }
 
     /// True if the agent was put into the process when it ran already.
-    pub fn is_attached(self) -> bool {
+    pub(crate) fn is_attached(self) -> bool {
         matches!(self, Self::Begun | Self::Found { attached: true, .. })
     }
 }
@@ -117,7 +115,7 @@ impl Present {
 }
 
 /// Has `pid` sampled, from now until [`detach`] or its end.
-pub fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectError> {
+pub(crate) fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectError> {
     let pid = pid as i32;
     facts::check(pid)?;
     let present = present(pid);
@@ -141,7 +139,7 @@ pub fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectError> {
 }
 
 /// Has `pid` sampled, unless it is already.
-pub fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
+pub(crate) fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
     match found(pid) {
         Some(found) => Ok(found),
         None => attach(pid, settings).map(|_| Sampling::Begun),
@@ -149,7 +147,7 @@ pub fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
 }
 
 /// How `pid` is sampled, if it is.
-pub fn found(pid: u32) -> Option<Sampling> {
+pub(crate) fn found(pid: u32) -> Option<Sampling> {
     let present = present(pid as i32).filter(|present| present.sampling)?;
     let left = present.is_left();
     let Present { control, source: (_, period_ns), .. } = present;
@@ -161,7 +159,7 @@ pub fn found(pid: u32) -> Option<Sampling> {
 
 /// Refuses a source that `pid` cannot be sampled by: what has the agent from its start keeps its own, and what gets it
 /// now has CPU timers.
-pub fn check_source(pid: u32, source: &Source) -> Result<(), InjectError> {
+pub(crate) fn check_source(pid: u32, source: &Source) -> Result<(), InjectError> {
     if matches!(source, Source::Auto) {
         return Ok(());
     }
@@ -179,7 +177,7 @@ pub fn check_source(pid: u32, source: &Source) -> Result<(), InjectError> {
 }
 
 /// Ends what [`attach`] began. The process runs on.
-pub fn detach(pid: u32) -> Result<(), InjectError> {
+pub(crate) fn detach(pid: u32) -> Result<(), InjectError> {
     let pid = pid as i32;
     facts::check(pid)?;
     match present(pid) {
@@ -191,7 +189,7 @@ pub fn detach(pid: u32) -> Result<(), InjectError> {
 }
 
 /// Has a process sampled again, as it was, if it was attached to and somebody has ended that. Says whether so.
-pub fn resume(pid: u32) -> Result<bool, InjectError> {
+pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
     let ended = present(pid as i32).filter(|present| present.control.is_some() && !present.sampling);
     let Some(Present { source: (_, period_ns), .. }) = ended else { return Ok(false) };
     let frequency = (1_000_000_000 + period_ns / 2).checked_div(period_ns).unwrap_or(0) as u32;

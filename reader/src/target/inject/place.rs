@@ -46,7 +46,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// The stub's page; the first of all.
-    pub base: u64,
+    pub(crate) base: u64,
     /// Bytes of the image.
     pub(super) image: u64,
 }

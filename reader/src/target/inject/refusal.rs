@@ -6,7 +6,7 @@ use crate::target::agent_file;
 
 /// Why the agent cannot be put into a process, and the way out.
 #[derive(Debug, thiserror::Error)]
-pub enum InjectError {
+pub(crate) enum InjectError {
     /// No such process, or it ended meanwhile.
     #[error("process {0} does not exist")]
     NoProcess(i32),

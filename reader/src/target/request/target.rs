@@ -12,15 +12,15 @@ use selfwind_profile::profile_file::Event;
 use shm_format::{ClockKind, DurableRecord, Identity, Scale};
 
 use super::thread::ThreadState;
-use crate::drain::process::RegionName;
 use crate::target::attach::{Asker, AttachError, read_tsc};
 use crate::target::clock::{TraceClock, monotonic_ns};
 use crate::target::liveness;
+use crate::target::region_name::RegionName;
 use crate::target::translate::Translator;
 
 /// Why a process cannot be asked.
 #[derive(Debug, thiserror::Error)]
-pub enum TargetError {
+pub(crate) enum TargetError {
     /// No such process.
     #[error("process {0} does not exist; `selfwind list` shows what runs with the agent")]
     NoProcess(u32),
@@ -61,17 +61,17 @@ pub enum TargetError {
 }
 
 /// A process with an agent.
-pub struct Target {
+pub(crate) struct Target {
     /// Process id as we see it.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// Its region.
-    pub asker: Asker,
+    pub(crate) asker: Asker,
     /// The region's file.
-    pub region: PathBuf,
+    pub(crate) region: PathBuf,
     /// The signal of its agent.
-    pub signal: i32,
+    pub(crate) signal: i32,
     /// What the agent has told of the process, its modules and threads.
-    pub events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     kind: ClockKind,
     translator: Translator,
     clock: TraceClock,
@@ -82,7 +82,7 @@ impl Target {
     ///
     /// # Errors
     /// As [`TargetError`] says.
-    pub fn find(pid: u32) -> Result<Self, TargetError> {
+    pub(crate) fn find(pid: u32) -> Result<Self, TargetError> {
         let denied = |error| TargetError::Denied { pid, error };
         let state = match ThreadState::read(pid, pid) {
             Ok(state) if liveness::start_time(pid).is_some() => state,
@@ -120,7 +120,7 @@ impl Target {
     }
 
     /// Takes over what the agent has told since the last time.
-    pub fn learn(&mut self) {
+    pub(crate) fn learn(&mut self) {
         self.clock.refresh();
         let scale = self.scale();
         let Self { asker, signal, events, translator, .. } = self;
@@ -133,14 +133,14 @@ impl Target {
     }
 
     /// From ticks of the agent to nanoseconds.
-    pub fn scale(&mut self) -> Scale {
+    pub(crate) fn scale(&mut self) -> Scale {
         let region = self.asker.region();
         let (kind, anchor) = (region.clock(), region.anchor());
         self.clock.scale(kind, [anchor]).unwrap_or(Scale::nanoseconds(anchor))
     }
 
     /// Ticks of the agent's clock, now.
-    pub fn ticks(&self) -> u64 {
+    pub(crate) fn ticks(&self) -> u64 {
         match self.kind {
             ClockKind::Tsc => read_tsc(),
             ClockKind::Monotonic => monotonic_ns(),

@@ -6,25 +6,25 @@ use std::os::unix::fs::FileExt;
 
 /// A thread as /proc tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ThreadState {
+pub(crate) struct ThreadState {
     /// Thread id as we see it.
-    pub tid: u32,
+    pub(crate) tid: u32,
     /// Thread id as its own process sees it, in its pid namespace.
-    pub inner_tid: u32,
+    pub(crate) inner_tid: u32,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// The kernel's letter: R, S, D, T, t, Z, ...
-    pub state: char,
+    pub(crate) state: char,
     /// Signals it blocks.
-    pub blocked: u64,
+    pub(crate) blocked: u64,
     /// Signals the process has handlers for.
-    pub caught: u64,
+    pub(crate) caught: u64,
     /// Signals waiting for this thread alone.
-    pub pending: u64,
+    pub(crate) pending: u64,
     /// Process that traces it, or 0.
-    pub tracer: u32,
+    pub(crate) tracer: u32,
     /// Signals queued for its user, and how many may be.
-    pub queued: Option<(u64, u64)>,
+    pub(crate) queued: Option<(u64, u64)>,
 }
 
 impl ThreadState {
@@ -32,7 +32,7 @@ impl ThreadState {
     ///
     /// # Errors
     /// When there is no such thread any more.
-    pub fn read(pid: u32, tid: u32) -> io::Result<Self> {
+    pub(crate) fn read(pid: u32, tid: u32) -> io::Result<Self> {
         Ok(Self::parse(tid, &read(pid, tid, "status")?))
     }
 
@@ -66,14 +66,14 @@ impl ThreadState {
 
     /// True if the thread blocks every signal, as in our handler and in short stretches of the agent and of the C
     /// library: unless it sleeps like that, it will soon be itself again.
-    pub fn blocks_everything(&self) -> bool {
+    pub(crate) fn blocks_everything(&self) -> bool {
         // SIGKILL and SIGSTOP cannot be blocked; the C libraries keep the first real-time signals for themselves.
         const APART: u64 = 1 << 8 | 1 << 18 | 0b111 << 31;
         self.blocked | APART == u64::MAX
     }
 
     /// The kernel's letter in words.
-    pub fn activity(&self) -> &'static str {
+    pub(crate) fn activity(&self) -> &'static str {
         match self.state {
             'R' => "running or ready",
             'S' => "sleeping",
@@ -100,7 +100,7 @@ fn read(pid: u32, tid: u32, name: &str) -> io::Result<String> {
 ///
 /// # Errors
 /// When there is no such process any more.
-pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     let mut threads: Vec<u32> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -109,21 +109,21 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
 }
 
 /// The function of the kernel in which a thread waits; none if it does not, or we may not know.
-pub fn wait_channel(pid: u32, tid: u32) -> Option<String> {
+pub(crate) fn wait_channel(pid: u32, tid: u32) -> Option<String> {
     let text = read(pid, tid, "wchan").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "0").then(|| name.to_owned())
 }
 
 /// The system call in which a thread waits; none if it does not, or we may not know.
-pub fn system_call(pid: u32, tid: u32) -> Option<i64> {
+pub(crate) fn system_call(pid: u32, tid: u32) -> Option<i64> {
     let text = read(pid, tid, "syscall").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok().filter(|&number| number >= 0)
 }
 
 /// The signals that a thread in `rt_sigtimedwait` waits for; all of them if that cannot be known. While it waits, the
 /// kernel does not count them as blocked.
-pub fn awaited(pid: u32, tid: u32) -> u64 {
+pub(crate) fn awaited(pid: u32, tid: u32) -> u64 {
     let set = || {
         let text = read(pid, tid, "syscall").ok()?;
         let address = text.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
@@ -137,7 +137,7 @@ pub fn awaited(pid: u32, tid: u32) -> u64 {
 
 /// Names of the calls in which threads usually wait (x86-64), and whether a handled signal ends the call with EINTR even
 /// under SA_RESTART (signal(7)).
-pub fn waiting_call(number: i64) -> Option<(&'static str, bool)> {
+pub(crate) fn waiting_call(number: i64) -> Option<(&'static str, bool)> {
     use nix::libc;
     /// Ended by a signal whatever the handler's flags.
     const ENDS: bool = true;

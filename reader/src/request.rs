@@ -6,8 +6,9 @@ use serde::Serialize;
 use shm_format::{Occasion, Scale};
 use unwind::End;
 
-use super::thread::threads;
-use super::{Answer, Manner, Target, TargetError, ask};
+use crate::flags::manner::MannerArgs;
+use crate::target::request::thread::threads;
+use crate::target::request::{Answer, Target, TargetError, ask};
 
 const EXAMPLES: &str = "Examples:
   selfwind request -p 4711               nonce out, frames back, and when
@@ -16,7 +17,7 @@ const EXAMPLES: &str = "Examples:
 /// What to ask and how often.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct RequestArgs {
+pub(crate) struct RequestArgs {
     /// The process
     #[arg(short, long, value_name = "PID")]
     pid: u32,
@@ -30,7 +31,7 @@ pub struct RequestArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    manner: Manner,
+    manner: MannerArgs,
 }
 
 /// One request, in nanoseconds after the signal was about to be sent.
@@ -64,7 +65,7 @@ struct Summary {
 ///
 /// # Errors
 /// When the process cannot be asked, and when the thread gives no answer.
-pub fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut target = Target::find(options.pid)?;
     let tid = match options.tid {
         Some(tid) => tid,
@@ -77,7 +78,7 @@ pub fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let quiet = options.count > 20 && !options.json;
     let mut all = Vec::new();
     for _ in 0..options.count.max(1) {
-        let report = ask(&mut target, &[tid], options.manner)?.pop();
+        let report = ask(&mut target, &[tid], options.manner.into())?.pop();
         let Some(report) = report else { break };
         match report.outcome {
             Ok(answer) => {

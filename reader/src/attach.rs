@@ -17,7 +17,7 @@ that is started with the agent sees is missing after an attach: children, and wh
 /// What is asked of a process.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
-pub struct AttachArgs {
+pub(crate) struct AttachArgs {
     /// The process
     #[arg(short, long, value_name = "PID")]
     pid: u32,
@@ -38,7 +38,7 @@ pub struct AttachArgs {
 }
 
 /// Does it and says on `out` what to do next.
-pub fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
+pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
     let pid = args.pid;
     if args.detach {
         inject::detach(pid)?;
@@ -61,7 +61,7 @@ pub fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
 
 /// Why `attach` failed.
 #[derive(Debug, thiserror::Error)]
-pub enum AttachError {
+pub(crate) enum AttachError {
     /// The process cannot have it.
     #[error(transparent)]
     Inject(#[from] InjectError),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use selfwind_profile::profile_file::Event;
 
-use crate::drain::follow::Listener;
+use crate::drain::listener::Listener;
 use crate::target::inject::{self, Settings, facts};
 use crate::terminal::notices::Notices;
 
@@ -17,7 +17,7 @@ use crate::terminal::notices::Notices;
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Passes events on, and has the agent look again when there are new libraries.
-pub struct Renewal<'a> {
+pub(crate) struct Renewal<'a> {
     inner: &'a mut dyn Listener,
     pid: u32,
     settings: Settings,
@@ -31,7 +31,7 @@ pub struct Renewal<'a> {
 
 impl<'a> Renewal<'a> {
     /// For `pid`, which a recorder has attached with these settings.
-    pub fn new(inner: &'a mut dyn Listener, pid: u32, settings: Settings, notices: Notices) -> Self {
+    pub(crate) fn new(inner: &'a mut dyn Listener, pid: u32, settings: Settings, notices: Notices) -> Self {
         let (told, tried) = (Vec::new(), BTreeSet::new());
         Self { inner, pid, settings, notices, told, tried, looked: Instant::now() }
     }

@@ -7,10 +7,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use selfwind::drain::collector::{Collector, Scope};
-use selfwind::drain::follow::Listener;
-use selfwind::terminal::notices::Notices;
 use selfwind_profile::profile_file::{Event, ProfileWriter};
+
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::listener::Listener;
+use crate::target::agent_file;
+use crate::terminal::notices::Notices;
 
 const PAGE: usize = 4096;
 
@@ -55,14 +57,13 @@ impl Specimen {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/spin.c");
         let built = Command::new("cc").args(["-O1", "-pthread", "-o"]).args([&program, &source]).status();
         assert!(built.expect("a C compiler is needed: cc").success());
-        let selfwind = Command::new(env!("CARGO_BIN_EXE_selfwind")).arg("agent-path").output().unwrap();
-        let agent = String::from_utf8(selfwind.stdout).unwrap();
+        let agent = agent_file::unpack().unwrap();
         let run = place.join("run");
         fs::create_dir(&run).unwrap();
         fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
         let status = Command::new(&program)
             .args(["0.3", "3"])
-            .env("LD_PRELOAD", agent.trim())
+            .env("LD_PRELOAD", &agent)
             .env("XDG_RUNTIME_DIR", &run)
             .env("SELFWIND_FREQ", "500")
             .status()
