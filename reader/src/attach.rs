@@ -1,456 +1,71 @@
-//! The border to memory that others write: regions, the bell, mapped files. All `unsafe` of the reader is here.
-//!
-//! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
-//! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
+//! `attach`: has a running process sampled, or no longer.
 
-pub mod owner;
-mod perf_event;
-pub mod ptrace;
-mod request;
-mod truncation;
-
-use std::cell::Cell;
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 
-use memmap2::{Mmap, MmapMut, MmapOptions, MmapRaw};
-use nix::fcntl::OFlag;
-use nix::unistd::geteuid;
-use rustix::event::Timespec;
-use rustix::fs::{FallocateFlags, FlockOperation, flock};
-use rustix::thread::futex;
-use shm_format::injection::Call;
-use shm_format::layout::PAGE;
-use shm_format::{
-    Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats, Geometry,
-    Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
-};
+use clap::Args;
 
-pub use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
-pub use request::{Asker, resource_limit, send_request};
+use crate::sampling::rate::{self, Overhead};
+use crate::target::inject::{self, Attachment, InjectError, Settings};
 
-/// No region is longer; a longer file is not one.
-const REGION_LIMIT: u64 = 4 << 30;
+const HELP: &str = "Examples:
+  selfwind attach -p 4711                then: selfwind record -p 4711 -d 10, tail -p 4711
+  selfwind attach --detach -p 4711
 
-/// Why a region cannot be read.
+One thread of the process is stopped for a moment; the others run on, however many there are. What only a process \
+that is started with the agent sees is missing after an attach: children, and what the program does with SIGPROF. Attaching once more with another rate begins the flight recorder anew.";
+
+/// What is asked of a process.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct AttachArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pid: u32,
+    /// Samples per second of CPU time of each thread
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
+          value_parser = rate::frequency)]
+    freq: u32,
+    /// Deepest stack that is kept whole, in frames
+    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_stack: u32,
+    /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
+    #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
+    max_overhead: Overhead,
+    /// End the sampling; the process runs on
+    #[arg(long)]
+    detach: bool,
+}
+
+/// Does it and says on `out` what to do next.
+pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
+    let pid = args.pid;
+    if args.detach {
+        inject::detach(pid)?;
+        writeln!(out, "process {pid} is not sampled any more")?;
+        return Ok(());
+    }
+    let settings = Settings {
+        frequency: args.freq,
+        max_stack: args.max_stack,
+        max_overhead: args.max_overhead,
+        ends_with_us: false,
+    };
+    let what = match inject::attach(pid, settings)? {
+        Attachment::New => "is sampled from now on",
+        Attachment::Renewed => "was sampled already; libraries and threads are those of now",
+    };
+    writeln!(out, "process {pid} {what}; selfwind record -p {pid}, tail -p {pid}, attach --detach -p {pid}")?;
+    Ok(())
+}
+
+/// Why `attach` failed.
 #[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// Its process is still making it.
-    #[error("it is not finished yet")]
-    Unfinished,
-    /// Another reader has it.
-    #[error("another selfwind is recording it; stop that one first")]
-    Busy,
-    /// The file is not one that this user's agent would make.
-    #[error("not a region: {0}")]
-    Refused(&'static str),
-    /// Its contents are not a region of this version.
-    #[error("{0}; run it with the agent of this selfwind (`selfwind agent-path`)")]
-    Layout(LayoutError),
-    /// The system refused.
-    #[error("cannot open it: {0}")]
-    System(#[from] io::Error),
-}
-
-/// A region of another process, mapped and locked for this reader.
-pub struct Attached {
-    // Before the mapping: fields are dropped in order.
-    reader: RegionReader,
-    map: MmapRaw,
-    /// The file was made shorter: nothing more can come.
-    cut: Cell<bool>,
-    /// Holds the lock.
-    file: File,
-}
-
-impl Attached {
-    /// Maps a region and takes the reader's lock on it.
-    pub fn open(path: &Path) -> Result<Self, AttachError> {
-        let file = open_region(path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-            rustix::io::Errno::WOULDBLOCK => AttachError::Busy,
-            other => AttachError::System(other.into()),
-        })?;
-        Self::map(file)
-    }
-
-    /// Maps a region without the lock: look, but do not drain.
-    pub fn peek(path: &Path) -> Result<Peek, AttachError> {
-        let mut attached = Self::map(open_region(path)?)?;
-        let mut peek = Peek {
-            samples: attached.counters().recorded.count,
-            exe: String::new(),
-            control: None,
-            recorder: None,
-            sampling: true,
-            source: (0, 0),
-        };
-        attached.durable(&mut |record| match record {
-            DurableRecord::Process(process) => {
-                peek.exe = String::from_utf8_lossy(process.exe).into_owned();
-                peek.source = (process.source, process.period_ns);
-            }
-            DurableRecord::Setting(setting) if setting.key == Call::SETTING => {
-                let value = std::str::from_utf8(setting.value).ok();
-                let control = value.and_then(|value| u64::from_str_radix(value, 16).ok());
-                (peek.control, peek.sampling) = (control.or(peek.control), control.is_some());
-            }
-            DurableRecord::Setting(setting) if setting.key == Call::RECORDER => {
-                let value = std::str::from_utf8(setting.value).ok().and_then(|value| value.split_once('-'));
-                peek.recorder = value.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
-            }
-            _ => {}
-        });
-        Ok(peek)
-    }
-
-    fn map(file: File) -> Result<Self, AttachError> {
-        let map = MmapOptions::new().map_raw(&file)?;
-        let base = NonNull::new(map.as_mut_ptr()).ok_or(AttachError::Refused("it maps to nothing"))?;
-        // SAFETY: `base..base + len` is the mapping just made, readable, writable and as long as the file; it is
-        // stored beside the reader and unmapped after it. Should the file get shorter, `truncation` keeps the range
-        // accessible; every access of the reader goes through it.
-        let (opened, cut) = truncation::guarded(&map, || unsafe { RegionReader::open(base, map.len()) });
-        let reader = opened.map_err(|error| match error {
-            LayoutError::BadMagic(0) => AttachError::Unfinished,
-            other => AttachError::Layout(other),
-        })?;
-        Ok(Self { reader, map, cut: Cell::new(cut), file })
-    }
-
-    /// True once the file was found shorter than the region: what is read from then on means nothing.
-    pub fn is_cut(&self) -> bool {
-        self.cut.get()
-    }
-
-    /// Reads the shared memory.
-    fn read<T>(&self, access: impl FnOnce(&RegionReader) -> T) -> T {
-        let (result, cut) = truncation::guarded(&self.map, || access(&self.reader));
-        self.cut.set(self.cut.get() || cut);
-        result
-    }
-
-    /// Reads the shared memory and moves on in it.
-    fn take<T>(&mut self, access: impl FnOnce(&mut RegionReader) -> T) -> T {
-        let (result, cut) = truncation::guarded(&self.map, || access(&mut self.reader));
-        self.cut.set(self.cut.get() || cut);
-        result
-    }
-
-    /// Who wrote it.
-    pub fn identity(&self) -> Identity {
-        // Whatever it says of that itself.
-        let uid = self.file.metadata().map_or(u32::MAX, |metadata| metadata.uid());
-        Identity { uid, ..self.reader.identity() }
-    }
-
-    /// Its sizes.
-    pub fn geometry(&self) -> &Geometry {
-        self.reader.geometry()
-    }
-
-    /// What a full pool does with new records.
-    pub fn mode(&self) -> Mode {
-        self.reader.mode()
-    }
-
-    /// Its clock.
-    pub fn clock(&self) -> ClockKind {
-        self.reader.clock()
-    }
-
-    /// The clocks when it was made.
-    pub fn anchor(&self) -> Anchor {
-        self.reader.anchor()
-    }
-
-    /// Its counters now.
-    pub fn counters(&self) -> CountersSnapshot {
-        self.read(RegionReader::counters)
-    }
-
-    /// Delivers new durable records.
-    pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
-        self.take(|reader| reader.durable(sink))
-    }
-
-    /// Delivers new records of the pool.
-    pub fn drain(
-        &mut self,
-        pass: Pass,
-        scratch: &mut [u8],
-        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
-    ) -> DrainStats {
-        self.take(|reader| reader.drain(pass, scratch, sink))
-    }
-
-    /// Delivers new records of the pool, which stay there until they are [acknowledged](Self::acknowledge): see
-    /// [`RegionReader::drain_holding`].
-    pub fn drain_holding(
-        &mut self,
-        pass: Pass,
-        scratch: &mut [u8],
-        places: &mut Vec<u64>,
-        sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>),
-    ) -> DrainStats {
-        self.take(|reader| {
-            places.resize(reader.chunks().max(places.len()), 0);
-            reader.drain_holding(pass, scratch, places, sink)
-        })
-    }
-
-    /// What was taken up to these places of chunks is safe.
-    pub fn acknowledge(&mut self, places: &[(u32, u64)]) {
-        self.take(|reader| {
-            for (index, place) in places {
-                reader.acknowledge(*index, *place);
-            }
-        });
-    }
-
-    /// True while a chunk waits to be taken.
-    pub fn has_complete(&self) -> bool {
-        self.read(RegionReader::has_complete)
-    }
-
-    /// Chunks in use by the writers, and how many of them are free.
-    pub fn fill(&self) -> (usize, usize) {
-        self.read(|reader| (reader.chunks(), reader.free_chunks()))
-    }
-
-    /// Gives memory to the first `chunks` chunks, as far as the process has mapped them, and lets its writers take them
-    /// up. How many have it now.
-    pub fn extend_pool(&mut self, chunks: usize) -> io::Result<usize> {
-        let (backed, mapped) = self.read(|reader| (reader.chunks(), reader.chunks_mapped()));
-        let chunks = chunks.min(mapped);
-        if chunks <= backed {
-            return Ok(backed);
-        }
-        let offset = |chunk: usize| self.geometry().chunk_offset(chunk as u32) as u64;
-        let (from, to) = (offset(backed), offset(chunks));
-        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from)?;
-        self.read(|reader| reader.offer(chunks));
-        Ok(chunks)
-    }
-
-    /// Closes the chunks of a thread that is gone.
-    pub fn retire(&mut self, tid: u32, thread_seq: u32) {
-        self.take(|reader| reader.retire(tid, thread_seq));
-    }
-}
-
-/// What can be seen of a region without draining it.
-#[derive(Debug)]
-pub struct Peek {
-    /// Samples recorded so far.
-    pub samples: u64,
-    /// The program.
-    pub exe: String,
-    /// What a recorder that has put the agent there needs to call it again.
-    pub control: Option<u64>,
-    /// False after such a recorder has ended the sampling.
-    pub sampling: bool,
-    /// The recorder that ends the sampling with itself: its pid and start time.
-    pub recorder: Option<(u32, u64)>,
-    /// The number of its source, and the nanoseconds of a unit of weight.
-    pub source: (u32, u64),
-}
-
-fn open_region(path: &Path) -> Result<File, AttachError> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(path)?;
-    let metadata = file.metadata()?;
-    let refuse = |why| Err(AttachError::Refused(why));
-    match metadata.len() {
-        _ if !metadata.is_file() => refuse("it is no regular file"),
-        _ if metadata.uid() != geteuid().as_raw() && !path.parent().is_some_and(owner::is_open_to_all) => {
-            refuse("it belongs to another user")
-        }
-        // A link made by whoever may make files here, to a file that he may not.
-        _ if metadata.nlink() != 1 => refuse("it has another name"),
-        _ if metadata.mode() & 0o077 != 0 => refuse("others may open it"),
-        0 => Err(AttachError::Unfinished),
-        len if len < 2 * PAGE as u64 => refuse("it is too short"),
-        len if len > REGION_LIMIT => refuse("it is too long"),
-        _ => Ok(file),
-    }
-}
-
-/// Where the reader sleeps, and how others wake it.
-pub struct Bell {
-    page: shm_format::Bell,
-    map: MmapRaw,
-}
-
-impl Bell {
-    /// A bell that the processes of a session share; `file` is new and empty.
-    pub fn in_file(file: &File) -> io::Result<Self> {
-        // Written and not only made as long: a store to a page without memory is answered by SIGBUS.
-        (&*file).write_all(&[0; PAGE])?;
-        Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
-    }
-
-    /// A bell of this process alone, for regions whose processes know of none.
-    pub fn private() -> io::Result<Self> {
-        Self::format(MmapMut::map_anon(PAGE)?.into())
-    }
-
-    fn format(map: MmapRaw) -> io::Result<Self> {
-        let base = NonNull::new(map.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the page is mapped readable and writable for the life of `map`, which is stored beside it.
-        let page = unsafe { shm_format::Bell::format(base, map.len()) }.map_err(io::Error::other)?;
-        Ok(Self { page, map })
-    }
-
-    /// Touches the page. Should its file be gone, nobody rings any more, and every sleep takes its time.
-    fn touch<T>(&self, access: impl FnOnce(&shm_format::BellPage) -> T) -> T {
-        truncation::guarded(&self.map, || access(&self.page)).0
-    }
-
-    fn futex(&self) -> &AtomicU32 {
-        // SAFETY: the word lies in the page that `self` keeps mapped, is aligned, and is only used atomically.
-        unsafe { AtomicU32::from_ptr(self.page.futex_word()) }
-    }
-
-    /// Announces sleep. Look for work once more, then sleep on what this returns.
-    pub fn prepare_sleep(&self) -> Sleep<'_> {
-        self.touch(shm_format::BellPage::prepare_sleep);
-        Sleep(self)
-    }
-
-    /// Wakes the reader, if it sleeps.
-    pub fn ring(&self) {
-        if self.touch(shm_format::BellPage::ring) {
-            let _ = futex::wake(self.futex(), futex::Flags::empty(), 1);
-        }
-    }
-
-    /// Tells all processes of the session that the recording is over.
-    pub fn stop(&self) {
-        self.touch(shm_format::BellPage::stop);
-    }
-}
-
-/// An announced sleep.
-pub struct Sleep<'a>(&'a Bell);
-
-impl Sleep<'_> {
-    /// Sleeps until somebody rings, at most for `timeout`.
-    pub fn sleep(self, timeout: Duration) {
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        // Any return is as good as a ring: the caller looks around in any case.
-        let _ = futex::wait(self.0.futex(), futex::Flags::empty(), 1, Some(&timeout));
-    }
-}
-
-impl Drop for Sleep<'_> {
-    fn drop(&mut self) {
-        self.0.touch(shm_format::BellPage::awake);
-    }
-}
-
-/// Maps a regular, non-empty file for reading: an ELF file, a table.
-pub fn map_file(path: &Path) -> io::Result<Mmap> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.len() == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file with content"));
-    }
-    // SAFETY: the mapping is read-only and private, and is only read as plain bytes, for which every value is valid.
-    // That the file is not cut short meanwhile is what the dynamic loader, which maps the same files, relies on too:
-    // installers and linkers replace files instead of rewriting them.
-    unsafe { Mmap::map(&file) }
-}
-
-/// The time-stamp counter.
-pub fn read_tsc() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; it only reads a counter.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::time::Instant;
-
-    #[test]
-    fn files_that_are_no_regions_are_refused() {
-        let dir = std::env::temp_dir().join(format!("selfwind-attach-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        let path = dir.join("a.region");
-        let refused = |content: &[u8], mode: u32| {
-            let _ = fs::remove_file(&path);
-            fs::write(&path, content).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            Attached::open(&path).err().unwrap().to_string()
-        };
-        assert!(refused(&[0; 8192], 0o644).contains("others may open it"));
-        assert!(refused(&[1; 100], 0o600).contains("too short"));
-        assert!(refused(&[1; 8192], 0o600).contains("not a region"));
-        assert!(refused(&[0; 8192], 0o600).contains("not finished"));
-        assert!(refused(&[], 0o600).contains("not finished"));
-        fs::remove_file(&path).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
-        assert!(matches!(Attached::open(&path), Err(AttachError::System(_))));
-        assert!(matches!(Attached::open(&dir), Err(AttachError::System(_))));
-        fs::remove_dir_all(&dir).unwrap();
-    }
-
-    /// Whether a thread of this process waits in the kernel, as far as the kernel tells.
-    fn is_asleep(thread: i32) -> bool {
-        let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall"));
-        call.is_ok_and(|call| call.starts_with(&format!("{} ", nix::libc::SYS_futex)))
-    }
-
-    #[test]
-    fn of_many_sleepers_each_ring_wakes_one() {
-        const SLEEPERS: usize = 6;
-        let bell = std::sync::Arc::new(Bell::private().unwrap());
-        let (told, threads) = std::sync::mpsc::channel();
-        let (woke, woken) = std::sync::mpsc::channel();
-        for _ in 0..SLEEPERS {
-            let (bell, told, woke) = (bell.clone(), told.clone(), woke.clone());
-            std::thread::spawn(move || {
-                let sleep = bell.prepare_sleep();
-                told.send(nix::unistd::gettid().as_raw()).unwrap();
-                sleep.sleep(Duration::from_secs(600));
-                woke.send(()).unwrap();
-            });
-        }
-        let threads: Vec<i32> = threads.iter().take(SLEEPERS).collect();
-        // Who is not asleep yet would see the ring without being woken.
-        let began = Instant::now();
-        while !threads.iter().all(|thread| is_asleep(*thread)) && began.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        for _ in 0..SLEEPERS {
-            // The announcement of one reader is enough.
-            std::mem::forget(bell.prepare_sleep());
-            bell.ring();
-            bell.ring();
-            woken.recv_timeout(Duration::from_secs(120)).unwrap();
-            assert!(woken.recv_timeout(Duration::from_millis(50)).is_err(), "one ring woke two");
-        }
-    }
-
-    #[test]
-    fn a_ring_ends_the_sleep_and_a_lost_one_only_costs_the_timeout() {
-        let bell = std::sync::Arc::new(Bell::private().unwrap());
-        let other = bell.clone();
-        let sleep = bell.prepare_sleep();
-        let ringer = std::thread::spawn(move || other.ring());
-        let long = Duration::from_secs(600);
-        let began = Instant::now();
-        sleep.sleep(long);
-        assert!(began.elapsed() < long);
-        ringer.join().unwrap();
-        bell.prepare_sleep().sleep(Duration::from_millis(1));
-    }
+pub(crate) enum AttachError {
+    /// The process cannot have it.
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+    /// Nobody can be told.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
 }

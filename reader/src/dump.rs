@@ -4,16 +4,21 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use selfwind_profile::output::jsonl::{FrameObject, frames};
+use selfwind_profile::profile::{self, Process, Profile, Stack};
+use selfwind_profile::profile_file::{Event, Sample, SessionInfo};
+use selfwind_profile::symbolize::SymbolSources;
 use serde::Serialize;
 use unwind::End;
 
-use crate::output::jsonl::{FrameObject, frames};
-use crate::profile::{self, Process, Profile, Stack};
-use crate::profile_file::{Event, Sample, SessionInfo};
-use crate::request::thread::{threads, waiting_call};
-use crate::request::{Answer, Manner, Report, Target, TargetError, ask};
-use crate::symbolize::{SymbolArgs, SymbolSources};
-use crate::{clock, inject, liveness, notices};
+use crate::flags::manner::MannerArgs;
+use crate::flags::symbols::SymbolArgs;
+use crate::target::clock;
+use crate::target::inject;
+use crate::target::liveness;
+use crate::target::request::thread::{threads, waiting_call};
+use crate::target::request::{Answer, Report, Target, TargetError, ask};
+use crate::terminal::notices;
 
 /// Thread numbers from here on are ours, not the agent's.
 const OURS: u32 = 1 << 31;
@@ -31,7 +36,7 @@ spares those).";
 /// What to dump and how.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct DumpArgs {
+pub(crate) struct DumpArgs {
     /// The process
     #[arg(short, long, value_name = "PID")]
     pid: u32,
@@ -42,7 +47,7 @@ pub struct DumpArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    manner: Manner,
+    manner: MannerArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -90,7 +95,7 @@ struct ThreadDump<'a> {
 ///
 /// # Errors
 /// When the process cannot be asked at all, and when no thread of it answered.
-pub fn run(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let again = liveness::start_time(options.pid).is_some() && inject::resume(options.pid)?;
     let dumped = dump(options, out);
     if again {
@@ -113,7 +118,7 @@ fn dump(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         tids = vec![tid];
     }
     let began = Instant::now();
-    let reports = ask(&mut target, &tids, options.manner)?;
+    let reports = ask(&mut target, &tids, options.manner.into())?;
     let elapsed = began.elapsed();
     target.learn();
     let profile = name(&mut target, &reports, &(&options.symbols).into());

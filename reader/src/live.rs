@@ -7,21 +7,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use unwind::{FoundBy, Frame};
-
-use crate::kernel_symbols::KernelSymbols;
-use crate::measure::Measure;
-use crate::profile_file::{
+use selfwind_profile::measure::Measure;
+use selfwind_profile::profile_file::{
     Event, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY, WAKE_LATENCY_NAME,
 };
-use crate::symbolize::{Request, SymbolSources, base_name, symbolize};
+use selfwind_profile::symbolize::{Request, SymbolSources, base_name, symbolize};
+use unwind::{FoundBy, Frame};
+
+use crate::record::kernel_symbols::KernelSymbols;
 
 /// Named addresses kept; then naming starts anew.
 const NAMES_KEPT: usize = 1 << 20;
 
 /// The processes that are followed, and the names of their code.
 #[derive(Default)]
-pub struct Live {
+pub(crate) struct Live {
     processes: BTreeMap<u32, Image>,
     names: HashMap<(Arc<Binary>, u64), Vec<String>>,
     kernel: KernelSymbols,
@@ -31,9 +31,9 @@ pub struct Live {
 
 /// A process image and what is mapped in it.
 #[derive(Default)]
-pub struct Image {
+pub(crate) struct Image {
     /// What its agent told of it.
-    pub info: ProcessInfo,
+    pub(crate) info: ProcessInfo,
     /// By first address.
     modules: BTreeMap<u64, Module>,
     threads: BTreeMap<u32, String>,
@@ -54,44 +54,44 @@ struct Binary {
 
 /// A frame that is ready to be named.
 #[derive(Clone)]
-pub struct Located {
+pub(crate) struct Located {
     binary: Option<Arc<Binary>>,
     /// As the binary's ELF file numbers it, else as the process saw it.
-    pub address: u64,
+    pub(crate) address: u64,
     /// How it was found.
-    pub found_by: FoundBy,
+    pub(crate) found_by: FoundBy,
 }
 
 /// A sample with the whole stack of each of its parts.
-pub struct Part {
+pub(crate) struct Part {
     /// When it happened.
-    pub ns: u64,
+    pub(crate) ns: u64,
     /// What it stands for.
-    pub weight: u32,
+    pub(crate) weight: u32,
     /// Leaf first: the kernel's frames, then the program's.
-    pub stack: Vec<Located>,
+    pub(crate) stack: Vec<Located>,
 }
 
 impl Located {
     /// True for a frame in the kernel.
-    pub fn is_in_kernel(&self) -> bool {
+    pub(crate) fn is_in_kernel(&self) -> bool {
         self.binary.as_ref().is_some_and(|binary| binary.in_kernel)
     }
 
     /// The file name of its binary; empty outside all modules.
-    pub fn module(&self) -> String {
+    pub(crate) fn module(&self) -> String {
         self.binary.as_ref().map(|binary| base_name(&binary.path)).unwrap_or_default()
     }
 }
 
 impl Image {
     /// A short name of the program.
-    pub fn program(&self) -> String {
+    pub(crate) fn program(&self) -> String {
         base_name(&self.info.exe)
     }
 
     /// Samples per second of CPU time, if it is sampled by CPU time.
-    pub fn hertz(&self) -> Option<u64> {
+    pub(crate) fn hertz(&self) -> Option<u64> {
         let ProcessInfo { source, period_ns, .. } = &self.info;
         let measures = Measure::all(&SessionInfo::default(), [(source, *period_ns)].into_iter());
         let is_time = *period_ns > 0 && measures.iter().all(Measure::is_cpu_time);
@@ -99,14 +99,14 @@ impl Image {
     }
 
     /// The name of a thread by its number in the process.
-    pub fn thread(&self, seq: u32) -> &str {
+    pub(crate) fn thread(&self, seq: u32) -> &str {
         self.threads.get(&seq).map_or("", String::as_str)
     }
 }
 
 impl Live {
     /// Takes in what is not a sample.
-    pub fn learn(&mut self, event: Event) {
+    pub(crate) fn learn(&mut self, event: Event) {
         match event {
             Event::Process(info) => {
                 let id = info.id;
@@ -132,12 +132,12 @@ impl Live {
     }
 
     /// The process with this number, if it is followed.
-    pub fn process(&self, number: u32) -> Option<&Image> {
+    pub(crate) fn process(&self, number: u32) -> Option<&Image> {
         self.processes.get(&number)
     }
 
     /// All that are followed.
-    pub fn processes(&self) -> impl Iterator<Item = &Image> {
+    pub(crate) fn processes(&self) -> impl Iterator<Item = &Image> {
         self.processes.values()
     }
 
@@ -154,7 +154,7 @@ impl Live {
     }
 
     /// The parts of a sample: the events of the kernel that its stack answers, or the sample itself.
-    pub fn parts(&mut self, sample: &Sample) -> Vec<Part> {
+    pub(crate) fn parts(&mut self, sample: &Sample) -> Vec<Part> {
         let user = self.locate(sample);
         let part = |SamplePart { ns, weight, kernel, .. }: SamplePart<'_>| {
             let mut stack: Vec<Located> =
@@ -207,7 +207,7 @@ impl Live {
     }
 
     /// Names the addresses that have no name yet.
-    pub fn name<'l>(&mut self, frames: impl Iterator<Item = &'l Located>) {
+    pub(crate) fn name<'l>(&mut self, frames: impl Iterator<Item = &'l Located>) {
         if self.names.len() > NAMES_KEPT {
             // Those of the kernel are few, and some of them wait to be shown.
             self.names.retain(|(binary, _), _| binary.in_kernel);
@@ -229,7 +229,7 @@ impl Live {
         if requests.is_empty() {
             return;
         }
-        let sources = SymbolSources { silent: true, ..SymbolSources::default() };
+        let sources = SymbolSources::default();
         let answers = symbolize(&requests, &sources);
         for ((binary, addresses), symbols) in missing.into_iter().zip(answers) {
             for (address, range) in addresses.into_iter().zip(&symbols.ranges) {
@@ -241,7 +241,7 @@ impl Live {
     }
 
     /// The functions at a frame, innermost first; empty while it has no name.
-    pub fn functions(&self, located: &Located) -> impl DoubleEndedIterator<Item = &str> {
+    pub(crate) fn functions(&self, located: &Located) -> impl DoubleEndedIterator<Item = &str> {
         let (unknown, named) = match &located.binary {
             None if located.address == WAKE_LATENCY => (Some(WAKE_LATENCY_NAME), None),
             None => (Some("[unknown]"), None),
@@ -254,7 +254,7 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile_file::KernelSample;
+    use selfwind_profile::profile_file::KernelSample;
 
     #[test]
     fn kernel_frames_lie_on_top() {

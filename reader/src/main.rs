@@ -1,7 +1,33 @@
-//! The `selfwind` command.
+//! The `selfwind` command: everything that happens outside the profiled process, but for what a profile is
+//! (`selfwind-profile`).
+//!
+//! [`cli`] knows all commands. Most are a file or a folder of their own here; `record` has a room, and uses three below it:
+//! [`drain`] (from regions to events), [`target`] (one process), [`sampling`] (what agents are told). [`terminal`] and
+//! [`flags`] serve all.
+
+mod attach;
+mod cli;
+mod diff;
+mod doctor;
+mod drain;
+mod dump;
+mod flags;
+mod list;
+mod live;
+mod record;
+mod report;
+mod request;
+mod resolve;
+mod sampling;
+mod stats;
+mod tables;
+mod tail;
+mod target;
+mod terminal;
+mod top;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    selfwind::cli::run()
+    cli::run()
 }

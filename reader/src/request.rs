@@ -1,400 +1,198 @@
-//! Asking a running process for the stacks of its threads, each of which answers by itself at its next return to user
-//! mode: nobody is stopped, and no profile is touched.
-//!
-//! A request never harms who is asked. So before each signal the thread is looked at: a signal that would not reach
-//! our handler now might meet another program's later.
+//! `request`: the protocol step by step, for people who want to see it, and what it costs.
 
-pub mod show;
-pub mod target;
-pub mod thread;
+use std::io::{self, Write};
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::io;
-use std::thread::{sleep, yield_now};
-use std::time::{Duration, Instant};
+use serde::Serialize;
+use shm_format::{Occasion, Scale};
+use unwind::End;
 
-use nix::libc;
-use shm_format::{AnswerHead, Nonce, Progress, REQUEST_SLOTS};
+use crate::flags::manner::MannerArgs;
+use crate::target::request::thread::threads;
+use crate::target::request::{Answer, Target, TargetError, ask};
 
-use crate::attach::send_request;
-pub use target::{Target, TargetError};
-use thread::ThreadState;
+const EXAMPLES: &str = "Examples:
+  selfwind request -p 4711               nonce out, frames back, and when
+  selfwind request -p 4711 -n 1000       how long answers take";
 
-/// How long to wait for a slot that others use, or as long as for an answer.
-const SLOT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a handler may take to finish an answer that it has begun.
-const WRITING_PATIENCE: Duration = Duration::from_millis(200);
-/// The first repetition of a signal that may have been merged with another; later ones after twice the time.
-const FIRST_REPEAT: Duration = Duration::from_millis(20);
-/// How long a thread that seems to sleep with every signal blocked is looked at again.
-const SECOND_LOOKS: Duration = Duration::from_millis(5);
-/// Slots left to others.
-const SLOTS_SPARED: usize = 4;
-
-/// How to ask.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Manner {
-    /// How long a thread may take to answer
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = crate::cli::seconds)]
-    pub timeout: Duration,
-    /// Leave out threads that wait in a call which a signal ends with EINTR (poll, epoll_wait, nanosleep, ...)
+/// What to ask and how often.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RequestArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pid: u32,
+    /// The thread [default: the first]
+    #[arg(short, long, value_name = "TID")]
+    tid: Option<u32>,
+    /// Ask so often, one after the other
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
+    count: u32,
+    /// One JSON object per request, and one for all
     #[arg(long)]
-    pub gentle: bool,
+    json: bool,
+    #[command(flatten)]
+    manner: MannerArgs,
 }
 
-/// What one thread said.
-#[derive(Debug)]
-pub struct Report {
-    /// The thread just before it was asked.
-    pub thread: ThreadState,
-    /// Where in the kernel it waited then.
-    pub wait_channel: Option<String>,
-    /// The system call in which it waited then.
-    pub system_call: Option<i64>,
-    /// Its stack, or why there is none.
-    pub outcome: Result<Answer, Silence>,
+/// One request, in nanoseconds after the signal was about to be sent.
+#[derive(Serialize)]
+struct Steps {
+    nonce: String,
+    /// The signal is queued at the thread.
+    queued_ns: u64,
+    /// The handler begins.
+    entered_ns: u64,
+    /// The stack is walked.
+    walked_ns: u64,
+    /// The requester has the stack.
+    seen_ns: u64,
+    frames: u16,
+    end: &'static str,
+    occasion: &'static str,
 }
 
-/// A stack that a thread gave.
-#[derive(Debug)]
-pub struct Answer {
-    /// The request.
-    pub nonce: Nonce,
-    /// Who answered, when, and how the walk ended.
-    pub head: AnswerHead,
-    /// Frames as in records, leaf first.
-    pub frames: Vec<u64>,
-    /// Ticks before the signal was sent.
-    pub sent: u64,
-    /// Ticks after the signal was sent.
-    pub queued: u64,
-    /// Ticks when the answer was seen.
-    pub seen: u64,
+/// The same for many: the middle and the slowest hundredth.
+#[derive(Serialize)]
+struct Summary {
+    requests: usize,
+    answered: usize,
+    entered_ns: [u64; 2],
+    walk_ns: [u64; 2],
+    seen_ns: [u64; 2],
 }
 
-/// Why a thread gave no stack.
-#[derive(Debug)]
-pub enum Silence {
-    /// It was gone by then.
-    Ended,
-    /// The process is about to execute another program or to end.
-    Closed,
-    /// It blocks the signal.
-    Blocks(i32),
-    /// It waits for the signal to be given to it.
-    Awaits(i32),
-    /// The process has no handler for the signal now.
-    Unhandled(i32),
-    /// It is stopped.
-    Stopped,
-    /// It is stopped by a tracer.
-    Traced(u32),
-    /// The kernel would drop the nonce: too many signals are queued.
-    QueueFull(u64, u64),
-    /// It waits in a call that a signal would end.
-    Spared(&'static str),
-    /// The kernel refused the signal.
-    Refused(io::Error),
-    /// No answer in time; what it did then.
-    TimedOut(Duration, &'static str, Option<String>),
-    /// It began to answer and did not finish.
-    Unfinished,
-    /// The answer is none.
-    Garbled,
-}
-
-impl fmt::Display for Silence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ended => write!(f, "it has ended"),
-            Self::Closed => write!(f, "its process is about to end or to execute another program"),
-            Self::Blocks(signal) => write!(f, "it blocks signal {signal}, which asks for stacks"),
-            Self::Awaits(signal) => write!(
-                f,
-                "it waits in sigwait (or sigtimedwait, sigwaitinfo) for signal {signal} too, and would be given the request as one of its own"
-            ),
-            Self::Unhandled(signal) => {
-                write!(f, "its process has no handler for signal {signal} now, and would die of it")
-            }
-            Self::Stopped => write!(f, "it is stopped; SIGCONT lets it go on and answer"),
-            Self::Traced(tracer) => write!(f, "its tracer, process {tracer}, has stopped it"),
-            Self::QueueFull(queued, limit) => write!(
-                f,
-                "its user has {queued} of {limit} signals queued, and the kernel would drop the request's nonce; raise RLIMIT_SIGPENDING (ulimit -i)"
-            ),
-            Self::Spared(call) => {
-                write!(f, "it waits in {call}, which a signal would end with EINTR (--gentle)")
-            }
-            Self::Refused(error) => write!(f, "the signal was refused: {error}"),
-            Self::TimedOut(after, activity, channel) => {
-                write!(f, "no answer within {} ms: it is {activity}", after.as_millis())?;
-                channel.as_ref().map_or(Ok(()), |channel| write!(f, " in {channel}"))
-            }
-            Self::Unfinished => write!(f, "it began to answer and did not finish"),
-            Self::Garbled => write!(f, "its answer makes no sense"),
-        }
-    }
-}
-
-/// A request under way.
-struct Pending {
-    thread: usize,
-    slot: usize,
-    nonce: Nonce,
-    sent: u64,
-    queued: u64,
-    since: Instant,
-    repeat: Duration,
-    writing: Option<Instant>,
-}
-
-/// A thread that is to be asked.
-struct Waiting {
-    number: usize,
-    tid: u32,
-    since: Instant,
-}
-
-/// Asks `tids`, several at a time; the reports have their order.
+/// Asks one thread `count` times and shows each step.
 ///
 /// # Errors
-/// When no slot can be had. What single threads cannot do is in their reports.
-pub fn ask(target: &mut Target, tids: &[u32], manner: Manner) -> Result<Vec<Report>, TargetError> {
-    let slots = claim(target, manner.timeout.max(SLOT_PATIENCE))?;
-    let reports = tids.iter().map(|_| None).collect();
-    let mut round = Round { target, manner, free: slots, pending: Vec::new(), reports };
-    let since = Instant::now();
-    let mut waiting: VecDeque<Waiting> =
-        tids.iter().enumerate().map(|(number, &tid)| Waiting { number, tid, since }).collect();
-    let mut idle = 0u32;
-    while !(waiting.is_empty() && round.pending.is_empty()) {
-        let mut moved = false;
-        // Each at most once: who cannot be asked yet comes back to the end.
-        for _ in 0..waiting.len() {
-            let Some(slot) = round.free.pop() else { break };
-            let Some(next) = waiting.pop_front() else { break };
-            match round.begin(next, slot) {
-                Some(later) => waiting.push_back(later),
-                None => moved = true,
-            }
-        }
-        moved |= round.collect();
-        if round.free.is_empty() && round.pending.is_empty() && !waiting.is_empty() {
-            return Err(TargetError::Busy(round.target.pid));
-        }
-        idle = if moved { 0 } else { idle.saturating_add(1) };
-        pause(idle);
-    }
-    Ok(round.reports.into_iter().flatten().collect())
-}
-
-/// Lets the asked threads run: at first only if they wait for this processor.
-fn pause(idle: u32) {
-    match idle {
-        0 => {}
-        1..=20 => yield_now(),
-        _ => sleep(Duration::from_micros(u64::from(idle.min(200)))),
-    }
-}
-
-fn claim(target: &mut Target, patience: Duration) -> Result<Vec<usize>, TargetError> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let slots = target.asker.claim(REQUEST_SLOTS - SLOTS_SPARED).map_err(|error| TargetError::Place {
-            pid: target.pid,
-            region: target.region.display().to_string(),
-            error,
-        })?;
-        if !slots.is_empty() {
-            return Ok(slots.to_vec());
-        }
-        if Instant::now() > deadline {
-            return Err(TargetError::Busy(target.pid));
-        }
-        sleep(Duration::from_millis(1));
-    }
-}
-
-/// One round of requests.
-struct Round<'a> {
-    target: &'a mut Target,
-    manner: Manner,
-    free: Vec<usize>,
-    pending: Vec<Pending>,
-    reports: Vec<Option<Report>>,
-}
-
-impl Round<'_> {
-    /// Looks at a thread and asks it, unless that would be in vain or do harm. Gives it back if it must be asked later.
-    fn begin(&mut self, next: Waiting, slot: usize) -> Option<Waiting> {
-        let (pid, tid) = (self.target.pid, next.tid);
-        let Ok(thread) = ThreadState::read(pid, tid) else {
-            let thread = ThreadState { tid, inner_tid: tid, state: 'X', ..ThreadState::default() };
-            let outcome = Err(Silence::Ended);
-            self.free.push(slot);
-            self.reports[next.number] =
-                Some(Report { thread, wait_channel: None, system_call: None, outcome });
-            return None;
-        };
-        // The file is not of one moment: a thread seen asleep may have been in its handler when its mask was read.
-        let patience = if thread.state == 'S' { SECOND_LOOKS } else { self.manner.timeout };
-        if thread.blocks_everything() && next.since.elapsed() < patience {
-            self.free.push(slot);
-            return Some(next);
-        }
-        let system_call = thread::system_call(pid, tid);
-        let wait_channel = thread::wait_channel(pid, tid);
-        let begun = match self.objection(&thread, system_call) {
-            Some(silence) => Err(silence),
-            None => self.send(&thread, slot, next.number),
-        };
-        let outcome = match begun {
-            Ok(pending) => {
-                self.pending.push(pending);
-                // Stands until the answer comes.
-                Err(Silence::Ended)
-            }
-            Err(silence) => {
-                self.free.push(slot);
-                Err(silence)
-            }
-        };
-        self.reports[next.number] = Some(Report { thread, wait_channel, system_call, outcome });
-        None
-    }
-
-    /// Why the thread must not or need not be sent the signal.
-    fn objection(&self, thread: &ThreadState, system_call: Option<i64>) -> Option<Silence> {
-        let signal = self.target.signal;
-        let bit = 1u64 << (signal - 1).clamp(0, 63);
-        let spared = || {
-            let (name, ends) = system_call.and_then(thread::waiting_call)?;
-            (self.manner.gentle && ends && thread.state == 'S').then_some(Silence::Spared(name))
-        };
-        match thread.state {
-            'Z' | 'X' => Some(Silence::Ended),
-            't' => Some(Silence::Traced(thread.tracer)),
-            'T' => Some(Silence::Stopped),
-            _ if self.target.asker.requests(|requests| requests.is_closed()) => Some(Silence::Closed),
-            _ if thread.caught & bit == 0 => Some(Silence::Unhandled(signal)),
-            _ if thread.blocked & bit != 0 => Some(Silence::Blocks(signal)),
-            'S' if system_call == Some(libc::SYS_rt_sigtimedwait)
-                && thread::awaited(self.target.pid, thread.tid) & bit != 0 =>
-            {
-                Some(Silence::Awaits(signal))
-            }
-            // The queue is the user's: others fill it at the same time.
-            _ => match thread.queued {
-                Some((queued, limit)) if queued.saturating_add(REQUEST_SLOTS as u64) >= limit => {
-                    Some(Silence::QueueFull(queued, limit))
+/// When the process cannot be asked, and when the thread gives no answer.
+pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut target = Target::find(options.pid)?;
+    let tid = match options.tid {
+        Some(tid) => tid,
+        None => *threads(options.pid)
+            .ok()
+            .and_then(|threads| threads.first().copied())
+            .as_ref()
+            .ok_or(TargetError::NoProcess(options.pid))?,
+    };
+    let quiet = options.count > 20 && !options.json;
+    let mut all = Vec::new();
+    for _ in 0..options.count.max(1) {
+        let report = ask(&mut target, &[tid], options.manner.into())?.pop();
+        let Some(report) = report else { break };
+        match report.outcome {
+            Ok(answer) => {
+                let steps = Steps::of(&answer, &target.scale());
+                if options.json {
+                    serde_json::to_writer(&mut *out, &steps)?;
+                    writeln!(out)?;
+                } else if !quiet {
+                    steps.print(&target, tid, out)?;
                 }
-                _ => spared(),
+                all.push(steps);
+            }
+            Err(silence) => anyhow::bail!("thread {tid}: no stack after {} requests: {silence}", all.len()),
+        }
+    }
+    let summary = Summary::of(&all, options.count.max(1) as usize);
+    if options.json {
+        serde_json::to_writer(&mut *out, &summary)?;
+        writeln!(out)?;
+    } else if all.len() > 1 {
+        summary.print(out)?;
+    }
+    if !options.json {
+        let (answered, late) = target.asker.requests(|requests| requests.counts());
+        writeln!(
+            out,
+            "the process has answered {answered} requests in all; {late} signals came after their answer"
+        )?;
+    }
+    Ok(out.flush()?)
+}
+
+impl Steps {
+    fn of(answer: &Answer, scale: &Scale) -> Self {
+        let after = |ticks: u64| scale.span_ns(ticks.saturating_sub(answer.sent));
+        Self {
+            nonce: format!("{:#018x}", answer.nonce.0),
+            queued_ns: after(answer.queued),
+            entered_ns: after(answer.head.entered),
+            walked_ns: after(answer.head.walked),
+            seen_ns: after(answer.seen),
+            frames: answer.head.depth,
+            end: End::from_number(answer.head.end).map_or("unknown", End::name),
+            occasion: match answer.head.occasion {
+                Occasion::Request => "request",
+                Occasion::Tick => "tick",
+                Occasion::Foreign => "foreign",
             },
         }
     }
 
-    fn send(&self, thread: &ThreadState, slot: usize, number: usize) -> Result<Pending, Silence> {
-        let asker = &self.target.asker;
-        let asked = asker.requests(|requests| requests.ask(slot, thread.inner_tid));
-        let nonce = asked.ok_or(Silence::Unfinished)?;
-        let sent = self.target.ticks();
-        if let Err(silence) = self.signal(thread.tid, nonce) {
-            asker.requests(|requests| requests.withdraw(nonce));
-            return Err(silence);
-        }
-        let (queued, since) = (self.target.ticks(), Instant::now());
-        Ok(Pending { thread: number, slot, nonce, sent, queued, since, repeat: FIRST_REPEAT, writing: None })
-    }
-
-    /// Sends the signal, as long as the process is open to it.
-    fn signal(&self, tid: u32, nonce: Nonce) -> Result<(), Silence> {
-        let Target { pid, signal, asker, .. } = &*self.target;
-        let send = || send_request(*pid, tid, *signal, nonce);
-        match asker.requests(|requests| requests.send(nonce, send)) {
-            None => Err(Silence::Closed),
-            Some(Err(error)) if error.raw_os_error() == Some(libc::ESRCH) => Err(Silence::Ended),
-            Some(sent) => sent.map_err(Silence::Refused),
-        }
-    }
-
-    /// Looks at every request under way; true if one came to its end.
-    fn collect(&mut self) -> bool {
-        let before = self.pending.len();
-        for mut pending in std::mem::take(&mut self.pending) {
-            match self.look(&mut pending) {
-                None => self.pending.push(pending),
-                Some(outcome) => {
-                    // A handler may still write there.
-                    if !matches!(outcome, Err(Silence::Unfinished)) {
-                        self.free.push(pending.slot);
-                    }
-                    if let Some(Some(report)) = self.reports.get_mut(pending.thread) {
-                        report.outcome = outcome;
-                    }
-                }
-            }
-        }
-        self.pending.len() < before
-    }
-
-    /// The outcome of a request, if there is one by now.
-    fn look(&self, pending: &mut Pending) -> Option<Result<Answer, Silence>> {
-        let asker = &self.target.asker;
-        match asker.requests(|requests| requests.progress(pending.nonce)) {
-            Progress::Answered => {
-                let seen = self.target.ticks();
-                let mut frames = [0; AnswerHead::MAX_FRAMES];
-                let head = asker.requests(|requests| requests.take(pending.nonce, &mut frames));
-                Some(head.ok_or(Silence::Garbled).map(|head| Answer {
-                    nonce: pending.nonce,
-                    head,
-                    frames: frames[..usize::from(head.depth).min(frames.len())].to_vec(),
-                    sent: pending.sent,
-                    queued: pending.queued,
-                    seen,
-                }))
-            }
-            Progress::Waiting => self.wait(pending),
-            Progress::Writing => {
-                let since = *pending.writing.get_or_insert_with(Instant::now);
-                (since.elapsed() > WRITING_PATIENCE).then_some(Err(Silence::Unfinished))
-            }
-            Progress::Lost => Some(Err(Silence::Garbled)),
-        }
-    }
-
-    /// Repeats the signal of a request that may have been merged with another, and gives up in the end.
-    fn wait(&self, pending: &mut Pending) -> Option<Result<Answer, Silence>> {
-        let waited = pending.since.elapsed();
-        if waited < pending.repeat.min(self.manner.timeout) {
-            return None;
-        }
-        let tid = self.reports.get(pending.thread)?.as_ref()?.thread.tid;
-        let thread = ThreadState::read(self.target.pid, tid);
-        let objection = match &thread {
-            Err(_) => Some(Silence::Ended),
-            Ok(thread) if thread.blocks_everything() => None,
-            Ok(thread) => self.objection(thread, thread::system_call(self.target.pid, tid)),
+    fn print(&self, target: &Target, tid: u32, out: &mut dyn Write) -> io::Result<()> {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let by = match self.occasion {
+            "request" => "for this signal",
+            "tick" => "for a sample that was due; the signal comes later, or was merged with it",
+            _ => "for a signal of the program's",
         };
-        let silence = match (objection, thread) {
-            (None, Ok(thread)) if waited < self.manner.timeout => {
-                pending.repeat *= 2;
-                let bit = 1u64 << (self.target.signal - 1).clamp(0, 63);
-                if thread.pending & bit == 0 && thread.blocked & bit == 0 {
-                    let _ = self.signal(tid, pending.nonce);
-                }
-                return None;
-            }
-            (None, thread) => Silence::TimedOut(
-                self.manner.timeout,
-                thread.map_or("gone", |thread| thread.activity()),
-                thread::wait_channel(self.target.pid, tid),
-            ),
-            (Some(objection), _) => objection,
-        };
-        // Lost against an answer that comes just now: it is taken at the next look.
-        let withdrawn = self.target.asker.requests(|requests| requests.withdraw(pending.nonce));
-        withdrawn.then_some(Err(silence))
+        writeln!(out, "nonce {} placed in {}", self.nonce, target.region.display())?;
+        writeln!(out, "{:>10.1} us  signal {} queued at thread {tid}", us(self.queued_ns), target.signal)?;
+        writeln!(out, "{:>10.1} us  handler entered, {by}", us(self.entered_ns))?;
+        writeln!(
+            out,
+            "{:>10.1} us  walked: {} frames, {}",
+            us(self.walked_ns),
+            self.frames,
+            if self.end == End::Root.name() { "complete" } else { self.end }
+        )?;
+        writeln!(out, "{:>10.1} us  answer seen", us(self.seen_ns))
+    }
+}
+
+/// The middle and the 99th hundredth.
+fn percentiles(mut values: Vec<u64>) -> [u64; 2] {
+    values.sort_unstable();
+    let at = |part: usize| values.get(values.len() * part / 100).copied().unwrap_or(0);
+    [at(50), at(99)]
+}
+
+impl Summary {
+    fn of(all: &[Steps], requests: usize) -> Self {
+        let of = |value: fn(&Steps) -> u64| percentiles(all.iter().map(value).collect());
+        Self {
+            requests,
+            answered: all.len(),
+            entered_ns: of(|steps| steps.entered_ns),
+            walk_ns: of(|steps| steps.walked_ns.saturating_sub(steps.entered_ns)),
+            seen_ns: of(|steps| steps.seen_ns),
+        }
+    }
+
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let us = |ns: [u64; 2]| (ns[0] as f64 / 1e3, ns[1] as f64 / 1e3);
+        writeln!(out, "{} of {} requests answered", self.answered, self.requests)?;
+        for (what, ns) in [
+            ("signal to handler", self.entered_ns),
+            ("walk", self.walk_ns),
+            ("signal to answer seen", self.seen_ns),
+        ] {
+            let (middle, slow) = us(ns);
+            writeln!(out, "{what:<22} p50 {middle:>9.1} us  p99 {slow:>9.1} us")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_few_and_many() {
+        assert_eq!(percentiles(vec![]), [0, 0]);
+        assert_eq!(percentiles(vec![7]), [7, 7]);
+        assert_eq!(percentiles((0..200).rev().collect()), [100, 198]);
     }
 }

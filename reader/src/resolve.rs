@@ -11,16 +11,17 @@ use anyhow::Context;
 use clap::Args;
 use nix::sys::signal::SigSet;
 use rustix::fs::{FlockOperation, flock};
+use selfwind_profile::profile::{self, Resolved};
+use selfwind_profile::profile_file::{Event, ProfileReader, ProfileWriter};
+use selfwind_profile::suffix::with_suffix;
+use selfwind_profile::symbolize::{Again, SymbolSources};
 
-use crate::destination::with_suffix;
-use crate::notices::Notices;
-use crate::profile::{self, Resolved};
-use crate::profile_file::{Event, ProfileReader, ProfileWriter};
-use crate::symbolize::{Again, SymbolArgs, SymbolSources};
+use crate::flags::symbols::SymbolArgs;
+use crate::terminal::notices::Notices;
 
 /// What to resolve.
 #[derive(Debug, Args)]
-pub struct ResolveArgs {
+pub(crate) struct ResolveArgs {
     #[command(flatten)]
     symbols: SymbolArgs,
     /// Print only errors
@@ -35,9 +36,12 @@ pub struct ResolveArgs {
 ///
 /// # Errors
 /// When the profile cannot be read, is being recorded, or cannot be replaced.
-pub fn run(args: &ResolveArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ResolveArgs) -> anyhow::Result<()> {
     let notices = Notices::new(args.quiet, false);
-    let sources = SymbolSources { again: Again::Always, silent: args.quiet, ..(&args.symbols).into() };
+    let mut sources = SymbolSources { again: Again::Always, ..(&args.symbols).into() };
+    if args.quiet {
+        sources.progress = None;
+    }
     let name = args.file.display();
     let resolved = profile::resolve(&args.file, &sources)?;
     // A link leads to what is to be replaced.

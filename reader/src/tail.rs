@@ -3,21 +3,23 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use selfwind_profile::profile_file::{Event, Sample, end_name};
 use serde::Serialize;
 use unwind::End;
 
-use crate::attach::Bell;
-use crate::collector::{Collector, Scope};
-use crate::follow::{Flow, Listener, follow};
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::follow::{Flow, follow};
+use crate::drain::listener::Listener;
+use crate::drain::watch;
 use crate::live::{Image, Live, Located, Part};
-use crate::notices::Notices;
-use crate::profile_file::{Event, Sample, end_name};
-use crate::session;
-use crate::{clock, watch};
+use crate::target::attach::Bell;
+use crate::target::clock;
+use crate::target::session;
+use crate::terminal::notices::Notices;
 
 /// Prints the samples of `pid`, or of every living process with a flight recorder, until interrupted or until
 /// the process has ended.
-pub fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let scope = pid.map_or(Scope::Living, Scope::Process);
     let mut collector = Collector::new(session::flight_directories(), scope, Notices::Normal).keep_regions();
     if let Some(pid) = pid {

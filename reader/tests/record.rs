@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use selfwind::profile_file::{Event, ProfileReader};
+use selfwind_profile::profile_file::{Event, ProfileReader};
 use serde_json::Value;
 
 const SELFWIND: &str = env!("CARGO_BIN_EXE_selfwind");

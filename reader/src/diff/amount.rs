@@ -1,7 +1,7 @@
 //! What a profile used, in a unit that recordings at different rates have in common.
 
-use crate::measure::Unit;
-use crate::selection::Selection;
+use selfwind_profile::measure::Unit;
+use selfwind_profile::selection::Selection;
 
 /// An amount.
 #[derive(Debug, Clone, PartialEq)]

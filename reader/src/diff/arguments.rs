@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{DiffOptions, Form, Gate, Sort};
-use crate::selection::{FilterArgs, UnitArgs};
-use crate::symbolize::SymbolArgs;
+use crate::flags::selection::{FilterArgs, UnitArgs};
+use crate::flags::symbols::SymbolArgs;
 
 const EXAMPLES: &str = "Examples:
   selfwind diff before.data after.data
@@ -28,7 +28,7 @@ than chance: a two-proportion z-test of the shares, at most 5% false ones among 
 /// The flags of `diff`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// Order by the change of what functions used themselves, or with all they called
     #[arg(long, value_name = "ORDER", default_value = "self")]
     sort: Sort,
@@ -58,10 +58,10 @@ pub struct DiffArgs {
     symbols: SymbolArgs,
     /// The profile before
     #[arg(value_name = "A")]
-    pub a: PathBuf,
+    pub(crate) a: PathBuf,
     /// The profile after
     #[arg(value_name = "B")]
-    pub b: PathBuf,
+    pub(crate) b: PathBuf,
 }
 
 fn percent(text: &str) -> Result<f64, String> {

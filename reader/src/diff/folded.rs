@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use inferno::flamegraph::{self, TextTruncateDirection};
+use selfwind_profile::call_tree::Stacks;
+use selfwind_profile::selection::Selection;
 
 use super::Side;
-use crate::call_tree::Stacks;
-use crate::selection::Selection;
 
 /// Writes `STACK A B` lines. The weights of A are scaled to the total of B, rounded so that they add up to it.
 pub(super) fn write(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> io::Result<()> {

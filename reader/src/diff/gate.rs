@@ -11,7 +11,7 @@ const CHANCE: f64 = 0.05;
 
 /// What may not grow, and by how much it may all the same.
 #[derive(Debug, Clone)]
-pub struct Gate {
+pub(crate) struct Gate {
     text: String,
     what: What,
     percent: f64,

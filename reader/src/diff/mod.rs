@@ -22,22 +22,22 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use amount::Amount;
-pub use arguments::DiffArgs;
-pub use gate::Gate;
+pub(crate) use arguments::DiffArgs;
+pub(crate) use gate::Gate;
 
-use crate::call_tree::{Stacks, weights};
-use crate::input;
-use crate::measure::Measure;
-use crate::output::refuse_own;
-use crate::profile::{self, Profile};
-use crate::screen::Screen;
-use crate::selection::{Filters, Heading, Label, Selection, Unit};
-use crate::staged_file::StagedFile;
-use crate::symbolize::SymbolSources;
+use crate::terminal::screen::Screen;
+use selfwind_profile::call_tree::{Stacks, weights};
+use selfwind_profile::input;
+use selfwind_profile::measure::Measure;
+use selfwind_profile::output::refuse_own;
+use selfwind_profile::profile::{self, Profile};
+use selfwind_profile::selection::{Filters, Heading, Label, Selection, Unit};
+use selfwind_profile::staged_file::StagedFile;
+use selfwind_profile::symbolize::SymbolSources;
 
 /// How a comparison is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// A table for people.
     Text,
     /// One JSON object.
@@ -50,7 +50,7 @@ pub enum Form {
 
 /// How functions are ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// By the change of what is used itself.
     #[default]
     #[value(name = "self")]
@@ -61,25 +61,25 @@ pub enum Sort {
 
 /// What `diff` shows.
 #[derive(Debug, Clone)]
-pub struct DiffOptions {
+pub(crate) struct DiffOptions {
     /// The form.
-    pub form: Form,
+    pub(crate) form: Form,
     /// The order.
-    pub sort: Sort,
+    pub(crate) sort: Sort,
     /// Functions, lines or modules.
-    pub unit: Unit,
+    pub(crate) unit: Unit,
     /// Which stacks of both.
-    pub filters: Filters,
+    pub(crate) filters: Filters,
     /// Least change that is shown, in percent of everything. None: 0.1 where there are many, all in JSON.
-    pub threshold: Option<f64>,
+    pub(crate) threshold: Option<f64>,
     /// Rows; none: what fits the screen; 0: all.
-    pub limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// What makes the comparison fail.
-    pub gates: Vec<Gate>,
+    pub(crate) gates: Vec<Gate>,
     /// Where to write; none: standard output.
-    pub output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
     /// Where names may be taken from.
-    pub sources: SymbolSources,
+    pub(crate) sources: SymbolSources,
 }
 
 /// What a function weighs in one profile.
@@ -163,7 +163,7 @@ impl Comparison<'_> {
 ///
 /// # Errors
 /// When one cannot be read or has no samples, when they count different things, or when the output cannot be written.
-pub fn run(
+pub(crate) fn run(
     a: &Path,
     b: &Path,
     options: &DiffOptions,

@@ -1,10 +1,10 @@
 //! Comparisons of made-up profiles.
 
+use selfwind_profile::profile::fixture;
+use selfwind_profile::profile_file::{Event, ProcessInfo, SessionInfo};
 use unwind::End;
 
 use super::*;
-use crate::profile::fixture;
-use crate::profile_file::{Event, ProcessInfo, SessionInfo};
 
 const PIPE: Screen = Screen { width: 100, height: None, colour: false };
 

@@ -1,10 +1,12 @@
 //! The comparison as a table.
 
+use selfwind_profile::digits::{counted, grouped};
+use selfwind_profile::selection::Unit;
+
 use super::{Change, Comparison, DiffOptions, Side, Sort};
-use crate::columns::{counted, grouped, wrapped};
-use crate::screen::{Screen, Style, fit, printable};
-use crate::selection::Unit;
-use crate::short_name::short_name;
+use crate::terminal::columns::wrapped;
+use crate::terminal::screen::{Screen, Style, fit, printable};
+use crate::terminal::short_name::short_name;
 
 /// Rows when the output is no terminal.
 const PIPE_ROWS: usize = 40;

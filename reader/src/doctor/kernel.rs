@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_getres};
 
 use super::limits::has_capability;
 use super::{Finding, line, number};
-use crate::attach::{PerfScope, probe_deferred_callchains, probe_perf_event};
+use crate::target::attach::{PerfScope, probe_deferred_callchains, probe_perf_event};
 
 pub(super) fn examine() -> Vec<Finding> {
     let findings = [

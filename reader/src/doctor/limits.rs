@@ -3,7 +3,7 @@
 use nix::libc;
 
 use super::{Finding, bytes, limit_text, number, status};
-use crate::attach::resource_limit;
+use crate::target::attach::resource_limit;
 
 /// Capabilities that matter here (include/uapi/linux/capability.h).
 const CAPABILITIES: [(u32, &str); 5] = [

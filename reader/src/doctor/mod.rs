@@ -16,7 +16,7 @@ use serde::Serialize;
 
 /// What to examine.
 #[derive(Debug, clap::Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Examine this process too: its agent, limits and restrictions
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
@@ -94,7 +94,7 @@ fn examine() -> Vec<Finding> {
 ///
 /// # Errors
 /// When the output cannot be written, or there is no such process.
-pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let machine = examine();
     let process = args.pid.map(process::examine).transpose()?;
     let grade = machine.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);

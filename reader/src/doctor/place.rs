@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::{Finding, bytes};
-use crate::agent_file;
-use crate::session::{self, Session};
 use crate::tables::cache::Cache;
+use crate::target::agent_file;
+use crate::target::session::{self, Session};
 
 /// A region as the agent makes it (512 KiB) for a few dozen processes.
 const COMFORTABLE: u64 = 64 << 20;

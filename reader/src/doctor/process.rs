@@ -4,15 +4,15 @@ use std::ffi::OsStr;
 use std::fs;
 
 use nix::libc;
+use selfwind_profile::measure::Measure;
+use selfwind_profile::profile_file::{Event, SessionInfo};
 use shm_format::Mode;
 
 use super::{Finding, limit_text, line, status};
-use crate::attach::resource_limit;
-use crate::measure::Measure;
-use crate::profile_file::{Event, SessionInfo};
-use crate::program;
-use crate::request::thread::{ThreadState, threads};
-use crate::request::{Target, TargetError};
+use crate::record::program;
+use crate::target::attach::resource_limit;
+use crate::target::request::thread::{ThreadState, threads};
+use crate::target::request::{Target, TargetError};
 
 /// Examines process `pid`.
 ///

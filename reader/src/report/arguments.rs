@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{ReportOptions, Rows, Sort, View};
-use crate::selection::{FilterArgs, UnitArgs};
-use crate::symbolize::SymbolArgs;
+use crate::flags::selection::{FilterArgs, UnitArgs};
+use crate::flags::symbols::SymbolArgs;
 
 const EXAMPLES: &str = "Examples:
   selfwind report                        the profile selfwind.data
@@ -24,7 +24,7 @@ that were guessed from the contents of the stack, `↻` functions that call them
 /// The flags of `report`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// Sort by total (inclusive) time
     #[arg(long, overrides_with = "no_children")]
     children: bool,
@@ -57,7 +57,7 @@ pub struct ReportArgs {
     symbols: SymbolArgs,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 impl From<&ReportArgs> for ReportOptions {

@@ -4,8 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use crate::call_tree::CallTree;
-use crate::short_name::short_name;
+use selfwind_profile::call_tree::CallTree;
+
+use crate::terminal::short_name::short_name;
 
 /// A chain goes on in a child with at least this share of its head, in percent.
 const CHAIN_SHARE: u64 = 95;

@@ -1,10 +1,12 @@
 //! What a report says before its tables and after them: how the profile was made, what is missing, what is odd.
 
+use selfwind_profile::digits::{counted, grouped};
+use selfwind_profile::measure::Measure;
+use selfwind_profile::profile::{Process, Profile};
+
 use super::text::Page;
-use crate::columns::{counted, grouped, wrapped};
-use crate::measure::Measure;
-use crate::profile::{Process, Profile};
-use crate::screen::{Style, fit, printable};
+use crate::terminal::columns::wrapped;
+use crate::terminal::screen::{Style, fit, printable};
 
 /// Names of processes in the title of a recording without a command.
 const NAMES_IN_TITLE: usize = 3;

@@ -7,14 +7,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, BufWriter, Write};
 
+use selfwind_profile::call_tree::{CallTree, Direction, Node, Stacks};
+use selfwind_profile::measure::Weighed;
+use selfwind_profile::profile::Profile;
+use selfwind_profile::selection::{Growth, Label, Selection};
 use serde::{Serialize, Serializer};
 
 use super::table::{self, Row};
 use super::{ReportOptions, Rows, View};
-use crate::call_tree::{CallTree, Direction, Node, Stacks};
-use crate::measure::Weighed;
-use crate::profile::Profile;
-use crate::selection::{Growth, Label, Selection};
 
 #[derive(Serialize)]
 struct Report<'a> {

@@ -15,17 +15,17 @@ mod tests;
 use std::io::Write;
 use std::path::Path;
 
-pub use arguments::ReportArgs;
+pub(crate) use arguments::ReportArgs;
 
-use crate::input;
-use crate::profile;
-use crate::screen::Screen;
-use crate::selection::{Filters, Heading, Selection, Unit};
-use crate::symbolize::SymbolSources;
+use crate::terminal::screen::Screen;
+use selfwind_profile::input;
+use selfwind_profile::profile;
+use selfwind_profile::selection::{Filters, Heading, Selection, Unit};
+use selfwind_profile::symbolize::SymbolSources;
 
 /// Which weights a report is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum View {
+pub(crate) enum View {
     /// Functions by their own weight, with their totals; the tree of what calls what.
     #[default]
     Both,
@@ -37,7 +37,7 @@ pub enum View {
 
 /// How the table is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// By what is used itself.
     #[value(name = "self")]
     Own,
@@ -51,7 +51,7 @@ pub enum Sort {
 
 /// What a row of the table is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Rows {
+pub(crate) enum Rows {
     /// What the elements of stacks are: functions, lines or modules.
     #[default]
     Elements,
@@ -63,25 +63,25 @@ pub enum Rows {
 
 /// What `report` shows.
 #[derive(Debug, Clone, Default)]
-pub struct ReportOptions {
+pub(crate) struct ReportOptions {
     /// Which weights.
-    pub view: View,
+    pub(crate) view: View,
     /// What the elements of stacks are.
-    pub unit: Unit,
+    pub(crate) unit: Unit,
     /// What the rows of the table are.
-    pub rows: Rows,
+    pub(crate) rows: Rows,
     /// The order of the table. None: what `view` is about.
-    pub sort: Option<Sort>,
+    pub(crate) sort: Option<Sort>,
     /// Only the table.
-    pub flat: bool,
+    pub(crate) flat: bool,
     /// Which stacks.
-    pub filters: Filters,
+    pub(crate) filters: Filters,
     /// JSON instead of text.
-    pub json: bool,
+    pub(crate) json: bool,
     /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
-    pub limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Where separate debug files are.
-    pub sources: SymbolSources,
+    pub(crate) sources: SymbolSources,
 }
 
 impl ReportOptions {
@@ -103,7 +103,12 @@ impl ReportOptions {
 ///
 /// # Errors
 /// When the profile cannot be read or `out` cannot be written.
-pub fn run(path: &Path, options: &ReportOptions, screen: Screen, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(
+    path: &Path,
+    options: &ReportOptions,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let profile = profile::load(path, &options.sources)?;
     if options.json {
         let selection =

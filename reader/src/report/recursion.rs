@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::call_tree::{ALL, CallTree, Node, Stacks};
+use selfwind_profile::call_tree::{ALL, CallTree, Node, Stacks};
 
 /// The longest chain of functions whose repetition is looked for.
 const LONGEST: usize = 8;
@@ -79,7 +79,7 @@ fn repeated(nodes: &[Node], parent: u32, label: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call_tree::{Direction, Step};
+    use selfwind_profile::call_tree::{Direction, Step};
 
     struct Made(Vec<(&'static str, u64)>);
 

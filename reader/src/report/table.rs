@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use selfwind_profile::call_tree::{Stacks, weights};
+use selfwind_profile::digits::counted;
+use selfwind_profile::selection::{Label, Selection, named};
+
 use super::text::Page;
 use super::{ReportOptions, Rows, Sort, View};
-use crate::call_tree::{Stacks, weights};
-use crate::columns::counted;
-use crate::screen::{Style, fit, printable};
-use crate::selection::{Label, Selection, named};
-use crate::short_name::short_name;
+use crate::terminal::screen::{Style, fit, printable};
+use crate::terminal::short_name::short_name;
 
 /// Widest column of modules.
 const MODULE_WIDTH: usize = 24;
@@ -67,7 +68,7 @@ pub(super) fn rows(selection: &Selection<'_>, options: &ReportOptions) -> Vec<Ro
 fn elements(selection: &Selection<'_>) -> Vec<Row> {
     let profile = selection.profile();
     let weights = weights(selection);
-    let row = |(label, weight): (usize, &crate::call_tree::Weight)| {
+    let row = |(label, weight): (usize, &selfwind_profile::call_tree::Weight)| {
         let label = label as u32;
         let module = match *selection.label(label) {
             Label::Function(function) | Label::Line(function, ..) => profile.module_name(function),
@@ -121,9 +122,11 @@ impl Page<'_> {
         let (one, many, what, of) = match (options.rows, options.unit) {
             (Rows::Threads, _) => ("thread", "threads", "THREAD", "PROCESS"),
             (Rows::Processes, _) => ("process", "processes", "PROCESS", ""),
-            (_, crate::selection::Unit::Function) => ("function", "functions", "FUNCTION", "MODULE"),
-            (_, crate::selection::Unit::Line) => ("line", "lines", "LINE", "MODULE"),
-            (_, crate::selection::Unit::Module) => ("module", "modules", "MODULE", ""),
+            (_, selfwind_profile::selection::Unit::Function) => {
+                ("function", "functions", "FUNCTION", "MODULE")
+            }
+            (_, selfwind_profile::selection::Unit::Line) => ("line", "lines", "LINE", "MODULE"),
+            (_, selfwind_profile::selection::Unit::Module) => ("module", "modules", "MODULE", ""),
         };
         let single = options.rows != Rows::Elements || options.view == View::NoChildren;
         let heading = match (single, options.rows) {

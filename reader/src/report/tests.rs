@@ -1,10 +1,10 @@
 //! What a report says and how wide it is, on a made-up profile.
 
+use selfwind_profile::profile::{Profile, fixture, load};
+use selfwind_profile::profile_file::{Event, SessionInfo};
+
 use super::*;
 use regex::Regex;
-
-use crate::profile::{Profile, fixture, load};
-use crate::profile_file::{Event, SessionInfo};
 
 const PIPE: Screen = Screen { width: 100, height: None, colour: false };
 

@@ -1,9 +1,10 @@
 //! The report as text: a header, the table, the call tree, notes.
 
+use selfwind_profile::profile::Profile;
+use selfwind_profile::selection::{Heading, Selection};
+
 use super::{ReportOptions, View};
-use crate::profile::Profile;
-use crate::screen::{Screen, Style, fit};
-use crate::selection::{Heading, Selection};
+use crate::terminal::screen::{Screen, Style, fit};
 
 /// Rows of the table and of the tree when the output is no terminal.
 const PIPE_ROWS: usize = 40;

@@ -1,13 +1,14 @@
 //! The call tree as lines.
 
+use selfwind_profile::call_tree::{Direction, Stacks};
+use selfwind_profile::selection::{Growth, Label, Selection};
+
 use super::View;
 use super::chains::{Chain, Chains, joined};
 use super::recursion::Folded;
 use super::table::{GUESSED, is_guess};
 use super::text::Page;
-use crate::call_tree::{Direction, Stacks};
-use crate::screen::{Style, printable};
-use crate::selection::{Growth, Label, Selection};
+use crate::terminal::screen::{Style, printable};
 
 /// Columns before a name: two percentages.
 const NUMBERS_WIDTH: usize = 17;

@@ -10,12 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use selfwind_profile::profile_file::{Event, ModuleInfo};
 use unwind::compile;
 
 use super::cache::{Cache, Limits};
 use super::source::SourceFile;
-use crate::notices::Notices;
-use crate::profile_file::{Event, ModuleInfo};
+use crate::terminal::notices::Notices;
 
 /// Niceness of the thread: whoever else wants the processor has it.
 const NICENESS: i32 = 19;
@@ -28,7 +28,7 @@ struct Wanted {
 }
 
 /// What is wanted, and who makes it.
-pub struct Builder {
+pub(crate) struct Builder {
     cache: Cache,
     notices: Notices,
     thread: Option<Thread>,
@@ -46,7 +46,7 @@ struct Thread {
 
 impl Builder {
     /// None when `cache` is only to be read.
-    pub fn new(cache: Cache, notices: Notices) -> Option<Self> {
+    pub(crate) fn new(cache: Cache, notices: Notices) -> Option<Self> {
         cache.is_writable().then(|| Self {
             cache,
             notices,
@@ -57,7 +57,7 @@ impl Builder {
     }
 
     /// Takes notice of what the recording has met.
-    pub fn observe(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &Event) {
         match event {
             Event::Process(process) => {
                 self.pids.insert(process.id, process.pid);
@@ -94,7 +94,7 @@ impl Builder {
     }
 
     /// Waits until everything asked for is done, but no longer than `patience`.
-    pub fn finish(self, patience: Duration) {
+    pub(crate) fn finish(self, patience: Duration) {
         let Some(Thread { queue, done }) = self.thread else { return };
         drop(queue);
         let waited = done.recv_timeout(patience);
@@ -156,7 +156,7 @@ fn the_file(path: &Path, build_id: &[u8]) -> Result<SourceFile> {
 }
 
 /// Compiles the table of `file` into `cache`.
-pub fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
+pub(crate) fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
     let elf = file.elf();
     let build_id = elf.build_id.context("no build-id to name the table by")?;
     let eh_frame = elf.eh_frame.context("no .eh_frame")?;

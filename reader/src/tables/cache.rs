@@ -12,17 +12,18 @@ use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
+use selfwind_profile::private_directory;
+
+use crate::terminal::notices::Notices;
 use unwind::table_file::{self, FILE_NAME_MAX, HEADER_LEN};
 use unwind::{Table, TableError};
 
-use crate::agent_file;
-
 /// The variable that names the directory, for us and for the agent; `0` means: no tables.
-pub const VARIABLE: &str = "SELFWIND_TABLES";
+pub(crate) const VARIABLE: &str = "SELFWIND_TABLES";
 /// What the directory is kept to, in bytes, unless told otherwise.
-pub const DEFAULT_BYTES: u64 = 512 << 20;
+pub(crate) const DEFAULT_BYTES: u64 = 512 << 20;
 /// Tables that no recording has asked for in this time go.
-pub const DEFAULT_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+pub(crate) const DEFAULT_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// A table's contents are checked, and its time of use noted, once in this time.
 const USE_NOTED: Duration = Duration::from_secs(24 * 60 * 60);
 /// A file of a writer that is still at it is not older.
@@ -32,7 +33,7 @@ const LARGEST: u64 = 1 << 30;
 
 /// Why a table file is as good as none.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub(crate) enum Unusable {
     /// There is none, or it cannot be read.
     #[error("{0}")]
     System(#[from] io::Error),
@@ -47,29 +48,22 @@ pub enum Unusable {
     Misnamed,
 }
 
-impl Unusable {
-    /// True if there simply is no such file.
-    pub fn is_absence(&self) -> bool {
-        matches!(self, Self::System(error) if error.kind() == io::ErrorKind::NotFound)
-    }
-}
-
 /// The directory.
 #[derive(Clone, Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     directory: PathBuf,
     writable: bool,
 }
 
 /// How much may stay.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Bytes of all tables together.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Time since a recording last asked for one.
-    pub age: Duration,
+    pub(crate) age: Duration,
     /// Look into every file, and remove what is damaged.
-    pub examine: bool,
+    pub(crate) examine: bool,
 }
 
 impl Default for Limits {
@@ -80,33 +74,41 @@ impl Default for Limits {
 
 /// What a pruning did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pruned {
+pub(crate) struct Pruned {
     /// Files removed.
-    pub removed: u64,
+    pub(crate) removed: u64,
     /// Their bytes.
-    pub removed_bytes: u64,
+    pub(crate) removed_bytes: u64,
     /// Files that stay.
-    pub kept: u64,
+    pub(crate) kept: u64,
     /// Their bytes.
-    pub kept_bytes: u64,
+    pub(crate) kept_bytes: u64,
 }
 
 impl Cache {
     /// The directory that [`VARIABLE`] names, or this user's own; none when the variable says so. It is made when it is
     /// missing.
-    pub fn find() -> io::Result<Option<Self>> {
+    pub(crate) fn find() -> io::Result<Option<Self>> {
         match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if ["0", "no", "off"].iter().any(|no| value == *no) => Ok(None),
             Some(value) => Self::at(Path::new(&value)).map(Some),
-            None => Self::first_of(agent_file::candidates()).map(Some),
+            None => Self::first_of(private_directory::candidates()).map(Some),
         }
+    }
+
+    /// The cache of this user, if there is one. Without it everything works, more slowly.
+    pub(crate) fn of_user(notices: Notices) -> Option<Self> {
+        Self::find().unwrap_or_else(|error| {
+            notices.say(format_args!("no cache of unwind tables: {error}"));
+            None
+        })
     }
 
     fn first_of(candidates: Vec<PathBuf>) -> io::Result<Self> {
         let mut last = Err(io::Error::from(io::ErrorKind::NotFound));
         for candidate in candidates {
-            last =
-                agent_file::private_directory(&candidate).and_then(|()| Self::at(&candidate.join("tables")));
+            last = private_directory::private_directory(&candidate)
+                .and_then(|()| Self::at(&candidate.join("tables")));
             if last.is_ok() {
                 break;
             }
@@ -115,7 +117,7 @@ impl Cache {
     }
 
     /// The cache in `directory`, which is made when it is missing. Only this user or root may be able to write to it.
-    pub fn at(directory: &Path) -> io::Result<Self> {
+    pub(crate) fn at(directory: &Path) -> io::Result<Self> {
         let refused = |why: &str| io::Error::other(format!("{}: {why}", directory.display()));
         if !directory.is_absolute() {
             return Err(refused("the directory of tables is not an absolute path"));
@@ -126,25 +128,25 @@ impl Cache {
                 Ok(Self { directory: directory.to_owned(), writable: metadata.uid() == user })
             }
             Ok(_) => Err(refused("not a directory that only this user or root can write to")),
-            Err(_) => agent_file::private_directory(directory)
+            Err(_) => private_directory::private_directory(directory)
                 .map(|()| Self { directory: directory.to_owned(), writable: true })
                 .map_err(|error| refused(&error.to_string())),
         }
     }
 
     /// Where it is.
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// False for a directory of root's that is only read here.
-    pub fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
     /// True if the table of `build_id` is there and whole, and was made or [loaded](Self::load) within a day. Costs a few
     /// system calls, however large it is.
-    pub fn holds(&self, build_id: &[u8]) -> bool {
+    pub(crate) fn holds(&self, build_id: &[u8]) -> bool {
         let look = || -> Result<bool, Unusable> {
             let (file, metadata) = open_trusted(&self.path_of(build_id)?)?;
             let mut header = [0; HEADER_LEN];
@@ -156,7 +158,7 @@ impl Cache {
     }
 
     /// The table of `build_id`, checked in every respect. Notes that it is in use.
-    pub fn load(&self, build_id: &[u8]) -> Result<Vec<u8>, Unusable> {
+    pub(crate) fn load(&self, build_id: &[u8]) -> Result<Vec<u8>, Unusable> {
         let (file, bytes) = open(&self.path_of(build_id)?)?;
         if Table::from_bytes(&bytes)?.build_id() != build_id {
             return Err(Unusable::Misnamed);
@@ -169,7 +171,7 @@ impl Cache {
     }
 
     /// Puts `table` in place, as a whole and at once, over whatever bears its name.
-    pub fn store(&self, build_id: &[u8], table: &[u8]) -> io::Result<PathBuf> {
+    pub(crate) fn store(&self, build_id: &[u8], table: &[u8]) -> io::Result<PathBuf> {
         let path = self.path_of(build_id)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let unique = format!(".{name}.{}.{:?}", std::process::id(), std::thread::current().id());
@@ -199,7 +201,7 @@ impl Cache {
 
     /// Removes what is of another version, what nobody has asked for in a long time, and the longest unused of the rest
     /// until what stays fits. Programs that have a table mapped keep it.
-    pub fn prune(&self, limits: Limits) -> io::Result<Pruned> {
+    pub(crate) fn prune(&self, limits: Limits) -> io::Result<Pruned> {
         let now = SystemTime::now();
         let mut pruned = Pruned::default();
         let mut stay = Vec::new();

@@ -18,7 +18,7 @@ const SHF_EXECINSTR: u64 = 4;
 type Parsed<'c> = ElfFile64<'c, LittleEndian, &'c ReadCache<BufReader<File>>>;
 
 /// What unwinding needs of a file.
-pub struct SourceFile {
+pub(crate) struct SourceFile {
     machine: Machine,
     /// With what `.debug_frame` says beside it.
     eh_frame: Option<Copied>,
@@ -26,9 +26,9 @@ pub struct SourceFile {
     text: (u64, u64),
     entry: u64,
     /// The GNU build-id; empty when there is none.
-    pub build_id: Vec<u8>,
+    pub(crate) build_id: Vec<u8>,
     /// The file, to be known again.
-    pub identity: Source,
+    pub(crate) identity: Source,
 }
 
 struct Copied {
@@ -45,7 +45,7 @@ impl Copied {
 impl SourceFile {
     /// Reads the sections of the file at `path`. Errors say what it is, if not an ELF file with call frame information
     /// for a machine that is known.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -113,12 +113,12 @@ impl SourceFile {
     }
 
     /// What the file is for.
-    pub fn machine(&self) -> Machine {
+    pub(crate) fn machine(&self) -> Machine {
         self.machine
     }
 
     /// The sections as the table builder takes them.
-    pub fn elf(&self) -> ElfFile<'_> {
+    pub(crate) fn elf(&self) -> ElfFile<'_> {
         ElfFile {
             machine: self.machine,
             eh_frame: self.eh_frame.as_ref().map(Copied::section),

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::rate;
-use crate::source::{Source, SourceParser};
+use crate::flags::source::SourceParser;
+use crate::sampling::rate;
+use crate::sampling::source::Source;
 
 const USAGE: &str = "selfwind top [OPTIONS] [--] CMD [ARGS]...
        selfwind top [OPTIONS] -p PID
@@ -27,7 +28,7 @@ keeps running.";
 /// The flags of `top`.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE, after_help = HELP)]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     /// Samples per second of CPU time of each thread
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
           value_parser = rate::frequency)]

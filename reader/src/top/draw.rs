@@ -4,14 +4,14 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use selfwind_profile::call_tree::Stacks;
+use selfwind_profile::digits::{counted, grouped};
 
 use super::flame;
 use super::view::{Mode, View};
 use super::window::Window;
-use crate::call_tree::Stacks;
-use crate::columns::{counted, grouped};
-use crate::screen::{fit, printable};
-use crate::short_name::short_name;
+use crate::terminal::screen::{fit, printable};
+use crate::terminal::short_name::short_name;
 
 /// Lines above the body.
 const HEADER: u16 = 3;

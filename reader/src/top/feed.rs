@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
+use selfwind_profile::call_tree::Step;
+use selfwind_profile::profile::truncation_mark;
+use selfwind_profile::profile_file::{Event, Sample};
+use selfwind_profile::stats::Tally;
 use unwind::End;
 
 use super::draw::Facts;
 use super::window::{Name, Window};
-use crate::call_tree::Step;
-use crate::clock;
-use crate::follow::Listener;
+use crate::drain::listener::Listener;
 use crate::live::{Live, Located, Part};
-use crate::profile::truncation_mark;
-use crate::profile_file::{Event, Sample};
-use crate::stats::Tally;
+use crate::target::clock;
 
 /// The time over which the rate is told.
 const RATE_OVER: Duration = Duration::from_secs(2);

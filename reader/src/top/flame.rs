@@ -3,11 +3,11 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use selfwind_profile::call_tree::{CallTree, Stacks};
 
 use super::view::View;
 use super::window::Window;
-use crate::call_tree::{CallTree, Stacks};
-use crate::screen::{fit, printable};
+use crate::terminal::screen::{fit, printable};
 
 /// Warm colours that differ between neighbours; the terminal's 256.
 const COLOURS: [u8; 8] = [208, 214, 172, 220, 178, 209, 215, 180];
@@ -97,7 +97,7 @@ fn blocks(tree: &CallTree, width: u16) -> Vec<Block> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call_tree::{Direction, Step};
+    use selfwind_profile::call_tree::{Direction, Step};
 
     struct Made;
 

@@ -23,19 +23,23 @@ use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, KeyEventKind};
 
-pub use arguments::TopArgs;
+pub(crate) use arguments::TopArgs;
 
-use crate::attach::Bell;
-use crate::collector::{Collector, Scope};
-use crate::follow::Listener;
-use crate::notices::Notices;
-use crate::record::{RecordOptions, attach, shell_status, table_cache};
-use crate::screen::Screen;
-use crate::session::{self, Session};
-use crate::spawn::{self, Child};
-use crate::tables::cache;
-use crate::watch::{self, Happening};
-use crate::{agent_file, inject, liveness, program};
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::listener::Listener;
+use crate::drain::watch::{self, Happening};
+use crate::record::program;
+use crate::record::spawn::{self, Child};
+use crate::record::{attach, shell_status};
+use crate::sampling::settings::SamplingSettings;
+use crate::tables::cache::{self, Cache};
+use crate::target::agent_file;
+use crate::target::attach::Bell;
+use crate::target::inject;
+use crate::target::liveness;
+use crate::target::session::{self, Session};
+use crate::terminal::notices::Notices;
+use crate::terminal::screen::Screen;
 use feed::Feed;
 use view::{Next, View};
 
@@ -52,7 +56,7 @@ const MAX_STACK: u32 = 512;
 ///
 /// # Errors
 /// Without a terminal, without a program to look at, and when that cannot be started.
-pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<u8> {
     if !io::stdout().is_terminal() {
         anyhow::bail!(
             "top needs a terminal, and stdout is none; `selfwind tail` prints samples as lines, `selfwind record` writes a profile"
@@ -68,7 +72,7 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
         inject::check_source(pid, &args.event)?;
     }
     let attached = match attached {
-        Some(pid) if attach(&options(args), pid)? == inject::Sampling::Begun => Some(pid),
+        Some(pid) if attach(&sampling(args), pid, Notices::Quiet)? == inject::Sampling::Begun => Some(pid),
         _ => None,
     };
     let shown = watch_processes(args);
@@ -95,14 +99,12 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
 }
 
 /// How the command, or a process that the agent is put into, is sampled.
-fn options(args: &TopArgs) -> RecordOptions {
-    RecordOptions {
+fn sampling(args: &TopArgs) -> SamplingSettings {
+    SamplingSettings {
         frequency: args.freq,
         source: args.event.clone(),
         max_stack: MAX_STACK,
-        notices: Notices::Quiet,
-        command: args.command.clone(),
-        ..RecordOptions::default()
+        ..SamplingSettings::default()
     }
 }
 
@@ -119,8 +121,8 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     })?;
     let agent = agent_file::unpack()?;
     let session = Session::create()?;
-    let mut environment = session.environment(&options(args), &agent);
-    let tables = table_cache(Notices::Quiet);
+    let mut environment = session.environment(&sampling(args), false, &agent);
+    let tables = Cache::of_user(Notices::Quiet);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
     let signals = watch::hold_signals(false).context("cannot hold signals")?;
     let mut child = match spawn::start(&program, &args.command, &environment, &signals.given, Some(&log)) {
@@ -164,7 +166,7 @@ fn end(child: &mut Child) -> bool {
             let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
         }
         if Instant::now() > deadline {
-            crate::notices::warn(format_args!(
+            crate::terminal::notices::warn(format_args!(
                 "process {} did not end on SIGTERM; it keeps running, unsampled",
                 child.id()
             ));

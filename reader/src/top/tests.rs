@@ -3,11 +3,11 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use selfwind_profile::call_tree::Step;
 
 use super::draw::{Facts, draw};
 use super::view::{Next, View};
 use super::window::{Name, Window};
-use crate::call_tree::Step;
 
 fn window(stacks: &[(&str, u64)]) -> Window {
     let mut window = Window::new(30);

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use selfwind_profile::call_tree::{CallTree, Direction, Stacks, weights};
 
 use super::window::{Window, Zoomed};
-use crate::call_tree::{CallTree, Direction, Stacks, weights};
 
 /// Rows that a page key moves by.
 const PAGE: isize = 10;
@@ -83,7 +83,7 @@ impl View {
         // A window that started anew has other labels.
         self.zoom.retain(|&label| (label as usize) < window.labels());
         let zoomed = Zoomed { window, through: &self.zoom };
-        let row = |(label, weight): (usize, &crate::call_tree::Weight)| Row {
+        let row = |(label, weight): (usize, &selfwind_profile::call_tree::Weight)| Row {
             label: label as u32,
             own: weight.own,
             total: weight.total,

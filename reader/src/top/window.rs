@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::call_tree::{Stacks, Step};
+use selfwind_profile::call_tree::{Stacks, Step};
 
 /// Distinct stacks kept; then everything starts anew.
 const STACKS_KEPT: usize = 1 << 18;

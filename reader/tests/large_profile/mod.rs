@@ -20,7 +20,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use object::{Object, ObjectSection};
-use selfwind::profile_file::{
+use selfwind_profile::profile_file::{
     End, Event, ModuleInfo, ProcessInfo, ProfileWriter, Sample, SessionInfo, ThreadInfo,
 };
 use unwind::{FoundBy, Frame};

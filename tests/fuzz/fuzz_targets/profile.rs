@@ -1,7 +1,7 @@
-//! See `reader/tests/fuzz/profile.rs`.
+//! See `reader/profile/tests/fuzz/profile.rs`.
 #![no_main]
 
-#[path = "../../../reader/tests/fuzz/profile.rs"]
+#[path = "../../../reader/profile/tests/fuzz/profile.rs"]
 mod entry;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| entry::profile(bytes));

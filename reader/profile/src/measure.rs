@@ -1,0 +1,182 @@
+//! What the weights of a profile count: periods of CPU time, time off the processor, or events of the kernel.
+//!
+//! Every output names its numbers by this, so that no count of page faults is ever shown as seconds.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use crate::digits::grouped;
+use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
+use crate::profile_file::SessionInfo;
+
+/// What a unit of weight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A period of CPU time: of so many nanoseconds, or as the process says.
+    CpuPeriod(Option<u64>),
+    /// A microsecond off the processor.
+    Microsecond,
+    /// So many events.
+    Events(u64),
+    /// A sample that stands for a number of events that nobody knows.
+    Sample,
+}
+
+/// What one event of a recording counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// A short name: `cpu`, `offcpu`, or that of the event.
+    pub name: Cow<'static, str>,
+    /// What a unit of weight is.
+    pub unit: Unit,
+}
+
+/// CPU time in periods of the processes.
+pub static CPU: Measure = Measure { name: Cow::Borrowed("cpu"), unit: Unit::CpuPeriod(None) };
+
+/// A measure and the weight it has in a profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Weighed {
+    /// The name of the measure.
+    pub event: String,
+    /// What a unit of weight is.
+    pub unit: &'static str,
+    /// The weight.
+    pub weight: u64,
+    /// The same in words.
+    #[serde(skip)]
+    pub words: String,
+}
+
+impl Weighed {
+    /// True if the weight is CPU time.
+    pub fn is_cpu_time(&self) -> bool {
+        self.unit == PERIODS
+    }
+}
+
+/// The unit of CPU time.
+const PERIODS: &str = "periods";
+
+impl Measure {
+    /// The measures of a recording, one for each of its events. `processes`: source and period of each. A recorder of
+    /// running processes has not chosen what these count.
+    pub fn all(
+        session: &SessionInfo,
+        mut processes: impl Iterator<Item = (impl AsRef<str>, u64)>,
+    ) -> Vec<Measure> {
+        if let Some(list) = session.source.strip_prefix("perf:") {
+            return list.split(',').map(|event| Measure::of_event(event, session.frequency)).collect();
+        }
+        let of_kernel = processes.next().filter(|(source, _)| source.as_ref() == "perf");
+        let measure = match of_kernel.map(|(_, period)| period) {
+            _ if session.source == "offcpu" => Measure::off_processor(),
+            Some(OFF_PROCESSOR_UNIT_NS) => Measure::off_processor(),
+            Some(0) => Measure { name: "events".into(), unit: Unit::Events(1) },
+            _ => CPU.clone(),
+        };
+        vec![measure]
+    }
+
+    fn off_processor() -> Measure {
+        Measure { name: "offcpu".into(), unit: Unit::Microsecond }
+    }
+
+    /// `NAME` or `NAME@PERIOD`, as `record -e` names it.
+    fn of_event(text: &str, frequency: u32) -> Measure {
+        let (name, period) =
+            text.split_once('@').map_or((text, None), |(name, period)| (name, period.parse().ok()));
+        let unit = match (kernel_event::rate_of(name), period) {
+            (kernel_event::Rate::Clock, None) => {
+                Unit::CpuPeriod(Some(1_000_000_000 / u64::from(frequency.max(1))))
+            }
+            (kernel_event::Rate::Clock, Some(ns)) => Unit::CpuPeriod(Some(ns)),
+            (kernel_event::Rate::Adapted, None) => Unit::Sample,
+            (_, events) => Unit::Events(events.unwrap_or(1)),
+        };
+        Measure { name: name.to_owned().into(), unit }
+    }
+
+    /// The name of the unit of weight.
+    pub fn unit_name(&self) -> &'static str {
+        match self.unit {
+            Unit::CpuPeriod(_) => PERIODS,
+            Unit::Microsecond => "microseconds",
+            Unit::Events(1) => "count",
+            Unit::Events(_) | Unit::Sample => "samples",
+        }
+    }
+
+    /// True if weights are CPU time.
+    pub fn is_cpu_time(&self) -> bool {
+        matches!(self.unit, Unit::CpuPeriod(_))
+    }
+
+    /// With the weight that it has in a profile.
+    pub fn weighed(&self, weight: u64) -> Weighed {
+        Weighed { event: self.name.to_string(), unit: self.unit_name(), weight, words: self.describe(weight) }
+    }
+
+    /// A weight in words, for people; what is CPU time needs its period.
+    pub fn describe(&self, weight: u64) -> String {
+        let name = &self.name;
+        match self.unit {
+            Unit::CpuPeriod(_) => format!("{} periods of CPU time", grouped(weight)),
+            Unit::Microsecond => format!("{} us off the CPU", grouped(weight)),
+            Unit::Events(events) => format!("{} {name}", grouped(weight.saturating_mul(events))),
+            Unit::Sample => format!("{} samples of {name}", grouped(weight)),
+        }
+    }
+}
+
+/// The weights of all `measures` in words; none if they are CPU time alone.
+pub fn describe(measures: &[Measure], weights: impl Fn(usize) -> u64) -> Option<String> {
+    let plain = measures.len() <= 1 && measures.iter().all(Measure::is_cpu_time);
+    let texts = measures.iter().enumerate().map(|(event, measure)| measure.describe(weights(event)));
+    (!plain).then(|| texts.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measures(source: &str, frequency: u32, processes: &[(&str, u64)]) -> Vec<Measure> {
+        let session = SessionInfo { source: source.into(), frequency, ..SessionInfo::default() };
+        Measure::all(&session, processes.iter().copied())
+    }
+
+    #[test]
+    fn a_recording_says_what_it_counts() {
+        let units = |source, frequency, processes: &[_]| {
+            let measures = measures(source, frequency, processes);
+            measures.into_iter().map(|measure| (measure.name.into_owned(), measure.unit)).collect::<Vec<_>>()
+        };
+        let cpu = [("cpu".to_owned(), Unit::CpuPeriod(None))];
+        assert_eq!(units("auto", 99, &[("cpu", 10_000_000)]), cpu);
+        assert_eq!(units("perf", 99, &[("perf", 10_000_000)]), cpu);
+        let off = [("offcpu".to_owned(), Unit::Microsecond)];
+        assert_eq!(units("offcpu", 0, &[]), off);
+        // A running process whose recorder did not choose.
+        assert_eq!(units("auto", 99, &[("perf", 1000)]), off);
+        assert_eq!(units("auto", 99, &[("perf", 0)]), [("events".to_owned(), Unit::Events(1))]);
+        let several = units("perf:page-faults,cs@10,task-clock,cycles", 1000, &[]);
+        let expected = [
+            ("page-faults", Unit::Events(1)),
+            ("cs", Unit::Events(10)),
+            ("task-clock", Unit::CpuPeriod(Some(1_000_000))),
+            ("cycles", Unit::Sample),
+        ];
+        assert_eq!(several, expected.map(|(name, unit)| (name.to_owned(), unit)));
+        assert_eq!(measures("perf:sched:sched_switch", 0, &[])[0].name, "sched:sched_switch");
+    }
+
+    #[test]
+    fn weights_in_words() {
+        let told = |source, weight| describe(&measures(source, 99, &[]), |_| weight);
+        assert_eq!(told("cpu", 5), None);
+        assert_eq!(told("offcpu", 5).as_deref(), Some("5 us off the CPU"));
+        assert_eq!(told("perf:faults,cs@10", 5).as_deref(), Some("5 faults, 50 cs"));
+        assert_eq!(told("perf:cycles", 5).as_deref(), Some("5 samples of cycles"));
+    }
+}

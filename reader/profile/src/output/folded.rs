@@ -1,0 +1,292 @@
+//! Folded stacks: `root;...;leaf COUNT`, one line per distinct stack, sorted.
+//!
+//! Read by flamegraph.pl, inferno, speedscope and others.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{self, Write};
+
+use super::Grouping;
+use crate::call_tree::{CallTree, Direction, Stacks, Step};
+use crate::collapsed_name::collapsed_name;
+use crate::names::{NameId, Names};
+use crate::profile::{Bucket, FunctionId, Place, Profile, Trail};
+use crate::symbolize::base_name;
+
+/// Longer names are shown without parameters and type arguments.
+const SHORT: usize = 40;
+
+/// Where the code of an element comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Program,
+    Library,
+    Inlined,
+    Generated,
+    Kernel,
+    /// No function: a reason, a process, what has no name.
+    Mark,
+}
+
+impl Kind {
+    /// What flame graph tools know at the end of an element; they do not show it.
+    fn annotation(self) -> &'static str {
+        match self {
+            Kind::Program | Kind::Mark => "",
+            Kind::Library => "_[w]",
+            Kind::Inlined => "_[i]",
+            Kind::Generated => "_[j]",
+            Kind::Kernel => "_[k]",
+        }
+    }
+
+    /// The kind of an annotated element.
+    pub(super) fn of(element: &str) -> Kind {
+        let kinds = [Kind::Library, Kind::Inlined, Kind::Generated, Kind::Kernel];
+        let annotated = kinds.into_iter().find(|kind| element.ends_with(kind.annotation()));
+        annotated.unwrap_or(if element.starts_with('[') { Kind::Mark } else { Kind::Program })
+    }
+}
+
+/// How functions are written.
+pub(super) struct Naming {
+    /// By function; none for whole names, of which only the kernel's are annotated.
+    short: Option<Vec<String>>,
+    /// The whole names of those that are shortened.
+    pub(super) whole: BTreeMap<String, String>,
+}
+
+impl Naming {
+    fn whole() -> Self {
+        Naming { short: None, whole: BTreeMap::new() }
+    }
+
+    /// Short names, all annotated with their kind.
+    pub(super) fn short(profile: &Profile) -> Self {
+        let functions = (0..profile.functions.len() as u32).map(FunctionId);
+        let names: Vec<&str> = functions.map(|function| profile.function_name(function)).collect();
+        // Instances of one template are numbered: they are different functions.
+        let mut meant: HashMap<String, BTreeSet<&str>> = HashMap::new();
+        for name in &names {
+            meant.entry(collapsed_name(name, SHORT).into_owned()).or_default().insert(name);
+        }
+        let mut whole = BTreeMap::new();
+        let short = names.iter().map(|&name| {
+            let mut short = collapsed_name(name, SHORT).into_owned();
+            if short == name {
+                return short;
+            }
+            let instances = meant.get(&short).into_iter().flatten();
+            if let Some(number) = instances.skip(1).position(|&instance| instance == name) {
+                short.push_str(&format!(" #{}", number + 2));
+            }
+            let mut shown = String::new();
+            push_element(&mut shown, &short);
+            whole.insert(shown, name.to_owned());
+            short
+        });
+        Naming { short: Some(short.collect()), whole }
+    }
+
+    /// The element of a function, and of its inlined copies.
+    fn elements(&self, profile: &Profile, programs: &BTreeSet<String>, function: FunctionId) -> [String; 2] {
+        let mut text = String::new();
+        let Some(short) = &self.short else {
+            push_element(&mut text, profile.function_name(function));
+            if profile.is_kernel(function) {
+                text.push_str("_[k]");
+            }
+            return [text.clone(), text];
+        };
+        push_element(&mut text, &short[function.0 as usize]);
+        let binary = profile.functions[function.0 as usize].binary;
+        let path = binary.map(|binary| profile.binaries[binary as usize].path.as_path());
+        let kind = match path {
+            _ if profile.is_kernel(function) => {
+                text.push_str(" [kernel]");
+                Kind::Kernel
+            }
+            _ if text.starts_with('[') => Kind::Mark,
+            None => Kind::Generated,
+            Some(path) if programs.contains(&base_name(path)) => Kind::Program,
+            Some(_) => Kind::Library,
+        };
+        let inlined = if matches!(kind, Kind::Program | Kind::Library) { Kind::Inlined } else { kind };
+        [kind, inlined].map(|kind| format!("{text}{}", kind.annotation()))
+    }
+}
+
+/// Stacks as their lines have them, by the texts of their elements.
+struct Texts<'a> {
+    profile: &'a Profile,
+    names: Names,
+    /// By function; those of inlined copies behind.
+    of_function: Vec<[u32; 2]>,
+    no_frames: u32,
+    /// Group, stack and weight.
+    rows: Vec<(Option<u32>, u32, u64)>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(profile: &'a Profile, grouping: Grouping, naming: &Naming) -> Self {
+        let mut names = Names::default();
+        let programs = profile.processes.iter().map(|process| base_name(&process.info.exe)).collect();
+        let of_function = (0..profile.functions.len() as u32)
+            .map(FunctionId)
+            .map(|function| naming.elements(profile, &programs, function).map(|text| names.intern(&text).0));
+        let of_function = of_function.collect();
+        let threads = 0..profile.threads.len() as u32;
+        let of_thread: Vec<Option<u32>> = threads
+            .map(|thread| group(profile, grouping, thread).map(|text| names.intern(&text).0))
+            .collect();
+        let row = |bucket: &Bucket| (of_thread[bucket.thread as usize], bucket.stack, bucket.weight);
+        let mut rows: Vec<_> = profile.buckets.iter().map(row).collect();
+        rows.sort_unstable_by_key(|&(group, stack, _)| (group, stack));
+        rows.dedup_by(|next, kept| {
+            let same = (next.0, next.1) == (kept.0, kept.1);
+            kept.2 += if same { next.2 } else { 0 };
+            same
+        });
+        // A line needs a stack; one without frames still counts.
+        let no_frames = names.intern("[no frames]").0;
+        Texts { profile, names, of_function, no_frames, rows }
+    }
+}
+
+impl Stacks for Texts<'_> {
+    fn labels(&self) -> usize {
+        self.names.len()
+    }
+
+    fn text(&self, label: u32) -> &str {
+        self.names.get(NameId(label))
+    }
+
+    fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
+        let profile = self.profile;
+        let mark = |function: FunctionId| Step::certain(self.of_function[function.0 as usize][0]);
+        let function = |place: &Place| {
+            Step::certain(self.of_function[place.function.0 as usize][usize::from(place.inlined)])
+        };
+        let mut steps = Vec::new();
+        let mut trail = Trail::default();
+        // Steps after each frame of the trail.
+        let mut after: Vec<usize> = Vec::new();
+        let mut last = None;
+        for &(group, stack, weight) in &self.rows {
+            let stack = &profile.stacks[stack as usize];
+            if last != Some((group, stack.end)) {
+                last = Some((group, stack.end));
+                trail = Trail::default();
+                steps.clear();
+                after.clear();
+                steps.extend(group.map(Step::certain));
+                steps.extend(profile.truncation_function(stack.end).map(mark));
+                after.push(steps.len());
+            }
+            let (shared, frames) = profile.follow(stack, &mut trail);
+            after.truncate(1 + shared);
+            steps.truncate(after[shared]);
+            for frame in frames {
+                let places = profile.places_of(frame.location).iter().rev();
+                steps.extend(places.map(function));
+                after.push(steps.len());
+            }
+            match *steps {
+                [] => each(&[Step::certain(self.no_frames)], weight),
+                _ => each(&steps, weight),
+            }
+        }
+    }
+}
+
+/// What is left to be told of a tree: the line that ends in a node, or the lines through it.
+#[derive(Clone, Copy)]
+enum Part {
+    Own(u32),
+    Below(u32),
+}
+
+/// Calls `line` for every distinct stack with its weight, in the order of the lines' bytes. What weighs less than
+/// `least` is told as its caller's own.
+pub(super) fn fold(
+    profile: &Profile,
+    grouping: Grouping,
+    least: u64,
+    naming: &Naming,
+    line: &mut dyn FnMut(&str, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let texts = Texts::new(profile, grouping, naming);
+    let tree = CallTree::new(&texts, Direction::Callees, 0);
+    let least = least.max(1);
+    let shown = |node: u32| tree.children(node).iter().copied().filter(|&c| tree.node(c).total >= least);
+    let own =
+        |node: u32| tree.node(node).total - shown(node).map(|child| tree.node(child).total).sum::<u64>();
+    // Bytes as they stand in the lines, where a stack that goes on has a `;`.
+    let bytes = |part: &Part| {
+        let (node, more) = match *part {
+            Part::Own(node) => (node, None),
+            Part::Below(node) => (node, Some(&b';')),
+        };
+        texts.text(tree.node(node).label).as_bytes().iter().chain(more)
+    };
+    let order = |a: &Part, b: &Part| -> Ordering { bytes(a).cmp(bytes(b)) };
+    let mut text = String::new();
+    // The last comes first; with the length of the text before it.
+    let mut pending = vec![(0, Part::Below(0))];
+    while let Some((len, part)) = pending.pop() {
+        text.truncate(len);
+        let (Part::Own(node) | Part::Below(node)) = part;
+        if node > 0 {
+            text.push_str(texts.text(tree.node(node).label));
+        }
+        if let Part::Own(_) = part {
+            line(&text, own(node))?;
+            continue;
+        }
+        if node > 0 {
+            text.push(';');
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for child in shown(node) {
+            if own(child) > 0 {
+                parts.push(Part::Own(child));
+            }
+            if shown(child).next().is_some() {
+                parts.push(Part::Below(child));
+            }
+        }
+        parts.sort_unstable_by(|a, b| order(b, a));
+        pending.extend(parts.into_iter().map(|part| (text.len(), part)));
+    }
+    Ok(())
+}
+
+/// Appends a name. What would break the line or the stack apart is replaced.
+fn push_element(text: &mut String, name: &str) {
+    text.extend(name.chars().map(|c| match c {
+        ';' => ':',
+        c if c.is_control() => ' ',
+        c => c,
+    }));
+}
+
+fn group(profile: &Profile, grouping: Grouping, thread: u32) -> Option<String> {
+    let process = profile.process_of(thread);
+    let thread = &profile.threads[thread as usize];
+    let mut text = String::new();
+    match grouping {
+        Grouping::None => return None,
+        Grouping::Process => push_element(&mut text, &format!("{}-{}", process.name(), process.info.pid)),
+        Grouping::Thread => {
+            let name = if thread.name.is_empty() { process.name() } else { thread.name.clone() };
+            push_element(&mut text, &format!("{name}-{}/{}", process.info.pid, thread.tid));
+        }
+    }
+    Some(text)
+}
+
+/// Writes the folded stacks of a profile.
+pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
+    fold(profile, grouping, 1, &Naming::whole(), &mut |stack, weight| writeln!(out, "{stack} {weight}"))
+}

@@ -1,0 +1,112 @@
+//! JSON lines: one object per thread, event and distinct stack, with all that is known of each frame.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::profile::{Bucket, Profile, Stack, found_by_name};
+use crate::profile_file::end_name;
+use crate::symbolize::{base_name, hex};
+
+/// All samples of a thread and event with the same stack.
+#[derive(Serialize)]
+struct Line<'a> {
+    process: String,
+    pid: u32,
+    tid: u32,
+    thread: &'a str,
+    /// What is counted, and what a unit of weight is.
+    event: &'a str,
+    unit: &'static str,
+    samples: u64,
+    weight: u64,
+    /// Why the walk ended; `root` for a complete stack.
+    end: &'static str,
+    /// Leaf first.
+    frames: Vec<FrameObject<'a>>,
+}
+
+/// A function in a stack. Inlined functions come before the one they are inlined into, with its address.
+#[derive(Serialize)]
+pub struct FrameObject<'a> {
+    function: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    inlined: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    module: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_id: Option<String>,
+    /// As the module's file numbers it, else as the process saw it.
+    address: String,
+    found_by: &'static str,
+}
+
+/// As a line of text: the function, then where it is.
+impl fmt::Display for FrameObject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.function)?;
+        match &self.module {
+            Some(module) => write!(f, "  {module}")?,
+            None => write!(f, "  {}", self.address)?,
+        }
+        if let Some(file) = self.file {
+            write!(f, "  {file}")?;
+            self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        }
+        if self.inlined { f.write_str("  (inlined)") } else { Ok(()) }
+    }
+}
+
+/// Writes a profile as JSON lines.
+pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    for bucket in &profile.buckets {
+        serde_json::to_writer(&mut *out, &line(profile, bucket))?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// The functions of a stack, leaf first.
+pub fn frames<'a>(profile: &'a Profile, stack: &Stack) -> Vec<FrameObject<'a>> {
+    let mut frames = Vec::new();
+    for frame in profile.frames(stack) {
+        let location = &profile.locations[frame.location as usize];
+        let binary = location.binary.map(|binary| &profile.binaries[binary as usize]);
+        for place in profile.places_of(frame.location) {
+            frames.push(FrameObject {
+                function: profile.function_name(place.function),
+                file: place.file.map(|file| profile.names.get(file)),
+                line: (place.line != 0).then_some(place.line),
+                inlined: place.inlined,
+                module: binary.map(|binary| base_name(&binary.path)),
+                build_id: binary.filter(|b| !b.build_id.is_empty()).map(|b| hex(&b.build_id)),
+                address: format!("{:#x}", location.address),
+                found_by: found_by_name(frame.found_by),
+            });
+        }
+    }
+    frames
+}
+
+fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
+    let stack = &profile.stacks[bucket.stack as usize];
+    let process = profile.process_of(bucket.thread);
+    let thread = &profile.threads[bucket.thread as usize];
+    let measure = profile.measure(bucket.event);
+    Line {
+        process: process.name(),
+        pid: process.info.pid,
+        tid: thread.tid,
+        thread: &thread.name,
+        event: &measure.name,
+        unit: measure.unit_name(),
+        samples: bucket.samples,
+        weight: bucket.weight,
+        end: end_name(stack.end),
+        frames: frames(profile, stack),
+    }
+}

@@ -1,0 +1,371 @@
+//! A profile in memory: named stacks and what they weigh.
+//!
+//! Its size is bounded by the distinct stacks, never by the samples. The weights of the buckets add up
+//! exactly to the weight of the samples read; every output is made from the buckets alone, so every
+//! output has that total.
+
+mod batch;
+mod generated;
+mod intake;
+mod kernel;
+mod load;
+mod naming;
+mod resolve;
+mod stacks;
+mod stored;
+mod timeline;
+
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use unwind::{End, Frame};
+
+pub use load::{Resolved, load, load_timed, of_events, resolve};
+pub(crate) use timeline::LossFinder;
+pub use timeline::{Loss, Moment};
+
+use stacks::{Paths, ROOT};
+
+use crate::measure::{self, Measure, Unit};
+use crate::names::{NameId, Names};
+use crate::profile_file::{FileIdentity, NO_ANSWER, ProcessInfo, SessionInfo};
+use crate::stats::Stats;
+use crate::symbolize::{Origin, base_name};
+
+/// Number of a function in [`Profile::functions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId(pub u32);
+
+/// A function: a name in a binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// Readable name.
+    pub name: NameId,
+    /// Place in [`Profile::binaries`]; none for code outside all modules.
+    pub binary: Option<u32>,
+}
+
+/// A function at a place in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The function.
+    pub function: FunctionId,
+    /// Its name for the linker; the readable one where there is no other.
+    pub linkage: NameId,
+    /// Source file.
+    pub file: Option<NameId>,
+    /// Source line, 0 if unknown.
+    pub line: u32,
+    /// The function is inlined into the next one.
+    pub inlined: bool,
+}
+
+/// An address that was hit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// Place in [`Profile::binaries`]; none for code outside all modules.
+    pub binary: Option<u32>,
+    /// The address looked up: as the binary's ELF file numbers it, else as the process saw it.
+    pub address: u64,
+    /// Its functions in [`Profile::places`], innermost first, at least one.
+    pub places: Range<u32>,
+}
+
+/// An ELF file, the same for all processes that map it.
+#[derive(Debug, Clone)]
+pub struct Binary {
+    /// Where it was first seen.
+    pub path: PathBuf,
+    /// Its build-id; empty if it has none.
+    pub build_id: Vec<u8>,
+    /// The file as it was when it was mapped, if it has no build-id.
+    pub file: Option<FileIdentity>,
+    /// Where its names come from; none if it was not hit.
+    pub origin: Option<Origin>,
+    /// Its files were read for its names; otherwise all of them were known from an earlier time.
+    pub read: bool,
+}
+
+impl Binary {
+    /// What it is known by: its build-id, else its file.
+    fn key(path: &Path, build_id: &[u8], file: Option<FileIdentity>) -> stored::BinaryKey {
+        (build_id.to_vec(), build_id.is_empty().then(|| (path.to_owned(), file)))
+    }
+}
+
+/// A process image.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// What was recorded of it.
+    pub info: ProcessInfo,
+}
+
+impl Process {
+    /// A short name: that by which it was called (`redis-server`, though the file may be another one that
+    /// serves many names), else that of the executable.
+    pub fn name(&self) -> String {
+        let called = self.info.argv.first().map(|argument| base_name(Path::new(argument)));
+        // A login shell is called `-bash`.
+        let called = called.map(|name| name.trim_start_matches('-').to_owned());
+        let name = called.filter(|name| !name.is_empty()).unwrap_or_else(|| base_name(&self.info.exe));
+        if name.is_empty() { "?".into() } else { name }
+    }
+}
+
+/// A thread of a process.
+#[derive(Debug, Clone)]
+pub struct Thread {
+    /// Place in [`Profile::processes`].
+    pub process: u32,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of the thread in its process.
+    pub seq: u32,
+    /// Its last known name.
+    pub name: String,
+}
+
+/// A distinct stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stack {
+    /// The node of the profile's paths at which it ends.
+    innermost: u32,
+    /// Why the walk ended, see [`End`].
+    pub end: u8,
+}
+
+/// The way from the root to a stack, see [`Profile::follow`].
+#[derive(Debug, Default)]
+pub struct Trail(Vec<u32>, Vec<u32>);
+
+/// One physical frame of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StackFrame {
+    /// Place in [`Profile::locations`].
+    pub location: u32,
+    /// How it was found.
+    pub found_by: u8,
+}
+
+impl From<StackFrame> for u64 {
+    fn from(frame: StackFrame) -> u64 {
+        u64::from(frame.location) << 8 | u64::from(frame.found_by)
+    }
+}
+
+/// All samples of one thread and event with the same stack.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bucket {
+    /// Place in [`Profile::threads`].
+    pub thread: u32,
+    /// Place in [`Profile::measures`].
+    pub event: u8,
+    /// Place in [`Profile::stacks`].
+    pub stack: u32,
+    /// Samples.
+    pub samples: u64,
+    /// What they stand for: timer periods, or what the measure says.
+    pub weight: u64,
+    /// The sum of the squares of their weights: how unequal they are.
+    pub squares: f64,
+}
+
+/// What everything adds up to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Samples.
+    pub samples: u64,
+    /// Timer periods they stand for.
+    pub weight: u64,
+    /// Samples whose stack is incomplete.
+    pub truncated: u64,
+    /// Frames, each counted once per sample.
+    pub frames: u64,
+    /// Frames found by frame pointer, counted likewise.
+    pub frame_pointer: u64,
+    /// Frames that are guesses, counted likewise.
+    pub guessed: u64,
+}
+
+/// A profile.
+#[derive(Debug, Default)]
+pub struct Profile {
+    /// How it was recorded.
+    pub session: SessionInfo,
+    /// What the weights of each event count.
+    pub measures: Vec<Measure>,
+    /// Sentences on what is missing or odd in it, for people.
+    pub notes: Vec<String>,
+    /// What of the file could not be read.
+    pub incomplete: Option<String>,
+    /// All texts.
+    pub names: Names,
+    /// Process images in the order of their records.
+    pub processes: Vec<Process>,
+    /// Threads in the order of their first record or sample.
+    pub threads: Vec<Thread>,
+    /// Binaries in the order of their first record.
+    pub binaries: Vec<Binary>,
+    /// Places in [`Profile::binaries`] of the kernel and its modules.
+    pub kernel_binaries: Vec<u32>,
+    /// Functions.
+    pub functions: Vec<Function>,
+    /// Functions at places in the source.
+    pub places: Vec<Place>,
+    /// Addresses that were hit.
+    pub locations: Vec<Location>,
+    /// The frames of all stacks.
+    paths: Paths<StackFrame>,
+    /// Distinct stacks.
+    pub stacks: Vec<Stack>,
+    /// Samples by thread and stack.
+    pub buckets: Vec<Bucket>,
+    /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
+    pub timeline: Vec<Moment>,
+    /// When samples were lost, as far as that is known.
+    pub losses: Vec<Loss>,
+    /// What the buckets add up to.
+    pub totals: Totals,
+    /// The numbers of the file: losses, threads, processes.
+    pub stats: Stats,
+    /// The function shown at the root of stacks that ended for each reason, by number.
+    truncated: Vec<(u8, FunctionId)>,
+}
+
+impl Profile {
+    /// The frames of a stack, leaf first.
+    pub fn frames(&self, stack: &Stack) -> impl Iterator<Item = StackFrame> + '_ {
+        self.paths.down(stack.innermost)
+    }
+
+    /// The frames of a stack, root first.
+    pub fn frames_from_root(&self, stack: &Stack) -> Vec<StackFrame> {
+        let mut frames: Vec<StackFrame> = self.frames(stack).collect();
+        frames.reverse();
+        frames
+    }
+
+    /// Goes from the stack of the last time to this one: tells how many frames, counted from the root, they share,
+    /// and those that follow. Stacks are in an order in which neighbours share most.
+    pub fn follow<'a>(
+        &'a self,
+        stack: &Stack,
+        trail: &'a mut Trail,
+    ) -> (usize, impl Iterator<Item = StackFrame> + 'a) {
+        let nodes = &mut trail.0;
+        let new = &mut trail.1;
+        new.clear();
+        let mut at = stack.innermost;
+        while at != ROOT {
+            // What is below a node has a smaller number.
+            while nodes.last().is_some_and(|&last| last > at) {
+                nodes.pop();
+            }
+            if nodes.last() == Some(&at) {
+                break;
+            }
+            new.push(at);
+            at = self.paths.node(at).0;
+        }
+        if at == ROOT {
+            nodes.clear();
+        }
+        let shared = nodes.len();
+        nodes.extend(new.iter().rev());
+        (shared, nodes[shared..].iter().map(|&node| self.paths.node(node).1))
+    }
+
+    /// The functions at a location, innermost first.
+    pub fn places_of(&self, location: u32) -> &[Place] {
+        let places = &self.locations[location as usize].places;
+        &self.places[places.start as usize..places.end as usize]
+    }
+
+    /// The functions of a stack from the root to the leaf, inlined ones included. The first is a mark like
+    /// `[truncated: no-cfi]` if the stack does not reach its root.
+    pub fn functions_from_root(&self, stack: &Stack) -> impl Iterator<Item = FunctionId> + '_ {
+        let mark = self.truncation_function(stack.end);
+        let frames = self.frames_from_root(stack).into_iter();
+        mark.into_iter()
+            .chain(frames.flat_map(|frame| self.places_of(frame.location).iter().rev().map(|p| p.function)))
+    }
+
+    /// The mark shown at the root of the stacks that ended for this reason; none if they are complete or there
+    /// are none.
+    pub fn truncation_function(&self, end: u8) -> Option<FunctionId> {
+        self.truncated.iter().find(|&&(reason, _)| reason == end).map(|&(_, function)| function)
+    }
+
+    /// The name of a function.
+    pub fn function_name(&self, function: FunctionId) -> &str {
+        self.names.get(self.functions[function.0 as usize].name)
+    }
+
+    /// The short name of the binary of a function; empty outside all modules.
+    pub fn module_name(&self, function: FunctionId) -> String {
+        let binary = self.functions[function.0 as usize].binary;
+        binary.map(|binary| base_name(&self.binaries[binary as usize].path)).unwrap_or_default()
+    }
+
+    /// True for a function of the kernel.
+    pub fn is_kernel(&self, function: FunctionId) -> bool {
+        let binary = self.functions[function.0 as usize].binary;
+        binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
+    }
+
+    /// What the weights of an event count.
+    pub fn measure(&self, event: u8) -> &Measure {
+        self.measures.get(usize::from(event)).unwrap_or(&measure::CPU)
+    }
+
+    /// Nanoseconds of CPU time that one unit of weight of an event stands for in a thread: as the process said, else
+    /// as it was asked for; 0 if neither is known, or weights are no CPU time.
+    pub fn period_ns(&self, thread: u32, event: u8) -> u64 {
+        let Unit::CpuPeriod(fixed) = self.measure(event).unit else { return 0 };
+        match (fixed, self.process_of(thread).info.period_ns, self.session.frequency) {
+            (Some(period), ..) => period,
+            (None, 0, 0) => 0,
+            (None, 0, frequency) => 1_000_000_000 / u64::from(frequency),
+            (None, period, _) => period,
+        }
+    }
+
+    /// The weight in words, if it is not CPU time alone.
+    pub fn weight_in_words(&self) -> Option<String> {
+        let of = |event| self.buckets.iter().filter(move |bucket| usize::from(bucket.event) == event);
+        measure::describe(&self.measures, |event| of(event).map(|bucket| bucket.weight).sum())
+    }
+
+    /// The process of a thread.
+    pub fn process_of(&self, thread: u32) -> &Process {
+        &self.processes[self.threads[thread as usize].process as usize]
+    }
+}
+
+/// The mark shown at the root of a stack that ended for this reason; none if it is complete.
+pub fn truncation_mark(end: u8) -> Option<String> {
+    match End::from_number(end) {
+        None if end == NO_ANSWER => Some("[truncated: no-answer]".into()),
+        Some(end) if end.is_complete() => None,
+        Some(end) => Some(format!("[truncated: {}]", end.name())),
+        None => Some(format!("[truncated: reason {end}]")),
+    }
+}
+
+/// How a frame was found, as named in outputs.
+pub fn found_by_name(found_by: u8) -> &'static str {
+    if found_by == kernel::KERNEL {
+        return "kernel";
+    }
+    match Frame::from_bits(u64::from(found_by) << 62).found_by() {
+        unwind::FoundBy::Cfi => "cfi",
+        unwind::FoundBy::FramePointer => "frame-pointer",
+        unwind::FoundBy::Guess => "guess",
+        unwind::FoundBy::Region => "region",
+    }
+}

@@ -1,0 +1,390 @@
+//! What a profile adds up to: the numbers behind the summary of `record` and behind `stats`.
+//!
+//! Samples are counted in the file, losses by the processes themselves; that the two agree is checked here
+//! and shown, never assumed.
+
+mod sums;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+
+use serde::Serialize;
+use shm_format::Skip;
+
+use self::sums::Sums;
+use crate::measure::{self, Measure, Weighed};
+use crate::profile_file::{
+    Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SessionInfo, end_name,
+};
+
+/// The numbers of a profile, as `stats --json` prints them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stats {
+    /// Samples in the profile.
+    pub samples: u64,
+    /// Timer periods they stand for; the total of every output.
+    pub weight: u64,
+    /// Samples that were taken and did not arrive, for whatever cause.
+    pub lost: u64,
+    /// Samples whose stack is incomplete.
+    pub truncated: u64,
+    /// Threads seen.
+    pub threads: u64,
+    /// Processes seen; one that executes another program stays one.
+    pub processes: u64,
+    /// Size of the profile.
+    pub bytes: u64,
+    /// Everything else.
+    pub detail: Detail,
+}
+
+/// The numbers behind the numbers.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Detail {
+    /// The recording ended in order; otherwise its recorder was killed and the last counters are older than the last samples.
+    pub complete: bool,
+    /// Nanoseconds from start to end, as far as known.
+    pub duration_ns: u64,
+    /// Exit status of the command as a shell tells it.
+    pub exit_status: Option<i32>,
+    /// Samples per second of CPU time asked for.
+    pub frequency: u32,
+    /// How often samples were taken.
+    pub rate: Rate,
+    /// CPU time that the samples stand for, in nanoseconds; 0 if they stand for anything else.
+    pub cpu_ns: u64,
+    /// What the weight counts, by event.
+    pub weights: Vec<Weighed>,
+    /// Whether everything that fired is accounted for.
+    pub accounting: Accounting,
+    /// Lost samples by cause. `unread`: counted as recorded, not in the profile (overwritten, torn, set aside).
+    pub lost: BTreeMap<String, u64>,
+    /// Weight of lost samples by cause.
+    pub lost_weight: BTreeMap<String, u64>,
+    /// Samples not taken for a good reason, by cause.
+    pub skipped: BTreeMap<String, u64>,
+    /// Stacks by the reason why their walk ended.
+    pub ends: BTreeMap<String, u64>,
+    /// Time in the handler.
+    pub handler_ns: HandlerTime,
+    /// Mean bytes of a sample in the ring, its header included.
+    pub ring_bytes_per_sample: f64,
+    /// Mean frames of a stack.
+    pub frames_per_sample: f64,
+    /// Samples by what asked for them.
+    pub sources: BTreeMap<String, u64>,
+    /// Stacks taken by walks: events of the kernel that happened before one walk share its stack.
+    pub unwinds: u64,
+    /// Samples per walk.
+    pub samples_per_unwind: f64,
+    /// What became of the kernel's events, by name: `events = exact + restarted + deeper + overhead + blocked +
+    /// unmatched + unanswered + not_waiting`, and `lost` more.
+    pub kernel: BTreeMap<String, u64>,
+    /// What agents said of how they sample, by topic.
+    pub settings: BTreeMap<String, BTreeSet<String>>,
+    /// Process images: each exec makes a new one.
+    pub images: u64,
+    /// Threads with at least one sample.
+    pub threads_sampled: u64,
+    /// Jumps of a thread's sequence number seen by the reader.
+    pub gaps: u64,
+    /// Records begun and never finished.
+    pub torn: u64,
+    /// Chunks set aside because their contents break the format.
+    pub violations: u64,
+    /// Stacks that refer to one that is missing.
+    pub undecodable: u64,
+    /// Each process image; while recording only those that still run.
+    pub by_process: Vec<ProcessStats>,
+}
+
+/// Samples per second of CPU time, where they stand for time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Rate {
+    /// As asked for.
+    pub asked: f64,
+    /// As they came: weight counts the periods that were asked for.
+    pub delivered: f64,
+    /// Ticks that were left out because of `--max-overhead`.
+    pub left_out: u64,
+}
+
+/// `fired = unwinds + lost + skipped + earlier + cut_short`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Accounting {
+    /// Times a handler ran for a sample.
+    pub fired: u64,
+    /// Timer periods these stand for.
+    pub fired_weight: u64,
+    /// Skipped, all causes.
+    pub skipped: u64,
+    /// Recorded before this recording began, and not found any more.
+    pub earlier: u64,
+    /// Handlers that began and that the end of their process cut short.
+    pub cut_short: u64,
+    /// The equation holds. Null when the recorder was killed: the last counters are too old to tell.
+    pub adds_up: Option<bool>,
+}
+
+/// Time in the handler, nanoseconds; bounds of histogram buckets, at most a quarter above the truth.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct HandlerTime {
+    /// Handler runs measured.
+    pub count: u64,
+    /// Half took at most this long.
+    pub p50: u64,
+    /// All but one in a hundred took at most this long.
+    pub p99: u64,
+    /// None took longer.
+    pub max: u64,
+}
+
+/// A process image.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProcessStats {
+    /// Process id.
+    pub pid: u32,
+    /// Process id of the parent.
+    pub ppid: u32,
+    /// The executable.
+    pub exe: PathBuf,
+    /// How it ended: exited, executed, vanished, running, unknown.
+    pub fate: &'static str,
+    /// Samples in the profile.
+    pub samples: u64,
+    /// Timer periods they stand for.
+    pub weight: u64,
+    /// Samples with an incomplete stack.
+    pub truncated: u64,
+    /// Times its handler ran for a sample.
+    pub fired: u64,
+    /// Lost and not in the profile.
+    pub lost: u64,
+    /// What the agent had to say about its start.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// Different texts kept of one topic.
+const SETTINGS_LIMIT: usize = 20;
+
+/// Images that are kept after their end while recording: a few late samples may follow.
+const ENDED_KEPT: usize = 1024;
+
+/// A process image. There may be very many: no more is kept than is shown.
+#[derive(Default)]
+struct Image {
+    pid: u32,
+    ppid: u32,
+    parent: Option<u32>,
+    /// Its parent is the same process before an exec.
+    was_executed: bool,
+    exe: PathBuf,
+    source: String,
+    period_ns: u64,
+    note: String,
+    samples: u64,
+    unwinds: u64,
+    weight: u64,
+    truncated: u64,
+    counters: Counters,
+    fate: Option<ProcessFate>,
+    /// By number: the thread id, and whether it has samples.
+    threads: BTreeMap<u32, (u32, bool)>,
+}
+
+impl Image {
+    fn introduce(&mut self, info: &ProcessInfo) {
+        (self.pid, self.ppid, self.parent) = (info.pid, info.ppid, info.parent);
+        self.exe.clone_from(&info.exe);
+        self.source.clone_from(&info.source);
+        self.period_ns = info.period_ns;
+        self.note.clone_from(&info.note);
+    }
+}
+
+/// Adds up events as they come.
+#[derive(Default)]
+pub struct Tally {
+    images: BTreeMap<u32, Image>,
+    /// Images that have ended are added up instead of being kept.
+    is_flat: bool,
+    ended: VecDeque<u32>,
+    sums: Sums,
+    ends: BTreeMap<u8, u64>,
+    frames: u64,
+    session: SessionInfo,
+    /// By event.
+    weights: Vec<u64>,
+    last_ns: u64,
+    end: Option<End>,
+    settings: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Tally {
+    /// For a recorder, which may meet any number of processes: what has ended is added up, and kept no longer.
+    pub fn flat() -> Self {
+        Self { is_flat: true, ..Self::default() }
+    }
+
+    /// Adds up what ended some time ago.
+    fn forget(&mut self, end: &ProcessEnd) {
+        if !self.is_flat || end.fate == ProcessFate::Running {
+            return;
+        }
+        self.ended.push_back(end.process);
+        if self.ended.len() > ENDED_KEPT
+            && let Some(image) = self.ended.pop_front().and_then(|id| self.images.remove(&id))
+        {
+            self.sums.add(&image, false);
+        }
+    }
+
+    /// Counts one event.
+    pub fn add(&mut self, event: &Event) {
+        match event {
+            Event::Session(session) => self.session = session.clone(),
+            Event::Process(info) => {
+                let parent = info.parent.and_then(|parent| self.images.get(&parent));
+                let was_executed = parent.is_some_and(|parent| parent.pid == info.pid);
+                let image = self.image(info.id);
+                image.introduce(info);
+                image.was_executed = was_executed;
+            }
+            Event::Thread(thread) => {
+                self.image(thread.process).threads.entry(thread.seq).or_default().0 = thread.tid;
+            }
+            Event::Sample(sample) => self.sample(sample, sample.frames.len()),
+            Event::Counters(at) => {
+                self.last_ns = self.last_ns.max(at.ns);
+                self.image(at.process).counters = at.counters.clone();
+            }
+            Event::ProcessEnd(end) => {
+                self.last_ns = self.last_ns.max(end.ns);
+                let image = self.image(end.process);
+                image.counters = end.counters.clone();
+                image.fate = Some(end.fate);
+                self.forget(end);
+            }
+            Event::End(end) => self.end = Some(*end),
+            Event::Setting(setting) => {
+                let values = self.settings.entry(setting.key.clone()).or_default();
+                if values.len() < SETTINGS_LIMIT {
+                    values.insert(setting.value.clone());
+                }
+            }
+            Event::KernelSymbol(_) => {}
+            Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
+            Event::Generated(_) => {}
+        }
+    }
+
+    fn image(&mut self, id: u32) -> &mut Image {
+        self.images.entry(id).or_default()
+    }
+
+    /// Counts a sample with so many frames, wherever these are.
+    pub fn sample(&mut self, sample: &Sample, depth: usize) {
+        let (mut parts, mut kernel, mut weight) = (0, 0, 0);
+        for part in sample.parts() {
+            parts += 1;
+            kernel += part.kernel.len();
+            weight += u64::from(part.weight);
+            let event = usize::from(part.event);
+            if self.weights.len() <= event {
+                self.weights.resize(event + 1, 0);
+            }
+            self.weights[event] += u64::from(part.weight);
+        }
+        *self.ends.entry(sample.end).or_default() += parts;
+        self.frames += depth as u64 * parts + kernel as u64;
+        self.last_ns = self.last_ns.max(sample.ns);
+        let image = self.images.entry(sample.process).or_default();
+        image.threads.insert(sample.thread_seq, (sample.tid, true));
+        image.samples += parts;
+        image.unwinds += u64::from(!sample.repeated);
+        image.weight += weight;
+        image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
+    }
+
+    /// The sums. `bytes` is the size of the profile.
+    pub fn finish(&self, bytes: u64) -> Stats {
+        let mut sums = self.sums.clone();
+        for image in self.images.values() {
+            let has_ended = !matches!(image.fate, None | Some(ProcessFate::Running));
+            sums.add(image, !(self.is_flat && has_ended));
+        }
+        let Sums { mut stats, totals, buckets, missing_counters, images, clocks, cpu_ns } = sums;
+        stats.bytes = bytes;
+        let detail = &mut stats.detail;
+        detail.complete = self.end.is_some();
+        detail.duration_ns =
+            self.end.map_or(self.last_ns.saturating_sub(self.session.started_ns), |end| end.wall_ns);
+        detail.exit_status = self.end.and_then(|end| end.status);
+        detail.frequency = self.session.frequency;
+        detail.weights = self.weights(&clocks);
+        if detail.weights.iter().all(Weighed::is_cpu_time) {
+            detail.cpu_ns = cpu_ns;
+        }
+        detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
+            .then(|| adds_up(detail.unwinds, stats.lost, &detail.accounting));
+        detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
+        detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
+        detail.settings = self.settings.clone();
+        detail.rate = rate(self.session.frequency, stats.samples, stats.weight, &detail.skipped);
+        detail.handler_ns = handler_time(&buckets);
+        detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
+        detail.frames_per_sample = ratio(self.frames, stats.samples);
+        detail.images = images;
+        (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);
+        detail.undecodable = totals.undecodable;
+        stats
+    }
+
+    /// What the weight counts, and how much of it each event has.
+    fn weights(&self, clocks: &BTreeSet<(String, u64)>) -> Vec<Weighed> {
+        let known = clocks.iter().map(|(source, period_ns)| (source, *period_ns));
+        let mut measures = Measure::all(&self.session, known);
+        // What no event of the session claims is still there.
+        measures.resize(measures.len().max(self.weights.len()), measure::CPU.clone());
+        let weight = |event: usize| self.weights.get(event).copied().unwrap_or(0);
+        let weighed = |(event, measure): (usize, &Measure)| measure.weighed(weight(event));
+        measures.iter().enumerate().map(weighed).collect()
+    }
+}
+
+fn adds_up(unwinds: u64, lost: u64, accounting: &Accounting) -> bool {
+    accounting.fired == unwinds + lost + accounting.skipped + accounting.earlier + accounting.cut_short
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 10.0).round() / 10.0 }
+}
+
+/// `buckets` by (high, low).
+fn handler_time(buckets: &BTreeMap<(u64, u64), u64>) -> HandlerTime {
+    let count: u64 = buckets.values().sum();
+    let quantile = |share: f64| {
+        let rank = (count as f64 * share).ceil() as u64;
+        let mut below = 0;
+        buckets
+            .iter()
+            .find(|(_, n)| {
+                below += **n;
+                below >= rank
+            })
+            .map_or(0, |((high, _), _)| *high)
+    };
+    HandlerTime { count, p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) }
+}
+
+fn rate(frequency: u32, samples: u64, weight: u64, skipped: &BTreeMap<String, u64>) -> Rate {
+    let asked = f64::from(frequency);
+    let delivered = if weight == 0 { 0.0 } else { (asked * samples as f64 / weight as f64).round() };
+    let left_out = skipped.get(Skip::OverLimit.name()).copied().unwrap_or(0);
+    Rate { asked, delivered, left_out }
+}

@@ -1,0 +1,10 @@
+//! Names that processes give to the code that they make.
+
+/// Longest name that is kept, in bytes.
+pub(super) const LONGEST_NAME: usize = 1024;
+
+/// Cuts a name that is too long to be one.
+pub(super) fn short_name(name: &str) -> String {
+    let end = (0..=LONGEST_NAME.min(name.len())).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+    name[..end].to_owned()
+}

@@ -1,0 +1,80 @@
+//! A file in which a process names the code that it makes itself.
+//!
+//! It lies where anybody can write and pids come again, so it counts only if the process's user or root owns it
+//! and it was written after the process started. Once open it can be read, even if the process removes it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Take};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+
+use super::{jitdump, perf_map};
+use crate::profile_file::GeneratedFunction;
+
+/// Most bytes that are read of a file.
+const LONGEST_FILE: u64 = 4 << 30;
+
+/// An open file, read once.
+#[derive(Debug)]
+pub struct NameFile(Take<File>);
+
+impl NameFile {
+    /// Opens a file of a process of user `uid` that started at `since` (seconds since 1970).
+    ///
+    /// # Errors
+    /// When there is none, and when it is not to be trusted.
+    pub fn open(path: &Path, uid: u32, since: i64) -> io::Result<Self> {
+        // Not to be held up by a pipe that somebody put there.
+        let flags = OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        let metadata = file.metadata()?;
+        let trusted = metadata.is_file() && (metadata.uid() == uid || metadata.uid() == 0);
+        if !trusted || metadata.mtime() < since {
+            let why = "of another user or an earlier process";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(NameFile(file.take(LONGEST_FILE)))
+    }
+
+    /// Reads it as a map: the functions of which `wanted` (first address, bytes) holds, in the order of the map.
+    ///
+    /// # Errors
+    /// When reading fails.
+    pub fn perf_map(self, wanted: impl Fn(u64, u64) -> bool) -> io::Result<Vec<GeneratedFunction>> {
+        perf_map::parse(BufReader::with_capacity(1 << 16, self.0), wanted)
+    }
+
+    /// Reads it as a jitdump: the functions of which `wanted` (first address, bytes) holds, in the order of time.
+    ///
+    /// # Errors
+    /// When reading fails and when it is no jitdump.
+    pub fn jitdump(self, wanted: impl Fn(u64, u64) -> bool) -> io::Result<Vec<GeneratedFunction>> {
+        jitdump::parse(BufReader::with_capacity(1 << 16, self.0), wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_others_and_of_the_past_are_refused() {
+        let path = std::env::temp_dir().join(format!("selfwind-name-file-{}", std::process::id()));
+        std::fs::write(&path, "1000 10 f\n").unwrap();
+        let metadata = path.metadata().unwrap();
+        let (uid, written) = (metadata.uid(), metadata.mtime());
+        let file = NameFile::open(&path, uid, written).unwrap();
+        assert!(NameFile::open(&path, uid, written + 1).is_err());
+        if uid != 0 {
+            assert!(NameFile::open(&path, uid + 1, written).is_err());
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.perf_map(|_, _| true).unwrap()[0].name, "f", "removed, yet open");
+        // A pipe that nobody writes to.
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(NameFile::open(&path, uid, 0).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

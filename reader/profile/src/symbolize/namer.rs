@@ -1,0 +1,142 @@
+//! From an address to the names of its functions, with what was found of a binary.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::demangle::demangle;
+use super::dwarf::{Call, Lines, is_linker_name};
+use super::symbols::{Line, Origin, Symbols};
+use crate::names::{NameId, Names};
+
+/// What glibc puts before its internal names of public functions. The symbol table has the public ones.
+const GLIBC_ALIAS: &[u8] = b"__GI_";
+
+/// A function of a symbol table: its address and its linker name.
+pub(super) type Found<'a> = (u64, Cow<'a, [u8]>);
+
+/// Names addresses.
+pub(super) struct Namer<'a, 'c> {
+    module: &'c str,
+    /// The function of an address by symbol tables.
+    find: &'c dyn Fn(u64) -> Option<Found<'a>>,
+    /// The start of the function that holds an address, where nothing names it.
+    function_start: &'c dyn Fn(u64) -> Option<u64>,
+    lines: Option<&'c Lines<'a>>,
+    known: Known,
+}
+
+/// A name, readable and as the linker knows it.
+#[derive(Clone, Copy)]
+struct Named {
+    function: NameId,
+    linkage: NameId,
+}
+
+/// Names met before. Most addresses share theirs with others, and demangling is slow.
+#[derive(Default)]
+struct Known {
+    /// By where a text lies and how long it is.
+    functions: HashMap<(usize, usize), Named>,
+    files: HashMap<(usize, usize), NameId>,
+    /// By the address of a symbol.
+    symbols: HashMap<u64, Named>,
+}
+
+impl<'a, 'c> Namer<'a, 'c> {
+    pub(super) fn new(
+        module: &'c str,
+        find: &'c dyn Fn(u64) -> Option<Found<'a>>,
+        function_start: &'c dyn Fn(u64) -> Option<u64>,
+        lines: Option<&'c Lines<'a>>,
+    ) -> Self {
+        Namer { module, find, function_start, lines, known: Known::default() }
+    }
+
+    /// Names ascending addresses.
+    pub(super) fn name_all(mut self, addresses: &[u64], origin: Origin) -> Symbols {
+        let mut symbols = Symbols::new(origin, addresses.len());
+        symbols.read = true;
+        let mut calls = Vec::new();
+        for &address in addresses {
+            let first = symbols.lines.len() as u32;
+            if let Some(lines) = self.lines {
+                lines.calls(address, &mut calls);
+            }
+            self.name(address, &calls, &mut symbols);
+            symbols.ranges.push(first..symbols.lines.len() as u32);
+        }
+        symbols
+    }
+
+    /// Appends the functions at one address.
+    fn name(&mut self, address: u64, calls: &[Call<'_, '_>], symbols: &mut Symbols) {
+        let Some(outermost) = calls.len().checked_sub(1) else {
+            let Named { function, linkage } = self.symbol(address, &mut symbols.names);
+            symbols.lines.push(Line { function, linkage, file: None, line: 0, inlined: false });
+            return;
+        };
+        // The place in a part that the compiler split off a function and put back in.
+        let mut innermost: Option<&Call<'_, '_>> = None;
+        for (depth, call) in calls.iter().enumerate() {
+            let alias = call.name.is_some_and(|name| name.starts_with(GLIBC_ALIAS));
+            if alias && calls.get(depth + 1).is_some_and(|outer| outer.name == call.name) {
+                innermost = innermost.or(Some(call));
+                continue;
+            }
+            let names = &mut symbols.names;
+            let whole =
+                if call.short && depth == outermost { self.linker_name(address, names) } else { None };
+            let Named { function, linkage } = match (whole, call.name) {
+                (Some(whole), _) => whole,
+                (None, Some(name)) if !alias || depth < outermost => self.function(name, &mut symbols.names),
+                _ => self.symbol(address, &mut symbols.names),
+            };
+            let place = innermost.take().unwrap_or(call);
+            let file = place.file.map(|file| self.known.file(file, &mut symbols.names));
+            let line = place.line.unwrap_or(0);
+            symbols.lines.push(Line { function, linkage, file, line, inlined: depth < outermost });
+        }
+    }
+
+    /// A function by its name in DWARF.
+    fn function(&mut self, raw: &[u8], names: &mut Names) -> Named {
+        *self.known.functions.entry((raw.as_ptr() as usize, raw.len())).or_insert_with(|| {
+            let text = String::from_utf8_lossy(raw);
+            let readable = match raw.strip_prefix(GLIBC_ALIAS) {
+                Some(alias) => String::from_utf8_lossy(alias),
+                None => demangle(&text),
+            };
+            Named { function: names.intern(&readable), linkage: names.intern(&text) }
+        })
+    }
+
+    /// The name of an address by symbol tables, if it is one made for the linker.
+    fn linker_name(&mut self, address: u64, names: &mut Names) -> Option<Named> {
+        let (_, name) = (self.find)(address)?;
+        is_linker_name(&name).then(|| self.symbol(address, names))
+    }
+
+    /// The name of an address by symbol tables, else by the module and the start of its function.
+    fn symbol(&mut self, address: u64, names: &mut Names) -> Named {
+        let Some((start, raw)) = (self.find)(address) else {
+            let start = (self.function_start)(address).unwrap_or(address);
+            let function = names.intern(&format!("{}+{start:#x}", self.module));
+            return Named { function, linkage: function };
+        };
+        *self.known.symbols.entry(start).or_insert_with(|| {
+            let text = String::from_utf8_lossy(&raw);
+            let readable = match text.strip_suffix("@plt") {
+                Some(function) => Cow::Owned(format!("{}@plt", demangle(function))),
+                None => demangle(&text),
+            };
+            Named { function: names.intern(&readable), linkage: names.intern(&text) }
+        })
+    }
+}
+
+impl Known {
+    fn file(&mut self, file: &str, names: &mut Names) -> NameId {
+        let place = (file.as_ptr() as usize, file.len());
+        *self.files.entry(place).or_insert_with(|| names.intern(file))
+    }
+}

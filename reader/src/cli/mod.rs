@@ -1,0 +1,550 @@
+//! The command line: what can be asked, and what the answer does to the exit status.
+//!
+//! Data goes to stdout or a file, everything else to stderr. An error is one line.
+
+pub(crate) mod manual;
+pub(crate) mod perf_flags;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::builder::{FalseyValueParser, PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use selfwind_profile::input::{self, Input};
+use selfwind_profile::output::{self, Export, Format, Grouping};
+use selfwind_profile::symbolize::SymbolSources;
+
+use crate::attach;
+use crate::diff;
+use crate::doctor;
+use crate::drain::watch;
+use crate::dump;
+use crate::flags::seconds::seconds;
+use crate::flags::source::SourceParser;
+use crate::flags::symbols::SymbolArgs;
+use crate::list;
+use crate::record;
+use crate::record::{OWN_FAILURE, RecordOptions};
+use crate::report;
+use crate::request;
+use crate::resolve;
+use crate::sampling::buffer::Buffer;
+use crate::sampling::rate::{self, Overhead};
+use crate::sampling::settings::SamplingSettings;
+use crate::sampling::source::Source;
+use crate::stats;
+use crate::tables;
+use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
+use crate::tail;
+use crate::target::agent_file;
+use crate::terminal::notices::{Notices, warn};
+use crate::terminal::screen::{Printable, Screen};
+use crate::top;
+
+const EXAMPLES: &str = "Examples:
+  selfwind record -- python3 job.py      profile a command and all it starts
+  selfwind report selfwind.data          where its time went
+  selfwind export -f flamegraph -o job.svg selfwind.data
+  LD_PRELOAD=$(selfwind agent-path) ./server &
+  selfwind record -p $! -d 10            profile a program that is already running
+";
+
+const RECORD_USAGE: &str = "selfwind record [OPTIONS] [--] CMD [ARGS]...
+       selfwind record [OPTIONS] -p PID";
+
+const RECORD_EXAMPLES: &str = "Examples:
+  selfwind record -- make -j8
+  selfwind record -F 999 -o job.data -- ./job --input x
+  selfwind record -o job.svg -- ./job    straight to a flame graph
+  selfwind record --delay 2 --open -- ./job    without its first two seconds, shown as a flame graph
+  selfwind record -o job-%p.data -- ./job      named for the process
+  selfwind record -d 10 -p 4711          a running process
+  selfwind record --snapshot -p 4711     what its flight recorder holds now
+
+Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot be \
+executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process given by -p keeps running.
+
+Ctrl-C reaches CMD as it would without selfwind. Pressed twice within a second it ends the recording, and CMD
+gets SIGTERM; once more, SIGKILL. The variables named with the flags give their defaults.";
+
+const RESOLVE_EXAMPLES: &str = "Examples:
+  selfwind resolve job.data              a profile whose recording was cut short, or made with --no-names
+  selfwind resolve --sysroot /mnt/image job.data    with the files of a container's image";
+
+const EXPORT_EXAMPLES: &str = "Examples:
+  selfwind export -o job.svg             a flame graph of selfwind.data
+  selfwind export -o job.pb.gz job.data  for pprof and what reads its format
+  selfwind export -f folded job.data     a line for each stack, to standard output
+  selfwind export -f firefox -o job.json job.data    for profiler.firefox.com";
+
+const STATS_EXAMPLES: &str = "Examples:
+  selfwind stats job.data
+  selfwind stats --json job.data         for scripts: samples, weight, lost, truncated, detail";
+
+const TAIL_EXAMPLES: &str = "Examples:
+  selfwind tail -p 4711
+  selfwind tail --json                   all processes that have the agent";
+
+const TABLES_EXAMPLES: &str = "Examples:
+  selfwind tables verify /usr/bin/python3      every row against an independent evaluation
+  selfwind tables list";
+
+/// A sampling profiler for native Linux programs; needs no root, no frame pointers, no rebuild.
+#[derive(Debug, Parser)]
+#[command(name = "selfwind", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command, or follow a running one, and write a profile
+    #[command(after_help = RECORD_EXAMPLES, override_usage = RECORD_USAGE)]
+    Record(RecordArgs),
+    /// Start sampling a running process
+    Attach(attach::AttachArgs),
+    /// Show where the time went
+    Report(report::ReportArgs),
+    /// Add the names of its functions to a profile, so that it can be shown anywhere
+    #[command(after_help = RESOLVE_EXAMPLES)]
+    Resolve(resolve::ResolveArgs),
+    /// Compare two profiles
+    Diff(diff::DiffArgs),
+    /// Write a profile in another format
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportArgs),
+    /// Print the numbers of a profile: samples, losses by cause, costs
+    #[command(after_help = STATS_EXAMPLES)]
+    Stats(StatsArgs),
+    /// Print the samples of running programs as they come
+    #[command(after_help = TAIL_EXAMPLES)]
+    Tail(TailArgs),
+    /// Print the stack of every thread of a running process, without pausing it
+    Dump(dump::DumpArgs),
+    /// Ask a thread for its stack and show each step of the protocol
+    Request(request::RequestArgs),
+    /// Show what this machine allows, and what to do where it allows too little
+    Doctor(doctor::DoctorArgs),
+    /// Show where the time goes right now, on a live screen
+    Top(top::TopArgs),
+    /// Show sessions and preloaded processes
+    List(ListArgs),
+    /// Print the path of the library for LD_PRELOAD
+    AgentPath,
+    /// Print completions for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages into a directory
+    Man(manual::ManArgs),
+    /// Build, verify, list and prune unwind tables
+    #[command(subcommand, after_help = TABLES_EXAMPLES)]
+    Tables(TablesCommand),
+}
+
+#[derive(Debug, Args)]
+struct RecordArgs {
+    /// Samples per second of CPU time of each thread
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
+          value_parser = rate::frequency)]
+    freq: u32,
+    /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked)
+    #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
+          value_parser = SourceParser, hide_possible_values = true)]
+    event: Source,
+    /// Stop after this many seconds
+    #[arg(short, long, value_name = "SECONDS", env = "SELFWIND_DURATION", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Skip the first SECONDS
+    #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
+    delay: Option<Duration>,
+    /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl, .pb.gz, .speedscope.json, .perf.data, .parquet) that format; %p is the process id [default: selfwind.data]
+    #[arg(short, long, value_name = "FILE", env = "SELFWIND_OUTPUT",
+          value_parser = PathBufValueParser::new().try_map(recording_file))]
+    output: Option<PathBuf>,
+    /// In another format than a profile, begin each stack with its thread, NAME-PID/TID
+    #[arg(long, env = "SELFWIND_PER_THREAD", value_parser = FalseyValueParser::new())]
+    per_thread: bool,
+    /// Show the result when it is done: a flame graph, FILE.svg, or what -o names
+    #[arg(long)]
+    open: bool,
+    /// Record a running process; injects the agent if needed
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// Flight recorder: with -p, write what the process's ring holds and leave it there; with CMD, keep the last samples in memory and write them at SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
+    #[arg(long)]
+    snapshot: bool,
+    /// Deepest stack that is kept whole, in frames
+    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_stack: u32,
+    /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
+    #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
+    max_overhead: Overhead,
+    /// Memory in which each process can hold its samples back while the recorder gets no processor, such as 512K or 16M [default: grows with the samples, to 2M and more]
+    #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
+    buffer: Option<Buffer>,
+    /// Store no names in the profile: they are looked up whenever it is shown, or added by `selfwind resolve`
+    #[arg(long, env = "SELFWIND_NO_NAMES", value_parser = FalseyValueParser::new())]
+    no_names: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// Print only errors
+    #[arg(short, long, env = "SELFWIND_QUIET", value_parser = FalseyValueParser::new())]
+    quiet: bool,
+    /// Print each step
+    #[arg(short, long, env = "SELFWIND_VERBOSE", value_parser = FalseyValueParser::new())]
+    verbose: bool,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "pid")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct ExportArgs {
+    /// The format: folded, flamegraph, jsonl, pprof, firefox, speedscope, perf, parquet [default: what OUT's extension says]
+    #[arg(short, long, value_name = "FORMAT", required_unless_present = "output", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse::<Format>()))]
+    format: Option<Format>,
+    /// Where to write; `-` is standard output [default: -]
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+    /// Begin each stack with its process, NAME-PID
+    #[arg(long, conflicts_with = "per_thread")]
+    per_process: bool,
+    /// Begin each stack with its thread, NAME-PID/TID
+    #[arg(long)]
+    per_thread: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// The profile
+    #[arg(value_name = "FILE", default_value = "selfwind.data")]
+    file: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum TablesCommand {
+    /// Compile the unwind tables of ELF files
+    Build {
+        /// Where to put them [default: the user's cache]
+        #[arg(short, long, value_name = "DIR")]
+        output: Option<PathBuf>,
+        /// ELF files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Check every row against an independent evaluation; prints `rows N mismatches M`, exit status 1 if M > 0
+    Verify {
+        /// ELF files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Remove tables that are damaged or that nobody has used for long
+    Prune {
+        /// Largest sum of what stays, in MiB
+        #[arg(long, value_name = "MIB", default_value_t = DEFAULT_BYTES >> 20)]
+        max_size: u64,
+        /// Longest time since a recording asked for a table, in days
+        #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_AGE.as_secs() / (24 * 60 * 60))]
+        max_age: u64,
+        /// The directory [default: the user's cache]
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
+    /// Describe table files, and what ELF files would give
+    List {
+        /// Table files, directories of them, ELF files [default: the user's cache]
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct StatsArgs {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Process images in the text, those with the most samples; 0 for all
+    #[arg(long, value_name = "ROWS", default_value_t = 6)]
+    limit: usize,
+    /// The profile
+    #[arg(value_name = "FILE", default_value = "selfwind.data")]
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct TailArgs {
+    /// Only this process
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u32>,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Remove the regions of your dead processes with what they recorded, and name each
+    #[arg(long)]
+    reap: bool,
+}
+
+/// Where a recording may go: standard output is the command's.
+fn recording_file(path: PathBuf) -> Result<PathBuf, String> {
+    if path == Path::new("-") {
+        return Err("standard output belongs to the command; name a file, and send that on afterwards".into());
+    }
+    Ok(path)
+}
+
+/// Runs the command that the arguments ask for.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // 1 and 2 may be what a recorded command ends with.
+            let record = std::env::args_os().nth(1).is_some_and(|command| command == "record");
+            match perf_flags::advice(&error).filter(|_| record) {
+                Some(advice) => warn(advice),
+                None => drop(error.print()),
+            }
+            let code = if record && error.use_stderr() { OWN_FAILURE } else { error.exit_code() as u8 };
+            return ExitCode::from(code);
+        }
+    };
+    watch::hold_size_signal();
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            warn(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    // Not locked: some commands print from several threads.
+    let stdout = &mut io::stdout();
+    let plain = &mut Printable(io::stdout());
+    match command {
+        Command::Record(args) => return Ok(ExitCode::from(record::run(&args.into()))),
+        Command::Attach(args) => attach::run(&args, plain)?,
+        Command::Report(args) => {
+            let input = Input::open(&args.file)?;
+            report::run(input.path(), &(&args).into(), Screen::of_stdout(), stdout)?;
+        }
+        Command::Resolve(args) => resolve::run(&args)?,
+        Command::Diff(args) => return compare(&args, stdout),
+        Command::Export(args) => export(&args, stdout)?,
+        Command::Stats(args) => {
+            let input = Input::open(&args.file)?;
+            stats::run(input.path(), args.json, args.limit, Screen::of_stdout(), stdout)?;
+        }
+        Command::Tail(args) => tail::run(args.pid, args.json, plain)?,
+        Command::Dump(args) => dump::run(&args, plain)?,
+        Command::Request(args) => request::run(&args, plain)?,
+        Command::Doctor(args) => return doctor::run(&args, plain),
+        Command::Top(args) => return Ok(ExitCode::from(top::run(&args)?)),
+        Command::List(args) => list::run(args.json, args.reap, plain)?,
+        Command::Completions(args) => manual::completions(args.shell, Cli::command(), stdout)?,
+        Command::Man(args) => manual::man(Cli::command(), &args.directory)?,
+        Command::Tables(command) => return run_tables(command),
+        Command::AgentPath => {
+            writeln!(stdout, "{}", agent_file::unpack()?.display())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As diff(1): 1 for a difference that was asked about, 2 for trouble.
+fn compare(args: &diff::DiffArgs, stdout: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let compared = Input::open(&args.a).and_then(|a| {
+        let b = Input::open(&args.b)?;
+        diff::run(a.path(), b.path(), &args.into(), Screen::of_stdout(), stdout)
+    });
+    match compared {
+        Ok(failures) => {
+            failures.iter().for_each(warn);
+            Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Err(error) if is_broken_pipe(&error) => Err(error),
+        Err(error) => {
+            warn(format_args!("{error:#}"));
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
+    let grouping = match (args.per_thread, args.per_process) {
+        (true, _) => Grouping::Thread,
+        (_, true) => Grouping::Process,
+        _ => Grouping::None,
+    };
+    let Some(format) = args.format.or_else(|| args.output.as_deref().and_then(Format::from_path)) else {
+        let names = Format::ALL.map(Format::name).join(", ");
+        anyhow::bail!("the name of the output tells no format; give one with -f: {names}");
+    };
+    let sources = SymbolSources::from(&args.symbols);
+    let output = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    if output.is_none() && format.is_binary() && io::stdout().is_terminal() {
+        let (name, extension) = (format.name(), format.extension());
+        anyhow::bail!(
+            "{name} is binary and standard output is a terminal; name a file: -o selfwind.{extension}"
+        );
+    }
+    let input = Input::open(&args.file)?;
+    if let Some(path) = output {
+        output::refuse_own(input.path(), path)?;
+    }
+    let export = Export::read(format, input.path(), &sources)?;
+    if let Some(remark) = &export.incomplete {
+        warn(format_args!("{}: {remark}", input::name(input.path())));
+    }
+    match output {
+        None => export.write(grouping, stdout)?,
+        Some(path) => export.write_file(grouping, path)?,
+    };
+    Ok(())
+}
+
+fn run_tables(command: TablesCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        TablesCommand::Build { output, files } => tables::build(&files, &table_cache(output)?),
+        TablesCommand::Verify { files } => tables::verify(&files),
+        TablesCommand::List { files } if files.is_empty() => {
+            tables::list(&[table_cache(None)?.directory().to_owned()])
+        }
+        TablesCommand::List { files } => tables::list(&files),
+        TablesCommand::Prune { directory, max_size, max_age } => {
+            let age = Duration::from_secs(max_age.saturating_mul(24 * 60 * 60));
+            tables::prune(
+                &table_cache(directory)?,
+                Limits { bytes: max_size.saturating_mul(1 << 20), age, examine: true },
+            )
+        }
+    }
+}
+
+/// The cache in `directory`, which may be relative, or the user's.
+fn table_cache(directory: Option<PathBuf>) -> anyhow::Result<Cache> {
+    match directory {
+        Some(directory) => Ok(Cache::at(&std::path::absolute(directory)?)?),
+        None => Cache::find()?.context("SELFWIND_TABLES says that there are none; name a directory"),
+    }
+}
+
+impl From<RecordArgs> for RecordOptions {
+    fn from(args: RecordArgs) -> Self {
+        Self {
+            sampling: SamplingSettings {
+                frequency: args.freq,
+                source: args.event,
+                max_stack: args.max_stack,
+                max_overhead: args.max_overhead,
+                buffer: args.buffer.unwrap_or_default(),
+            },
+            duration: args.duration,
+            delay: args.delay,
+            per_thread: args.per_thread,
+            open: args.open,
+            output: args.output,
+            pid: args.pid,
+            snapshot: args.snapshot,
+            names: !args.no_names,
+            sources: args.symbols.for_recording(),
+            notices: Notices::new(args.quiet, args.verbose),
+            command: args.command,
+        }
+    }
+}
+
+/// Whoever reads our stdout has had enough: that is no failure.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let mut kinds = error.chain().filter_map(|cause| {
+        let json = || cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        cause.downcast_ref::<io::Error>().map(io::Error::kind).or_else(json)
+    });
+    kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pipe that nobody reads.
+    struct Unread;
+
+    impl Write for Unread {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_stops_is_no_failure() {
+        let text = Unread.write_all(b"x").unwrap_err();
+        let json = || serde_json::to_writer(Unread, "x").unwrap_err();
+        assert!(is_broken_pipe(&text.into()) && is_broken_pipe(&json().into()));
+        assert!(is_broken_pipe(&anyhow::Error::from(json()).context("stats")));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("Broken pipe")));
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    fn record(arguments: &[&str]) -> Result<RecordOptions, String> {
+        match Cli::try_parse_from([&["selfwind", "record"], arguments].concat()) {
+            Ok(Cli { command: Command::Record(args) }) => Ok(args.into()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_flags() {
+        for arguments in
+            [&["-F", "199", "ls", "-F", "--", "-q"][..], &["-F199", "--", "ls", "-F", "--", "-q"]]
+        {
+            let options = record(arguments).unwrap();
+            assert_eq!(options.sampling.frequency, 199);
+            assert_eq!(options.command, ["ls", "-F", "--", "-q"]);
+        }
+        let options = record(&["-p", "7", "-d", "0.5", "-e", "itimer"]).unwrap();
+        assert_eq!((options.pid, options.duration), (Some(7), Some(Duration::from_millis(500))));
+        assert_eq!(options.sampling.source, Source::Itimer);
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (arguments, part) in [
+            (&["-F", "0", "ls"][..], "at least 1"),
+            (&["-F", "200000", "ls"], "the most is 100000"),
+            (&["--max-overhead", "0", "ls"], "0.01 to 100"),
+            (&["--buffer", "4Q", "ls"], "`4Q` is no size from 64K to 1G"),
+            (&["-e", "perf:nonsense", "ls"], "no event `nonsense`"),
+            (&["-e", "nonsense", "ls"], "auto, cpu, itimer"),
+            (&["-d", "-1", "ls"], "-1"),
+            (&["-d", "nan", "ls"], "nan"),
+            (&["-p", "7", "ls"], "cannot be used with"),
+            (&["--no-such-flag", "ls"], "--no-such-flag"),
+            (&[], "CMD"),
+        ] {
+            let text = record(arguments).unwrap_err();
+            assert!(text.contains(part), "{arguments:?}: {text}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The loop of every live command: drain, look what happened, sleep until a ring fills or time is up.
+//!
+//! While rings wait for what was taken of them it only naps, and has nobody wake it: a nap is shorter than what is left
+//! of a ring lasts.
+
+use std::io;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use crate::drain::collector::Collector;
+use crate::drain::listener::Listener;
+use crate::drain::watch::Happening;
+use crate::target::attach::Bell;
+
+/// A lost wake, a new process, a thread's new name: noticed after this time at the latest. Each turn costs the machine
+/// about a tenth of a millisecond.
+const TURN: Duration = Duration::from_millis(250);
+/// A nap: chunks that were taken go back to their writers after two or four.
+const NAP: Duration = Duration::from_millis(2);
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Go on.
+    Continue,
+    /// That was all.
+    Finish,
+}
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Asked to by the answer to a happening.
+    Told,
+    /// The deadline has passed.
+    Deadline,
+    /// The processes that were to be followed are gone.
+    NobodyLeft,
+}
+
+/// Drains until told to finish. Ends early with the error of the listener.
+pub(crate) fn follow(
+    collector: &mut Collector,
+    bell: &Bell,
+    happenings: &Receiver<Happening>,
+    deadline: Option<Instant>,
+    listener: &mut dyn Listener,
+    answer: &mut dyn FnMut(Happening) -> Flow,
+) -> io::Result<Reason> {
+    let search = collector.search_threads()?;
+    loop {
+        collector.pass(listener)?;
+        collector.tell_blocking(&search, listener)?;
+        listener.pause()?;
+        if collector.nobody_left() {
+            return Ok(Reason::NobodyLeft);
+        }
+        let sleep = if collector.is_urgent() { None } else { Some(bell.prepare_sleep()) };
+        let mut idle = true;
+        for happening in happenings.try_iter() {
+            idle = false;
+            if answer(happening) == Flow::Finish {
+                return Ok(Reason::Told);
+            }
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(Reason::Deadline);
+        }
+        let at_most = |turn: Duration| left.map_or(turn, |left| left.min(turn));
+        match sleep {
+            _ if !idle => {}
+            None => std::thread::sleep(at_most(NAP)),
+            // What came before the announcement has rung in vain.
+            Some(_) if collector.has_complete() => {}
+            Some(sleep) => sleep.sleep(at_most(collector.turn().min(TURN))),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Who takes what a recording yields.
+
+use std::io;
+
+use selfwind_profile::profile_file::Event;
+
+/// Takes what a recording yields.
+pub(crate) trait Listener {
+    /// Something was learnt.
+    fn event(&mut self, event: Event) -> io::Result<()>;
+
+    /// That was all for now.
+    fn pause(&mut self) -> io::Result<()>;
+
+    /// Makes sure of what it was told: after this, our own death loses nothing of it.
+    fn save(&mut self) -> io::Result<()> {
+        self.pause()
+    }
+}

@@ -1,0 +1,296 @@
+//! The region files of a recording: which there are, and which are new.
+//!
+//! Which process a region is of its header says: boot, pid and start time. Several processes may have had the same pid,
+//! also at once where containers share a directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use shm_format::Identity;
+
+use crate::target::attach::{AttachError, Attached, owner};
+use crate::target::liveness::{self, Liveness};
+use crate::target::region_name::RegionName;
+use crate::target::shortage;
+use crate::terminal::notices::Notices;
+
+/// How often a flight recorder looks for regions that it can forget.
+const FORGET_EVERY: Duration = Duration::from_secs(1);
+/// Bytes that the regions of dead processes may hold in a flight recorder.
+const DEAD_LIMIT: u64 = 256 << 20;
+/// Bytes shown of a note that an agent left.
+const NOTE_LIMIT: usize = 200;
+
+/// Which processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All that appear, also those that are gone by then.
+    Everything,
+    /// All that live.
+    Living,
+    /// One process, and the images it executes: that of this number which lives, else the last one.
+    Process(u32),
+}
+
+/// Nothing to record at that process id.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FindError {
+    /// There is no such process and no region of one.
+    #[error("process {0} does not exist and left no recording; `selfwind list` shows what there is")]
+    NoProcess(u32),
+    /// It runs without the agent.
+    #[error(
+        "process {0} runs without the agent; `selfwind attach -p {0}` puts it in, or start the program with LD_PRELOAD=$(selfwind agent-path)"
+    )]
+    NoAgent(u32),
+    /// There is a region, and it cannot be attached.
+    #[error("process {0}: {1}")]
+    Attach(u32, AttachError),
+}
+
+/// One process of all that ever had its pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chosen {
+    boot_id: [u8; 16],
+    start_time: u64,
+}
+
+/// The region files of a recording.
+pub(crate) struct Regions {
+    directories: Vec<PathBuf>,
+    scope: Scope,
+    notices: Notices,
+    /// This boot.
+    boot_id: Option<[u8; 16]>,
+    chosen: Option<Chosen>,
+    /// Files that need no second look.
+    seen: BTreeSet<PathBuf>,
+    /// Directories and files that could not be opened for want of something, and what that was.
+    trouble: BTreeMap<PathBuf, String>,
+    looked: Instant,
+}
+
+impl Regions {
+    /// Those in `directories`.
+    pub(crate) fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
+        let chosen = match scope {
+            Scope::Process(pid) => choose_living(pid),
+            _ => None,
+        };
+        Self {
+            directories,
+            scope,
+            notices,
+            boot_id: liveness::boot_id(),
+            chosen,
+            seen: BTreeSet::new(),
+            trouble: BTreeMap::new(),
+            looked: Instant::now(),
+        }
+    }
+
+    /// Which processes are meant.
+    pub(crate) fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Where they lie.
+    pub(crate) fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
+    /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC. A process that
+    /// is gone is the last one of its number.
+    pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
+        let (mut refused, mut last) = (None, None);
+        for path in self.files() {
+            match Attached::open(&path) {
+                Ok(region) if self.chosen.is_none() || self.is_meant(&region.identity()) => {
+                    last = last.max(Some((region.anchor().realtime_ns, region.anchor().monotonic_ns, path)));
+                }
+                Ok(_) => {}
+                Err(error) => refused = Some(FindError::Attach(pid, error)),
+            }
+        }
+        if let Some((_, began, path)) = last {
+            if self.chosen.is_none() {
+                let identity =
+                    Attached::open(&path).map_err(|error| FindError::Attach(pid, error))?.identity();
+                self.chosen = Some(Chosen { boot_id: identity.boot_id, start_time: identity.start_time });
+            }
+            return Ok(began);
+        }
+        Err(refused.unwrap_or_else(|| match liveness::start_time(pid) {
+            Some(_) => FindError::NoAgent(pid),
+            None => FindError::NoProcess(pid),
+        }))
+    }
+
+    /// True if the one process that is meant is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        match (self.scope, self.chosen) {
+            (Scope::Process(pid), Some(chosen)) => {
+                self.boot_id != Some(chosen.boot_id) || liveness::start_time(pid) != Some(chosen.start_time)
+            }
+            (Scope::Process(pid), None) => liveness::start_time(pid).is_none(),
+            _ => false,
+        }
+    }
+
+    fn is_meant(&self, identity: &Identity) -> bool {
+        match (self.scope, self.chosen) {
+            (Scope::Everything, _) => true,
+            (Scope::Living, _) => self.boot_id.is_none_or(|boot_id| boot_id == identity.boot_id),
+            (Scope::Process(pid), chosen) => {
+                pid == identity.pid
+                    && chosen.is_none_or(|chosen| {
+                        (chosen.boot_id, chosen.start_time) == (identity.boot_id, identity.start_time)
+                    })
+            }
+        }
+    }
+
+    fn files(&mut self) -> Vec<PathBuf> {
+        let mut found: Vec<(RegionName, PathBuf)> = self
+            .entries()
+            .into_iter()
+            .filter_map(|path| Some((RegionName::parse(path.file_name()?)?, path)))
+            .filter(|(name, path)| match self.scope {
+                Scope::Everything => true,
+                Scope::Living => {
+                    self.seen.contains(path) || Liveness::follow(name.pid, name.start_time).is_running()
+                }
+                Scope::Process(pid) => {
+                    pid == name.pid && self.chosen.is_none_or(|chosen| chosen.start_time == name.start_time)
+                }
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, path)| path).collect()
+    }
+
+    fn entries(&mut self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for directory in &self.directories {
+            match std::fs::read_dir(directory) {
+                Ok(entries) => {
+                    self.trouble.remove(directory);
+                    found.extend(entries.flatten().map(|entry| entry.path()));
+                }
+                // Before the first process comes, or after the last one.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    self.trouble.insert(directory.clone(), shortage::explain(&error));
+                }
+            }
+        }
+        found
+    }
+
+    /// Those that are new, in the order of their processes' beginning: parents and previous images come before those who
+    /// come from them.
+    pub(crate) fn news(&mut self) -> Vec<(PathBuf, Attached)> {
+        let mut found = Vec::new();
+        for path in self.files() {
+            if self.seen.contains(&path) {
+                continue;
+            }
+            match Attached::open(&path) {
+                Ok(attached) => {
+                    self.trouble.remove(&path);
+                    self.seen.insert(path.clone());
+                    if self.is_meant(&attached.identity()) {
+                        found.push((path, attached));
+                    }
+                }
+                // Its process is still making it.
+                Err(AttachError::Unfinished) => {}
+                Err(AttachError::System(error)) if shortage::is_passing(&error) => {
+                    self.trouble.insert(path, shortage::explain(&error));
+                }
+                Err(error) => {
+                    self.notices.say(format_args!("{}: {error}; it is left alone", path.display()));
+                    self.seen.insert(path);
+                }
+            }
+        }
+        found.sort_by_key(|(_, attached)| attached.anchor().monotonic_ns);
+        found
+    }
+
+    /// A file is gone: another one may have its name.
+    pub(crate) fn forget(&mut self, path: &Path) {
+        self.seen.remove(path);
+    }
+
+    /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
+    pub(crate) fn forget_oldest(&mut self) {
+        if self.looked.elapsed() < FORGET_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let mut dead: Vec<(SystemTime, u64, PathBuf)> = self
+            .files()
+            .into_iter()
+            .filter(|path| {
+                let name = path.file_name().and_then(RegionName::parse);
+                name.is_some_and(|name| !Liveness::follow(name.pid, name.start_time).is_running())
+            })
+            .filter_map(|path| {
+                let metadata = std::fs::metadata(&path).ok()?;
+                // Blocks are counted in units of 512 bytes, whatever the file system's (stat(2)).
+                Some((metadata.modified().ok()?, metadata.blocks() * 512, path))
+            })
+            .collect();
+        dead.sort();
+        let mut total: u64 = dead.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, path) in dead {
+            if total <= DEAD_LIMIT {
+                break;
+            }
+            total -= bytes;
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Tells what could not be recorded: agents leave a note where their region would have been.
+    pub(crate) fn tell_missing(&mut self) {
+        for (path, why) in std::mem::take(&mut self.trouble) {
+            match path.file_name().and_then(RegionName::parse) {
+                Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),
+                None => self
+                    .notices
+                    .say(format_args!("{}: {why}; who has its region there is not recorded", path.display())),
+            }
+        }
+        if self.scope != Scope::Everything {
+            return;
+        }
+        for path in self.entries() {
+            // Anybody may say anything there.
+            if path.parent().is_some_and(owner::is_open_to_all) {
+                continue;
+            }
+            if path.extension().is_some_and(|extension| extension == "failed")
+                && self.seen.insert(path.clone())
+            {
+                // A link that leads nowhere holds the text.
+                let reason = std::fs::read_link(&path).map(|text| text.into_os_string().into_encoded_bytes());
+                let reason = reason.unwrap_or_default();
+                let reason =
+                    String::from_utf8_lossy(&reason[..reason.len().min(NOTE_LIMIT)]).trim().to_owned();
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let pid = name.split('-').next().unwrap_or_default();
+                self.notices.say(format_args!("process {pid} is not recorded: {reason}"));
+            }
+        }
+    }
+}
+
+/// The process that has this number now.
+fn choose_living(pid: u32) -> Option<Chosen> {
+    Some(Chosen { boot_id: liveness::boot_id()?, start_time: liveness::start_time(pid)? })
+}

@@ -1,0 +1,112 @@
+//! What happens outside the rings: signals to the recorder, and the end of the program.
+//!
+//! A thread waits for both and wakes the recorder, whose one place to sleep is the bell.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::target::attach::Bell;
+
+/// Something the recorder has to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Happening {
+    /// The recorder got a signal.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// A process sent it to us; otherwise the terminal sent it to us and to the program alike.
+        sent: bool,
+    },
+    /// The program ended; it has not been waited for.
+    ProgramEnded,
+}
+
+/// Signals that end or steer a recording instead of killing it.
+const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// What asks a flight recorder for a snapshot; `perf record --switch-output` has the same.
+pub(crate) const SNAPSHOT: Signal = Signal::SIGUSR2;
+
+/// Signals that wait to be read.
+#[derive(Debug)]
+pub(crate) struct Held {
+    signals: SignalFd,
+    /// The mask before, for the command.
+    pub(crate) given: SigSet,
+}
+
+/// The mask before [`hold_size_signal`].
+static GIVEN: OnceLock<SigSet> = OnceLock::new();
+
+/// A file that would get larger than RLIMIT_FSIZE is an error from here on, which has a message, and no end without one.
+/// Call it before there is a second thread.
+pub(crate) fn hold_size_signal() {
+    if let Ok(given) = SigSet::thread_get_mask() {
+        GIVEN.get_or_init(|| given);
+        let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
+    }
+}
+
+/// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread, and
+/// before the command starts: one that came in between would end us.
+pub(crate) fn hold_signals(snapshots: bool) -> io::Result<Held> {
+    let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
+    let given = GIVEN.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
+    set.thread_block()?;
+    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    Ok(Held { signals, given })
+}
+
+/// Signals end us again, as they would without [`hold_signals`].
+pub(crate) fn release_signals() {
+    let set: SigSet = SIGNALS.into_iter().collect();
+    let _ = set.thread_unblock();
+}
+
+/// Starts the watch; `program` is the pidfd of the program, when there is one.
+pub(crate) fn start(
+    Held { signals, .. }: Held,
+    program: Option<OwnedFd>,
+    bell: Arc<Bell>,
+) -> io::Result<Receiver<Happening>> {
+    let (sender, receiver) = channel();
+    std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
+        // The receiver is gone when the recording is over: nobody is left to be told.
+        let _ = watch(&signals, program, &sender, &bell);
+    })?;
+    Ok(receiver)
+}
+
+fn watch(
+    signals: &SignalFd,
+    mut program: Option<OwnedFd>,
+    sender: &Sender<Happening>,
+    bell: &Bell,
+) -> Option<()> {
+    loop {
+        let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+        fds.extend(program.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+        let ended = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        while let Ok(Some(info)) = signals.read_signal() {
+            if let Ok(signal) = Signal::try_from(info.ssi_signo as i32) {
+                // SI_USER and below come from a process, SI_KERNEL (0x80) from the terminal.
+                sender.send(Happening::Signal { signal, sent: info.ssi_code <= 0 }).ok()?;
+            }
+        }
+        if ended {
+            program = None;
+            sender.send(Happening::ProgramEnded).ok()?;
+        }
+        bell.ring();
+    }
+}

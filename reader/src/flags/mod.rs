@@ -1,0 +1,7 @@
+//! Flags that several commands share.
+
+pub(crate) mod manner;
+pub(crate) mod seconds;
+pub(crate) mod selection;
+pub(crate) mod source;
+pub(crate) mod symbols;

@@ -1,0 +1,59 @@
+//! A running process is sampled for a recording: how, and until when.
+
+use crate::record::options::RecordOptions;
+use crate::sampling::settings::SamplingSettings;
+use crate::target::inject::{self, Sampling, Settings};
+use crate::target::liveness;
+use crate::terminal::notices::Notices;
+
+/// For an agent that is put into a running process.
+pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
+    let &SamplingSettings { frequency, max_stack, max_overhead, .. } = sampling;
+    Settings { frequency, max_stack, max_overhead, ends_with_us: true }
+}
+
+/// Has the process sampled if it is not; says whether that was needed.
+pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) -> anyhow::Result<Sampling> {
+    let sampling = inject::ensure(pid, settings(sampling))?;
+    if sampling == Sampling::Begun {
+        notices.detail(format_args!("process {pid}: the agent has been put into it"));
+    }
+    Ok(sampling)
+}
+
+/// The options with the rate at which the process is really sampled.
+pub(crate) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
+    let mut options = options.clone();
+    if let Some(Sampling::Found { frequency, attached, .. }) = sampling
+        && frequency != options.sampling.frequency
+    {
+        let rate = if frequency == 0 { "by events".into() } else { format!("{frequency} times a second") };
+        let change = if attached {
+            format!("; `selfwind attach -F {} -p {pid}` changes that", options.sampling.frequency)
+        } else {
+            String::new()
+        };
+        options.notices.say(format_args!("process {pid} is sampled already, {rate}{change}"));
+        options.sampling.frequency = frequency;
+    }
+    options
+}
+
+/// A process that is sampled as long as this recorder follows it. Dropping ends that, whatever went wrong.
+pub(crate) struct Ours {
+    pub(crate) pid: Option<u32>,
+    pub(crate) notices: Notices,
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid
+            && liveness::start_time(pid).is_some()
+            && let Err(error) = inject::detach(pid)
+        {
+            self.notices.say(format_args!(
+                "process {pid} is still sampled ({error}); `selfwind attach --detach -p {pid}` ends that"
+            ));
+        }
+    }
+}

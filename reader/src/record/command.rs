@@ -1,0 +1,246 @@
+//! Recording a command from its start to its end.
+//!
+//! The command comes first: its exit status is ours, its signals reach it, and whatever goes wrong here
+//! after it was started leaves it running as it would without us.
+
+use std::io;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::follow::{Flow, Reason, follow};
+use crate::drain::watch::{self, Happening};
+use crate::record::exit_status::{OWN_FAILURE, shell_status};
+use crate::record::options::RecordOptions;
+use crate::record::priority::ask_for_priority;
+use crate::record::program;
+use crate::record::recording::{Output, Recording, unwritten};
+use crate::record::snapshot::Snapshots;
+use crate::record::spawn::{self, Child};
+use crate::tables::cache::{self, Cache};
+use crate::target::agent_file;
+use crate::target::leftovers;
+use crate::target::session::Session;
+use crate::target::shortage;
+use crate::terminal::notices::{Notices, warn};
+
+/// How long a command may take to end after the SIGTERM of `-d`.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Two Ctrl-C within this time are meant for the recording.
+const TWICE: Duration = Duration::from_secs(1);
+/// How long processes that outlive the command may take to notice the stop flag.
+const GRACE: Duration = Duration::from_millis(30);
+
+/// Records the command that the options name, and gives its exit status.
+pub(crate) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
+    options.sampling.source.check()?;
+    let name = options.command.first().context("no command given")?;
+    let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+    let agent = agent_file::unpack()?;
+    let output = Output::prepare(options.output.as_deref())?;
+    leftovers::reap_abandoned();
+    let session = match Session::create() {
+        Ok(session) => session,
+        Err(error) => {
+            output.abandon();
+            return Err(error.into());
+        }
+    };
+    options.notices.detail(format_args!("session {}", session.directory().display()));
+    let mut environment = session.environment(&options.sampling, options.snapshot, &agent);
+    if options.notices == Notices::Verbose {
+        environment.push(("SELFWIND_VERBOSE".into(), "1".into()));
+    }
+    let tables = Cache::of_user(options.notices);
+    environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
+    let signals = watch::hold_signals(options.snapshot)
+        .map_err(|error| anyhow::anyhow!("cannot hold signals: {}", shortage::explain(&error)))?;
+    let mut child = match spawn::start(&program, &options.command, &environment, &signals.given, None) {
+        Ok(child) => child,
+        Err(error) => {
+            output.abandon();
+            session.remove();
+            return Err(error.into());
+        }
+    };
+    ask_for_priority();
+    shortage::raise_open_files();
+    let happenings = watch_child(&child, signals, &session);
+    let recorded = match &happenings {
+        Ok(happenings) => record_child(options, &session, tables, output, happenings, &mut child),
+        Err(error) => Err(anyhow::anyhow!("{error:#}")),
+    };
+    session.stop();
+    session.remove();
+    let ended = match recorded {
+        Ok((recording, ended)) => {
+            let status = if ended { Some(shell_status(child.wait()?)) } else { None };
+            account(options.notices);
+            let used_ns = command_ns().filter(|_| ended && options.delay.is_none());
+            recording.end(status.map(i32::from), used_ns, happenings.as_ref().ok()).map(|()| status)
+        }
+        Err(error) => Err(error.context("the recording ends here, the command goes on")),
+    };
+    match ended {
+        Ok(Some(status)) => Ok(status),
+        Ok(None) => {
+            let pid = child.id();
+            options
+                .notices
+                .say(format_args!("process {pid} did not end on SIGTERM; it keeps running, unsampled"));
+            Ok(0)
+        }
+        Err(error) => {
+            warn(format_args!("{error:#}"));
+            let status = accompany(&mut child, happenings.ok())?;
+            Ok(if status == 0 { OWN_FAILURE } else { status })
+        }
+    }
+}
+
+/// What happens to the command and to us. Without it, signals end us as they do others.
+fn watch_child(
+    child: &Child,
+    signals: watch::Held,
+    session: &Session,
+) -> anyhow::Result<Receiver<Happening>> {
+    let begun = || {
+        let pidfd = spawn::pidfd(child.id())
+            .map_err(|error| anyhow::anyhow!(shortage::explain(&error)))
+            .context("cannot watch the command (pidfd_open, Linux 5.3)")?;
+        watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")
+    };
+    begun().inspect_err(|_| watch::release_signals())
+}
+
+/// Waits for a command that is not recorded any more: what is sent to us is still meant for it.
+fn accompany(child: &mut Child, happenings: Option<Receiver<Happening>>) -> io::Result<u8> {
+    let pid = Pid::from_raw(child.id() as i32);
+    while let Some(happenings) = &happenings
+        && child.try_wait()?.is_none()
+    {
+        match happenings.recv() {
+            Ok(Happening::Signal { signal, sent: true }) => drop(kill(pid, signal)),
+            Ok(Happening::Signal { .. }) => {}
+            Ok(Happening::ProgramEnded) | Err(_) => break,
+        }
+    }
+    Ok(shell_status(child.wait()?))
+}
+
+/// Records a started command to its end. The second value is false if it outlived its deadline and our patience.
+fn record_child(
+    options: &RecordOptions,
+    session: &Session,
+    tables: Option<Cache>,
+    output: Output,
+    happenings: &Receiver<Happening>,
+    child: &mut Child,
+) -> anyhow::Result<(Recording, bool)> {
+    let deadline = options.deadline();
+    let mut recording = Recording::begin(output.commit(child.id())?, tables, options, None)?;
+    let mut collector = Collector::new(session.directories(), Scope::Everything, options.notices)
+        .with_buffer(options.sampling.buffer);
+    if options.snapshot {
+        collector = collector.at_rest();
+        options
+            .notices
+            .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
+    }
+    let ended = follow_command(options, &mut recording, &mut collector, session, child, happenings, deadline)
+        .and_then(|ended| {
+            session.stop();
+            if options.snapshot || collector.somebody_left() {
+                std::thread::sleep(GRACE);
+            }
+            collector.finish(&mut recording)?;
+            Ok(ended)
+        })
+        .map_err(|error| unwritten(recording.path(), &error))?;
+    Ok((recording, ended))
+}
+
+/// Drains until the command has ended (true), or outlives its deadline and our patience (false).
+fn follow_command(
+    options: &RecordOptions,
+    recording: &mut Recording,
+    collector: &mut Collector,
+    session: &Session,
+    child: &mut Child,
+    happenings: &Receiver<Happening>,
+    deadline: Option<Instant>,
+) -> io::Result<bool> {
+    let pid = Pid::from_raw(child.id() as i32);
+    let mut snapshots = Snapshots::new(options, session, recording.path());
+    let (mut impatience, mut hurried) = (Impatience::default(), false);
+    let mut answer = |happening| match happening {
+        Happening::ProgramEnded => Flow::Finish,
+        Happening::Signal { signal: watch::SNAPSHOT, .. } => {
+            snapshots.take();
+            Flow::Continue
+        }
+        // What the terminal sends has reached the command too; what was sent to us is meant for it.
+        Happening::Signal { signal, sent: true } => {
+            let _ = kill(pid, signal);
+            Flow::Continue
+        }
+        Happening::Signal { signal, sent: false } => {
+            hurried = signal == Signal::SIGINT && impatience.is_again();
+            if hurried { Flow::Finish } else { Flow::Continue }
+        }
+    };
+    let bell = session.bell();
+    let reason = follow(collector, &bell, happenings, deadline, recording, &mut answer)?;
+    if reason == Reason::Told && !hurried {
+        return Ok(true);
+    }
+    session.stop();
+    let _ = kill(pid, Signal::SIGTERM);
+    let mut answer = |happening| match happening {
+        Happening::ProgramEnded => Flow::Finish,
+        Happening::Signal { signal, sent } => {
+            let harder = signal == Signal::SIGINT && !sent;
+            let _ = kill(pid, if harder { Signal::SIGKILL } else { signal });
+            Flow::Continue
+        }
+    };
+    let deadline = Some(Instant::now() + PATIENCE);
+    Ok(follow(collector, &bell, happenings, deadline, recording, &mut answer)? == Reason::Told)
+}
+
+/// Tells one Ctrl-C, which is the command's own affair, from two in a row.
+#[derive(Default)]
+struct Impatience {
+    last: Option<Instant>,
+}
+
+impl Impatience {
+    /// Whether the one before was just now.
+    fn is_again(&mut self) -> bool {
+        self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < TWICE)
+    }
+}
+
+/// CPU time of the command and of all it waited for, in nanoseconds.
+fn command_ns() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
+    let micros = [usage.user_time(), usage.system_time()].map(|t| t.tv_sec() * 1_000_000 + t.tv_usec());
+    u64::try_from(micros.iter().sum::<i64>()).ok()?.checked_mul(1000)
+}
+
+/// Tells who used how much of the processor.
+fn account(notices: Notices) {
+    let seconds = |who| {
+        let usage = getrusage(who).ok()?;
+        let micros = [usage.user_time(), usage.system_time()].map(|t| t.tv_sec() * 1_000_000 + t.tv_usec());
+        Some(micros.iter().sum::<i64>() as f64 / 1e6)
+    };
+    if let (Some(own), Some(command)) = (seconds(UsageWho::RUSAGE_SELF), seconds(UsageWho::RUSAGE_CHILDREN)) {
+        notices.detail(format_args!("CPU time: recorder {own:.4} s, command {command:.4} s"));
+    }
+}

@@ -1,0 +1,180 @@
+//! Names of code that no loader tells of, saved before they are gone. Processes map parts of files themselves
+//! (`second_mappings`), and make code: a just-in-time compiler's map or dump
+//! may be removed with the process, and the profile may be read elsewhere.
+//!
+//! Nothing is read for a process whose samples all lie in modules, and of what is read only the functions that
+//! samples hit are kept.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, SessionInfo};
+use selfwind_profile::symbolize::{NameFile, perf_map_path};
+use unwind::Frame;
+
+use crate::record::second_mappings;
+
+/// Most addresses that are remembered of a process.
+const ADDRESSES_MAX: usize = 1 << 20;
+/// How often the mappings of a process are searched for a dump.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+/// How often at most.
+const SEARCHES_MAX: u32 = 30;
+
+/// What is known of the code of all processes that live.
+#[derive(Debug, Default)]
+pub(crate) struct GeneratedCodeKeeper {
+    session: SessionInfo,
+    processes: HashMap<u32, Followed>,
+}
+
+/// A process image.
+#[derive(Debug, Default)]
+struct Followed {
+    info: ProcessInfo,
+    /// First address and address behind of all modules it ever had.
+    modules: BTreeMap<u64, u64>,
+    /// Addresses that were hit.
+    hit: BTreeSet<u64>,
+    /// The frames of the last sample: most of the next ones are the same.
+    last: Vec<u64>,
+    /// Its map and its dump, once found.
+    map: Option<NameFile>,
+    dump: Option<(PathBuf, NameFile)>,
+    searched: Option<Instant>,
+    searches: u32,
+    /// Modules found that no loader told of.
+    mapped: u32,
+}
+
+impl GeneratedCodeKeeper {
+    /// Takes in an event. Gives what is known of such code, to be stored before that event: modules as they are found,
+    /// and before a process ends what it named.
+    pub(crate) fn observe(&mut self, event: &Event) -> Vec<Event> {
+        match event {
+            Event::Session(session) => self.session = session.clone(),
+            Event::Process(info) => self.process(info.id).info = info.clone(),
+            Event::Module(module) => {
+                let end = self.process(module.process).modules.entry(module.start).or_default();
+                *end = module.end.max(*end);
+            }
+            Event::Sample(sample) => self.process(sample.process).sample(sample),
+            Event::Counters(at) => {
+                let followed = self.processes.entry(at.process).or_default();
+                return followed.search(&self.session);
+            }
+            Event::ProcessEnd(end) => {
+                let followed = self.processes.remove(&end.process).unwrap_or_default();
+                return followed.collect(&self.session).into_iter().map(Event::Generated).collect();
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    fn process(&mut self, number: u32) -> &mut Followed {
+        self.processes.entry(number).or_default()
+    }
+}
+
+impl Followed {
+    fn sample(&mut self, sample: &Sample) {
+        let shared =
+            sample.frames.iter().rev().zip(self.last.iter().rev()).take_while(|(a, b)| a == b).count();
+        for &word in &sample.frames[..sample.frames.len() - shared] {
+            if self.hit.len() < ADDRESSES_MAX {
+                self.hit.insert(Frame::from_bits(word).lookup_address());
+            }
+        }
+        self.last.clone_from(&sample.frames);
+    }
+
+    /// The addresses that were hit outside all modules. They may have come before their modules.
+    fn outside(&self) -> BTreeSet<u64> {
+        let inside = |address: &u64| {
+            let before = self.modules.range(..=*address).next_back();
+            before.is_some_and(|(_, &end)| *address < end)
+        };
+        self.hit.iter().copied().filter(|address| !inside(address)).collect()
+    }
+
+    fn open(&self, path: &Path, session: &SessionInfo) -> Option<NameFile> {
+        NameFile::open(path, self.info.uid, session.realtime_seconds(self.info.start_ns)).ok()
+    }
+
+    /// Looks for the files of a living process, before it removes them, and for what it has mapped itself. A dump is
+    /// mapped by its writer, to be found by that.
+    fn search(&mut self, session: &SessionInfo) -> Vec<Event> {
+        let due = self.searched.is_none_or(|last| last.elapsed() >= SEARCH_EVERY);
+        if !due || self.searches >= SEARCHES_MAX || self.info.pid == 0 {
+            return Vec::new();
+        }
+        let outside = self.outside();
+        if outside.is_empty() {
+            return Vec::new();
+        }
+        self.searched = Some(Instant::now());
+        self.searches += 1;
+        self.map = self.map.take().or_else(|| self.open(&perf_map_path(self.info.pid), session));
+        let Ok(maps) = fs::read_to_string(format!("/proc/{}/maps", self.info.pid)) else {
+            return Vec::new();
+        };
+        let path = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|path| {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            name.starts_with("jit-") && name.ends_with(".dump")
+        });
+        if let (None, Some(path)) = (&self.dump, path.map(PathBuf::from)) {
+            self.dump = self.open(&path, session).map(|file| (path, file));
+        }
+        let modules = second_mappings::find(&maps, &self.info, &outside, self.mapped);
+        self.mapped += modules.len() as u32;
+        self.modules.extend(modules.iter().map(|module| (module.start, module.end)));
+        modules.into_iter().map(Event::Module).collect()
+    }
+
+    /// What the process named of the code that was hit.
+    fn collect(mut self, session: &SessionInfo) -> Vec<GeneratedCode> {
+        let outside = self.outside();
+        if outside.is_empty() || self.info.pid == 0 {
+            return Vec::new();
+        }
+        let hit = |start: u64, len: u64| {
+            start
+                .checked_add(len)
+                .is_some_and(|end| start < end && outside.range(start..end).next().is_some())
+        };
+        let mut events = Vec::new();
+        // A dump tells times, so it comes last and counts where both name something.
+        let path = perf_map_path(self.info.pid);
+        let map = self.map.take().or_else(|| self.open(&path, session));
+        if let Some(functions) = map.and_then(|file| file.perf_map(hit).ok()) {
+            events.extend(GeneratedCode::in_parts(self.info.id, &path, functions));
+        }
+        let dump = self.dump.take().or_else(|| {
+            let mut places = self.dumps().into_iter();
+            places.find_map(|path| self.open(&path, session).map(|file| (path, file)))
+        });
+        if let Some((path, file)) = dump
+            && let Ok(functions) = file.jitdump(hit)
+        {
+            events.extend(GeneratedCode::in_parts(self.info.id, &path, functions));
+        }
+        events
+    }
+
+    /// Where compilers put dumps.
+    fn dumps(&self) -> Vec<PathBuf> {
+        let name = format!("jit-{}.dump", self.info.pid);
+        let mut places: Vec<PathBuf> = Vec::new();
+        places.extend(std::env::current_dir().map(|directory| directory.join(&name)));
+        let home = std::env::var_os("JITDUMPDIR").or_else(|| std::env::var_os("HOME"));
+        if let Some(home) = home
+            && let Ok(entries) = fs::read_dir(Path::new(&home).join(".debug/jit"))
+        {
+            places.extend(entries.flatten().map(|entry| entry.path().join(&name)));
+        }
+        places
+    }
+}

@@ -1,0 +1,101 @@
+//! Interpreters that could name the functions of their programs, and were not asked to.
+
+use std::collections::BTreeMap;
+
+use selfwind_profile::profile_file::{Event, ProcessInfo};
+use selfwind_profile::symbolize::base_name;
+
+/// Samples below which names would tell nothing.
+const ENOUGH: u64 = 10;
+/// The first minor version of Python 3 that names its functions.
+const NAMING_PYTHON: u32 = 12;
+
+/// What to tell of the processes of a recording.
+#[derive(Debug, Default)]
+pub(crate) struct Interpreters {
+    /// By process image: advice and samples.
+    unnamed: BTreeMap<u32, (&'static str, u64)>,
+    advice: Option<&'static str>,
+}
+
+impl Interpreters {
+    /// Takes in an event of the recording.
+    pub(crate) fn observe(&mut self, event: &Event) {
+        match event {
+            Event::Process(info) => {
+                self.unnamed.extend(advice(info).map(|advice| (info.id, (advice, 0))));
+            }
+            Event::Generated(code) => drop(self.unnamed.remove(&code.process)),
+            Event::Sample(sample) => {
+                if let Some((_, samples)) = self.unnamed.get_mut(&sample.process) {
+                    *samples += 1;
+                }
+            }
+            Event::ProcessEnd(end) => {
+                let enough = self.unnamed.remove(&end.process).filter(|&(_, samples)| samples >= ENOUGH);
+                self.advice = self.advice.or(enough.map(|(advice, _)| advice));
+            }
+            _ => {}
+        }
+    }
+
+    /// How to get names, if some are missing.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        let living =
+            || self.unnamed.values().find(|(_, samples)| *samples >= ENOUGH).map(|&(advice, _)| advice);
+        self.advice.or_else(living)
+    }
+}
+
+fn advice(info: &ProcessInfo) -> Option<&'static str> {
+    let name = base_name(&info.exe);
+    let has = |flag: &str| info.argv.iter().any(|argument| argument.contains(flag));
+    if let Some(version) = name.strip_prefix("python3.") {
+        let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
+        let asked =
+            info.argv.windows(2).any(|pair| pair[0] == "-X" && pair[1].starts_with("perf")) || has("-Xperf");
+        return match digits.parse::<u32>() {
+            Ok(minor) if minor < NAMING_PYTHON => Some(
+                "Python functions are shown as their interpreter's; Python 3.12 and later names them with -X perf",
+            ),
+            Ok(_) if !asked => Some(
+                "Python functions are shown as their interpreter's; `python -X perf` (or PYTHONPERFSUPPORT=1) names them",
+            ),
+            _ => None,
+        };
+    }
+    (name == "node" && !has("--perf-"))
+        .then_some("JavaScript functions have no names; `node --perf-basic-prof` names them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selfwind_profile::profile_file::{GeneratedCode, Sample};
+
+    fn told(exe: &str, argv: &[&str], named: bool) -> Option<&'static str> {
+        let mut interpreters = Interpreters::default();
+        let argv = argv.iter().map(|&argument| argument.into()).collect();
+        let info = ProcessInfo { id: 3, exe: exe.into(), argv, ..ProcessInfo::default() };
+        interpreters.observe(&Event::Process(info));
+        for _ in 0..ENOUGH {
+            interpreters.observe(&Event::Sample(Sample { process: 3, ..Sample::default() }));
+        }
+        if named {
+            let code = GeneratedCode { process: 3, ..GeneratedCode::default() };
+            interpreters.observe(&Event::Generated(code));
+        }
+        interpreters.advice()
+    }
+
+    #[test]
+    fn advice_goes_to_those_who_can_follow_it() {
+        assert!(told("/usr/bin/python3.13", &["python3", "x.py"], false).unwrap().contains("-X perf`"));
+        assert!(told("/usr/bin/python3.11", &["python3"], false).unwrap().contains("3.12 and later"));
+        assert!(told("/usr/bin/node", &["node", "x.js"], false).unwrap().contains("--perf-basic-prof"));
+        assert_eq!(told("/usr/bin/python3.13", &["python3", "-X", "perf", "x.py"], false), None);
+        assert_eq!(told("/usr/bin/python3.13", &["python3"], true), None, "it was asked in its environment");
+        assert_eq!(told("/usr/bin/node", &["node", "--perf-prof"], false), None);
+        assert_eq!(told("/usr/bin/make", &["make"], false), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! `record`: runs a command under the agent, or follows a process that has it, and writes a profile.
+//!
+//! A command is started and followed to its end ([`command`]), a running process as long as somebody wants ([`running`]).
+//! What either yields goes event by event into a [`recording`].
+
+mod attachment;
+mod command;
+mod delay;
+mod destination;
+mod exit_status;
+mod generated_code;
+mod interpreter;
+pub(crate) mod kernel_symbols;
+mod options;
+mod priority;
+pub(crate) mod program;
+mod recording;
+mod renewal;
+mod running;
+mod second_mappings;
+mod snapshot;
+pub(crate) mod spawn;
+
+use self::command::record_command;
+use self::program::ProgramError;
+use self::running::record_process;
+use crate::terminal::notices::warn;
+
+pub(crate) use self::attachment::attach;
+pub(crate) use self::exit_status::{OWN_FAILURE, shell_status};
+pub(crate) use self::options::RecordOptions;
+
+/// Records, and gives the exit status.
+pub(crate) fn run(options: &RecordOptions) -> u8 {
+    let result = match options.pid {
+        Some(pid) => record_process(options, pid),
+        None => record_command(options),
+    };
+    result.unwrap_or_else(|error| {
+        warn(format_args!("{error:#}"));
+        error.downcast_ref::<ProgramError>().map_or(OWN_FAILURE, ProgramError::exit_code)
+    })
+}

@@ -1,0 +1,323 @@
+//! The program that is to be recorded: where it is, and whether an agent can be preloaded into it.
+//!
+//! Found out before it is started, so that a recording of nothing is an error and not an empty profile.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access, getegid, geteuid};
+
+/// Why a program cannot be recorded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    /// Nowhere on PATH, or no such file.
+    #[error("{program}: command not found; check the name and PATH")]
+    NotFound {
+        /// As given.
+        program: String,
+    },
+    /// There, but not to be executed.
+    #[error("{path}: cannot execute it: {why}")]
+    NotExecutable {
+        /// The file.
+        path: String,
+        /// Cause and way out.
+        why: String,
+    },
+    /// It would run, but without the agent.
+    #[error("{path}: cannot be preloaded: {why}")]
+    NotPreloadable {
+        /// The file.
+        path: String,
+        /// Cause and way out.
+        why: &'static str,
+    },
+}
+
+impl ProgramError {
+    /// The exit status a shell gives for it; 125, as other wrappers do, when the refusal is our own.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } => 127,
+            Self::NotExecutable { .. } => 126,
+            Self::NotPreloadable { .. } => 125,
+        }
+    }
+}
+
+/// A program that can be started under the agent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// The file to execute.
+    pub(crate) path: PathBuf,
+    /// A text without `#!`: executed by /bin/sh, as execvp does.
+    pub(crate) by_shell: bool,
+}
+
+/// Finds `name` as a shell does and looks into the file.
+pub(crate) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Program, ProgramError> {
+    let path = resolve(name, path_variable)?;
+    let by_shell = inspect(&path, 0)?;
+    Ok(Program { path, by_shell })
+}
+
+fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
+    let not_found = || ProgramError::NotFound { program: name.to_string_lossy().into_owned() };
+    if name.is_empty() {
+        return Err(not_found());
+    }
+    if name.as_bytes().contains(&b'/') {
+        return executable(Path::new(name));
+    }
+    let default = OsString::from("/usr/local/bin:/usr/bin:/bin");
+    let mut denied = None;
+    for directory in std::env::split_paths(path_variable.unwrap_or(&default)) {
+        let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
+        match executable(&directory.join(name)) {
+            Ok(path) => return Ok(path),
+            Err(error @ ProgramError::NotExecutable { .. }) => denied = denied.or(Some(error)),
+            Err(_) => {}
+        }
+    }
+    Err(denied.unwrap_or_else(not_found))
+}
+
+fn executable(path: &Path) -> Result<PathBuf, ProgramError> {
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            ProgramError::NotFound { program: path.display().to_string() }
+        }
+        _ => not_executable(path, error.to_string()),
+    })?;
+    if metadata.is_dir() {
+        return Err(not_executable(path, "it is a directory".into()));
+    }
+    if !metadata.is_file() || access(path, AccessFlags::X_OK).is_err() || metadata.mode() & 0o111 == 0 {
+        return Err(not_executable(path, "permission denied; `chmod +x` makes it executable".into()));
+    }
+    Ok(path.to_owned())
+}
+
+fn not_executable(path: &Path, why: String) -> ProgramError {
+    ProgramError::NotExecutable { path: path.display().to_string(), why }
+}
+
+/// Looks into a file and, for a script, into its interpreter. True if it is a text for /bin/sh.
+fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
+    let refuse = |why| Err(ProgramError::NotPreloadable { path: path.display().to_string(), why });
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // Executable but not readable: it can still run; nothing can be said about it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+        Err(error) => return Err(not_executable(path, error.to_string())),
+    };
+    if gains_privileges(&file, path) {
+        return refuse(
+            "it is setuid, setgid or has file capabilities, and the loader ignores LD_PRELOAD for such programs; run selfwind as the user it changes to, or record a copy without these bits",
+        );
+    }
+    let mut head = [0; 256];
+    let len = read_at(&file, &mut head, 0);
+    let head = &head[..len];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return match interpreter(line) {
+            // The kernel follows a few levels, then gives up with ELOOP.
+            Some(interpreter) if depth < 4 => {
+                let interpreter = executable(&interpreter)
+                    .map_err(|error| not_executable(path, format!("its interpreter: {error}")))?;
+                inspect(&interpreter, depth + 1).map(|_| false)
+            }
+            Some(_) => Err(not_executable(path, "too many levels of interpreters".into())),
+            None => Err(not_executable(path, "`#!` names no interpreter".into())),
+        };
+    }
+    if !head.starts_with(b"\x7fELF") {
+        let first_line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        if first_line.contains(&0) {
+            return Err(not_executable(path, "neither an ELF program nor a script".into()));
+        }
+        return inspect(Path::new("/bin/sh"), depth + 1).map(|_| true);
+    }
+    match Elf::parse(&file, head) {
+        None => Err(not_executable(path, "its ELF header is damaged".into())),
+        Some(Elf { native: false, .. }) => {
+            refuse("it is not an x86-64 program, the agent is; build it for x86-64")
+        }
+        Some(Elf { interpreted: false, .. }) if !is_loader(path) => refuse(
+            "it is statically linked, no loader runs in it that could load the agent; start it by itself and then run `selfwind record -p PID`",
+        ),
+        Some(_) => Ok(false),
+    }
+}
+
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let line = line.split(|&byte| byte == b'\n').next()?;
+    let mut words = line.split(|byte| b" \t\r".contains(byte)).filter(|word| !word.is_empty());
+    words.next().map(|word| PathBuf::from(OsStr::from_bytes(word)))
+}
+
+/// `ld.so PROGRAM` has no interpreter itself, and preloads.
+fn is_loader(path: &Path) -> bool {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    real.file_name().is_some_and(|name| {
+        [&b"ld-linux"[..], b"ld-musl", b"ld-2", b"ld.so"]
+            .iter()
+            .any(|prefix| name.as_bytes().starts_with(prefix))
+    })
+}
+
+/// True if exec gives the process other rights than ours: the loader is then in secure mode.
+fn gains_privileges(file: &File, path: &Path) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let mode = metadata.mode();
+    let other_user = mode & 0o4000 != 0 && metadata.uid() != geteuid().as_raw();
+    let other_group = mode & 0o2010 == 0o2010 && metadata.gid() != getegid().as_raw();
+    // Root gains nothing from file capabilities, and keeps an ordinary loader.
+    let capabilities = !geteuid().is_root()
+        && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok_and(|len| len > 0);
+    other_user || other_group || capabilities
+}
+
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => got += n,
+        }
+    }
+    got
+}
+
+/// What matters of an ELF header (System V ABI, chapter 4).
+struct Elf {
+    /// 64-bit, little endian, x86-64.
+    native: bool,
+    /// Has a PT_INTERP: a loader runs first.
+    interpreted: bool,
+}
+
+impl Elf {
+    fn parse(file: &File, head: &[u8]) -> Option<Self> {
+        const X86_64: u16 = 62;
+        const PT_INTERP: u32 = 3;
+        let half = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
+        let (class, data) = (*head.get(4)?, *head.get(5)?);
+        if class != 2 || data != 1 || half(18)? != X86_64 {
+            return Some(Self { native: false, interpreted: true });
+        }
+        let table = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
+        let (entry_len, entries) = (half(54)?, half(56)?);
+        if entry_len < 56 {
+            return None;
+        }
+        let interpreted = (0..u64::from(entries)).any(|i| {
+            let mut kind = [0; 4];
+            let at = table.saturating_add(i * u64::from(entry_len));
+            at < i64::MAX as u64 && read_at(file, &mut kind, at) == 4 && u32::from_le_bytes(kind) == PT_INTERP
+        });
+        Some(Self { native: true, interpreted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("selfwind-program-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+            let path = self.0.join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path
+        }
+
+        fn find(&self, name: &str) -> Result<Program, (u8, String)> {
+            find(OsStr::new(name), Some(self.0.as_os_str())).map_err(|e| (e.exit_code(), e.to_string()))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn elf(machine: u16, segment: u32) -> Vec<u8> {
+        let mut bytes = vec![0u8; 120];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[18..20].copy_from_slice(&machine.to_le_bytes());
+        bytes[32..40].copy_from_slice(&64u64.to_le_bytes());
+        bytes[54..56].copy_from_slice(&56u16.to_le_bytes());
+        bytes[56..58].copy_from_slice(&1u16.to_le_bytes());
+        bytes[64..68].copy_from_slice(&segment.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn finds_programs_and_scripts() {
+        let dir = Scratch::new("find");
+        let dynamic = dir.file("dynamic", &elf(62, 3), 0o755);
+        assert_eq!(dir.find("dynamic"), Ok(Program { path: dynamic.clone(), by_shell: false }));
+        let script = dir.file("script", format!("#! {} -x\n", dynamic.display()).as_bytes(), 0o755);
+        assert_eq!(dir.find("script"), Ok(Program { path: script, by_shell: false }));
+        let text = dir.file("text", b"echo hello\n", 0o755);
+        assert_eq!(dir.find("text"), Ok(Program { path: text, by_shell: true }));
+    }
+
+    #[test]
+    fn refuses_with_the_status_of_a_shell_and_a_way_out() {
+        let dir = Scratch::new("refuse");
+        dir.file("static", &elf(62, 1), 0o755);
+        dir.file("static-script", format!("#!{}/static\n", dir.0.display()).as_bytes(), 0o755);
+        dir.file("foreign", &elf(183, 3), 0o755);
+        dir.file("plain", b"text", 0o644);
+        dir.file("garbage", b"\0\x01\x02", 0o755);
+        dir.file("short", b"\x7fELF\x02", 0o755);
+        dir.file("orphan", b"#!/nonexistent/interpreter\n", 0o755);
+        fs::create_dir(dir.0.join("folder")).unwrap();
+        for (name, status, part) in [
+            ("absent", 127, "command not found"),
+            ("", 127, "command not found"),
+            ("/nonexistent/x", 127, "command not found"),
+            ("static", 125, "statically linked"),
+            ("static-script", 125, "statically linked"),
+            ("foreign", 125, "not an x86-64 program"),
+            ("plain", 126, "permission denied"),
+            ("garbage", 126, "neither an ELF program nor a script"),
+            ("short", 126, "damaged"),
+            ("orphan", 126, "interpreter"),
+            ("folder", 126, "directory"),
+        ] {
+            let (got, text) = dir.find(name).unwrap_err();
+            assert_eq!(
+                (got, text.contains(part), text.contains('\n')),
+                (status, true, false),
+                "{name}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_script_that_names_itself_ends() {
+        let dir = Scratch::new("loop");
+        let path = dir.0.join("self");
+        dir.file("self", format!("#!{}\n", path.display()).as_bytes(), 0o755);
+        assert_eq!(dir.find("self").unwrap_err().0, 126);
+    }
+}

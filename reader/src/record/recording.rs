@@ -1,0 +1,439 @@
+//! A profile being written: from the first event to the summary, and to the other format that was asked for.
+//!
+//! Whatever fails here leaves what was written so far, and says where it is.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use selfwind_profile::input;
+use selfwind_profile::output::{Export, Format, Grouping};
+use selfwind_profile::profile::{self, Resolved};
+use selfwind_profile::profile_file::{
+    End, Event, FileIdentity, ModuleInfo, ProfileError, ProfileWriter, SessionInfo,
+};
+use selfwind_profile::staged_file::StagedFile;
+use selfwind_profile::stats::Tally;
+use selfwind_profile::suffix::with_suffix;
+use selfwind_profile::symbolize::SymbolSources;
+use shm_format::injection::Call;
+
+use crate::drain::listener::Listener;
+use crate::drain::watch::{self, Happening};
+use crate::record::delay::Delay;
+use crate::record::destination::Destination;
+use crate::record::generated_code::GeneratedCodeKeeper;
+use crate::record::interpreter::Interpreters;
+use crate::record::kernel_symbols::KernelSymbols;
+use crate::record::options::RecordOptions;
+use crate::resolve;
+use crate::tables::builder::Builder;
+use crate::tables::cache::Cache;
+use crate::target::thread_search::NOT_SAMPLED;
+use crate::target::{clock, shortage};
+use crate::terminal::notices::{Notices, warn};
+use crate::terminal::open;
+
+/// How soon a profile can be read while it is written.
+const FLUSH_EVERY: Duration = Duration::from_millis(250);
+/// How long a recording that is over waits for the unwind tables of the next one.
+const TABLES_PATIENCE: Duration = Duration::from_millis(200);
+/// How soon a signal ends the look-up of names.
+const IMPATIENCE: Duration = Duration::from_millis(50);
+/// Different notes of agents that are shown.
+const NOTES_LIMIT: usize = 20;
+/// What an agent says of its source when nothing is missing.
+const ALL_THERE_IS: &str = "perf: kernel and user stacks";
+/// Bytes of the command line kept in the profile.
+const COMMAND_LIMIT: usize = 4096;
+
+/// The profile to be, and the file made of it when another format is asked for.
+pub(crate) struct Output {
+    profile: Destination,
+    export: Option<(Format, Destination)>,
+}
+
+impl Output {
+    pub(crate) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
+        let format = path.and_then(Format::from_path);
+        let Some((path, format)) = path.zip(format) else {
+            return Ok(Self { profile: Destination::prepare(path)?, export: None });
+        };
+        let export = Destination::prepare(Some(path))?;
+        match Destination::prepare(Some(&with_suffix(path, ".selfwind.data"))) {
+            Ok(profile) => Ok(Self { profile, export: Some((format, export)) }),
+            Err(error) => {
+                export.abandon();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Nothing will be written.
+    pub(crate) fn abandon(self) {
+        self.profile.abandon();
+        if let Some((_, export)) = self.export {
+            export.abandon();
+        }
+    }
+
+    pub(crate) fn commit(self, pid: u32) -> anyhow::Result<Committed> {
+        let (profile, path) = self.profile.commit(pid)?;
+        let export =
+            self.export.map(|(format, export)| anyhow::Ok((format, export.commit(pid)?))).transpose()?;
+        Ok(Committed { profile, path, export })
+    }
+}
+
+/// The files, made.
+pub(crate) struct Committed {
+    profile: File,
+    path: PathBuf,
+    export: Option<(Format, (File, PathBuf))>,
+}
+
+/// A profile being written.
+pub(crate) struct Recording {
+    writer: ProfileWriter<File>,
+    path: PathBuf,
+    export: Option<(Format, (File, PathBuf))>,
+    /// Makes the tables that programs lack.
+    tables: Option<Builder>,
+    tally: Tally,
+    notices: Notices,
+    /// What agents had to say, each text once.
+    notes: BTreeSet<String>,
+    generated: GeneratedCodeKeeper,
+    /// Process ids of living images by their numbers.
+    pids: HashMap<u32, u32>,
+    interpreters: Interpreters,
+    kernel_symbols: KernelSymbols,
+    started_ns: u64,
+    delay: Delay,
+    per_thread: bool,
+    open: bool,
+    /// Names are stored at the end.
+    names: bool,
+    sources: SymbolSources,
+    flushed: Instant,
+}
+
+impl Listener for Recording {
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        let Some(mut event) = self.delay.filter(event) else { return Ok(()) };
+        self.identify(&mut event);
+        if let Event::Process(info) = &event
+            && !info.note.is_empty()
+            && self.notes.len() < NOTES_LIMIT
+            && self.notes.insert(info.note.clone())
+        {
+            self.notices.say(format_args!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
+        }
+        if let Event::Setting(setting) = &event
+            // What recorders tell one another.
+            && ![Call::SETTING, Call::RECORDER].contains(&setting.key.as_bytes())
+            && self.notes.len() < NOTES_LIMIT
+            && self.notes.insert(format!("{}: {}", setting.key, setting.value))
+            && setting.value != ALL_THERE_IS
+        {
+            self.notices.say(format_args!("{}: {}", setting.key, setting.value));
+        }
+        if let Event::Sample(sample) = &event {
+            for symbol in self.kernel_symbols.news(sample) {
+                self.writer.push(&Event::KernelSymbol(symbol))?;
+            }
+        }
+        if let Some(tables) = &mut self.tables {
+            tables.observe(&event);
+        }
+        for mut found in self.generated.observe(&event) {
+            self.identify(&mut found);
+            self.interpreters.observe(&found);
+            self.writer.push(&found)?;
+        }
+        self.interpreters.observe(&event);
+        self.tally.add(&event);
+        self.writer.push(&event)
+    }
+
+    fn pause(&mut self) -> io::Result<()> {
+        if self.flushed.elapsed() >= FLUSH_EVERY {
+            self.flushed = Instant::now();
+            self.writer.flush()?;
+        }
+        Ok(())
+    }
+
+    fn save(&mut self) -> io::Result<()> {
+        self.flushed = Instant::now();
+        self.writer.flush()
+    }
+}
+
+impl Recording {
+    /// Adds to a module without a build-id what its file can be known by.
+    fn identify(&mut self, event: &mut Event) {
+        match event {
+            Event::Process(info) => drop(self.pids.insert(info.id, info.pid)),
+            Event::ProcessEnd(end) => drop(self.pids.remove(&end.process)),
+            Event::Module(module) if module.build_id.is_empty() => {
+                module.file = file_identity(module, self.pids.get(&module.process).copied());
+            }
+            _ => {}
+        }
+    }
+
+    /// Where it is written.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins a profile of what happens since `since` (CLOCK_MONOTONIC), or from now on.
+    pub(crate) fn begin(
+        output: Committed,
+        tables: Option<Cache>,
+        options: &RecordOptions,
+        since: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let now = clock::monotonic_ns();
+        let started_ns = since.unwrap_or(now);
+        let begins_ns = started_ns + options.delay.map_or(0, |delay| delay.as_nanos() as u64);
+        let system = nix::sys::utsname::uname().context("uname failed")?;
+        let mut room = COMMAND_LIMIT;
+        let command = options.command.iter().map(|argument| argument.to_string_lossy().into_owned());
+        let session = SessionInfo {
+            version: env!("CARGO_PKG_VERSION").into(),
+            host: system.nodename().to_string_lossy().into_owned(),
+            kernel: system.release().to_string_lossy().into_owned(),
+            started_realtime_ns: clock::realtime_ns().saturating_sub(now.saturating_sub(started_ns)),
+            started_ns,
+            command: command
+                .take_while(|argument| {
+                    let fits = argument.len() < room;
+                    room = room.saturating_sub(argument.len() + 1);
+                    fits
+                })
+                .collect(),
+            frequency: options.sampling.source.frequency(options.sampling.frequency),
+            source: options.sampling.source.name(),
+        };
+        let mut recording = Self {
+            writer: ProfileWriter::new(output.profile)
+                .with_context(|| format!("{}: cannot write the profile", output.path.display()))?,
+            path: output.path,
+            export: output.export,
+            tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
+            tally: Tally::flat(),
+            notices: options.notices,
+            notes: BTreeSet::new(),
+            kernel_symbols: KernelSymbols::default(),
+            // The duration is that of what is in the profile.
+            started_ns: begins_ns,
+            // A flight recorder holds samples of before, which are welcome.
+            delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 }),
+            per_thread: options.per_thread,
+            // Not each snapshot.
+            open: options.open && since.is_none(),
+            names: options.names,
+            sources: SymbolSources {
+                progress: options.sources.progress.filter(|_| options.notices != Notices::Quiet),
+                ..options.sources.clone()
+            },
+            generated: GeneratedCodeKeeper::default(),
+            pids: HashMap::new(),
+            interpreters: Interpreters::default(),
+            flushed: Instant::now(),
+        };
+        resolve::hold(recording.writer.sink());
+        recording.event(Event::Session(session))?;
+        recording.writer.flush()?;
+        Ok(recording)
+    }
+
+    /// Ends the profile, stores its names, makes the other format of it, and says what there is. `used_ns` is the CPU time of
+    /// the command, if that is known. Signals are let through again as soon as the profile is whole; those that are told of
+    /// before end the look-up of names.
+    pub(crate) fn end(
+        mut self,
+        status: Option<i32>,
+        used_ns: Option<u64>,
+        happenings: Option<&Receiver<Happening>>,
+    ) -> anyhow::Result<()> {
+        let notices = self.notices;
+        let ns = clock::monotonic_ns();
+        if let Some(tables) = self.tables.take() {
+            tables.finish(TABLES_PATIENCE);
+        }
+        self.event(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status }))?;
+        let path = self.path.display().to_string();
+        self.writer.flush().with_context(|| format!("{path}: cannot write the profile"))?;
+        // Another format is made of the profile at once, which then goes.
+        if self.names && self.export.is_none() {
+            self.store_names(happenings);
+        }
+        if happenings.is_some() {
+            // Whoever is tired of waiting ends us.
+            watch::release_signals();
+        }
+        let stats = self.tally.finish(self.writer.bytes_written());
+        let mut shown = None;
+        let next = if let Some((format, (mut file, exported))) = self.export.take() {
+            if let Err(error) = self.export_to(format, &mut file) {
+                // Half a file would be taken for a whole one.
+                if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+                    let _ = std::fs::remove_file(&exported);
+                }
+                let kept = format!("{}: cannot write it; the profile is kept in {path}", exported.display());
+                return Err(error.context(kept));
+            }
+            let _ = std::fs::remove_file(&self.path);
+            shown = Some(exported.clone());
+            match format.shown_by() {
+                Some(command) => format!("{0}; next: {command} {0}", exported.display()),
+                None => exported.display().to_string(),
+            }
+        } else {
+            format!("{path}; next: selfwind report {path}")
+        };
+        if self.kernel_symbols.are_hidden() {
+            notices.say(
+                "functions of the kernel have no names: /proc/kallsyms hides them (run as root, or sysctl kernel.kptr_restrict=0)",
+            );
+        }
+        notices.say(format_args!("{} -> {next}", stats.summary()));
+        if let Some(text) = stats.lowered() {
+            notices.say(text);
+        }
+        if let Some(rate) = stats.coarse() {
+            // Who asked for timers has not been told why there are no events. An attached process has timers only.
+            let asked_for = status.is_some() && !stats.detail.settings.contains_key("source");
+            let advice = if asked_for { "; `-e perf` gives all of them" } else { "" };
+            notices.say(format_args!("{rate}; a sample stands for all periods since the one before{advice}"));
+        }
+        if let Some(text) = used_ns.and_then(|ns| stats.uncovered(ns)) {
+            notices.say(text);
+        }
+        if status.is_some()
+            && let Some(text) = stats.outlived()
+        {
+            notices.say(text);
+        }
+        if stats.samples == 0 && stats.detail.images == 0 {
+            notices.say("no process came up with the agent (is SELFWIND_ENABLE=0 set?); `selfwind record -v` tells more");
+        } else if stats.samples == 0 && stats.detail.frequency == 0 {
+            notices.say("the events did not happen in the processes, or could not be had");
+        } else if stats.samples == 0 && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED)) {
+            notices.say(
+                "too little CPU time for one sample: `-e offcpu` shows where a program waits, a higher -F catches a short one",
+            );
+        }
+        if let Some(advice) = self.interpreters.advice() {
+            notices.say(advice);
+        }
+        if self.open && stats.samples > 0 {
+            let shown = shown.map_or_else(|| self.draw(), Ok)?;
+            // What was recorded is there: that it cannot be shown is no failure of the recording.
+            open::open(&shown).unwrap_or_else(warn);
+        }
+        Ok(())
+    }
+
+    /// Adds the names to the profile. A failure costs the names only.
+    fn store_names(&mut self, happenings: Option<&Receiver<Happening>>) {
+        let path = self.path.display().to_string();
+        if !std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.is_file()) {
+            return self
+                .notices
+                .detail(format_args!("{path} cannot be read again: no names are stored in it"));
+        }
+        let later = format!("`selfwind resolve {path}` adds them");
+        let before = self.writer.bytes_written();
+        let stored = match self.find_names(happenings) {
+            Some(found) => found.map_err(anyhow::Error::from).and_then(|resolved| {
+                resolve::append(&mut self.writer, &resolved)?;
+                Ok(resolved)
+            }),
+            None => return self.notices.say(format_args!("interrupted: the profile has no names; {later}")),
+        };
+        match stored {
+            Ok(resolved) => self.notices.detail(format_args!(
+                "names of {} addresses: {} bytes",
+                resolved.addresses,
+                resolved.section.len()
+            )),
+            Err(error) => {
+                let cut = File::options().write(true).open(&self.path).and_then(|file| file.set_len(before));
+                warn(format_args!("the profile has no names: {error:#}; {later}"));
+                cut.unwrap_or_else(warn);
+            }
+        }
+    }
+
+    /// Finds the names in a thread of its own, which is left behind when a signal comes.
+    fn find_names(&self, happenings: Option<&Receiver<Happening>>) -> Option<Result<Resolved, ProfileError>> {
+        let (path, sources) = (self.path.clone(), self.sources.clone());
+        let (found, names) = channel();
+        let find = move || drop(found.send(profile::resolve(&path, &sources)));
+        std::thread::Builder::new().name("selfwind-names".into()).spawn(find).ok()?;
+        // Signals of before were meant for the recording.
+        happenings.into_iter().for_each(|happenings| happenings.try_iter().for_each(drop));
+        loop {
+            match names.recv_timeout(IMPATIENCE) {
+                Ok(found) => return Some(found),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let mut signals = happenings.into_iter().flat_map(|happenings| happenings.try_iter());
+            if signals.any(|happening| matches!(happening, Happening::Signal { .. })) {
+                return None;
+            }
+        }
+    }
+
+    fn export_to(&self, format: Format, file: &mut dyn Write) -> anyhow::Result<()> {
+        let grouping = if self.per_thread { Grouping::Thread } else { Grouping::None };
+        let export = Export::read(format, &self.path, &self.sources)?;
+        if let Some(remark) = &export.incomplete {
+            warn(format_args!("{}: {remark}", input::name(&self.path)));
+        }
+        export.write(grouping, file).map(|_| ())
+    }
+
+    /// Draws the flame graph of the profile beside it.
+    fn draw(&self) -> anyhow::Result<PathBuf> {
+        let drawn = self.path.with_extension("svg");
+        let cannot = || format!("{}: cannot draw the flame graph", drawn.display());
+        let mut file = StagedFile::create(&drawn).with_context(cannot)?;
+        self.export_to(Format::Flamegraph, &mut file).with_context(cannot)?;
+        file.commit().with_context(cannot)?;
+        self.notices.say(format_args!("flame graph in {}", drawn.display()));
+        Ok(drawn)
+    }
+}
+
+/// The file of a module that has no build-id, as its process sees it; `None` if there is none.
+fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> {
+    if !module.path.is_absolute() {
+        return None;
+    }
+    let inside = pid.map(|pid| with_suffix(Path::new(&format!("/proc/{pid}/root")), &module.path));
+    let paths = inside.iter().chain([&module.path]);
+    let metadata = paths.filter_map(|path| std::fs::metadata(path).ok()).find(Metadata::is_file)?;
+    let identity = FileIdentity::of(&metadata);
+    // What was written after it was mapped is another file.
+    let age = clock::monotonic_ns().saturating_sub(module.loaded_ns);
+    let loaded = (clock::realtime_ns().saturating_sub(age)) as i64;
+    Some(if identity.modified_ns > loaded { FileIdentity { len: 0, ..identity } } else { identity })
+}
+
+/// The profile cannot be written any further, and what there is to do.
+pub(crate) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
+    let (path, why) = (path.display(), shortage::explain(error));
+    anyhow::anyhow!(
+        "{path}: cannot write the profile: {why}; what was written until now is whole: selfwind report {path}"
+    )
+}

@@ -1,0 +1,91 @@
+//! Recording a process that runs already: it goes on as before when that is over.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use anyhow::Context;
+
+use crate::drain::collector::{Collector, Scope};
+use crate::drain::follow::{Flow, follow};
+use crate::drain::watch::{self, Happening};
+use crate::record::attachment::{Ours, as_sampled, attach, settings};
+use crate::record::options::RecordOptions;
+use crate::record::priority::ask_for_priority;
+use crate::record::recording::{Output, Recording, unwritten};
+use crate::record::renewal::Renewal;
+use crate::record::snapshot;
+use crate::tables::cache::Cache;
+use crate::target::attach::Bell;
+use crate::target::inject::{self, Sampling};
+use crate::target::{liveness, session, shortage};
+
+/// Records a running process, or what its flight recorder holds, and gives the exit status.
+pub(crate) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
+    if options.snapshot {
+        return snapshot::of_process(options, pid);
+    }
+    let lives = liveness::start_time(pid).is_some();
+    if lives {
+        inject::check_source(pid, &options.sampling.source)?;
+    }
+    // What can fail comes first: from the attach on, the process is sampled.
+    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    ask_for_priority();
+    shortage::raise_open_files();
+    let bell = Arc::new(Bell::private().context("cannot map a page")?);
+    let output = Output::prepare(options.output.as_deref())?;
+    let sampling = match lives.then(|| attach(&options.sampling, pid, options.notices)).transpose() {
+        Ok(sampling) => sampling,
+        Err(error) => {
+            output.abandon();
+            return Err(error);
+        }
+    };
+    let ours =
+        Ours { pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid), notices: options.notices };
+    let (recording, happenings) =
+        follow_process(&as_sampled(options, pid, sampling), pid, sampling, output, signals, &bell, ours)?;
+    recording.end(None, None, Some(&happenings))?;
+    Ok(0)
+}
+
+/// Records a running process until somebody says so or it has ended.
+fn follow_process(
+    options: &RecordOptions,
+    pid: u32,
+    sampling: Option<Sampling>,
+    output: Output,
+    signals: watch::Held,
+    bell: &Arc<Bell>,
+    ours: Ours,
+) -> anyhow::Result<(Recording, Receiver<Happening>)> {
+    // After the attach, because that may make the directory that is looked through.
+    let directories = session::directories();
+    let mut collector = Collector::new(directories, Scope::Process(pid), options.notices)
+        .with_buffer(options.sampling.buffer);
+    if let Err(error) = collector.find_process(pid) {
+        output.abandon();
+        return Err(error.into());
+    }
+    let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
+    let mut recording = output
+        .commit(pid)
+        .and_then(|output| Recording::begin(output, Cache::of_user(options.notices), options, None))?;
+    let deadline = options.deadline();
+    if deadline.is_none() {
+        options
+            .notices
+            .say(format_args!("recording process {pid}; Ctrl-C ends the recording, not the process"));
+    }
+    let followed = if sampling.is_some_and(Sampling::is_attached) {
+        let mut listener = Renewal::new(&mut recording, pid, settings(&options.sampling), options.notices);
+        follow(&mut collector, bell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
+    } else {
+        follow(&mut collector, bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
+    };
+    drop(ours);
+    followed
+        .and_then(|_| collector.finish(&mut recording))
+        .map_err(|error| unwritten(recording.path(), &error))?;
+    Ok((recording, happenings))
+}

@@ -1,0 +1,81 @@
+//! Snapshots: what flight recorders hold, written without taking it from them.
+//!
+//! A ring in overwrite mode keeps the last samples for ever. A snapshot copies what is complete and was not
+//! overwritten meanwhile, record by record, and changes nothing: the next snapshot has it too, as far as it is still
+//! there. Modules and threads are never overwritten, so old samples keep their names.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use selfwind_profile::suffix::with_suffix;
+
+use crate::drain::collector::{Collector, Scope};
+use crate::record::attachment::as_sampled;
+use crate::record::options::RecordOptions;
+use crate::record::recording::{Output, Recording};
+use crate::target::inject;
+use crate::target::session::Session;
+use crate::terminal::notices::warn;
+
+/// Writes what the ring of a process holds now.
+pub(crate) fn of_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
+    if options.duration.is_some() {
+        anyhow::bail!("--snapshot -p writes what is there at once: leave out -d, or --snapshot to record on");
+    }
+    let directories = crate::target::session::directories();
+    let mut collector = Collector::new(directories, Scope::Process(pid), options.notices).looking();
+    let since = collector.find_process(pid)?;
+    let options = &as_sampled(options, pid, inject::found(pid));
+    let output = Output::prepare(options.output.as_deref())?;
+    write(collector, output, options, pid, since)?;
+    Ok(0)
+}
+
+fn write(
+    mut collector: Collector,
+    output: Output,
+    options: &RecordOptions,
+    pid: u32,
+    since: u64,
+) -> anyhow::Result<()> {
+    let mut recording = Recording::begin(output.commit(pid)?, None, options, Some(since))?;
+    collector.finish(&mut recording).context("the profile could not be written any further")?;
+    recording.end(None, None, None)
+}
+
+/// The snapshots of a running command.
+pub(crate) struct Snapshots<'a> {
+    options: &'a RecordOptions,
+    directories: Vec<PathBuf>,
+    /// The profile that is written at the end.
+    path: PathBuf,
+    since: u64,
+    taken: u32,
+}
+
+impl<'a> Snapshots<'a> {
+    /// None yet.
+    pub(crate) fn new(options: &'a RecordOptions, session: &Session, path: &Path) -> Self {
+        let directories = session.directories();
+        Self {
+            options,
+            directories,
+            path: path.to_owned(),
+            since: crate::target::clock::monotonic_ns(),
+            taken: 0,
+        }
+    }
+
+    /// Writes one beside the profile. A failure is told and ends nothing.
+    pub(crate) fn take(&mut self) {
+        self.taken += 1;
+        let path = with_suffix(&self.path, format!(".{}", self.taken));
+        let collector =
+            Collector::new(self.directories.clone(), Scope::Everything, self.options.notices).looking();
+        let written = Output::prepare(Some(&path))
+            .and_then(|output| write(collector, output, self.options, std::process::id(), self.since));
+        if let Err(error) = written {
+            warn(format_args!("snapshot {}: {error:#}", self.taken));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Starts the command.
+//!
+//! The recorder's signals are held before there is a command, so none that it causes or that is meant for it can end
+//! the recorder; the command itself must never notice: it begins with the mask that the recorder was given.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::Mode;
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+
+use crate::record::program::{Program, ProgramError};
+
+/// The command while it runs and after.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Pid,
+    status: Option<ExitStatus>,
+}
+
+impl Child {
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.pid.as_raw_pid() as u32
+    }
+
+    /// How it ended; waits for that.
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            match self.look(WaitOptions::empty()) {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.look(WaitOptions::NOHANG)
+    }
+
+    fn look(&mut self, options: WaitOptions) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            let ended = waitpid(Some(self.pid), options)?;
+            self.status = ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw()));
+        }
+        Ok(self.status)
+    }
+}
+
+/// Starts `program` with `command` as its arguments (the name first), `environment` added to ours, and the signal
+/// mask `mask`. With a `log` it is away from the terminal: it has no input, and its output goes there.
+pub(crate) fn start(
+    program: &Program,
+    command: &[OsString],
+    environment: &[(OsString, OsString)],
+    mask: &SigSet,
+    log: Option<&File>,
+) -> Result<Child, ProgramError> {
+    spawn(program, &arguments(program, command), environment, mask, log).map_err(|errno| {
+        let path = program.path.display().to_string();
+        match errno {
+            Errno::ENOENT => ProgramError::NotFound { program: path },
+            _ => ProgramError::NotExecutable { path, why: io::Error::from(errno).to_string() },
+        }
+    })
+}
+
+/// A file that the kernel does not know to start is a script for the shell.
+fn arguments(program: &Program, command: &[OsString]) -> Vec<OsString> {
+    let mut arguments = command.to_vec();
+    if program.by_shell {
+        arguments.splice(..1, ["/bin/sh".into(), program.path.clone().into()]);
+    }
+    arguments
+}
+
+fn spawn(
+    program: &Program,
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+    mask: &SigSet,
+    log: Option<&File>,
+) -> nix::Result<Child> {
+    let mut attributes = PosixSpawnAttr::init()?;
+    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
+    attributes.set_sigmask(mask)?;
+    // Ignored by us, because a closed pipe is an error that has a message; the default for everybody else.
+    attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+    let mut files = PosixSpawnFileActions::init()?;
+    if let Some(log) = log {
+        files.add_open(0, "/dev/null", OFlag::O_RDONLY, Mode::empty())?;
+        files.add_dup2(log.as_raw_fd(), 1)?;
+        files.add_dup2(log.as_raw_fd(), 2)?;
+    }
+    let path = if program.by_shell { "/bin/sh".as_ref() } else { program.path.as_path() };
+    let arguments = arguments.iter().map(|argument| c_string(argument)).collect::<nix::Result<Vec<_>>>()?;
+    let added = |name: &OsStr| environment.iter().any(|(added, _)| added == name);
+    let ours = std::env::vars_os().filter(|(name, _)| !added(name));
+    let variables = ours.chain(environment.iter().cloned()).map(|(mut variable, value)| {
+        variable.push("=");
+        variable.push(value);
+        c_string(&variable)
+    });
+    let variables = variables.collect::<nix::Result<Vec<_>>>()?;
+    let pid = posix_spawn(path, &files, &attributes, &arguments, &variables)?;
+    let pid = Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
+    Ok(Child { pid, status: None })
+}
+
+fn c_string(text: &OsStr) -> nix::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL)
+}
+
+/// A descriptor that becomes readable when the process ends.
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}

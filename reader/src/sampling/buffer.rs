@@ -1,0 +1,82 @@
+//! How much of its samples a process can hold back: the value of `--buffer` and of `SELFWIND_POOL`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes of each process's memory for samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Buffer(u64);
+
+impl Buffer {
+    /// Less holds hardly a thread's samples.
+    pub(crate) const LEAST: Self = Self(64 << 10);
+    /// More would be no region.
+    pub(crate) const MOST: Self = Self(1 << 30);
+
+    /// In bytes; 0 if nothing is asked for.
+    pub(crate) fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// The next power of two, within the limits.
+    pub(crate) fn at_least(bytes: u64) -> Self {
+        let rounded = bytes.checked_next_power_of_two().map_or(Self::MOST, Self);
+        rounded.clamp(Self::LEAST, Self::MOST)
+    }
+}
+
+impl FromStr for Buffer {
+    type Err = String;
+
+    /// As the agent reads it, too.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is no size from {} to {}, such as 512K or 16M", Self::LEAST, Self::MOST);
+        let (digits, shift) = match text.as_bytes().last() {
+            Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+            Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+            Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+            _ => (text, 0),
+        };
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number: u64 = digits.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
+        let bytes = number.checked_mul(1 << shift).map(Self);
+        bytes.filter(|size| (Self::LEAST..=Self::MOST).contains(size)).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 30) => write!(f, "{}G", bytes >> 30),
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 20) => write!(f, "{}M", bytes >> 20),
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 10) => write!(f, "{}K", bytes >> 10),
+            bytes => write!(f, "{bytes}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes, shown) in [
+            ("65536", 64 << 10, "64K"),
+            ("4M", 4 << 20, "4M"),
+            ("1024m", 1 << 30, "1G"),
+            ("1G", 1 << 30, "1G"),
+            ("65537", 65537, "65537"),
+        ] {
+            let size: Buffer = text.parse().unwrap();
+            assert_eq!((size.bytes(), size.to_string().as_str()), (bytes, shown));
+        }
+        for text in ["", "M", "63K", "2G", "4 M", "-1", "+4M", "4MB", "1.5M", "99999999999999999999G"] {
+            let error = text.parse::<Buffer>().unwrap_err();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("64K to 1G"), "{error}");
+        }
+        assert_eq!(Buffer::at_least(0), Buffer::LEAST);
+        assert_eq!(Buffer::at_least((4 << 20) + 1).to_string(), "8M");
+    }
+}

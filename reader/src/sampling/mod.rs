@@ -1,0 +1,6 @@
+//! How to sample: what agents are told.
+
+pub(crate) mod buffer;
+pub(crate) mod rate;
+pub(crate) mod settings;
+pub(crate) mod source;

@@ -1,0 +1,20 @@
+//! Everything that an agent is told about its sampling.
+
+use crate::sampling::buffer::Buffer;
+use crate::sampling::rate::Overhead;
+use crate::sampling::source::Source;
+
+/// How processes are sampled.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SamplingSettings {
+    /// Samples per second of CPU time.
+    pub(crate) frequency: u32,
+    /// What triggers them.
+    pub(crate) source: Source,
+    /// Frames kept of a stack.
+    pub(crate) max_stack: u32,
+    /// What sampling may cost.
+    pub(crate) max_overhead: Overhead,
+    /// What each process can hold back at least.
+    pub(crate) buffer: Buffer,
+}

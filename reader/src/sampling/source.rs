@@ -1,0 +1,323 @@
+//! What triggers samples: the value of `-e`.
+//!
+//! Names of the kernel's events become numbers here, where errors can be told before anything runs. The agent gets
+//! the numbers.
+
+use std::fmt::Write;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+use selfwind_profile::kernel_event::{HARDWARE_EVENTS, OFF_PROCESSOR_UNIT_NS, SOFTWARE_EVENTS};
+
+/// PERF_TYPE_ numbers of perf_event_open(2).
+const HARDWARE: u32 = 0;
+const SOFTWARE: u32 = 1;
+const TRACEPOINT: u32 = 2;
+/// Flags of SELFWIND_PERF.
+const BY_FREQUENCY: u32 = 1;
+const WITH_SWITCHES: u32 = 2;
+/// Events of one session: each has a ring in every thread.
+const EVENTS_LIMIT: usize = 4;
+/// Where the tracing file system is mounted.
+const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// What triggers samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The best that works: `cpu`.
+    #[default]
+    Auto,
+    /// A timer on each thread's CPU clock.
+    Cpu,
+    /// ITIMER_PROF and SIGPROF, one for the process.
+    Itimer,
+    /// The kernel's clock of each thread, with kernel stacks where they are permitted.
+    Perf,
+    /// Events of the kernel.
+    Events(Vec<PerfEvent>),
+    /// Leaving the processor; the weight is the time away.
+    OffCpu,
+}
+
+/// An event of perf_event_open(2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PerfEvent {
+    name: String,
+    kind: u32,
+    config: u64,
+    period: Option<u64>,
+    /// It happens in user mode, so that it can be had without a right to see the kernel.
+    in_user_mode: bool,
+    filter: &'static str,
+}
+
+impl Source {
+    /// The name in flags, environment and profile.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Cpu => "cpu".into(),
+            Self::Itimer => "itimer".into(),
+            Self::Perf => "perf".into(),
+            Self::OffCpu => "offcpu".into(),
+            Self::Events(events) => {
+                let name = |event: &PerfEvent| match event.period {
+                    Some(period) => format!("{}@{period}", event.name),
+                    None => event.name.clone(),
+                };
+                format!("perf:{}", events.iter().map(name).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    /// Samples per second asked for; 0 if the source has no rate.
+    pub(crate) fn frequency(&self, asked: u32) -> u32 {
+        match self {
+            Self::OffCpu => 0,
+            Self::Events(events) if !events.iter().any(PerfEvent::has_rate) => 0,
+            _ => asked,
+        }
+    }
+
+    /// The events for the agent (SELFWIND_PERF): `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, separated by `;`.
+    pub(crate) fn events(&self, frequency: u32) -> Option<String> {
+        let own;
+        let (events, flags) = match self {
+            Self::Events(events) => (&events[..], 0),
+            Self::Perf => {
+                own = [software("task-clock", 1, true, None)];
+                (&own[..], 0)
+            }
+            Self::OffCpu => {
+                own = [software("context-switches", 3, false, None)];
+                (&own[..], WITH_SWITCHES)
+            }
+            Self::Auto | Self::Cpu | Self::Itimer => return None,
+        };
+        let mut text = String::new();
+        for event in events {
+            let by_frequency = event.kind == HARDWARE && event.period.is_none();
+            let flags = flags | if by_frequency { BY_FREQUENCY } else { 0 };
+            let period = event.period.unwrap_or_else(|| match event.kind {
+                HARDWARE => frequency.into(),
+                _ if event.has_rate() => 1_000_000_000 / u64::from(frequency.max(1)),
+                _ => 1,
+            });
+            let separator = if text.is_empty() { "" } else { ";" };
+            let PerfEvent { kind, config, filter, .. } = event;
+            let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{filter}");
+        }
+        Some(text)
+    }
+
+    /// True if a process is sampled by this: what its agent calls its source, and the nanoseconds of a unit of weight.
+    pub(crate) fn is_sampled_as(&self, own: &str, unit_ns: u64) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::Cpu => own == "cpu",
+            Self::Itimer => own == "itimer",
+            Self::OffCpu => own == "perf" && unit_ns == OFF_PROCESSOR_UNIT_NS,
+            Self::Perf => own == "perf" && unit_ns > OFF_PROCESSOR_UNIT_NS,
+            // Which events an agent was told is not known here.
+            Self::Events(_) => own == "perf" && unit_ns == 0,
+        }
+    }
+
+    /// Refuses what this user may not have, where nothing else could take its place.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let blind = match self {
+            Self::OffCpu => Some("offcpu".to_owned()),
+            Self::Events(events) => {
+                events.iter().find(|event| !event.in_user_mode).map(|event| event.name.clone())
+            }
+            _ => None,
+        };
+        let Some(name) = blind else { return Ok(()) };
+        let level = paranoid().unwrap_or(2);
+        if level > 1 && !may_see_kernel() {
+            anyhow::bail!(
+                "{name} happens in the kernel, which this user may not see (kernel.perf_event_paranoid is {level}); run as root, give selfwind CAP_PERFMON, or set kernel.perf_event_paranoid to 1"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl PerfEvent {
+    /// Its samples come at a rate, not at each event.
+    fn has_rate(&self) -> bool {
+        self.period.is_none() && (self.kind == HARDWARE || (self.kind == SOFTWARE && self.config <= 1))
+    }
+
+    /// `NAME` or `NAME@PERIOD`.
+    fn parse(text: &str) -> Result<Self, String> {
+        let (name, period) = match text.split_once('@') {
+            None => (text, None),
+            Some((name, period)) => {
+                let wrong = || format!("`{text}`: `{period}` is no number of events above 0");
+                (name, Some(period.parse().ok().filter(|&n: &u64| n > 0 && n < 1 << 62).ok_or_else(wrong)?))
+            }
+        };
+        if let Some(&(_, config, in_user_mode)) = SOFTWARE_EVENTS.iter().find(|(known, ..)| *known == name) {
+            return Ok(software(name, config, in_user_mode, period));
+        }
+        if let Some(&(_, config)) = HARDWARE_EVENTS.iter().find(|(known, _)| *known == name) {
+            return hardware(name, config, period);
+        }
+        match name.split_once(':') {
+            Some((group, event)) => tracepoint(name, group, event, period),
+            None => {
+                let names: Vec<&str> = SOFTWARE_EVENTS.iter().map(|(name, ..)| *name).collect();
+                Err(format!(
+                    "no event `{name}`; there are {}, hardware events such as cycles, and tracepoints as GROUP:NAME",
+                    names.join(", ")
+                ))
+            }
+        }
+    }
+}
+
+fn software(name: &str, config: u64, in_user_mode: bool, period: Option<u64>) -> PerfEvent {
+    PerfEvent { name: name.into(), kind: SOFTWARE, config, period, in_user_mode, filter: "" }
+}
+
+fn hardware(name: &str, config: u64, period: Option<u64>) -> Result<PerfEvent, String> {
+    let devices = "/sys/bus/event_source/devices";
+    let counters = std::fs::read_dir(devices).into_iter().flatten().flatten();
+    let has_counters = counters.into_iter().any(|device| {
+        device.file_name().to_str().is_some_and(|device| device == "cpu" || device.starts_with("cpu_"))
+    });
+    if !has_counters {
+        return Err(format!(
+            "this machine has no hardware counters ({devices}/cpu is missing, as in most virtual machines), so no `{name}`; `perf` samples by time"
+        ));
+    }
+    Ok(PerfEvent { name: name.into(), kind: HARDWARE, config, period, in_user_mode: true, filter: "" })
+}
+
+fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Result<PerfEvent, String> {
+    let word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !word(group) || !word(event) {
+        return Err(format!("`{name}` is no tracepoint; give GROUP:NAME, such as sched:sched_switch"));
+    }
+    if event.ends_with("_rt_sigreturn") {
+        return Err(format!("`{name}` would ask for a stack at the end of each answer, for ever"));
+    }
+    let filter = match name {
+        // The answer's own return is such an event.
+        "raw_syscalls:sys_enter" => "id != 15",
+        "raw_syscalls:sys_exit" => "id >= 0 && id != 15",
+        _ => "",
+    };
+    let mut refused = None;
+    for base in TRACING.iter().map(Path::new) {
+        match std::fs::read_to_string(base.join("events").join(group).join(event).join("id")) {
+            Ok(id) => {
+                let config = id.trim().parse().map_err(|_| format!("`{name}`: its id is `{}`", id.trim()))?;
+                let kind = TRACEPOINT;
+                return Ok(PerfEvent {
+                    name: name.into(),
+                    kind,
+                    config,
+                    period,
+                    in_user_mode: false,
+                    filter,
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => refused = Some(base.display()),
+            Err(_) => {}
+        }
+    }
+    if let Some(base) = refused {
+        return Err(format!("`{name}`: {base} is closed to this user; tracepoints need root"));
+    }
+    if !TRACING.iter().any(|base| Path::new(base).join("events").exists()) {
+        return Err(format!(
+            "`{name}`: the tracing file system is not mounted; `mount -t tracefs tracefs {}` as root",
+            TRACING[0]
+        ));
+    }
+    Err(format!("no tracepoint `{name}`; {}/available_events lists them", TRACING[0]))
+}
+
+fn paranoid() -> Option<i32> {
+    std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
+}
+
+/// True with CAP_PERFMON or CAP_SYS_ADMIN (linux/capability.h).
+fn may_see_kernel() -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const PERFMON: u64 = 1 << 38;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    capabilities.unwrap_or(0) & (SYS_ADMIN | PERFMON) != 0
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(list) = text.strip_prefix("perf:") {
+            let events: Vec<PerfEvent> = list.split(',').map(PerfEvent::parse).collect::<Result<_, _>>()?;
+            if events.len() > EVENTS_LIMIT {
+                return Err(format!("{} events; at most {EVENTS_LIMIT} at a time", events.len()));
+            }
+            return Ok(Self::Events(events));
+        }
+        [Self::Auto, Self::Cpu, Self::Itimer, Self::Perf, Self::OffCpu]
+            .into_iter()
+            .find(|source| source.name() == text)
+            .ok_or_else(|| {
+                let name = text.split(['@', ',']).next().unwrap_or(text);
+                let software = SOFTWARE_EVENTS.iter().any(|(known, ..)| *known == name);
+                if software || HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) || name.contains(':') {
+                    return format!("events of the kernel begin with perf: here; use -e perf:{text}");
+                }
+                format!("`{text}` is not among the sources: auto, cpu, itimer, perf, perf:EVENT,..., offcpu")
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(text: &str, frequency: u32) -> Option<String> {
+        text.parse::<Source>().unwrap().events(frequency)
+    }
+
+    #[test]
+    fn names_become_numbers() {
+        assert_eq!(events("cpu", 99), None);
+        assert_eq!(events("perf", 1000).as_deref(), Some("1:1:1000000:0:"));
+        assert_eq!(events("offcpu", 99).as_deref(), Some("1:3:1:2:"));
+        assert_eq!(events("perf:faults,cs@10", 99).as_deref(), Some("1:2:1:0:;1:3:10:0:"));
+        assert_eq!(events("perf:task-clock", 1000).as_deref(), Some("1:1:1000000:0:"));
+        let source: Source = "perf:faults,task-clock".parse().unwrap();
+        assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
+        assert_eq!("perf:faults,cs@10".parse::<Source>().unwrap().name(), "perf:faults,cs@10");
+        assert_eq!("perf:cs".parse::<Source>().unwrap().frequency(99), 0);
+    }
+
+    #[test]
+    fn wrong_names_are_explained() {
+        for (text, part) in [
+            ("nonsense", "auto, cpu, itimer"),
+            ("cycles", "use -e perf:cycles"),
+            ("page-faults@10", "use -e perf:page-faults@10"),
+            ("sched:sched_switch", "use -e perf:sched:sched_switch"),
+            ("perf:", "no event ``"),
+            ("perf:nonsense", "page-faults"),
+            ("perf:faults@0", "no number of events"),
+            ("perf:faults@x", "no number of events"),
+            ("perf:a:b/../c", "no tracepoint"),
+            ("perf:syscalls:sys_enter_rt_sigreturn", "for ever"),
+            ("perf:cs,cs,cs,cs,cs", "at most 4"),
+        ] {
+            let error = text.parse::<Source>().unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! `stats`: the numbers of a profile.
+
+use std::io::Write;
+use std::path::Path;
+
+use selfwind_profile::profile_file::ProfileReader;
+use selfwind_profile::stats::Tally;
+
+use crate::terminal::screen::{Screen, fit, printable};
+
+/// Reads a profile and prints its numbers; the text has at most `limit` processes, or all for 0.
+pub(crate) fn run(
+    path: &Path,
+    json: bool,
+    limit: usize,
+    screen: Screen,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let mut reader = ProfileReader::open(path)?;
+    let mut tally = Tally::default();
+    for event in reader.by_ref() {
+        tally.add(&event?);
+    }
+    let stats = tally.finish(std::fs::metadata(path).map_or(reader.bytes(), |metadata| metadata.len()));
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &stats)?;
+        writeln!(out)?;
+    } else {
+        let text = stats.text(reader.tail(), if limit == 0 { usize::MAX } else { limit });
+        // A terminal would break long paths.
+        let width = if screen.height.is_some() { screen.width } else { usize::MAX };
+        for line in text.lines() {
+            writeln!(out, "{}", fit(&printable(line), width))?;
+        }
+    }
+    Ok(out.flush()?)
+}

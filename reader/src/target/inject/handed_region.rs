@@ -1,0 +1,113 @@
+//! The region's file for a process to which our directories are closed: of another user, in a container, in a chroot.
+//!
+//! It is made here, where all tools of this user find it, and handed over open, through a socket that the agent makes and
+//! whose other end is taken from it (pidfd_getfd(2), Linux 5.6).
+
+use std::cell::Cell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use nix::libc;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use selfwind_profile::private_directory::private_directory;
+
+use crate::target::inject::refusal::InjectError;
+use crate::target::liveness;
+use crate::target::region_name::RegionName;
+use crate::target::session;
+
+/// A region that may be asked for.
+#[derive(Debug)]
+pub(super) struct HandedRegion {
+    pid: u32,
+    nonce: u64,
+    path: PathBuf,
+    handed: Cell<bool>,
+}
+
+impl HandedRegion {
+    /// A name for it; nothing is made yet.
+    pub(super) fn new(pid: i32) -> Result<Self, InjectError> {
+        let failed = |error| InjectError::HandOver { pid, error };
+        let mut nonce = [0; 8];
+        File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut nonce)).map_err(failed)?;
+        let (pid, nonce) = (pid as u32, u64::from_le_bytes(nonce));
+        let start = liveness::start_time(pid).unwrap_or_default();
+        let path = flight_directory()?.join(format!("{pid}-{start}-{nonce:016x}.region"));
+        Ok(Self { pid, nonce, path, handed: Cell::new(false) })
+    }
+
+    /// What the agent is told of it.
+    pub(super) fn setting(&self) -> String {
+        format!("{}-{:016x}", self.pid, self.nonce)
+    }
+
+    /// Makes the file and sends it through the other end of `socket`, a descriptor of the process. Once.
+    pub(super) fn hand_over(&self, pid: i32, socket: i32) -> Result<(), InjectError> {
+        if self.handed.replace(true) {
+            return Ok(());
+        }
+        let failed = |error: io::Error| InjectError::HandOver { pid, error };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(&self.path).map_err(failed)?;
+        self.send(pid, socket, &file).map_err(|error| {
+            let _ = std::fs::remove_file(&self.path);
+            failed(error)
+        })
+    }
+
+    /// Removes the file that nobody came to use.
+    pub(super) fn remove(&self) {
+        if self.handed.get() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    /// Removes the regions that the process has left for this one, as an agent does with those that it makes itself.
+    pub(super) fn replace_others(&self) {
+        let (Some(directory), Some(own)) =
+            (self.path.parent(), self.path.file_name().and_then(RegionName::parse))
+        else {
+            return;
+        };
+        if !self.handed.get() {
+            return;
+        }
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Some(name) = RegionName::parse(&entry.file_name()) else { continue };
+            if (name.pid, name.start_time) == (own.pid, own.start_time) && name.nonce != own.nonce {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn send(&self, pid: i32, socket: i32, file: &File) -> io::Result<()> {
+        let process = pidfd_open(Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+        let socket = pidfd_getfd(&process, socket, PidfdGetfdFlags::empty())?;
+        let files = [file.as_fd()];
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut message = SendAncillaryBuffer::new(&mut room);
+        message.push(SendAncillaryMessage::ScmRights(&files));
+        sendmsg(&socket, &[IoSlice::new(&[1])], &mut message, SendFlags::empty())?;
+        Ok(())
+    }
+}
+
+/// Where flight recorders of this user go.
+pub(super) fn flight_directory() -> Result<PathBuf, InjectError> {
+    let mut tried = Vec::new();
+    for base in session::bases() {
+        let directory = base.join(session::FLIGHT);
+        match private_directory(&base).and_then(|()| private_directory(&directory)) {
+            Ok(()) => return Ok(directory),
+            Err(error) => tried.push(format!("{}: {error}", base.display())),
+        }
+    }
+    Err(InjectError::NoDirectory(tried.join("; ")))
+}

@@ -1,0 +1,160 @@
+//! Why the agent cannot be put into a process: the cause, and what to do about it.
+
+use std::io;
+
+use crate::target::agent_file;
+
+/// Why the agent cannot be put into a process, and the way out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InjectError {
+    /// No such process, or it ended meanwhile.
+    #[error("process {0} does not exist")]
+    NoProcess(i32),
+    /// Our own pid.
+    #[error("that is this selfwind itself")]
+    Oneself,
+    /// It has no program.
+    #[error("process {0} belongs to the kernel: there is no program to sample")]
+    Kernel(i32),
+    /// Not x86-64.
+    #[error("process {0} does not run an x86-64 program, and the agent is one")]
+    NotNative(i32),
+    /// Another's.
+    #[error(
+        "process {pid} belongs to user {user}, selfwind runs as {own}; run it as root: sudo selfwind ..."
+    )]
+    OtherUser {
+        /// The process.
+        pid: i32,
+        /// Its user.
+        user: u32,
+        /// Ours.
+        own: u32,
+    },
+    /// ptrace is not permitted.
+    #[error("process {pid} may not be traced: {why}; or start it with `selfwind record -- CMD`")]
+    Denied {
+        /// The process.
+        pid: i32,
+        /// What forbids it, and the remedy.
+        why: String,
+    },
+    /// A debugger has it.
+    #[error("process {pid} is traced by process {tracer} already (a debugger, strace?); end that first")]
+    Traced {
+        /// The process.
+        pid: i32,
+        /// Its tracer.
+        tracer: i32,
+    },
+    /// Stopped by a signal.
+    #[error("process {0} is stopped; continue it first: kill -CONT {0}")]
+    Stopped(i32),
+    /// It filters its system calls.
+    #[error(
+        "process {0} filters its system calls (seccomp) and might be killed for the agent's; start it with `selfwind record -- CMD`, which sees the filter come"
+    )]
+    Filtered(i32),
+    /// Its return addresses are kept twice.
+    #[error(
+        "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which the agent's way into a running process does not keep; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"
+    )]
+    ShadowStack(i32),
+    /// A thread does not react.
+    #[error("thread {thread} of process {pid} is in an uninterruptible wait (state D); try again later")]
+    Unstoppable {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        thread: i32,
+    },
+    /// Signals all the time.
+    #[error("thread {0} gets signals without pause; try again")]
+    Busy(i32),
+    /// No code that makes system calls, not even a vDSO.
+    #[error("the process holds no system call instruction to use")]
+    NoWay,
+    /// The target cannot map memory.
+    #[error("the process cannot map memory for the agent: {0}")]
+    Map(io::Error),
+    /// /proc/PID/mem.
+    #[error("the memory of the process cannot be accessed: {0}")]
+    Memory(io::Error),
+    /// No directory for the region.
+    #[error("no place for shared memory ({0}); set XDG_RUNTIME_DIR to a directory of yours")]
+    NoDirectory(String),
+    /// The agent refuses.
+    #[error("the agent in the process reports: {0}")]
+    Agent(String),
+    /// It is held by an agent that we did not put there.
+    #[error(
+        "process {0} was started with the agent, which samples as long as it runs; `selfwind record -p {0}` reads it"
+    )]
+    Preloaded(i32),
+    /// It is sampled by something else.
+    #[error(
+        "process {pid} is sampled by `{own}` since its start, which a recorder cannot change: leave out -e {asked}, or start it with SELFWIND_EVENT={asked}"
+    )]
+    OtherSource {
+        /// The process.
+        pid: i32,
+        /// The source asked for.
+        asked: String,
+        /// Its own.
+        own: String,
+    },
+    /// The kernel's events need an agent from the start.
+    #[error(
+        "process {pid} runs without the agent, and one that is put into it samples by CPU timers only: it would not see an exec come, and an event of the kernel on its way would kill the new program; leave out -e {asked}, or start the program with `selfwind record -e {asked} -- CMD`"
+    )]
+    TimersOnly {
+        /// The process.
+        pid: i32,
+        /// The source asked for.
+        asked: String,
+    },
+    /// It is not attached.
+    #[error("process {0} is not attached: there is nothing to detach")]
+    NotAttached(i32),
+    /// Of another build.
+    #[error("process {0} holds the agent of another selfwind; use that one")]
+    OtherAgent(i32),
+    /// Its region cannot be made, or does not get there.
+    #[error("the region's file cannot be handed to process {pid}: {error}")]
+    HandOver {
+        /// The process.
+        pid: i32,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// The embedded agent.
+    #[error("the embedded agent cannot be laid out: {0}")]
+    Image(&'static str),
+    /// No agent embedded.
+    #[error(transparent)]
+    AgentFile(#[from] agent_file::AgentFileError),
+    /// The thread vanished.
+    #[error("thread {0} ended meanwhile")]
+    Lost(i32),
+    /// The agent takes too long.
+    #[error(
+        "the agent is still at work in process {0}, and goes on by itself; try again when the machine is less busy"
+    )]
+    Slow(i32),
+    /// A defect.
+    #[error("the agent failed to start (signal {0}); the process is as it was")]
+    Fault(i32),
+}
+
+impl InjectError {
+    pub(super) fn denied(pid: i32, error: io::Error) -> Self {
+        let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+        let why = match scope.trim() {
+            "1" => "kernel.yama.ptrace_scope is 1, so only its parent and root may; run selfwind as root, or permit it: `sudo sysctl kernel.yama.ptrace_scope=0`".into(),
+            "2" => "kernel.yama.ptrace_scope is 2, so only root may; run selfwind as root".into(),
+            "3" => "kernel.yama.ptrace_scope is 3, so nobody may until the next boot".into(),
+            _ => format!("{error}; it may have changed its user or forbidden it (PR_SET_DUMPABLE); root may"),
+        };
+        Self::Denied { pid, why }
+    }
+}

@@ -1,0 +1,334 @@
+//! One visit to a stopped thread: it starts a thread that enters the agent, and goes on as it was.
+//!
+//! The order keeps the thread safe at any time, should this process be killed:
+//!
+//! 1. One `mmap`, made by the thread at a `syscall; ret` of its C library, with a signal frame below the red zone of the
+//!    main stack that this `ret` would lead through. Where the thread is on no main stack, whose depth is known to be
+//!    free, a bare `syscall` must do: then our death between setting its registers and setting them back (two switches
+//!    of tasks) would leave it astray.
+//! 2. Everything is written while the thread is as it was.
+//! 3. Its registers are set to the stub, all at once. From here on it comes back by itself, through the signal frame,
+//!    whether anybody traces it or not.
+//! 4. At the stub's `rt_sigreturn` it is stopped. Floating-point state, mask and, last, registers are set as they were,
+//!    which (other than a signal frame can) also lets an interrupted `nanosleep` sleep only for what is left.
+//!
+//! What takes time is done by the thread that was started, and stops nobody. Where there may be none (RLIMIT_NPROC), the
+//! stopped one does it. The word of the thread id is not 0 as long as either is at it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use nix::libc::{self, c_int, user_regs_struct};
+use nix::sys::ptrace::{getregs, getsiginfo, setregs};
+use nix::unistd::Pid;
+use shm_format::injection::Call;
+
+use crate::target::attach::ptrace::{self, Stop};
+use crate::target::inject::facts::Mapping;
+use crate::target::inject::frame;
+use crate::target::inject::gadgets::{Gadgets, Way};
+use crate::target::inject::image::{self, Image};
+use crate::target::inject::memory::Memory;
+use crate::target::inject::paused::wait_until_stopped;
+use crate::target::inject::place::{
+    CALL, MASK, Place, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM, WORKER,
+};
+use crate::target::inject::refusal::InjectError;
+
+const PAGE: u64 = 4096;
+/// Signals of faults stay open: blocked, they would end the process without a word.
+const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
+    | 1 << (libc::SIGBUS - 1)
+    | 1 << (libc::SIGILL - 1)
+    | 1 << (libc::SIGFPE - 1)
+    | 1 << (libc::SIGTRAP - 1));
+const FRESH_FLAGS: u64 = 0x202;
+/// A thread that signals keep away from the stub.
+const ATTEMPTS: usize = 100;
+const LOOK: Duration = Duration::from_micros(20);
+
+/// What a visit needs.
+pub(super) struct Visit<'a> {
+    tid: i32,
+    memory: &'a Memory,
+    agent: &'a [u8],
+    gadgets: Gadgets,
+    deadline: Instant,
+    /// A signal that came at the wrong time.
+    held: Cell<Option<c_int>>,
+}
+
+/// Where a signal frame can lie below `sp`, if that is in the main stack and the frame too.
+fn free_stack(mappings: &[Mapping], sp: u64) -> Option<u64> {
+    /// System V ABI.
+    const RED_ZONE: u64 = 128;
+    let stack = mappings
+        .iter()
+        .find(|mapping| mapping.name == "[stack]" && (mapping.start..mapping.end).contains(&sp))?;
+    let room = sp.checked_sub(RED_ZONE + frame::ROOM as u64)? & !63;
+    // Room for a handler too, should one come in between.
+    (room.checked_sub(PAGE)? >= stack.start).then_some(room)
+}
+
+enum Ended {
+    /// The call came back.
+    Returned,
+    /// A signal came before the stub had blocked it; the thread is as it was, with the signal to come.
+    Signal(c_int),
+}
+
+impl<'a> Visit<'a> {
+    /// A visit to the stopped thread `tid`, whose process has this `memory` and these `gadgets`, with the `agent`'s
+    /// file, which is given up at the `deadline`.
+    pub(super) fn new(
+        tid: i32,
+        memory: &'a Memory,
+        agent: &'a [u8],
+        gadgets: Gadgets,
+        deadline: Instant,
+    ) -> Self {
+        Self { tid, memory, agent, gadgets, deadline, held: Cell::new(None) }
+    }
+
+    /// True if the thread is in the agent's code already: in the middle of telling it of a change, with its locks.
+    pub(super) fn is_in(&self, place: Place) -> bool {
+        getregs(self.thread()).is_ok_and(|registers| place.holds(registers.rip))
+    }
+
+    /// A signal that the thread should have had meanwhile.
+    pub(super) fn held(&self) -> Option<c_int> {
+        self.held.get()
+    }
+
+    fn thread(&self) -> Pid {
+        Pid::from_raw(self.tid)
+    }
+
+    fn failed(&self) -> InjectError {
+        InjectError::Lost(self.tid)
+    }
+
+    /// Maps the place, at `hint` if that is free, and lays the agent into it.
+    pub(super) fn lay_out(&self, mappings: &[Mapping], hint: u64) -> Result<Place, InjectError> {
+        let image = image::size(self.agent)?;
+        let place = Place { base: 0, image };
+        // Never writable and executable at once: some processes may not.
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let arguments = [libc::SYS_mmap as u64, hint, place.end(), protection, flags, u64::MAX];
+        let base = self.call_system(mappings, arguments)?;
+        let place = Place { base, image };
+        let image = Image::relocated(self.agent, place.image_base())?;
+        let write = |address, bytes: &[u8]| self.memory.write(address, bytes);
+        write(place.image_base(), &image.bytes)
+            .and_then(|()| write(place.base, &place.stub(&image)))
+            .map_err(InjectError::Memory)?;
+        Ok(place)
+    }
+
+    /// Removes a place that nothing has come to.
+    pub(super) fn take_away(&self, mappings: &[Mapping], place: Place) -> Result<(), InjectError> {
+        let (base, bytes) = place.range();
+        self.call_system(mappings, [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
+    }
+
+    /// Has the thread make a system call: its number, and all arguments but the last, which is 0.
+    fn call_system(&self, mappings: &[Mapping], arguments: [u64; 6]) -> Result<u64, InjectError> {
+        for _ in 0..ATTEMPTS {
+            let original = getregs(self.thread()).map_err(|_| self.failed())?;
+            let mut registers = original;
+            let room = free_stack(mappings, original.rsp);
+            let way = self.gadgets.way(self.memory, room.is_some()).ok_or(InjectError::NoWay)?;
+            registers.rip = way.call();
+            if let (Way::Returning { back, .. }, Some(room)) = (way, room) {
+                registers.rsp = self.lay_way_back(room, back, &original)?;
+            }
+            registers.orig_rax = u64::MAX;
+            [registers.rax, registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8] =
+                arguments;
+            registers.r9 = 0;
+            match self.system_call(&original, registers)? {
+                Ok(result) if (-4095..0).contains(&(result as i64)) => {
+                    return Err(InjectError::Map(std::io::Error::from_raw_os_error(-(result as i32))));
+                }
+                Ok(result) => return Ok(result),
+                Err(signal) => self.deliver(signal)?,
+            }
+        }
+        Err(InjectError::Busy(self.tid))
+    }
+
+    /// Writes a signal frame into free stack, with `back`, the address of an `rt_sigreturn`, below it; the address of that.
+    fn lay_way_back(&self, room: u64, back: u64, original: &user_regs_struct) -> Result<u64, InjectError> {
+        let state = ptrace::extended_state(self.tid).map_err(|_| self.failed())?;
+        let mask = ptrace::signal_mask(self.tid).map_err(|_| self.failed())?;
+        let mut bytes = back.to_le_bytes().to_vec();
+        bytes.extend(frame::frame(room, original, &state, mask));
+        self.memory.write(room - 8, &bytes).map_err(InjectError::Memory)?;
+        Ok(room - 8)
+    }
+
+    /// Has the thread make the system call of `registers` and stops it as it was before; or gives the signal that came
+    /// in between.
+    fn system_call(
+        &self,
+        original: &user_regs_struct,
+        registers: user_regs_struct,
+    ) -> Result<Result<u64, c_int>, InjectError> {
+        let gone = |_| self.failed();
+        setregs(self.thread(), registers).map_err(|_| self.failed())?;
+        let mut result = None;
+        while result.is_none() {
+            ptrace::cont_to_system_call(self.tid).map_err(gone)?;
+            match self.next_stop() {
+                Stop::SystemCall => {
+                    let now = getregs(self.thread()).map_err(|_| self.failed())?;
+                    // -ENOSYS stands there before the call.
+                    if now.rax as i64 != -i64::from(libc::ENOSYS) {
+                        result = Some(Ok(now.rax));
+                    }
+                }
+                Stop::Signal(signal) => result = Some(Err(signal)),
+                Stop::Interrupted | Stop::Group => {}
+                Stop::Ended | Stop::Running => {
+                    let _ = setregs(self.thread(), *original);
+                    return Err(self.failed());
+                }
+            }
+        }
+        // First the interrupt, so that the kernel restarts an interrupted call whatever becomes of us.
+        if !matches!(result, Some(Err(_))) {
+            ptrace::interrupt(self.tid).map_err(gone)?;
+        }
+        setregs(self.thread(), *original).map_err(|_| self.failed())?;
+        if matches!(result, Some(Ok(_))) {
+            ptrace::cont(self.tid, 0).map_err(gone)?;
+            wait_until_stopped(self.tid, self.deadline).map_err(gone)?;
+        }
+        result.ok_or_else(|| self.failed())
+    }
+
+    /// Lets the thread have a signal, and stops it again.
+    fn deliver(&self, signal: c_int) -> Result<(), InjectError> {
+        let gone = |_| self.failed();
+        ptrace::cont(self.tid, signal).map_err(gone)?;
+        ptrace::interrupt(self.tid).map_err(gone)?;
+        match wait_until_stopped(self.tid, self.deadline) {
+            Ok(true) => Ok(()),
+            _ => Err(self.failed()),
+        }
+    }
+
+    fn next_stop(&self) -> Stop {
+        loop {
+            match ptrace::wait(self.tid) {
+                Ok(Stop::Running) if Instant::now() < self.deadline => std::thread::sleep(LOOK),
+                Ok(stop) => return stop,
+                Err(_) => return Stop::Ended,
+            }
+        }
+    }
+
+    /// Has the agent at `place` called. What it says comes later.
+    pub(super) fn call(&self, place: Place, call: Call, settings: &[u8]) -> Result<(), InjectError> {
+        if settings.len() as u64 > SETTINGS_ROOM {
+            return Err(InjectError::Image("the settings are too long"));
+        }
+        let image = Image::relocated(self.agent, place.image_base())?;
+        let data = place.data();
+        let call = Call {
+            version: Call::VERSION,
+            settings: data + SETTINGS,
+            settings_len: settings.len() as u64,
+            control: place.base,
+            reply: data + REPLY,
+            reply_capacity: REPLY_ROOM,
+            mask: ptrace::signal_mask(self.tid).map_err(|_| self.failed())?,
+            ..call
+        };
+        let words: Vec<u8> = call.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let write =
+            |offset, bytes: &[u8]| self.memory.write(data + offset, bytes).map_err(InjectError::Memory);
+        write(CALL, &words)?;
+        write(RESULT, &u64::MAX.to_le_bytes())?;
+        write(MASK, &BLOCKED.to_le_bytes())?;
+        write(WORKER, &[0; 8])?;
+        write(SETTINGS, settings)?;
+        for _ in 0..ATTEMPTS {
+            let registers = getregs(self.thread()).map_err(|_| self.failed())?;
+            let state = ptrace::extended_state(self.tid).map_err(|_| self.failed())?;
+            let mask = ptrace::signal_mask(self.tid).map_err(|_| self.failed())?;
+            write(0, &frame::frame(data, &registers, &state, mask))?;
+            match self.run(place, &image, &registers, &state, mask)? {
+                Ended::Returned => return Ok(()),
+                Ended::Signal(signal) => self.deliver(signal)?,
+            }
+        }
+        Err(InjectError::Busy(self.tid))
+    }
+
+    /// Sends the thread into the stub and waits until it is back.
+    fn run(
+        &self,
+        place: Place,
+        image: &Image,
+        original: &user_regs_struct,
+        state: &[u8],
+        mask: u64,
+    ) -> Result<Ended, InjectError> {
+        let gone = |_| self.failed();
+        let restore = || -> Result<(), InjectError> {
+            ptrace::set_extended_state(self.tid, state).map_err(gone)?;
+            ptrace::set_signal_mask(self.tid, mask).map_err(gone)?;
+            setregs(self.thread(), *original).map_err(|_| self.failed())
+        };
+        let mut registers = *original;
+        registers.rip = place.base;
+        registers.rsp = place.end() - 64;
+        registers.rbp = 0;
+        registers.orig_rax = u64::MAX;
+        registers.eflags = FRESH_FLAGS;
+        setregs(self.thread(), registers).map_err(|_| self.failed())?;
+        let mut calls = 0;
+        loop {
+            ptrace::cont_to_system_call(self.tid).map_err(gone)?;
+            match self.next_stop() {
+                Stop::SystemCall => {
+                    calls += 1;
+                    let mut now = getregs(self.thread()).map_err(|_| self.failed())?;
+                    if now.rip == place.returned(image) && now.orig_rax == libc::SYS_rt_sigreturn as u64 {
+                        now.orig_rax = u64::MAX;
+                        ptrace::interrupt(self.tid).map_err(gone)?;
+                        setregs(self.thread(), now).map_err(|_| self.failed())?;
+                        ptrace::cont(self.tid, 0).map_err(gone)?;
+                        wait_until_stopped(self.tid, self.deadline + LOOK).map_err(gone)?;
+                        restore()?;
+                        return Ok(Ended::Returned);
+                    }
+                }
+                Stop::Signal(signal) if calls == 0 => {
+                    restore()?;
+                    return Ok(Ended::Signal(signal));
+                }
+                Stop::Signal(signal) if self.is_fault(signal) => {
+                    restore()?;
+                    return Err(InjectError::Fault(signal));
+                }
+                // While all is blocked this is SIGSTOP, or a fault's signal that somebody sent.
+                Stop::Signal(signal) => self.held.set(Some(signal)),
+                Stop::Interrupted | Stop::Group => {}
+                Stop::Running => {
+                    // Too slow: it finds its way back alone.
+                    return Err(InjectError::Slow(self.tid));
+                }
+                Stop::Ended => return Err(self.failed()),
+            }
+        }
+    }
+
+    /// True if the signal that the thread is stopped for comes from an instruction of its own.
+    fn is_fault(&self, signal: c_int) -> bool {
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP].contains(&signal)
+            && getsiginfo(self.thread()).is_ok_and(|info| info.si_code > 0)
+    }
+}

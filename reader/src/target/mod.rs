@@ -1,0 +1,15 @@
+//! One process: its region, who it is, asking it for stacks, putting the agent into it. Nothing here makes a profile.
+
+pub(crate) mod agent_file;
+pub(crate) mod attach;
+pub(crate) mod clock;
+pub(crate) mod inject;
+pub(crate) mod leftovers;
+pub(crate) mod liveness;
+pub(crate) mod others;
+pub(crate) mod region_name;
+pub(crate) mod request;
+pub(crate) mod session;
+pub(crate) mod shortage;
+pub(crate) mod thread_search;
+pub(crate) mod translate;

@@ -1,0 +1,99 @@
+//! Where processes of other users leave their regions, when root records.
+//!
+//! What root starts may become another user and execute a program, which can neither enter root's session directory nor make
+//! files in it. So such a session has a second directory in which anybody may make files and nobody can list, remove or
+//! replace those of others (01733), with a bell of its own, by which they learn of the end. Whoever is here may lie: regions
+//! are believed no more than any, and belong to whom the file belongs.
+
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+
+use crate::target::attach::Bell;
+use crate::target::attach::owner::OPEN_TO_ALL;
+
+/// The directory of such directories.
+const BASE: &str = "/dev/shm/selfwind-others";
+
+/// A session's directory for other users.
+pub(crate) struct Others {
+    directory: PathBuf,
+    bell: Bell,
+}
+
+impl Others {
+    /// Makes one for the session of this nonce, if there can be other users: only root becomes one.
+    pub(crate) fn create(nonce: u64, bell: &str) -> Option<Self> {
+        geteuid().is_root().then(|| Self::create_in(Path::new(BASE), nonce, bell).ok()).flatten()
+    }
+
+    fn create_in(base: &Path, nonce: u64, bell: &str) -> io::Result<Self> {
+        match DirBuilder::new().mode(0o755).create(base) {
+            // Whatever the umask is.
+            Ok(()) => fs::set_permissions(base, Permissions::from_mode(0o755))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        let metadata = fs::symlink_metadata(base)?;
+        if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let directory = base.join(format!("{nonce:016x}"));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let made = || {
+            let flags = OFlag::O_NOFOLLOW.bits();
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
+            let file = options.open(directory.join(bell))?;
+            let bell = Bell::in_file(&file)?;
+            file.set_permissions(Permissions::from_mode(0o666))?;
+            fs::set_permissions(&directory, Permissions::from_mode(OPEN_TO_ALL))?;
+            Ok(bell)
+        };
+        match made() {
+            Ok(bell) => Ok(Self { directory, bell }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(&directory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where their regions appear.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Tells them that the recording is over.
+    pub(crate) fn stop(&self) {
+        self.bell.stop();
+    }
+
+    /// Removes the directory. Processes that are still mapped there keep their memory and nothing else.
+    pub(crate) fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anybody_may_make_files_and_none_is_listed() {
+        let base = std::env::temp_dir().join(format!("selfwind-others-{}", std::process::id()));
+        let others = Others::create_in(&base, 7, "bell").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!((mode(&base), mode(others.directory())), (0o755, OPEN_TO_ALL));
+        assert_eq!(mode(&others.directory().join("bell")), 0o666);
+        others.remove();
+        assert!(!others.directory().exists());
+        fs::set_permissions(&base, Permissions::from_mode(0o777)).unwrap();
+        assert!(Others::create_in(&base, 8, "bell").is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -1,0 +1,214 @@
+//! A process that can be asked: found by the region that it has mapped, which no namespace, environment or exec before
+//! can confuse.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use selfwind_profile::profile_file::Event;
+use shm_format::{ClockKind, DurableRecord, Identity, Scale};
+
+use super::thread::ThreadState;
+use crate::target::attach::{Asker, AttachError, read_tsc};
+use crate::target::clock::{TraceClock, monotonic_ns};
+use crate::target::liveness;
+use crate::target::region_name::RegionName;
+use crate::target::translate::Translator;
+
+/// Why a process cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    /// No such process.
+    #[error("process {0} does not exist; `selfwind list` shows what runs with the agent")]
+    NoProcess(u32),
+    /// Its mappings are not for us.
+    #[error("process {pid}: cannot look into it: {error}; run selfwind as its user, or as root")]
+    Denied {
+        /// The process.
+        pid: u32,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// It runs without the agent.
+    #[error(
+        "process {0} runs without the agent; `selfwind attach -p {0}` puts it in, or start the program with LD_PRELOAD=$(selfwind agent-path)"
+    )]
+    NoAgent(u32),
+    /// Its recording has ended.
+    #[error(
+        "process {0} has the agent, but its recording is over; start it with LD_PRELOAD=$(selfwind agent-path) to be able to ask at any time"
+    )]
+    Over(u32),
+    /// There is a region, and it cannot be used.
+    #[error("process {0}: {1}")]
+    Attach(u32, AttachError),
+    /// There is no room, or there are no locks.
+    #[error("process {pid}: cannot place a request in {region}: {error}")]
+    Place {
+        /// The process.
+        pid: u32,
+        /// The region's file.
+        region: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// Other selfwinds ask all the time.
+    #[error("process {0}: others are asking it all the time; try again later")]
+    Busy(u32),
+}
+
+/// A process with an agent.
+pub(crate) struct Target {
+    /// Process id as we see it.
+    pub(crate) pid: u32,
+    /// Its region.
+    pub(crate) asker: Asker,
+    /// The region's file.
+    pub(crate) region: PathBuf,
+    /// The signal of its agent.
+    pub(crate) signal: i32,
+    /// What the agent has told of the process, its modules and threads.
+    pub(crate) events: Vec<Event>,
+    kind: ClockKind,
+    translator: Translator,
+    clock: TraceClock,
+}
+
+impl Target {
+    /// Finds the agent of process `pid`.
+    ///
+    /// # Errors
+    /// As [`TargetError`] says.
+    pub(crate) fn find(pid: u32) -> Result<Self, TargetError> {
+        let denied = |error| TargetError::Denied { pid, error };
+        let state = match ThreadState::read(pid, pid) {
+            Ok(state) if liveness::start_time(pid).is_some() => state,
+            _ => return Err(TargetError::NoProcess(pid)),
+        };
+        let maps = fs::read(format!("/proc/{pid}/maps")).map_err(denied)?;
+        let mut refused = None;
+        for mapping in regions(&maps) {
+            // By its own number, or by ours where a recorder has handed the region over.
+            if mapping.name.pid != state.inner_tid && mapping.name.pid != pid {
+                continue;
+            }
+            if mapping.is_deleted {
+                refused = Some(TargetError::Over(pid));
+                continue;
+            }
+            match Asker::open(&within(pid, mapping.path)) {
+                Ok(asker) if is_of(&asker.identity(), &mapping.name, pid) => {
+                    return Ok(Self::describe(pid, asker, mapping.path.to_owned()));
+                }
+                Ok(_) => {}
+                Err(error) => refused = Some(TargetError::Attach(pid, error)),
+            }
+        }
+        Err(refused.unwrap_or(TargetError::NoAgent(pid)))
+    }
+
+    fn describe(pid: u32, mut asker: Asker, region: PathBuf) -> Self {
+        let translator = Translator::new(0, asker.identity(), None);
+        let kind = asker.region().clock();
+        let (signal, events, clock) = (nix::libc::SIGPROF, Vec::new(), TraceClock::start());
+        let mut target = Self { pid, asker, region, signal, events, kind, translator, clock };
+        target.learn();
+        target
+    }
+
+    /// Takes over what the agent has told since the last time.
+    pub(crate) fn learn(&mut self) {
+        self.clock.refresh();
+        let scale = self.scale();
+        let Self { asker, signal, events, translator, .. } = self;
+        asker.region().durable(&mut |record| {
+            if let DurableRecord::Process(process) = &record {
+                *signal = process.signal as i32;
+            }
+            translator.durable(&record, &scale, &BTreeMap::new(), events);
+        });
+    }
+
+    /// From ticks of the agent to nanoseconds.
+    pub(crate) fn scale(&mut self) -> Scale {
+        let region = self.asker.region();
+        let (kind, anchor) = (region.clock(), region.anchor());
+        self.clock.scale(kind, [anchor]).unwrap_or(Scale::nanoseconds(anchor))
+    }
+
+    /// Ticks of the agent's clock, now.
+    pub(crate) fn ticks(&self) -> u64 {
+        match self.kind {
+            ClockKind::Tsc => read_tsc(),
+            ClockKind::Monotonic => monotonic_ns(),
+        }
+    }
+}
+
+/// True if the region is that of this very process, not one that it merely reads.
+fn is_of(identity: &Identity, name: &RegionName, pid: u32) -> bool {
+    identity.pid == name.pid
+        && identity.region_nonce == name.nonce
+        && liveness::start_time(pid) == Some(identity.start_time)
+}
+
+/// Where a file of the process is for us, whatever root directory it has.
+fn within(pid: u32, path: &Path) -> PathBuf {
+    let through = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
+    if through.exists() { through } else { path.to_owned() }
+}
+
+/// A mapped region.
+struct Mapping<'a> {
+    path: &'a Path,
+    name: RegionName,
+    is_deleted: bool,
+}
+
+/// The regions in a maps file, each once.
+fn regions(maps: &[u8]) -> Vec<Mapping<'_>> {
+    let mut found: Vec<Mapping<'_>> = Vec::new();
+    for line in maps.split(|&byte| byte == b'\n') {
+        let Some(start) = line.iter().position(|&byte| byte == b'/') else { continue };
+        let path = &line[start..];
+        let (path, is_deleted) = match path.strip_suffix(b" (deleted)") {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        let path = Path::new(OsStr::from_bytes(path));
+        let Some(name) = path.file_name().and_then(RegionName::parse) else { continue };
+        if found.iter().all(|mapping| mapping.path != path) {
+            found.push(Mapping { path, name, is_deleted });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_found_among_the_mappings() {
+        let maps = b"7f00-7f01 r--p 00000000 00:01 3    /usr/lib/libc.so.6\n\
+            7f02-7f03 rw-s 00000000 00:02 4    /dev/shm/a b/12-34-00ff.region\n\
+            7f03-7f04 ---s 00001000 00:02 4    /dev/shm/a b/12-34-00ff.region\n\
+            7f05-7f06 rw-s 00000000 00:02 5    /x/13-34-00fe.region (deleted)\n\
+            7f07-7f08 rw-p 00000000 00:00 0\n";
+        let found = regions(maps);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].path, Path::new("/dev/shm/a b/12-34-00ff.region"));
+        assert_eq!((found[0].name.nonce, found[0].is_deleted), (0xff, false));
+        assert_eq!((found[1].name.pid, found[1].is_deleted), (13, true));
+    }
+
+    #[test]
+    fn what_has_no_agent_is_named() {
+        let text = |pid| Target::find(pid).err().unwrap().to_string();
+        assert!(text(std::process::id()).contains("runs without the agent"));
+        assert!(text(u32::MAX).contains("does not exist"));
+    }
+}

@@ -1,0 +1,244 @@
+//! Sessions: the directories where recorded processes leave their regions.
+//!
+//! A directory belongs to its user alone (0700, checked). While a recorder is at work it holds a lock on the
+//! session's bell, so that one left behind by a killed recorder is told from a live one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+use rustix::fs::{FlockOperation, flock};
+use selfwind_profile::private_directory::private_directory;
+
+use crate::sampling::settings::SamplingSettings;
+use crate::target::attach::Bell;
+use crate::target::others::Others;
+use crate::target::shortage;
+
+/// File name of the bell in a session directory.
+pub(crate) const BELL: &str = "bell";
+/// Directory of the processes that were preloaded by hand.
+pub(crate) const FLIGHT: &str = "flight";
+
+/// No directory for a session.
+#[derive(Debug, thiserror::Error)]
+#[error("no place for shared memory ({tried}); set XDG_RUNTIME_DIR to a directory of yours")]
+pub(crate) struct SessionError {
+    tried: String,
+}
+
+/// A session of this recorder. Dropping it leaves the directory; [`Session::remove`] cleans up.
+pub(crate) struct Session {
+    directory: PathBuf,
+    nonce: u64,
+    bell: Arc<Bell>,
+    others: Option<Others>,
+    /// Keeps the lock.
+    _bell_file: File,
+}
+
+impl Session {
+    /// Makes a directory and the bell in it.
+    pub(crate) fn create() -> Result<Self, SessionError> {
+        let mut tried = Vec::new();
+        for base in bases() {
+            match Self::create_in(&base) {
+                Ok(session) => return Ok(session),
+                Err(error) => tried.push(format!("{}: {}", base.display(), shortage::explain(&error))),
+            }
+        }
+        Err(SessionError { tried: tried.join("; ") })
+    }
+
+    fn create_in(base: &Path) -> io::Result<Self> {
+        private_directory(base)?;
+        let nonce = nonce()?;
+        let directory = base.join(format!("{nonce:016x}"));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let made = || {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .custom_flags(OFlag::O_NOFOLLOW.bits())
+                .open(directory.join(BELL))?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            let bell = Arc::new(Bell::in_file(&file)?);
+            Ok((file, bell))
+        };
+        match made() {
+            Ok((file, bell)) => {
+                let others = Others::create(nonce, BELL);
+                Ok(Self { directory, nonce, bell, others, _bell_file: file })
+            }
+            Err(error) => {
+                let _ = fs::remove_dir_all(&directory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the regions appear.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where regions appear: there, and those of other users.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let others = self.others.iter().map(|others| others.directory().to_owned());
+        [self.directory.clone()].into_iter().chain(others).collect()
+    }
+
+    /// Tells all processes that the recording is over.
+    pub(crate) fn stop(&self) {
+        self.bell.stop();
+        self.others.iter().for_each(Others::stop);
+    }
+
+    /// The bell that the processes of this session ring.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        self.bell.clone()
+    }
+
+    /// What a command needs in its environment to be recorded here.
+    /// It keeps its latest samples if `overwrite`, else all as long as there is room.
+    pub(crate) fn environment(
+        &self,
+        sampling: &SamplingSettings,
+        overwrite: bool,
+        agent: &Path,
+    ) -> Vec<(OsString, OsString)> {
+        let mut variables: Vec<(OsString, OsString)> = vec![
+            ("SELFWIND_DIR".into(), self.directory.clone().into()),
+            ("SELFWIND_SESSION".into(), format!("{:016x}", self.nonce).into()),
+            ("SELFWIND_MODE".into(), if overwrite { "overwrite" } else { "discard" }.into()),
+            ("SELFWIND_FREQ".into(), sampling.frequency.to_string().into()),
+            ("SELFWIND_EVENT".into(), sampling.source.name().into()),
+            ("SELFWIND_MAX_STACK".into(), sampling.max_stack.to_string().into()),
+            ("SELFWIND_MAX_OVERHEAD".into(), sampling.max_overhead.to_string().into()),
+            ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
+        ];
+        if sampling.buffer.bytes() > 0 {
+            variables.push(("SELFWIND_POOL".into(), sampling.buffer.to_string().into()));
+        }
+        if let Some(events) = sampling.source.events(sampling.frequency) {
+            variables.push(("SELFWIND_PERF".into(), events.into()));
+        }
+        if let Some(others) = &self.others {
+            variables.push(("SELFWIND_OTHERS".into(), others.directory().into()));
+        }
+        // Its runtime refuses to start behind any other library. The agent can bear to be first.
+        let sanitizer = std::env::var("ASAN_OPTIONS").map(|set| set + ":").unwrap_or_default();
+        variables.push(("ASAN_OPTIONS".into(), (sanitizer + "verify_asan_link_order=0").into()));
+        variables
+    }
+
+    /// Removes the directory. Processes that are still mapped there keep their memory and nothing else.
+    pub(crate) fn remove(self) {
+        let _ = fs::remove_dir_all(&self.directory);
+        self.others.iter().for_each(Others::remove);
+    }
+}
+
+/// The agent first, then whatever was to be preloaded anyway.
+fn preload(agent: &Path, present: Option<&OsStr>) -> OsString {
+    let mut value = agent.as_os_str().to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty() && *present != agent) {
+        value.push(":");
+        value.push(present);
+    }
+    value
+}
+
+fn nonce() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Where session directories live, best first; the agent knows the same rule.
+pub(crate) fn bases() -> Vec<PathBuf> {
+    let uid = geteuid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    runtime
+        .map(|base| base.join("selfwind"))
+        .into_iter()
+        .chain(["/dev/shm", "/tmp"].map(|base| PathBuf::from(format!("{base}/selfwind-{uid}"))))
+        .collect()
+}
+
+/// Every session directory of this user, of whatever recorder.
+pub(crate) fn directories() -> Vec<PathBuf> {
+    let named = std::env::var_os("SELFWIND_DIR").map(PathBuf::from);
+    let mut found: Vec<PathBuf> = bases().iter().flat_map(|base| subdirectories(base)).chain(named).collect();
+    found.retain(|path| is_ours(path));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Where processes that nobody records have their regions, also when none has one yet.
+pub(crate) fn flight_directories() -> Vec<PathBuf> {
+    let mut found = directories();
+    found.retain(|directory| !is_recorded(directory));
+    found.extend(bases().into_iter().map(|base| base.join(FLIGHT)));
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn subdirectories(base: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn is_ours(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| {
+        metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0
+    })
+}
+
+/// True while the recorder of this session directory is at work.
+pub(crate) fn is_recorded(directory: &Path) -> bool {
+    let open = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NOFOLLOW.bits() | OFlag::O_NONBLOCK.bits())
+        .open(directory.join(BELL));
+    open.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_comes_first() {
+        let agent = Path::new("/a/agent.so");
+        assert_eq!(preload(agent, None), "/a/agent.so");
+        assert_eq!(preload(agent, Some(OsStr::new(""))), "/a/agent.so");
+        assert_eq!(preload(agent, Some(OsStr::new("/a/agent.so"))), "/a/agent.so");
+        assert_eq!(preload(agent, Some(OsStr::new("/b.so c.so"))), "/a/agent.so:/b.so c.so");
+    }
+
+    #[test]
+    fn a_session_is_private_locked_and_gone_at_the_end() {
+        let base = std::env::temp_dir().join(format!("selfwind-session-{}", std::process::id()));
+        let session = Session::create_in(&base).unwrap();
+        let directory = session.directory().to_owned();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);
+        assert_eq!(fs::metadata(directory.join(BELL)).unwrap().mode() & 0o7777, 0o600);
+        assert!(is_recorded(&directory) && is_ours(&directory));
+        session.remove();
+        assert!(!directory.exists() && !is_recorded(&directory));
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

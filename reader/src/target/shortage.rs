@@ -1,0 +1,37 @@
+//! Errors that come from a limit: what it is, its value, and what to do.
+
+use std::io;
+
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// The error in words, with the limit that it comes from.
+pub(crate) fn explain(error: &io::Error) -> String {
+    let limit = |resource| getrlimit(resource).map_or(0, |(soft, _)| soft);
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => format!(
+            "{error}: the recorder may have {} (ulimit -n), and needs some and one for each process",
+            limit(Resource::RLIMIT_NOFILE)
+        ),
+        Some(libc::EFBIG) => {
+            format!("{error}: a file may have {} bytes at most (ulimit -f)", limit(Resource::RLIMIT_FSIZE))
+        }
+        Some(libc::ENOSPC | libc::EDQUOT) => format!("{error}: make room there, or name another place"),
+        _ => error.to_string(),
+    }
+}
+
+/// True for an error that may be over the next time.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
+/// Lets this process have as many open files as it may: one for each process that it records. To be called when what it
+/// starts has its own limit.
+pub(crate) fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

@@ -1,0 +1,305 @@
+//! Records of a region into events of a profile: ticks become nanoseconds, region numbers become
+//! profile-local ones. Nothing here touches shared memory; what it gets was parsed strictly, and means
+//! nothing until it is used as a name, a time or an address.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use selfwind_profile::profile_file::{
+    Cause, Counters, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessFate, ProcessInfo, Sample, Segment,
+    Setting, ThreadEnd, ThreadInfo, ThreadName,
+};
+use shm_format::injection::Call;
+use shm_format::{
+    Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, StackHead, bucket_range, record,
+};
+
+/// Anchors kept of a region: the outermost decide about the scale, these are the last.
+const ANCHORS_KEPT: usize = 4;
+
+/// What has been told of one process image.
+pub(crate) struct Translator {
+    id: u32,
+    identity: Identity,
+    /// The image of the same process that executed this one.
+    previous: Option<u32>,
+    introduced: bool,
+    /// What came before the process introduced itself.
+    held: Vec<Event>,
+    anchors: Vec<Anchor>,
+    exit: Option<ProcessFate>,
+    threads: BTreeMap<u32, KnownThread>,
+}
+
+struct KnownThread {
+    tid: u32,
+    name: String,
+    /// Has had a sample since its name was last looked at.
+    active: bool,
+    /// There is a Thread event of it.
+    told: bool,
+}
+
+impl Translator {
+    /// For the image with this number in the profile.
+    pub(crate) fn new(id: u32, identity: Identity, previous: Option<u32>) -> Self {
+        Self {
+            id,
+            identity,
+            previous,
+            introduced: false,
+            held: Vec::new(),
+            anchors: Vec::new(),
+            exit: None,
+            threads: BTreeMap::new(),
+        }
+    }
+
+    /// True once the Process event is out.
+    pub(crate) fn is_introduced(&self) -> bool {
+        self.introduced
+    }
+
+    /// Readings of the clocks that the process took.
+    pub(crate) fn anchors(&self) -> &[Anchor] {
+        &self.anchors
+    }
+
+    /// How it said that it ends.
+    pub(crate) fn exit(&self) -> Option<ProcessFate> {
+        self.exit
+    }
+
+    /// Adds the events of a durable record to `out`. `numbers` are those of regions by nonce.
+    pub(crate) fn durable(
+        &mut self,
+        record: &DurableRecord<'_>,
+        scale: &Scale,
+        numbers: &BTreeMap<u64, u32>,
+        out: &mut Vec<Event>,
+    ) {
+        let ns = |ticks| scale.monotonic_ns(ticks);
+        let process = self.id;
+        let event = match record {
+            DurableRecord::Process(info) => {
+                let forked_from = numbers.get(&info.parent_nonce).filter(|_| info.parent_nonce != 0);
+                let info =
+                    process_info(process, info, ns(info.ticks), self.previous.or(forked_from.copied()));
+                return self.introduce(info, out);
+            }
+            DurableRecord::Module(module) => Event::Module(module_info(process, module, ns(module.ticks))),
+            DurableRecord::ModuleGone(gone) => {
+                Event::ModuleGone(ModuleGone { process, module: gone.id, ns: ns(gone.ticks) })
+            }
+            DurableRecord::Thread(thread) => {
+                let (tid, seq, name) = (thread.tid, thread.seq, text(thread.name));
+                self.threads.insert(seq, KnownThread { tid, name: name.clone(), active: false, told: true });
+                Event::Thread(ThreadInfo { process, tid, seq, name, start_ns: ns(thread.ticks) })
+            }
+            DurableRecord::ThreadName(thread) => {
+                let name = text(thread.name);
+                let Some(event) = self.rename(thread.tid, thread.seq, name, ns(thread.ticks)) else { return };
+                event
+            }
+            DurableRecord::ThreadEnd(thread) => {
+                let ns = ns(thread.ticks);
+                let renamed = self.rename(thread.tid, thread.seq, text(thread.name), ns);
+                self.threads.remove(&thread.seq);
+                let held = if self.introduced { &mut *out } else { &mut self.held };
+                held.extend(renamed);
+                Event::ThreadEnd(ThreadEnd { process, tid: thread.tid, seq: thread.seq, ns })
+            }
+            DurableRecord::Exec(_) => {
+                // The exec may still fail; a later Exit record, or samples to come, say so.
+                self.exit = Some(ProcessFate::Executed);
+                return;
+            }
+            DurableRecord::Exit(_) => {
+                self.exit = Some(ProcessFate::Exited);
+                return;
+            }
+            DurableRecord::Anchor(anchor) => {
+                if self.anchors.len() == ANCHORS_KEPT {
+                    self.anchors.remove(0);
+                }
+                self.anchors.push(*anchor);
+                return;
+            }
+            // What injections tell each other is nobody else's business.
+            DurableRecord::Setting(setting) if setting.key == Call::SETTING => return,
+            DurableRecord::Setting(setting) => {
+                Event::Setting(Setting { process, key: text(setting.key), value: text(setting.value) })
+            }
+            _ => return,
+        };
+        if self.introduced { out.push(event) } else { self.held.push(event) }
+    }
+
+    /// Introduces a process that died before it could: its samples still count.
+    pub(crate) fn introduce_unknown(&mut self, ns: u64, out: &mut Vec<Event>) {
+        let info = ProcessInfo {
+            id: self.id,
+            pid: self.identity.pid,
+            uid: self.identity.uid,
+            parent: self.previous,
+            start_ns: ns,
+            ..ProcessInfo::default()
+        };
+        self.introduce(info, out);
+    }
+
+    fn introduce(&mut self, info: ProcessInfo, out: &mut Vec<Event>) {
+        if !std::mem::replace(&mut self.introduced, true) {
+            out.push(Event::Process(info));
+            out.append(&mut self.held);
+        }
+    }
+
+    /// A name that is news.
+    fn rename(&mut self, tid: u32, seq: u32, name: String, ns: u64) -> Option<Event> {
+        let known = self.threads.get_mut(&seq)?;
+        if name.is_empty() || known.name == name {
+            return None;
+        }
+        known.name.clone_from(&name);
+        Some(Event::ThreadName(ThreadName { process: self.id, tid, seq, name, ns }))
+    }
+
+    /// Looks up the present names of threads that have run, by `name_of(tid)`.
+    pub(crate) fn refresh_names(
+        &mut self,
+        ns: u64,
+        name_of: impl Fn(u32) -> Option<String>,
+        out: &mut Vec<Event>,
+    ) {
+        let active: Vec<(u32, u32)> = self
+            .threads
+            .iter_mut()
+            .filter_map(|(&seq, thread)| std::mem::take(&mut thread.active).then_some((seq, thread.tid)))
+            .collect();
+        for (seq, tid) in active {
+            let Some(name) = name_of(tid) else { continue };
+            let known = self.threads.get_mut(&seq).filter(|thread| !thread.told);
+            if let Some(known) = known {
+                (known.name, known.told) = (name.clone(), true);
+                out.push(Event::Thread(ThreadInfo { process: self.id, tid, seq, name, start_ns: ns }));
+            } else {
+                out.extend(self.rename(tid, seq, name, ns));
+            }
+        }
+    }
+
+    /// A sample, with the thread it was taken on and its frames from the root.
+    pub(crate) fn stack(
+        &mut self,
+        tid: u32,
+        thread_seq: u32,
+        ns: u64,
+        head: StackHead,
+        frames: &[u64],
+    ) -> Sample {
+        // One that nobody has announced has its name from the kernel.
+        let unknown = || KnownThread { tid, name: String::new(), active: true, told: false };
+        self.threads.entry(thread_seq).or_insert_with(unknown).active = true;
+        Sample {
+            process: self.id,
+            tid,
+            thread_seq,
+            ns,
+            weight: head.weight,
+            end: head.end,
+            source: head.source,
+            nonce: head.nonce,
+            frames: frames.iter().rev().copied().collect(),
+            ..Sample::default()
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+/// Names of the numbers by which the agent calls its sources.
+pub(crate) fn source_name(source: u32) -> String {
+    match source {
+        1 => "itimer".into(),
+        2 => "cpu".into(),
+        3 => "perf".into(),
+        other => format!("source_{other}"),
+    }
+}
+
+fn process_info(id: u32, info: &record::Process<'_>, start_ns: u64, parent: Option<u32>) -> ProcessInfo {
+    let argv = info.argv.strip_suffix(b"\0").unwrap_or(info.argv);
+    ProcessInfo {
+        id,
+        pid: info.pid,
+        ppid: info.ppid,
+        parent,
+        start_ns,
+        uid: info.uid,
+        period_ns: info.period_ns,
+        source: source_name(info.source),
+        exe: path(info.exe),
+        argv: if argv.is_empty() { Vec::new() } else { argv.split(|&byte| byte == 0).map(text).collect() },
+        note: text(info.note),
+    }
+}
+
+fn module_info(process: u32, module: &record::Module<'_>, loaded_ns: u64) -> ModuleInfo {
+    ModuleInfo {
+        process,
+        module: module.id,
+        start: module.start,
+        end: module.end,
+        bias: module.bias,
+        path: if module.path.is_empty() { PathBuf::from("[vdso]") } else { path(module.path) },
+        build_id: module.build_id.to_vec(),
+        segments: module
+            .segments
+            .iter()
+            .map(|s| Segment { address: s.address, len: s.len, pgoff: s.page_offset, flags: s.flags })
+            .collect(),
+        loaded_ns,
+        file: None,
+    }
+}
+
+/// The counters of a region as the profile keeps them; what the reader itself found is left at zero.
+pub(crate) fn counters(counters: &CountersSnapshot, scale: &Scale) -> Counters {
+    let lost = Loss::ALL.iter().map(|&cause| (cause.name(), counters.lost(cause)));
+    let skipped = Skip::ALL.iter().map(|&cause| (cause.name(), counters.skipped(cause)));
+    let handler = counters.handler_time.iter().enumerate().filter(|(_, count)| **count > 0);
+    Counters {
+        fired: counters.fired.count,
+        fired_weight: counters.fired.weight,
+        recorded: counters.recorded.count,
+        recorded_weight: counters.recorded.weight,
+        truncated: counters.truncated,
+        lost: causes(lost),
+        skipped: causes(skipped),
+        handler: handler
+            .map(|(bucket, &count)| {
+                let (first, last) = bucket_range(bucket);
+                NanosBucket { low: scale.span_ns(first), high: scale.span_ns(last), count }
+            })
+            .collect(),
+        threads_started: counters.threads_started,
+        threads_ended: counters.threads_ended,
+        ..Counters::default()
+    }
+}
+
+fn causes(causes: impl Iterator<Item = (&'static str, shm_format::TallySnapshot)>) -> Vec<Cause> {
+    causes
+        .filter(|(_, tally)| tally.count > 0)
+        .map(|(name, tally)| Cause { name: name.into(), count: tally.count, weight: tally.weight })
+        .collect()
+}

@@ -1,0 +1,27 @@
+//! Sentences broken to fit.
+
+/// `text` on lines of at most `width` columns, broken at spaces; what has none is left long.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("  {word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_wrapped() {
+        assert_eq!(wrapped("note: one two three", 10), ["note: one", "  two", "  three"]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Shows a file in the program that the user's desktop has for it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What opens files, on every freedesktop.org desktop.
+const OPENER: &str = "xdg-open";
+
+/// The file could not be shown. It is there all the same.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot show {path} ({why}); open it yourself: file://{path}")]
+pub(crate) struct OpenError {
+    path: String,
+    why: String,
+}
+
+/// Opens a file.
+///
+/// # Errors
+/// When there is no desktop, or nothing on it that opens such files.
+pub(crate) fn open(path: &Path) -> Result<(), OpenError> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let failed = |why: String| OpenError { path: absolute.display().to_string(), why };
+    if !is_on_path(OPENER) {
+        return Err(failed(format!("there is no {OPENER}; a package called xdg-utils brings it")));
+    }
+    let mut command = Command::new(OPENER);
+    command.arg(&absolute).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(failed(format!("{OPENER} found nothing to show it with: {status}"))),
+        Err(error) => Err(failed(format!("{OPENER}: {error}"))),
+    }
+}
+
+fn is_on_path(program: impl AsRef<OsStr>) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program.as_ref()).is_file())
+}

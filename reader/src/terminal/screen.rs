@@ -1,0 +1,156 @@
+//! The terminal: its size, its colours, and texts cut to fit.
+
+use std::borrow::Cow;
+use std::env;
+use std::io::{self, IsTerminal, Write};
+
+/// Columns used when the output is no terminal, unless `COLUMNS` says otherwise.
+const PIPE_WIDTH: usize = 120;
+/// Narrower terminals get lines of this width all the same.
+const NARROWEST: usize = 40;
+
+/// What the output looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Screen {
+    /// Columns.
+    pub(crate) width: usize,
+    /// Rows; none if the output is no terminal.
+    pub(crate) height: Option<usize>,
+    /// Whether escape sequences for colours may be written.
+    pub(crate) colour: bool,
+}
+
+impl Screen {
+    /// The screen that stdout is. `NO_COLOR`, `CLICOLOR=0`, `TERM=dumb` and pipes get no colours;
+    /// `COLUMNS` sets the width of a pipe.
+    pub(crate) fn of_stdout() -> Self {
+        let stdout = io::stdout();
+        let set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+        if !stdout.is_terminal() {
+            let columns = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+            let width = columns.unwrap_or(PIPE_WIDTH).max(NARROWEST);
+            return Screen { width, height: None, colour: false };
+        }
+        let size = terminal_size::terminal_size_of(&stdout);
+        let (width, height) = size.map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()));
+        let plain = set("NO_COLOR")
+            || env::var_os("CLICOLOR").is_some_and(|value| value == "0")
+            || env::var_os("TERM").is_some_and(|value| value == "dumb");
+        Screen { width: width.max(NARROWEST), height: Some(height), colour: !plain }
+    }
+
+    /// `text` in a style, if the screen has colours.
+    pub(crate) fn paint<'a>(&self, style: Style, text: &'a str) -> Cow<'a, str> {
+        let code = match style {
+            Style::Plain => return Cow::Borrowed(text),
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Hot => "1;31",
+            Style::Warm => "33",
+            Style::Good => "32",
+        };
+        if self.colour && !text.is_empty() {
+            Cow::Owned(format!("\x1b[{code}m{text}\x1b[0m"))
+        } else {
+            Cow::Borrowed(text)
+        }
+    }
+}
+
+/// How a text stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Not at all.
+    Plain,
+    /// A heading.
+    Bold,
+    /// Less important.
+    Dim,
+    /// A large share.
+    Hot,
+    /// A share worth a look.
+    Warm,
+    /// Less than before.
+    Good,
+}
+
+impl Style {
+    /// The style of a share, in percent.
+    pub(crate) fn of_share(percent: f64) -> Style {
+        match percent {
+            p if p >= 10.0 => Style::Hot,
+            p if p >= 2.0 => Style::Warm,
+            _ => Style::Plain,
+        }
+    }
+}
+
+/// `text` cut to `width` characters, from its middle: the start and the end of a name tell most.
+pub(crate) fn fit(text: &str, width: usize) -> Cow<'_, str> {
+    let length = text.chars().count();
+    if length <= width {
+        return Cow::Borrowed(text);
+    }
+    let kept = width.saturating_sub(1);
+    let tail = kept / 3;
+    let head = kept - tail;
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(length - tail).collect();
+    Cow::Owned(format!("{start}…{end}"))
+}
+
+/// `text` as one line that cannot move a terminal's cursor: line breaks and tabs are spaces.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if text.contains(char::is_control) {
+        Cow::Owned(text.chars().map(visible).collect())
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+fn visible(c: char) -> char {
+    match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => '?',
+        c => c,
+    }
+}
+
+/// Writes lines of text in which other programs' names occur: nothing but line breaks reaches the terminal as a control
+/// character.
+#[derive(Debug)]
+pub(crate) struct Printable<W>(pub(crate) W);
+
+impl<W: Write> Write for Printable<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let plain: String = text.chars().map(|c| if c == '\n' { c } else { visible(c) }).collect();
+        self.0.write_all(plain.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_in_the_middle() {
+        assert_eq!(fit("abcdefghij", 10), "abcdefghij");
+        assert_eq!(fit("abcdefghij", 7), "abcd…ij");
+        assert_eq!(fit("äöüß", 3), "äö…");
+        assert_eq!(fit("abc", 0).chars().count(), 1);
+    }
+
+    #[test]
+    fn control_characters_are_shown_as_such() {
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb c");
+        let mut out = Printable(Vec::new());
+        write!(out, "a\x1b[2J\t ü\nb\u{9b}2J").unwrap();
+        assert_eq!(String::from_utf8(out.0).unwrap(), "a?[2J  ü\nb?2J");
+    }
+}
