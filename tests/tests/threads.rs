@@ -140,7 +140,7 @@ fn an_idle_thread_costs_next_to_nothing() {
         let alone = words(run(Command::new(&program).args(more)));
         let mut command = Command::new(selfwind());
         command
-            .args(["record", "-q", "-e", "cpu", "-o"])
+            .args(["record", "-q", "-o"])
             .arg(scratch.join("idle.data"))
             .arg("--")
             .arg(&program)
