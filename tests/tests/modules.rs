@@ -1,0 +1,62 @@
+//! What the agent finds loaded is what findshlibs finds: every module, where it lies, and which build it is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use selfwind_profile::profile_file::{Event, ModuleInfo, ProfileReader};
+use selfwind_tests::recording::Recorder;
+
+/// What identifies a module in memory: its bias and build-id.
+type Key = (u64, String);
+
+/// First address, end, and path of each module that findshlibs tells of.
+fn told(output: &str) -> BTreeMap<Key, (u64, u64, String)> {
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+    output
+        .lines()
+        .map(|line| {
+            let words: Vec<&str> = line.splitn(5, ' ').collect();
+            let [bias, id, start, end, path] = words[..] else { panic!("{line:?}") };
+            ((hexadecimal(bias), id.to_owned()), (hexadecimal(start), hexadecimal(end), path.to_owned()))
+        })
+        .collect()
+}
+
+/// The modules that a profile says were mapped.
+fn recorded(file: &Path) -> Vec<ModuleInfo> {
+    let events = ProfileReader::open(file).expect("a profile").map(|event| event.expect("a whole profile"));
+    let modules = events.filter_map(|event| if let Event::Module(module) = event { Some(module) } else { None });
+    modules.collect()
+}
+
+fn key(module: &ModuleInfo) -> Key {
+    let id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    (module.bias, if id.is_empty() { "-".into() } else { id })
+}
+
+#[test]
+fn every_module_is_where_findshlibs_finds_it() {
+    let program = Path::new(env!("CARGO_BIN_EXE_own_modules"));
+    let libraries = ["libz.so.1", "libm.so.6", "libpthread.so.0", "libstdc++.so.6", "libssl.so.3"];
+    let recording = Recorder::at(997).record(program, &libraries);
+    assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+    let (told, recorded) = (told(&recording.outcome.stdout), recorded(&recording.file));
+    assert!(told.len() > libraries.len(), "{told:#?}");
+    for (key, (start, end, path)) in &told {
+        let found = recorded.iter().find(|module| self::key(module) == *key);
+        let Some(module) = found else {
+            // The agent tells nothing of itself.
+            assert!(path.contains("selfwind"), "{path} at {start:x} is not in {recorded:#x?}");
+            continue;
+        };
+        let pages = |address: u64| address & !0xfff;
+        assert_eq!(pages(module.start), pages(*start), "{path}");
+        assert_eq!(pages(module.end - 1), pages(end - 1), "{path}");
+        // The loader has a name of its own for it.
+        let same_name = Path::new(path).file_name() == module.path.file_name();
+        assert!(same_name || module.path == Path::new("[vdso]"), "{path} {module:?}");
+    }
+    for module in &recorded {
+        assert!(told.contains_key(&key(module)), "findshlibs does not know {module:#x?}");
+    }
+}
