@@ -77,6 +77,7 @@ pub(crate) fn record<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut 
     if let Some(caller) = frame_pointer(modules, at, memory) {
         return Some((caller, true));
     }
+    memory.distrust();
     let top = memory.read(at.sp).filter(|_| !at.exact);
     if let Some(pc) = top.filter(|&pc| follows_call(modules, pc, memory) && native::ends_thread(pc, memory)) {
         let sp = at.sp.checked_add(WORD)?;
@@ -109,6 +110,7 @@ fn ends_record<M: Memory>(modules: &Modules<'_>, fp: u64, pc: u64, memory: &mut 
 
 /// The caller by the first word above the stack pointer that can be a return address.
 pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<Place> {
+    memory.distrust();
     let mut place = at.sp.checked_next_multiple_of(WORD)?;
     for _ in 0..SCAN_WORDS {
         let pc = native::strip(memory.read(place)?);
@@ -207,6 +209,34 @@ mod tests {
         let at = Place { sp: 0x9000, ..at };
         let (end, same_stack) = record(&modules, &at, &mut Goroutine).unwrap();
         assert_eq!((end.pc, same_stack), (0x1101, false));
+    }
+
+    /// A stack that ends at 0x7000, where something else begins.
+    #[derive(Default)]
+    struct Ended {
+        distrusted: bool,
+    }
+
+    impl Memory for Ended {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            assert!(self.distrusted || address < 0x7000, "{address:x} is read as if it were known");
+            None
+        }
+
+        fn distrust(&mut self) {
+            self.distrusted = true;
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_for_known_behind_a_stack() {
+        let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
+        let modules = Modules::new(&modules, 0).unwrap();
+        for exact in [false, true] {
+            let at = Place { pc: 0x1500, sp: 0x7000, fp: Some(0), exact, ..AT };
+            assert_eq!(record(&modules, &at, &mut Ended::default()), None);
+            assert_eq!(scan(&modules, &at, &mut Ended::default()), None);
+        }
     }
 
     #[test]

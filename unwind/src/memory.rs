@@ -12,6 +12,10 @@ pub trait Memory {
         address
     }
 
+    /// From now on reads follow a guess: what is known to be readable may end before the thread's stack does, as where a
+    /// program has carved smaller stacks out of it, with guard pages between them.
+    fn distrust(&mut self) {}
+
     /// The eight bytes at `address`, unchecked.
     ///
     /// # Safety
@@ -28,6 +32,10 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 
     fn known_until(&mut self, address: u64) -> u64 {
         (**self).known_until(address)
+    }
+
+    fn distrust(&mut self) {
+        (**self).distrust();
     }
 
     unsafe fn load(&mut self, address: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! Reads of the interrupted thread's stack that can never fault.
 //!
-//! Inside the bounds known for the thread a read is a plain load. Anywhere else (a coroutine's stack, a wild
+//! Inside the bounds known for the thread a read is a plain load, as long as the walk has not had to guess. Anywhere else (a coroutine's stack, a wild
 //! pointer in a corrupt frame) each page is asked for once per walk, by a system call that reports an unmapped
 //! page instead of faulting on it; after the program has installed a seccomp filter even that is not done and
 //! such memory counts as unreadable.
@@ -96,6 +96,10 @@ impl Memory for Stack {
             Some(bounds) => bounds.high,
             None => self.readable_until(address),
         }
+    }
+
+    fn distrust(&mut self) {
+        self.known = [Bounds::NONE; 2];
     }
 
     #[inline]
