@@ -1,9 +1,9 @@
 //! A running process is sampled for a recording: how, and until when.
 
+use crate::proc;
 use crate::record::options::RecordOptions;
 use crate::sampling::settings::SamplingSettings;
 use crate::target::inject::{self, Sampling, Settings};
-use crate::target::liveness;
 use crate::terminal::notices::Notices;
 
 /// For an agent that is put into a running process.
@@ -48,7 +48,7 @@ pub(crate) struct Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         if let Some(pid) = self.pid
-            && liveness::start_time(pid).is_some()
+            && proc::start_time(pid).is_some()
             && let Err(error) = inject::detach(pid)
         {
             self.notices.say(format_args!(

@@ -24,6 +24,7 @@ use shm_format::injection::Call;
 
 use crate::drain::listener::Listener;
 use crate::drain::watch::{self, Happening};
+use crate::proc;
 use crate::record::delay::Delay;
 use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
@@ -420,7 +421,7 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
     if !module.path.is_absolute() {
         return None;
     }
-    let inside = pid.map(|pid| with_suffix(Path::new(&format!("/proc/{pid}/root")), &module.path));
+    let inside = pid.map(|pid| proc::within_root(pid, &module.path));
     let paths = inside.iter().chain([&module.path]);
     let metadata = paths.filter_map(|path| std::fs::metadata(path).ok()).find(Metadata::is_file)?;
     let identity = FileIdentity::of(&metadata);
