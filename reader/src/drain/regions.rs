@@ -228,7 +228,7 @@ impl Regions {
     }
 
     /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
-    pub(crate) fn forget_oldest(&mut self) {
+    pub(super) fn forget_oldest(&mut self) {
         if self.looked.elapsed() < FORGET_EVERY {
             return;
         }
@@ -258,7 +258,7 @@ impl Regions {
     }
 
     /// Tells what could not be recorded: agents leave a note where their region would have been.
-    pub(crate) fn tell_missing(&mut self) {
+    pub(super) fn tell_missing(&mut self) {
         for (path, why) in std::mem::take(&mut self.trouble) {
             match path.file_name().and_then(RegionName::parse) {
                 Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),

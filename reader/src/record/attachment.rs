@@ -22,7 +22,7 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
 }
 
 /// The options with the rate at which the process is really sampled.
-pub(crate) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
+pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
     let mut options = options.clone();
     if let Some(Sampling::Found { frequency, attached, .. }) = sampling
         && frequency != options.sampling.frequency

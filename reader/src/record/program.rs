@@ -55,7 +55,7 @@ pub(crate) struct Program {
     /// The file to execute.
     pub(crate) path: PathBuf,
     /// A text without `#!`: executed by /bin/sh, as execvp does.
-    pub(crate) by_shell: bool,
+    pub(super) by_shell: bool,
 }
 
 /// Finds `name` as a shell does and looks into the file.

@@ -59,7 +59,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
         let format = path.and_then(Format::from_path);
         let Some((path, format)) = path.zip(format) else {
             return Ok(Self { profile: Destination::prepare(path)?, export: None });
@@ -75,7 +75,7 @@ impl Output {
     }
 
     /// Nothing will be written.
-    pub(crate) fn abandon(self) {
+    pub(super) fn abandon(self) {
         self.profile.abandon();
         if let Some((_, export)) = self.export {
             export.abandon();
@@ -432,7 +432,7 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
 }
 
 /// The profile cannot be written any further, and what there is to do.
-pub(crate) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
+pub(super) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
     let (path, why) = (path.display(), shortage::explain(error));
     anyhow::anyhow!(
         "{path}: cannot write the profile: {why}; what was written until now is whole: selfwind report {path}"

@@ -21,7 +21,7 @@ use crate::target::inject::{self, Sampling};
 use crate::target::{session, shortage};
 
 /// Records a running process, or what its flight recorder holds, and gives the exit status.
-pub(crate) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
+pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.snapshot {
         return snapshot::of_process(options, pid);
     }

@@ -65,14 +65,14 @@ impl ThreadState {
 
     /// True if the thread blocks every signal, as in our handler and in short stretches of the agent and of the C
     /// library: unless it sleeps like that, it will soon be itself again.
-    pub(crate) fn blocks_everything(&self) -> bool {
+    pub(super) fn blocks_everything(&self) -> bool {
         // SIGKILL and SIGSTOP cannot be blocked; the C libraries keep the first real-time signals for themselves.
         const APART: u64 = 1 << 8 | 1 << 18 | 0b111 << 31;
         self.blocked | APART == u64::MAX
     }
 
     /// The kernel's letter in words.
-    pub(crate) fn activity(&self) -> &'static str {
+    pub(super) fn activity(&self) -> &'static str {
         match self.state {
             'R' => "running or ready",
             'S' => "sleeping",
@@ -101,7 +101,7 @@ pub(crate) fn system_call(pid: u32, tid: u32) -> Option<i64> {
 
 /// The signals that a thread in `rt_sigtimedwait` waits for; all of them if that cannot be known. While it waits, the
 /// kernel does not count them as blocked.
-pub(crate) fn awaited(pid: u32, tid: u32) -> u64 {
+pub(super) fn awaited(pid: u32, tid: u32) -> u64 {
     let set = || {
         let text = beginning_of(pid, tid, "syscall").ok()?;
         let address = text.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
