@@ -13,10 +13,10 @@ use unwind::End;
 
 use crate::flags::manner::MannerArgs;
 use crate::flags::symbols::SymbolArgs;
+use crate::proc::{self, threads};
 use crate::target::clock;
 use crate::target::inject;
-use crate::target::liveness;
-use crate::target::request::thread::{threads, waiting_call};
+use crate::target::request::thread::waiting_call;
 use crate::target::request::{Answer, Report, Target, TargetError, ask};
 use crate::terminal::notices;
 
@@ -96,7 +96,7 @@ struct ThreadDump<'a> {
 /// # Errors
 /// When the process cannot be asked at all, and when no thread of it answered.
 pub(crate) fn run(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let again = liveness::start_time(options.pid).is_some() && inject::resume(options.pid)?;
+    let again = proc::start_time(options.pid).is_some() && inject::resume(options.pid)?;
     let dumped = dump(options, out);
     if again {
         // It may have ended.

@@ -14,6 +14,7 @@ mod dump;
 mod flags;
 mod list;
 mod live;
+mod proc;
 mod record;
 mod report;
 mod request;

@@ -7,7 +7,7 @@ use shm_format::{Occasion, Scale};
 use unwind::End;
 
 use crate::flags::manner::MannerArgs;
-use crate::target::request::thread::threads;
+use crate::proc::threads;
 use crate::target::request::{Answer, Target, TargetError, ask};
 
 const EXAMPLES: &str = "Examples:

@@ -18,7 +18,7 @@ use clap_mangen::Man;
 pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
-    pub(crate) shell: Shell,
+    pub(super) shell: Shell,
 }
 
 /// The flags of `man`.
@@ -42,7 +42,7 @@ const VARIABLES: [(&str, &str); 3] = [
 const EXIT_STATUS: &str = "0 on success, 1 on failure, 2 when the command line is wrong.";
 
 /// Writes the completions of `command` for a shell.
-pub(crate) fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(super) fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     // The generator does not expect that its output can fail.
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "selfwind", &mut text);
@@ -51,7 +51,7 @@ pub(crate) fn completions(shell: Shell, mut command: Command, out: &mut dyn Writ
 }
 
 /// Writes a page for `command` and one for each of its subcommands into a directory.
-pub(crate) fn man(command: Command, directory: &Path) -> anyhow::Result<()> {
+pub(super) fn man(command: Command, directory: &Path) -> anyhow::Result<()> {
     let cannot = || format!("{}: cannot write manual pages; choose another directory", directory.display());
     fs::create_dir_all(directory).with_context(cannot)?;
     let mut command = command.disable_help_subcommand(true);

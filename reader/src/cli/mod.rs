@@ -2,8 +2,8 @@
 //!
 //! Data goes to stdout or a file, everything else to stderr. An error is one line.
 
-pub(crate) mod manual;
-pub(crate) mod perf_flags;
+mod manual;
+mod perf_flags;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

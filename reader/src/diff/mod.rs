@@ -63,7 +63,7 @@ pub(crate) enum Sort {
 #[derive(Debug, Clone)]
 pub(crate) struct DiffOptions {
     /// The form.
-    pub(crate) form: Form,
+    form: Form,
     /// The order.
     pub(crate) sort: Sort,
     /// Functions, lines or modules.
@@ -71,11 +71,11 @@ pub(crate) struct DiffOptions {
     /// Which stacks of both.
     pub(crate) filters: Filters,
     /// Least change that is shown, in percent of everything. None: 0.1 where there are many, all in JSON.
-    pub(crate) threshold: Option<f64>,
+    threshold: Option<f64>,
     /// Rows; none: what fits the screen; 0: all.
     pub(crate) limit: Option<usize>,
     /// What makes the comparison fail.
-    pub(crate) gates: Vec<Gate>,
+    gates: Vec<Gate>,
     /// Where to write; none: standard output.
     pub(crate) output: Option<PathBuf>,
     /// Where names may be taken from.

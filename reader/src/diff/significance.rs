@@ -5,7 +5,7 @@
 //! Statist. Soc. B 57, 1995) keeps the false ones among those that are marked below a rate.
 
 /// Of the differences that are marked, so many may be chance.
-pub(super) const FALSE_DISCOVERY_RATE: f64 = 0.05;
+const FALSE_DISCOVERY_RATE: f64 = 0.05;
 
 /// The probability that two samples of `n_a` and `n_b` from the same whole differ at least as much as `share_a`
 /// and `share_b` do. 1 when there is nothing to compare.

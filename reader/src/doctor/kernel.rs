@@ -6,8 +6,9 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_getres};
 
+use super::Finding;
 use super::limits::has_capability;
-use super::{Finding, line, number};
+use crate::proc::{line, number};
 use crate::target::attach::{PerfScope, probe_deferred_callchains, probe_perf_event};
 
 pub(super) fn examine() -> Vec<Finding> {

@@ -2,7 +2,8 @@
 
 use nix::libc;
 
-use super::{Finding, bytes, limit_text, number, status};
+use super::{Finding, bytes, limit_text, status};
+use crate::proc::number;
 use crate::target::attach::resource_limit;
 
 /// Capabilities that matter here (include/uapi/linux/capability.h).

@@ -8,11 +8,12 @@ mod place;
 mod process;
 mod symbols;
 
-use std::fs;
 use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;
+
+use crate::proc::Status;
 
 /// What to examine.
 #[derive(Debug, clap::Args)]
@@ -130,22 +131,9 @@ fn print(findings: &[Finding], out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A file of one line, trimmed; none if it cannot be read.
-fn line(path: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    Some(text.lines().next().unwrap_or("").trim().to_owned())
-}
-
-/// A number in a file of one line.
-fn number(path: &str) -> Option<i64> {
-    line(path)?.parse().ok()
-}
-
 /// The value of `key` in /proc/PID/status.
 fn status(pid: &str, key: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    Some(value.trim().to_owned())
+    Status::of_process(pid).ok()?.field(key).map(str::to_owned)
 }
 
 /// Bytes for people.
@@ -186,7 +174,5 @@ mod tests {
         assert_eq!(bytes(64 << 20), "64 MiB");
         assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(limit_text(u64::MAX), "unlimited");
-        assert_eq!(status("self", "Name"), line("/proc/self/comm"));
-        assert_eq!(status("self", "No such key"), None);
     }
 }

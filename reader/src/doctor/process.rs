@@ -8,10 +8,12 @@ use selfwind_profile::measure::Measure;
 use selfwind_profile::profile_file::{Event, SessionInfo};
 use shm_format::Mode;
 
-use super::{Finding, limit_text, line, status};
+use super::{Finding, limit_text, status};
+use crate::proc::line;
+use crate::proc::threads;
 use crate::record::program;
 use crate::target::attach::resource_limit;
-use crate::target::request::thread::{ThreadState, threads};
+use crate::target::request::thread::ThreadState;
 use crate::target::request::{Target, TargetError};
 
 /// Examines process `pid`.

@@ -24,7 +24,7 @@ struct Chain {
 
 impl Chains {
     /// The head and the frames, from the root, of a stack record.
-    pub(crate) fn decode(
+    pub(super) fn decode(
         &mut self,
         chunk: &ChunkInfo,
         record: &RecordRef<'_>,

@@ -136,7 +136,7 @@ impl Collector {
     ///
     /// # Errors
     /// When there can be no thread for it.
-    pub(crate) fn search_threads(&self) -> io::Result<ThreadSearch> {
+    pub(super) fn search_threads(&self) -> io::Result<ThreadSearch> {
         let only = match self.regions.scope() {
             Scope::Everything | Scope::Living => None,
             Scope::Process(pid) => Some(pid),
@@ -145,7 +145,7 @@ impl Collector {
     }
 
     /// Tells of the threads that a search found and that cannot be sampled.
-    pub(crate) fn tell_blocking(&self, search: &ThreadSearch, listener: &mut dyn Listener) -> io::Result<()> {
+    pub(super) fn tell_blocking(&self, search: &ThreadSearch, listener: &mut dyn Listener) -> io::Result<()> {
         for Blocking { region_nonce, text } in search.blocking() {
             if let Some(&process) = self.numbers.get(&region_nonce) {
                 listener.event(Event::Setting(Setting { process, key: NOT_SAMPLED.into(), value: text }))?;
@@ -166,7 +166,7 @@ impl Collector {
     }
 
     /// True while writers wait for chunks that have been read.
-    pub(crate) fn is_urgent(&self) -> bool {
+    pub(super) fn is_urgent(&self) -> bool {
         self.held.is_urgent()
     }
 

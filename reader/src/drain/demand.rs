@@ -49,7 +49,7 @@ pub(crate) struct Shortfall {
     /// Samples lost.
     pub(crate) lost: u64,
     /// How long nobody looked.
-    pub(crate) away: Duration,
+    pub(super) away: Duration,
     /// What would have been enough.
     pub(crate) buffer: Buffer,
 }
@@ -106,7 +106,7 @@ impl Demand {
     }
 
     /// What was lost so far for want of room.
-    pub(crate) fn shortfall(&self) -> Option<Shortfall> {
+    pub(super) fn shortfall(&self) -> Option<Shortfall> {
         self.shortfall
     }
 
@@ -117,7 +117,7 @@ impl Demand {
     }
 
     /// A pass has taken `claimed` chunks that their writers had left.
-    pub(crate) fn after_pass(&mut self, attached: &mut Attached, claimed: u64) {
+    pub(super) fn after_pass(&mut self, attached: &mut Attached, claimed: u64) {
         let (backed, free) = attached.fill();
         let chunk = u64::from(attached.geometry().chunk_size);
         self.note_losses(&attached.counters(), backed as u64 * chunk);
@@ -147,7 +147,7 @@ impl Demand {
     }
 
     /// Its process is gone.
-    pub(crate) fn after_last_pass(&mut self, attached: &Attached) {
+    pub(super) fn after_last_pass(&mut self, attached: &Attached) {
         let pool = attached.fill().0 as u64 * u64::from(attached.geometry().chunk_size);
         self.note_losses(&attached.counters(), pool);
     }

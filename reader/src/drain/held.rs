@@ -28,7 +28,7 @@ pub(crate) struct Taken {
     /// Processes that ended.
     pub(crate) gone: Vec<Process>,
     /// There are chunks that writers wait for.
-    pub(crate) urgent: bool,
+    pub(super) urgent: bool,
     /// Passes until the last sample of it is in the merge.
     pub(crate) patience: u32,
     /// Samples that had come into the merge by then.
@@ -49,7 +49,7 @@ impl Held {
     }
 
     /// A pass is over; so many samples have come into the merge.
-    pub(crate) fn end_pass(&mut self, arrivals: u64) {
+    pub(super) fn end_pass(&mut self, arrivals: u64) {
         for taken in &mut self.passes {
             if taken.age == taken.patience {
                 taken.arrivals = Some(arrivals);
@@ -59,17 +59,17 @@ impl Held {
     }
 
     /// True if writers wait for chunks.
-    pub(crate) fn is_urgent(&self) -> bool {
+    pub(super) fn is_urgent(&self) -> bool {
         self.passes.iter().any(|taken| taken.urgent)
     }
 
     /// True if something has waited so long that its samples must be of another time than their clock says.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         self.passes.front().is_some_and(|taken| taken.age > LONGEST)
     }
 
     /// True if something is out of the merge, whose oldest sample is number `oldest`.
-    pub(crate) fn is_due(&self, oldest: u64) -> bool {
+    pub(super) fn is_due(&self, oldest: u64) -> bool {
         self.passes.front().is_some_and(|taken| taken.arrivals.is_some_and(|arrivals| arrivals < oldest))
     }
 
@@ -83,7 +83,7 @@ impl Held {
     }
 
     /// Takes everything: the merge is empty, and what was in it is safe.
-    pub(crate) fn release_all(&mut self) -> Vec<Taken> {
+    pub(super) fn release_all(&mut self) -> Vec<Taken> {
         self.passes.drain(..).collect()
     }
 }

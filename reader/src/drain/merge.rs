@@ -53,7 +53,7 @@ impl Merge {
     }
 
     /// Samples that have come so far: the number of the last one.
-    pub(crate) fn arrivals(&self) -> u64 {
+    pub(super) fn arrivals(&self) -> u64 {
         self.arrivals
     }
 

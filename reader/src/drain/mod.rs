@@ -1,16 +1,16 @@
 //! From regions to events: every process of a recording, its samples in the order of their time.
 
-pub(crate) mod chains;
+mod chains;
 pub(crate) mod collector;
-pub(crate) mod demand;
+mod demand;
 pub(crate) mod follow;
-pub(crate) mod held;
+mod held;
 pub(crate) mod listener;
-pub(crate) mod merge;
-pub(crate) mod process;
-pub(crate) mod regions;
-pub(crate) mod sequences;
-pub(crate) mod stitch;
+mod merge;
+mod process;
+mod regions;
+mod sequences;
+mod stitch;
 pub(crate) mod watch;
 
 #[cfg(test)]

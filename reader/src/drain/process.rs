@@ -127,7 +127,7 @@ impl Process {
     }
 
     /// True for another image of the process behind `identity`.
-    pub(crate) fn is_same_process(&self, identity: &Identity) -> bool {
+    pub(super) fn is_same_process(&self, identity: &Identity) -> bool {
         self.identity.pid == identity.pid
             && self.identity.start_time == identity.start_time
             && self.identity.boot_id == identity.boot_id
@@ -139,12 +139,12 @@ impl Process {
     }
 
     /// The process has executed another program: this image is gone.
-    pub(crate) fn supersede(&mut self) {
+    pub(super) fn supersede(&mut self) {
         self.superseded = true;
     }
 
     /// True if it was still there when last looked at.
-    pub(crate) fn is_live(&self) -> bool {
+    pub(super) fn is_live(&self) -> bool {
         !self.superseded && !matches!(self.liveness, Liveness::Ended)
     }
 
@@ -165,7 +165,7 @@ impl Process {
 
     /// Detaches: all that was read is safe. The region of a process that is gone is removed, as it is drained, unless
     /// it is to be kept. Gives the path of a removed region.
-    pub(crate) fn let_go(mut self, keep: bool) -> Option<PathBuf> {
+    pub(super) fn let_go(mut self, keep: bool) -> Option<PathBuf> {
         let remove = !keep && !self.is_live();
         if !remove {
             let places: Places =
@@ -196,7 +196,7 @@ impl Process {
     }
 
     /// True if writers may soon wait for chunks that the last pass has taken.
-    pub(crate) fn keeps_chunks(&self) -> bool {
+    pub(super) fn keeps_chunks(&self) -> bool {
         self.is_urgent
     }
 
@@ -211,12 +211,12 @@ impl Process {
     }
 
     /// What it lost for want of room in its pool.
-    pub(crate) fn shortfall(&self) -> Option<Shortfall> {
+    pub(super) fn shortfall(&self) -> Option<Shortfall> {
         self.demand.shortfall()
     }
 
     /// True if records become samples passes after they were read.
-    pub(crate) fn is_stitched(&self) -> bool {
+    pub(super) fn is_stitched(&self) -> bool {
         self.stitcher.expects()
     }
 
@@ -286,7 +286,7 @@ impl Process {
     }
 
     /// The counters, if anything fired since they were last told.
-    pub(crate) fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
+    pub(super) fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
         let fired = self.known_counters().fired.count;
         if !self.translator.is_introduced() || self.told == Some(fired) {
             return None;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use shm_format::Identity;
 
+use crate::proc;
 use crate::target::attach::{AttachError, Attached, owner};
 use crate::target::liveness::{self, Liveness};
 use crate::target::region_name::RegionName;
@@ -123,7 +124,7 @@ impl Regions {
             }
             return Ok(began);
         }
-        Err(refused.unwrap_or_else(|| match liveness::start_time(pid) {
+        Err(refused.unwrap_or_else(|| match proc::start_time(pid) {
             Some(_) => FindError::NoAgent(pid),
             None => FindError::NoProcess(pid),
         }))
@@ -133,9 +134,9 @@ impl Regions {
     pub(crate) fn is_over(&self) -> bool {
         match (self.scope, self.chosen) {
             (Scope::Process(pid), Some(chosen)) => {
-                self.boot_id != Some(chosen.boot_id) || liveness::start_time(pid) != Some(chosen.start_time)
+                self.boot_id != Some(chosen.boot_id) || proc::start_time(pid) != Some(chosen.start_time)
             }
-            (Scope::Process(pid), None) => liveness::start_time(pid).is_none(),
+            (Scope::Process(pid), None) => proc::start_time(pid).is_none(),
             _ => false,
         }
     }
@@ -227,7 +228,7 @@ impl Regions {
     }
 
     /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
-    pub(crate) fn forget_oldest(&mut self) {
+    pub(super) fn forget_oldest(&mut self) {
         if self.looked.elapsed() < FORGET_EVERY {
             return;
         }
@@ -257,7 +258,7 @@ impl Regions {
     }
 
     /// Tells what could not be recorded: agents leave a note where their region would have been.
-    pub(crate) fn tell_missing(&mut self) {
+    pub(super) fn tell_missing(&mut self) {
         for (path, why) in std::mem::take(&mut self.trouble) {
             match path.file_name().and_then(RegionName::parse) {
                 Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),
@@ -292,5 +293,5 @@ impl Regions {
 
 /// The process that has this number now.
 fn choose_living(pid: u32) -> Option<Chosen> {
-    Some(Chosen { boot_id: liveness::boot_id()?, start_time: liveness::start_time(pid)? })
+    Some(Chosen { boot_id: liveness::boot_id()?, start_time: proc::start_time(pid)? })
 }

@@ -15,7 +15,7 @@ impl Default for Sequences {
 
 impl Sequences {
     /// This one came.
-    pub(crate) fn saw(&mut self, sequence: u64) {
+    pub(super) fn saw(&mut self, sequence: u64) {
         self.first = self.first.min(sequence);
         self.last = self.last.max(sequence);
         self.count += 1;

@@ -1,9 +1,9 @@
 //! A running process is sampled for a recording: how, and until when.
 
+use crate::proc;
 use crate::record::options::RecordOptions;
 use crate::sampling::settings::SamplingSettings;
 use crate::target::inject::{self, Sampling, Settings};
-use crate::target::liveness;
 use crate::terminal::notices::Notices;
 
 /// For an agent that is put into a running process.
@@ -22,7 +22,7 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
 }
 
 /// The options with the rate at which the process is really sampled.
-pub(crate) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
+pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
     let mut options = options.clone();
     if let Some(Sampling::Found { frequency, attached, .. }) = sampling
         && frequency != options.sampling.frequency
@@ -48,7 +48,7 @@ pub(crate) struct Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         if let Some(pid) = self.pid
-            && liveness::start_time(pid).is_some()
+            && proc::start_time(pid).is_some()
             && let Err(error) = inject::detach(pid)
         {
             self.notices.say(format_args!(

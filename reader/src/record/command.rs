@@ -37,7 +37,7 @@ const TWICE: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(30);
 
 /// Records the command that the options name, and gives its exit status.
-pub(crate) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
+pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     options.sampling.source.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;

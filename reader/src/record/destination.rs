@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The name used without `-o`.
-pub(crate) const DEFAULT_NAME: &str = "selfwind.data";
+const DEFAULT_NAME: &str = "selfwind.data";
 
 /// The output cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub(crate) struct Destination {
 
 impl Destination {
     /// Opens `path`; `None` is [`DEFAULT_NAME`], whose last content is kept with `.old` at its name.
-    pub(crate) fn prepare(path: Option<&Path>) -> Result<Self, DestinationError> {
+    pub(super) fn prepare(path: Option<&Path>) -> Result<Self, DestinationError> {
         let pattern = path.filter(|path| path.as_os_str().as_bytes().windows(2).any(|pair| pair == b"%p"));
         let opened = match (path, pattern) {
             (_, Some(pattern)) => {
@@ -73,7 +73,7 @@ impl Destination {
     }
 
     /// Leaves things as they were: nothing was recorded.
-    pub(crate) fn abandon(self) {
+    pub(super) fn abandon(self) {
         if self.created {
             let _ = fs::remove_file(&self.path);
         }
@@ -84,7 +84,7 @@ impl Destination {
 }
 
 /// Replaces each `%p` by `pid`.
-pub(crate) fn expand(pattern: &Path, pid: u32) -> PathBuf {
+fn expand(pattern: &Path, pid: u32) -> PathBuf {
     let mut bytes = pattern.as_os_str().as_bytes();
     let mut name = Vec::new();
     while let Some((&first, rest)) = bytes.split_first() {

@@ -14,6 +14,7 @@ use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, 
 use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
 
+use crate::proc::{self, Mapping};
 use crate::record::second_mappings;
 
 /// Most addresses that are remembered of a process.
@@ -118,17 +119,16 @@ impl Followed {
         self.searched = Some(Instant::now());
         self.searches += 1;
         self.map = self.map.take().or_else(|| self.open(&perf_map_path(self.info.pid), session));
-        let Ok(maps) = fs::read_to_string(format!("/proc/{}/maps", self.info.pid)) else {
-            return Vec::new();
+        let Ok(mappings) = proc::mappings(self.info.pid) else { return Vec::new() };
+        let is_dump = |mapping: &&Mapping| {
+            let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
+            !mapping.is_deleted && name.starts_with("jit-") && name.ends_with(".dump")
         };
-        let path = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|path| {
-            let name = path.rsplit('/').next().unwrap_or_default();
-            name.starts_with("jit-") && name.ends_with(".dump")
-        });
-        if let (None, Some(path)) = (&self.dump, path.map(PathBuf::from)) {
+        if let (None, Some(mapping)) = (&self.dump, mappings.iter().find(is_dump)) {
+            let path = mapping.path.clone();
             self.dump = self.open(&path, session).map(|file| (path, file));
         }
-        let modules = second_mappings::find(&maps, &self.info, &outside, self.mapped);
+        let modules = second_mappings::find(&mappings, &self.info, &outside, self.mapped);
         self.mapped += modules.len() as u32;
         self.modules.extend(modules.iter().map(|module| (module.start, module.end)));
         modules.into_iter().map(Event::Module).collect()

@@ -90,7 +90,7 @@ impl KernelSymbols {
     }
 
     /// True if kernel stacks came and no name is to be had for them.
-    pub(crate) fn are_hidden(&self) -> bool {
+    pub(super) fn are_hidden(&self) -> bool {
         !self.seen.is_empty() && self.table.as_ref().is_some_and(|table| table.starts.is_empty())
     }
 

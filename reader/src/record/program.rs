@@ -16,13 +16,13 @@ use nix::unistd::{AccessFlags, access, getegid, geteuid};
 pub(crate) enum ProgramError {
     /// Nowhere on PATH, or no such file.
     #[error("{program}: command not found; check the name and PATH")]
-    NotFound {
+    Missing {
         /// As given.
         program: String,
     },
     /// There, but not to be executed.
     #[error("{path}: cannot execute it: {why}")]
-    NotExecutable {
+    Unexecutable {
         /// The file.
         path: String,
         /// Cause and way out.
@@ -30,7 +30,7 @@ pub(crate) enum ProgramError {
     },
     /// It would run, but without the agent.
     #[error("{path}: cannot be preloaded: {why}")]
-    NotPreloadable {
+    Unpreloadable {
         /// The file.
         path: String,
         /// Cause and way out.
@@ -42,9 +42,9 @@ impl ProgramError {
     /// The exit status a shell gives for it; 125, as other wrappers do, when the refusal is our own.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            Self::NotPreloadable { .. } => 125,
+            Self::Missing { .. } => 127,
+            Self::Unexecutable { .. } => 126,
+            Self::Unpreloadable { .. } => 125,
         }
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct Program {
     /// The file to execute.
     pub(crate) path: PathBuf,
     /// A text without `#!`: executed by /bin/sh, as execvp does.
-    pub(crate) by_shell: bool,
+    pub(super) by_shell: bool,
 }
 
 /// Finds `name` as a shell does and looks into the file.
@@ -66,7 +66,7 @@ pub(crate) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Progra
 }
 
 fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
-    let not_found = || ProgramError::NotFound { program: name.to_string_lossy().into_owned() };
+    let not_found = || ProgramError::Missing { program: name.to_string_lossy().into_owned() };
     if name.is_empty() {
         return Err(not_found());
     }
@@ -79,7 +79,7 @@ fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, Progr
         let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
         match executable(&directory.join(name)) {
             Ok(path) => return Ok(path),
-            Err(error @ ProgramError::NotExecutable { .. }) => denied = denied.or(Some(error)),
+            Err(error @ ProgramError::Unexecutable { .. }) => denied = denied.or(Some(error)),
             Err(_) => {}
         }
     }
@@ -89,7 +89,7 @@ fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, Progr
 fn executable(path: &Path) -> Result<PathBuf, ProgramError> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            ProgramError::NotFound { program: path.display().to_string() }
+            ProgramError::Missing { program: path.display().to_string() }
         }
         _ => not_executable(path, error.to_string()),
     })?;
@@ -103,12 +103,12 @@ fn executable(path: &Path) -> Result<PathBuf, ProgramError> {
 }
 
 fn not_executable(path: &Path, why: String) -> ProgramError {
-    ProgramError::NotExecutable { path: path.display().to_string(), why }
+    ProgramError::Unexecutable { path: path.display().to_string(), why }
 }
 
 /// Looks into a file and, for a script, into its interpreter. True if it is a text for /bin/sh.
 fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
-    let refuse = |why| Err(ProgramError::NotPreloadable { path: path.display().to_string(), why });
+    let refuse = |why| Err(ProgramError::Unpreloadable { path: path.display().to_string(), why });
     let file = match File::open(path) {
         Ok(file) => file,
         // Executable but not readable: it can still run; nothing can be said about it.

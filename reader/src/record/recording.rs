@@ -24,6 +24,7 @@ use shm_format::injection::Call;
 
 use crate::drain::listener::Listener;
 use crate::drain::watch::{self, Happening};
+use crate::proc;
 use crate::record::delay::Delay;
 use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
@@ -58,7 +59,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
         let format = path.and_then(Format::from_path);
         let Some((path, format)) = path.zip(format) else {
             return Ok(Self { profile: Destination::prepare(path)?, export: None });
@@ -74,7 +75,7 @@ impl Output {
     }
 
     /// Nothing will be written.
-    pub(crate) fn abandon(self) {
+    pub(super) fn abandon(self) {
         self.profile.abandon();
         if let Some((_, export)) = self.export {
             export.abandon();
@@ -420,7 +421,7 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
     if !module.path.is_absolute() {
         return None;
     }
-    let inside = pid.map(|pid| with_suffix(Path::new(&format!("/proc/{pid}/root")), &module.path));
+    let inside = pid.map(|pid| proc::within_root(pid, &module.path));
     let paths = inside.iter().chain([&module.path]);
     let metadata = paths.filter_map(|path| std::fs::metadata(path).ok()).find(Metadata::is_file)?;
     let identity = FileIdentity::of(&metadata);
@@ -431,7 +432,7 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
 }
 
 /// The profile cannot be written any further, and what there is to do.
-pub(crate) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
+pub(super) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
     let (path, why) = (path.display(), shortage::explain(error));
     anyhow::anyhow!(
         "{path}: cannot write the profile: {why}; what was written until now is whole: selfwind report {path}"

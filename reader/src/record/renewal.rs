@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use selfwind_profile::profile_file::Event;
 
 use crate::drain::listener::Listener;
-use crate::target::inject::{self, Settings, facts};
+use crate::proc;
+use crate::target::inject::{self, Settings};
 use crate::terminal::notices::Notices;
 
 /// Between two looks.
@@ -38,10 +39,10 @@ impl<'a> Renewal<'a> {
 
     /// Executable files that nobody has told of, and that were no reason before.
     fn untold(&mut self) -> bool {
-        let mappings = facts::mappings(self.pid as i32);
+        let mappings = proc::mappings(self.pid).unwrap_or_default();
         let new: Vec<u64> = mappings
             .iter()
-            .filter(|mapping| mapping.executable && mapping.name.starts_with('/'))
+            .filter(|mapping| mapping.executable && mapping.is_of_file())
             .map(|mapping| mapping.start)
             .filter(|start| !self.told.iter().any(|(first, end)| (*first..*end).contains(start)))
             .collect();

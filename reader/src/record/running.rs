@@ -8,6 +8,7 @@ use anyhow::Context;
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, follow};
 use crate::drain::watch::{self, Happening};
+use crate::proc;
 use crate::record::attachment::{Ours, as_sampled, attach, settings};
 use crate::record::options::RecordOptions;
 use crate::record::priority::ask_for_priority;
@@ -17,14 +18,14 @@ use crate::record::snapshot;
 use crate::tables::cache::Cache;
 use crate::target::attach::Bell;
 use crate::target::inject::{self, Sampling};
-use crate::target::{liveness, session, shortage};
+use crate::target::{session, shortage};
 
 /// Records a running process, or what its flight recorder holds, and gives the exit status.
-pub(crate) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
+pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.snapshot {
         return snapshot::of_process(options, pid);
     }
-    let lives = liveness::start_time(pid).is_some();
+    let lives = proc::start_time(pid).is_some();
     if lives {
         inject::check_source(pid, &options.sampling.source)?;
     }

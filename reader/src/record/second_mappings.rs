@@ -5,50 +5,31 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object, ReadCache, elf};
 use selfwind_profile::profile_file::{ModuleInfo, ProcessInfo};
-use selfwind_profile::suffix::with_suffix;
+
+use crate::proc::{self, Mapping};
 
 /// Numbers of these modules go up from here; those that the agent gives are below.
 const NUMBERS: u32 = 3 << 30;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// An executable mapping of a file.
-#[derive(Debug, PartialEq, Eq)]
-struct FileMapping<'a> {
-    start: u64,
-    end: u64,
-    offset: u64,
-    inode: u64,
-    path: &'a Path,
-}
-
-impl<'a> FileMapping<'a> {
-    /// `START-END PERMISSIONS OFFSET DEVICE INODE PATH`; see proc_pid_maps(5).
-    fn parse(line: &'a str) -> Option<Self> {
-        let path = Path::new(&line[line.find('/')?..]);
-        let mut fields = line.split(' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        if !fields.next()?.contains('x') {
-            return None;
-        }
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let (offset, inode) = (number(fields.next()?)?, fields.nth(1)?.parse().ok()?);
-        Some(Self { start: number(start)?, end: number(end)?, offset, inode, path })
-    }
-}
-
-/// The modules that `maps` shows at addresses that were hit in none; `told` were found before.
-pub(crate) fn find(maps: &str, process: &ProcessInfo, hit: &BTreeSet<u64>, told: u32) -> Vec<ModuleInfo> {
+/// The modules that `mappings` show at addresses that were hit in none; `told` were found before.
+pub(crate) fn find(
+    mappings: &[Mapping],
+    process: &ProcessInfo,
+    hit: &BTreeSet<u64>,
+    told: u32,
+) -> Vec<ModuleInfo> {
     let mut modules = Vec::new();
-    for mapping in maps.lines().filter_map(FileMapping::parse) {
+    let code = |mapping: &&Mapping| mapping.executable && mapping.is_of_file() && !mapping.is_deleted;
+    for mapping in mappings.iter().filter(code) {
         if mapping.start < mapping.end
             && hit.range(mapping.start..mapping.end).next().is_some()
-            && let Some(module) = describe(&mapping, process, NUMBERS + told + modules.len() as u32)
+            && let Some(module) = describe(mapping, process, NUMBERS + told + modules.len() as u32)
         {
             modules.push(module);
         }
@@ -56,8 +37,8 @@ pub(crate) fn find(maps: &str, process: &ProcessInfo, hit: &BTreeSet<u64>, told:
     modules
 }
 
-fn describe(mapping: &FileMapping<'_>, process: &ProcessInfo, number: u32) -> Option<ModuleInfo> {
-    let inside = with_suffix(Path::new(&format!("/proc/{}/root", process.pid)), mapping.path);
+fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<ModuleInfo> {
+    let inside = proc::within_root(process.pid, &mapping.path);
     let file = File::open(inside).ok()?;
     // The one that is mapped, not one that has its name by now; never a device or a pipe, which is not mapped so.
     let metadata = file.metadata().ok()?;
@@ -84,7 +65,7 @@ fn describe(mapping: &FileMapping<'_>, process: &ProcessInfo, number: u32) -> Op
         start: mapping.start,
         end: mapping.end,
         bias: mapping.start.wrapping_sub(address),
-        path: PathBuf::from(mapping.path),
+        path: mapping.path.clone(),
         build_id: elf.build_id().ok()?.unwrap_or_default().to_vec(),
         loaded_ns: process.start_ns,
         ..ModuleInfo::default()
@@ -99,27 +80,11 @@ mod tests {
     use object::ObjectSymbol;
 
     #[test]
-    fn lines_of_maps() {
-        let line = "7fcafe600000-7fcafe792000 r-xp 014c4000 fe:00 247584                     /usr/bin/no de";
-        let expected = FileMapping {
-            start: 0x7fca_fe60_0000,
-            end: 0x7fca_fe79_2000,
-            offset: 0x14c_4000,
-            inode: 247_584,
-            path: Path::new("/usr/bin/no de"),
-        };
-        assert_eq!(FileMapping::parse(line), Some(expected));
-        for other in ["7f0-7f1 rw-p 0 fe:00 1 /usr/bin/node", "7f0-7f1 r-xp 0 00:00 0 [vdso]", "", "/"] {
-            assert_eq!(FileMapping::parse(other), None);
-        }
-    }
-
-    #[test]
     fn this_test_is_found_as_if_nobody_had_told_of_it() {
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let mappings = proc::mappings(std::process::id()).unwrap();
         let here = this_test_is_found_as_if_nobody_had_told_of_it as fn() as usize as u64;
         let process = ProcessInfo { id: 4, pid: std::process::id(), start_ns: 77, ..ProcessInfo::default() };
-        let modules = find(&maps, &process, &BTreeSet::from([here]), 3);
+        let modules = find(&mappings, &process, &BTreeSet::from([here]), 3);
         let [module] = modules.as_slice() else { panic!("{modules:?}") };
         assert_eq!((module.process, module.module, module.loaded_ns), (4, NUMBERS + 3, 77));
         assert!(module.start <= here && here < module.end);
@@ -128,6 +93,6 @@ mod tests {
         let mut names = elf.symbols().filter(|symbol| symbol.address() == here.wrapping_sub(module.bias));
         let found = names.any(|symbol| symbol.name().is_ok_and(|name| name.contains("this_test_is_found")));
         assert!(found, "bias {:#x}", module.bias);
-        assert!(find(&maps, &process, &BTreeSet::new(), 0).is_empty());
+        assert!(find(&mappings, &process, &BTreeSet::new(), 0).is_empty());
     }
 }

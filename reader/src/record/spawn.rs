@@ -71,8 +71,8 @@ pub(crate) fn start(
     spawn(program, &arguments(program, command), environment, mask, log).map_err(|errno| {
         let path = program.path.display().to_string();
         match errno {
-            Errno::ENOENT => ProgramError::NotFound { program: path },
-            _ => ProgramError::NotExecutable { path, why: io::Error::from(errno).to_string() },
+            Errno::ENOENT => ProgramError::Missing { program: path },
+            _ => ProgramError::Unexecutable { path, why: io::Error::from(errno).to_string() },
         }
     })
 }

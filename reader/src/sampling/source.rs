@@ -3,6 +3,7 @@
 //! Names of the kernel's events become numbers here, where errors can be told before anything runs. The agent gets
 //! the numbers.
 
+use crate::proc::{self, Status};
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
@@ -241,18 +242,15 @@ fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Resu
     Err(format!("no tracepoint `{name}`; {}/available_events lists them", TRACING[0]))
 }
 
-fn paranoid() -> Option<i32> {
-    std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
+fn paranoid() -> Option<i64> {
+    proc::number("/proc/sys/kernel/perf_event_paranoid")
 }
 
 /// True with CAP_PERFMON or CAP_SYS_ADMIN (linux/capability.h).
 fn may_see_kernel() -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     const PERFMON: u64 = 1 << 38;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    capabilities.unwrap_or(0) & (SYS_ADMIN | PERFMON) != 0
+    Status::of_process("self").map_or(0, |status| status.set("CapEff")) & (SYS_ADMIN | PERFMON) != 0
 }
 
 impl FromStr for Source {

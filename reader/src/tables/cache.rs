@@ -78,11 +78,11 @@ pub(crate) struct Pruned {
     /// Files removed.
     pub(crate) removed: u64,
     /// Their bytes.
-    pub(crate) removed_bytes: u64,
+    pub(super) removed_bytes: u64,
     /// Files that stay.
     pub(crate) kept: u64,
     /// Their bytes.
-    pub(crate) kept_bytes: u64,
+    pub(super) kept_bytes: u64,
 }
 
 impl Cache {

@@ -1,6 +1,7 @@
 //! What the cache believes, and what it throws away.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use unwind::compile;
 

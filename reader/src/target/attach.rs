@@ -289,7 +289,7 @@ pub(crate) struct Bell {
 
 impl Bell {
     /// A bell that the processes of a session share; `file` is new and empty.
-    pub(crate) fn in_file(file: &File) -> io::Result<Self> {
+    pub(super) fn in_file(file: &File) -> io::Result<Self> {
         // Written and not only made as long: a store to a page without memory is answered by SIGBUS.
         (&*file).write_all(&[0; PAGE])?;
         Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
@@ -355,7 +355,7 @@ impl Drop for Sleep<'_> {
 }
 
 /// The time-stamp counter.
-pub(crate) fn read_tsc() -> u64 {
+pub(super) fn read_tsc() -> u64 {
     // SAFETY: every x86-64 processor has the instruction; it only reads a counter.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

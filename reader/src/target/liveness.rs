@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::proc::Stat;
 use crate::target::shortage;
 
 /// Follows one process until it ends.
@@ -52,16 +53,10 @@ impl Liveness {
     }
 }
 
-/// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-    (!stat.is_zombie()).then_some(stat.start_time)
-}
-
 /// True if the process `pid` is the one that started then and has threads, as far as can be seen.
 fn is_that(pid: u32, own_start_time: u64) -> bool {
-    match std::fs::read(format!("/proc/{pid}/stat")) {
-        Ok(text) => parse_stat(&text)
+    match Stat::of(pid) {
+        Ok(stat) => stat
             .is_some_and(|stat| stat.start_time == own_start_time && (stat.threads > 1 || !stat.is_zombie())),
         // No descriptor is left to read it with. The link of a zombie is not there.
         Err(error) if shortage::is_passing(&error) => {
@@ -79,44 +74,10 @@ pub(crate) fn boot_id() -> Option<[u8; 16]> {
     u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
 }
 
-/// Of a process's stat file (proc_pid_stat(5)).
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    /// Of its first thread.
-    state: u8,
-    threads: u64,
-    /// Clock ticks after boot.
-    start_time: u64,
-}
-
-impl Stat {
-    fn is_zombie(&self) -> bool {
-        matches!(self.state, b'Z' | b'X')
-    }
-}
-
-/// The name before the other fields may hold anything, parentheses too.
-fn parse_stat(stat: &[u8]) -> Option<Stat> {
-    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
-    let mut fields = stat.get(after_name..)?.split(|&byte| byte == b' ');
-    let state = *fields.next()?.first()?;
-    let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse().ok();
-    let threads = number(16)?;
-    // Between them: itrealvalue.
-    Some(Stat { state, threads, start_time: number(1)? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_do_not_confuse_the_fields() {
-        let line = b"12 (a ) (b) R 1 12 12 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 99 1\n";
-        assert_eq!(parse_stat(line), Some(Stat { state: b'R', threads: 1, start_time: 777 }));
-        assert_eq!(parse_stat(b"12 (x"), None);
-        assert_eq!(parse_stat(b"12 (x)"), None);
-    }
+    use crate::proc::start_time;
 
     #[test]
     fn a_process_is_followed_to_its_end() {

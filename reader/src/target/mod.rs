@@ -6,7 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod inject;
 pub(crate) mod leftovers;
 pub(crate) mod liveness;
-pub(crate) mod others;
+mod others;
 pub(crate) mod region_name;
 pub(crate) mod request;
 pub(crate) mod session;

@@ -21,9 +21,9 @@ use crate::target::others::Others;
 use crate::target::shortage;
 
 /// File name of the bell in a session directory.
-pub(crate) const BELL: &str = "bell";
+pub(super) const BELL: &str = "bell";
 /// Directory of the processes that were preloaded by hand.
-pub(crate) const FLIGHT: &str = "flight";
+pub(super) const FLIGHT: &str = "flight";
 
 /// No directory for a session.
 #[derive(Debug, thiserror::Error)]

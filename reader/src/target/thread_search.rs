@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use selfwind_profile::profile_file::Event;
 
-use crate::target::liveness;
+use crate::proc::{self, threads};
 use crate::target::region_name::RegionName;
-use crate::target::request::thread::{ThreadState, threads};
+use crate::target::request::thread::ThreadState;
 use crate::target::request::{Manner, Silence, Target, ask};
 
 /// Between two looks, when all threads are known.
@@ -123,8 +123,7 @@ impl Search {
         let mut unknown = false;
         for name in names {
             let count = fs::metadata(format!("/proc/{}/task", name.pid)).map_or(0, |task| task.nlink());
-            if count.saturating_sub(OWN_LINKS) < 2 || liveness::start_time(name.pid) != Some(name.start_time)
-            {
+            if count.saturating_sub(OWN_LINKS) < 2 || proc::start_time(name.pid) != Some(name.start_time) {
                 self.processes.remove(&name);
                 continue;
             }

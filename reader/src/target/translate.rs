@@ -227,7 +227,7 @@ fn path(bytes: &[u8]) -> PathBuf {
 }
 
 /// Names of the numbers by which the agent calls its sources.
-pub(crate) fn source_name(source: u32) -> String {
+pub(super) fn source_name(source: u32) -> String {
     match source {
         1 => "itimer".into(),
         2 => "cpu".into(),

@@ -1,11 +1,13 @@
 //! Sentences broken to fit.
 
+use unicode_width::UnicodeWidthStr;
+
 /// `text` on lines of at most `width` columns, broken at spaces; what has none is left long.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+            Some(line) if line.width() + 1 + word.width() <= width => {
                 line.push(' ');
                 line.push_str(word);
             }

@@ -1,50 +1,55 @@
 //! A bar for what takes long: on stderr, only on a terminal, only after a moment, gone when it is done.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selfwind_profile::symbolize::Progress;
+
+use crate::terminal::screen::size_of;
 
 /// Nothing is shown of what is done by then.
 const MOMENT: Duration = Duration::from_millis(700);
 const TICK: Duration = Duration::from_millis(120);
+/// Goes to the start of the line and empties it.
+const ERASE: &str = "\r\x1b[2K";
 
 /// A task that may take long. Dropping it takes the bar away.
 pub(crate) struct Bar {
-    bar: ProgressBar,
+    task: Arc<Task>,
     done: Option<Sender<()>>,
     shower: Option<JoinHandle<()>>,
+}
+
+/// What is done and how far it is.
+struct Task {
+    what: &'static str,
+    began: Instant,
+    done: AtomicUsize,
+    of: AtomicUsize,
 }
 
 impl Bar {
     /// Begins a task; `what` says what is done, as in `naming functions`.
     pub(crate) fn start(what: &'static str) -> Box<dyn Progress> {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let style = ProgressStyle::with_template("selfwind: {msg} {wide_bar} {pos}/{len} {elapsed}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar.set_message(what);
+        let task = Task { what, began: Instant::now(), done: AtomicUsize::new(0), of: AtomicUsize::new(0) };
+        let task = Arc::new(task);
         let (done, wait) = channel();
-        let shown = bar.clone();
-        let show = move || {
-            if wait.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
-                // Hidden by itself where stderr is no terminal.
-                shown.set_draw_target(ProgressDrawTarget::stderr());
-                shown.enable_steady_tick(TICK);
-                let _ = wait.recv();
-            }
-        };
+        let shown = task.clone();
         // Without a thread there is no bar, and nothing else is missing.
+        let show = move || shown.show(&wait);
         let shower = std::thread::Builder::new().name("selfwind-bar".into()).spawn(show).ok();
-        Box::new(Self { bar, done: Some(done), shower })
+        Box::new(Self { task, done: Some(done), shower })
     }
 }
 
 impl Progress for Bar {
     fn at(&self, done: usize, of: usize) {
-        self.bar.set_length(of as u64);
-        self.bar.set_position(done as u64);
+        self.task.of.store(of, Ordering::Relaxed);
+        self.task.done.store(done, Ordering::Relaxed);
     }
 }
 
@@ -54,6 +59,50 @@ impl Drop for Bar {
         if let Some(shower) = self.shower.take() {
             let _ = shower.join();
         }
-        self.bar.finish_and_clear();
+    }
+}
+
+impl Task {
+    /// Draws until it is over.
+    fn show(&self, over: &Receiver<()>) {
+        if over.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) || !stderr().is_terminal() {
+            return;
+        }
+        loop {
+            let width = size_of(stderr()).map_or(80, |(width, _)| width);
+            let _ = write!(stderr(), "{ERASE}{}", self.line(width.saturating_sub(1)));
+            if over.recv_timeout(TICK) != Err(RecvTimeoutError::Timeout) {
+                let _ = write!(stderr(), "{ERASE}");
+                return;
+            }
+        }
+    }
+
+    /// `selfwind: naming functions ====>      3/10 2s`, so many columns wide.
+    fn line(&self, width: usize) -> String {
+        let (done, of) = (self.done.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));
+        let before = format!("selfwind: {} ", self.what);
+        let after = format!(" {done}/{of} {}s", self.began.elapsed().as_secs());
+        let room = width.saturating_sub(before.len() + after.len());
+        let full = (room * done).checked_div(of).unwrap_or(0).min(room);
+        let head = usize::from(full < room);
+        format!("{before}{}{}{}{after}", "=".repeat(full), ">".repeat(head), " ".repeat(room - full - head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_grows_and_the_line_does_not() {
+        let line = |done, of, width| {
+            let (done, of) = (AtomicUsize::new(done), AtomicUsize::new(of));
+            Task { what: "naming", began: Instant::now(), done, of }.line(width)
+        };
+        assert_eq!(line(0, 0, 34), "selfwind: naming >          0/0 0s");
+        assert_eq!(line(1, 2, 34), "selfwind: naming =====>     1/2 0s");
+        assert_eq!(line(2, 2, 34), "selfwind: naming ========== 2/2 0s");
+        assert_eq!(line(2, 2, 10), "selfwind: naming  2/2 0s");
     }
 }

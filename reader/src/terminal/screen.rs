@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns used when the output is no terminal, unless `COLUMNS` says otherwise.
 const PIPE_WIDTH: usize = 120;
@@ -31,8 +34,7 @@ impl Screen {
             let width = columns.unwrap_or(PIPE_WIDTH).max(NARROWEST);
             return Screen { width, height: None, colour: false };
         }
-        let size = terminal_size::terminal_size_of(&stdout);
-        let (width, height) = size.map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()));
+        let (width, height) = size_of(&stdout).unwrap_or((80, 24));
         let plain = set("NO_COLOR")
             || env::var_os("CLICOLOR").is_some_and(|value| value == "0")
             || env::var_os("TERM").is_some_and(|value| value == "dumb");
@@ -55,6 +57,12 @@ impl Screen {
             Cow::Borrowed(text)
         }
     }
+}
+
+/// Columns and rows of a terminal; none if it is none, or does not tell.
+pub(crate) fn size_of(terminal: impl AsFd) -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col.into(), size.ws_row.into()))
 }
 
 /// How a text stands out.
@@ -85,18 +93,27 @@ impl Style {
     }
 }
 
-/// `text` cut to `width` characters, from its middle: the start and the end of a name tell most.
+/// `text` cut to `width` columns, from its middle: the start and the end of a name tell most.
 pub(crate) fn fit(text: &str, width: usize) -> Cow<'_, str> {
-    let length = text.chars().count();
-    if length <= width {
+    if text.width() <= width {
         return Cow::Borrowed(text);
     }
     let kept = width.saturating_sub(1);
     let tail = kept / 3;
     let head = kept - tail;
-    let start: String = text.chars().take(head).collect();
-    let end: String = text.chars().skip(length - tail).collect();
-    Cow::Owned(format!("{start}…{end}"))
+    let start = bytes_within(text.chars(), head);
+    let end = text.len() - bytes_within(text.chars().rev(), tail);
+    Cow::Owned(format!("{}…{}", &text[..start], &text[end..]))
+}
+
+/// Bytes of the first of these characters that fit into so many columns.
+fn bytes_within(characters: impl Iterator<Item = char>, columns: usize) -> usize {
+    let mut used = 0;
+    let fitting = characters.take_while(|c| {
+        used += c.width().unwrap_or(1);
+        used <= columns
+    });
+    fitting.map(char::len_utf8).sum()
 }
 
 /// `text` as one line that cannot move a terminal's cursor: line breaks and tabs are spaces.
@@ -144,6 +161,8 @@ mod tests {
         assert_eq!(fit("abcdefghij", 7), "abcd…ij");
         assert_eq!(fit("äöüß", 3), "äö…");
         assert_eq!(fit("abc", 0).chars().count(), 1);
+        assert_eq!(fit("名前空間関数", 12), "名前空間関数");
+        assert_eq!(fit("名前空間関数", 8), "名前…数", "each takes two columns");
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(crate) use arguments::TopArgs;
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::listener::Listener;
 use crate::drain::watch::{self, Happening};
+use crate::proc;
 use crate::record::program;
 use crate::record::spawn::{self, Child};
 use crate::record::{attach, shell_status};
@@ -36,7 +37,6 @@ use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
 use crate::target::attach::Bell;
 use crate::target::inject;
-use crate::target::liveness;
 use crate::target::session::{self, Session};
 use crate::terminal::notices::Notices;
 use crate::terminal::screen::Screen;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<u8> {
 
 fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     // First, because it may make the directory that is looked through next.
-    let attached = args.pid.filter(|&pid| liveness::start_time(pid).is_some());
+    let attached = args.pid.filter(|&pid| proc::start_time(pid).is_some());
     if let Some(pid) = attached {
         inject::check_source(pid, &args.event)?;
     }

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
 use super::Bucket;
-use crate::word_map::folded;
 
 /// Stands for the node below the outermost one.
 pub(super) const ROOT: u32 = u32::MAX;
@@ -354,6 +353,12 @@ impl Hasher for Ready {
     fn finish(&self) -> u64 {
         self.0
     }
+}
+
+/// The halves of a product, one over the other.
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

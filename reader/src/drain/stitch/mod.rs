@@ -6,8 +6,8 @@
 
 mod deferred;
 mod order;
-pub(crate) mod perf_record;
-pub(crate) mod requester;
+mod perf_record;
+mod requester;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -34,11 +34,11 @@ pub(crate) struct StitchCounts {
     /// Events that the kernel recorded and the reader got.
     pub(crate) events: u64,
     /// Their stack was taken exactly where they happened.
-    pub(crate) exact: u64,
+    exact: u64,
     /// The same, with the system call about to be made again.
-    pub(crate) restarted: u64,
+    restarted: u64,
     /// The same but for the innermost instruction: signals were blocked meanwhile.
-    pub(crate) same_frame: u64,
+    same_frame: u64,
     /// Their stack is a part of one that was taken further in.
     pub(crate) deeper: u64,
     /// The thread had been elsewhere, and the kernel had walked its stack there.
@@ -48,27 +48,27 @@ pub(crate) struct StitchCounts {
     /// The thread had been elsewhere, its signal being blocked meanwhile.
     pub(crate) blocked: u64,
     /// The thread had been elsewhere, for whatever other cause.
-    pub(crate) unmatched: u64,
+    unmatched: u64,
     /// The thread ended before it could answer.
-    pub(crate) unanswered: u64,
+    unanswered: u64,
     /// The kernel's ring was full: user stacks without kernel stacks.
     pub(crate) lost: u64,
     /// Bytes of rings that the pool had no room for, or of ticks that were left out.
-    pub(crate) missing_bytes: u64,
+    missing_bytes: u64,
     /// Records that are not what the kernel writes.
-    pub(crate) malformed: u64,
+    pub(super) malformed: u64,
     /// Times the kernel held an event back.
-    pub(crate) throttled: u64,
+    throttled: u64,
     /// Microseconds off the processor of threads that could have gone on: not in the samples.
-    pub(crate) preempted_us: u64,
+    preempted_us: u64,
     /// Microseconds from being woken to running, in the samples under a mark of their own.
-    pub(crate) wake_latency_us: u64,
+    wake_latency_us: u64,
     /// Events at which the thread did not wait: it could have gone on, or came back at once. Not in the samples.
-    pub(crate) not_waiting: u64,
+    not_waiting: u64,
     /// Rings opened.
     pub(crate) rings: u64,
     /// Rings that see user mode only.
-    pub(crate) user_only_rings: u64,
+    user_only_rings: u64,
 }
 
 impl StitchCounts {
@@ -208,12 +208,12 @@ impl Stitcher {
     }
 
     /// True if the process has rings; without them nothing needs an order.
-    pub(crate) fn expects(&self) -> bool {
+    pub(super) fn expects(&self) -> bool {
         !self.rings.is_empty() || !self.orders.is_empty()
     }
 
     /// A thread has ended; what it has written is still to be drained.
-    pub(crate) fn thread_ended(&mut self, seq: u32) {
+    pub(super) fn thread_ended(&mut self, seq: u32) {
         self.ended.push(seq);
     }
 
@@ -223,7 +223,7 @@ impl Stitcher {
     }
 
     /// All that could be drained in a pass has been; `last` if nothing will come any more.
-    pub(crate) fn end_pass(&mut self, last: bool, out: &mut Vec<Sample>) {
+    pub(super) fn end_pass(&mut self, last: bool, out: &mut Vec<Sample>) {
         let mut orders = std::mem::take(&mut self.orders);
         for order in orders.values_mut() {
             self.take(order, if last { u64::MAX } else { self.pass }, out);
@@ -236,7 +236,7 @@ impl Stitcher {
     }
 
     /// So much time has passed as between two passes when nothing happens.
-    pub(crate) fn end_turn(&mut self, out: &mut Vec<Sample>) {
+    pub(super) fn end_turn(&mut self, out: &mut Vec<Sample>) {
         self.turn += 1;
         for thread in self.threads.values_mut() {
             if self.turn - thread.since > PATIENCE {
@@ -246,12 +246,12 @@ impl Stitcher {
     }
 
     /// True while a stack in that chunk waits for what the kernel recorded: it is in no profile yet.
-    pub(crate) fn waits_in(&self, chunk: u32) -> bool {
+    pub(super) fn waits_in(&self, chunk: u32) -> bool {
         self.threads.values().any(|thread| thread.pending.is_some() && thread.chunk == chunk)
     }
 
     /// Forgets threads that had ended before the last pass.
-    pub(crate) fn forget_ended(&mut self, out: &mut Vec<Sample>) {
+    pub(super) fn forget_ended(&mut self, out: &mut Vec<Sample>) {
         for seq in std::mem::take(&mut self.ended) {
             if let Some(mut order) = self.orders.remove(&seq) {
                 self.take(&mut order, u64::MAX, out);

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shm_format::injection::{Call, Command};
 
+use crate::proc::{self, Mapping};
 use crate::target::agent_file;
 use crate::target::inject::facts;
 use crate::target::inject::gadgets::Gadgets;
@@ -85,7 +86,7 @@ fn run(
     let debugger = facts::debugger_interface(pid, &memory);
     let hook = LoaderHook::find(&memory, debugger);
     let gadgets = match place {
-        None => Gadgets::find(&facts::mappings(pid), &memory),
+        None => Gadgets::find(&mappings_of(pid), &memory),
         Some(_) => Gadgets::default(),
     };
     let mut errand = Errand { pid, memory, agent, gadgets, hook, place, is_fresh: false };
@@ -104,7 +105,7 @@ fn run(
     match (&result, errand.place) {
         (Ok(()), Some(place)) if command == Command::Start => errand.tell_of_changes(place),
         (Err(InjectError::Agent(_) | InjectError::Busy(_)), Some(place)) if errand.is_fresh => {
-            let _ = errand.send(|visit, _| visit.take_away(&facts::mappings(pid), place));
+            let _ = errand.send(|visit, _| visit.take_away(&mappings_of(pid), place));
         }
         _ => {}
     }
@@ -149,7 +150,7 @@ impl Errand<'_> {
         deadline: Instant,
         what: impl Fn(&Visit<'_>, Place) -> Result<(), InjectError>,
     ) -> Result<Tried, InjectError> {
-        let mappings = facts::mappings(self.pid);
+        let mappings = mappings_of(self.pid);
         let paused = match Paused::stop(self.pid, tid, Instant::now() + STOP)? {
             Stopped::Paused(paused) => paused,
             Stopped::Gone => return Ok(Tried::NotHere(InjectError::Lost(tid))),
@@ -189,7 +190,7 @@ impl Errand<'_> {
 
     /// Waits until nobody is at work in the agent, which may ask for its region's file.
     fn wait(&self, place: Place, region: Option<&HandedRegion>) -> Result<(), InjectError> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_or(1, Iterator::count) as u32;
+        let threads = proc::threads(self.pid as u32).map_or(1, |threads| threads.len()) as u32;
         let deadline = Instant::now() + WORK + WORK_FOR_A_THREAD * threads;
         let hurry_at = Instant::now() + HURRY;
         let mut hurried = false;
@@ -228,6 +229,11 @@ impl Errand<'_> {
 fn hurry(tid: u32) {
     const FIRST: i32 = -20;
     let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(tid as i32), FIRST);
+}
+
+/// What the process has mapped; nothing once it has ended.
+fn mappings_of(pid: i32) -> Vec<Mapping> {
+    proc::mappings(pid as u32).unwrap_or_default()
 }
 
 /// True if the loader of the process tells its agent of changes.

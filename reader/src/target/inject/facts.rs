@@ -1,14 +1,15 @@
 //! What must be known of a process before anything is done to it: all from /proc, nothing is touched.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{geteuid, getuid};
 
+use crate::proc::{self, Mapping, Status, mappings, threads};
 use crate::target::inject::memory::Memory;
 use crate::target::inject::refusal::InjectError;
-use crate::target::liveness;
 
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
@@ -20,31 +21,25 @@ const DYNAMIC_LIMIT: u64 = 200;
 const PHDR_SIZE: u64 = 56;
 const PAGE: u64 = 4096;
 
-/// The value of `name` in a status file.
-pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
 /// Checks that the process can take an agent, or says why not and what to do.
 pub(super) fn check(pid: i32) -> Result<(), InjectError> {
-    let status =
-        fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| InjectError::NoProcess(pid))?;
+    let status = Status::of_process(pid).map_err(|_| InjectError::NoProcess(pid))?;
     let number =
-        |name| field(&status, name).and_then(|text| text.split_whitespace().nth(1)?.parse::<u32>().ok());
+        |name| status.field(name).and_then(|text| text.split_whitespace().nth(1)?.parse::<u32>().ok());
     if has_ended(pid) {
         return Err(InjectError::NoProcess(pid));
     }
     if pid as u32 == std::process::id() {
         return Err(InjectError::Oneself);
     }
-    match field(&status, "TracerPid:").and_then(|tracer| tracer.parse().ok()) {
+    match status.field("TracerPid").and_then(|tracer| tracer.parse().ok()) {
         Some(0) | None => {}
         Some(tracer) => return Err(InjectError::Traced { pid, tracer }),
     }
-    if field(&status, "State:").is_some_and(|state| state.starts_with('T')) {
+    if status.state() == Some('T') {
         return Err(InjectError::Stopped(pid));
     }
-    if let Some(user) = number("Uid:").filter(|user| *user != geteuid().as_raw() && !geteuid().is_root()) {
+    if let Some(user) = number("Uid").filter(|user| *user != geteuid().as_raw() && !geteuid().is_root()) {
         return Err(InjectError::OtherUser { pid, user, own: getuid().as_raw() });
     }
     if has_shadow_stack(&status) {
@@ -70,23 +65,23 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
 
 /// True if no thread of the process lives; its first one may have ended before the others.
 pub(super) fn has_ended(pid: i32) -> bool {
-    liveness::start_time(pid as u32).is_none()
-        && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2
+    proc::start_time(pid as u32).is_none() && threads(pid as u32).map_or(0, |threads| threads.len()) < 2
 }
 
 /// True if the processor compares return addresses with a stack of its own: who is sent elsewhere could not come back.
-fn has_shadow_stack(status: &str) -> bool {
-    field(status, "x86_Thread_features:")
+fn has_shadow_stack(status: &Status) -> bool {
+    status
+        .field("x86_Thread_features")
         .is_some_and(|features| features.split_whitespace().any(|feature| feature == "shstk"))
 }
 
 /// True if our directories are closed to the process: it belongs to another user, or has another root or mount namespace.
 pub(super) fn is_apart(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = Status::of_process(pid);
     // Real, effective, saved, of the file system.
     let own = geteuid().to_string();
-    let is_other =
-        field(&status, "Uid:").is_none_or(|users| users.split_whitespace().any(|user| user != own));
+    let users = status.as_ref().ok().and_then(|status| status.field("Uid"));
+    let is_other = users.is_none_or(|users| users.split_whitespace().any(|user| user != own));
     let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();
     let differs = |name: &str| at(&format!("/proc/{pid}/{name}")) != at(&format!("/proc/self/{name}"));
     is_other || differs("ns/mnt") || differs("ns/user") || differs("root")
@@ -94,44 +89,16 @@ pub(super) fn is_apart(pid: i32) -> bool {
 
 /// True if a thread of the process filters its system calls.
 fn is_filtered(pid: i32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
-        .any(|status| field(&status, "Seccomp:").is_some_and(|mode| mode != "0"))
+    let threads = threads(pid as u32).unwrap_or_default().into_iter();
+    threads
+        .filter_map(|tid| Status::of_thread(pid, tid).ok())
+        .any(|status| status.field("Seccomp").is_some_and(|mode| mode != "0"))
 }
 
 /// True if the process has mapped the file at `path`.
 pub(super) fn maps(pid: u32, path: &Path) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    path.to_str().is_some_and(|path| {
-        maps.lines().any(|line| {
-            line.ends_with(path) || line.strip_suffix(" (deleted)").is_some_and(|l| l.ends_with(path))
-        })
-    })
-}
-
-/// One line of /proc/PID/maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) start: u64,
-    pub(super) end: u64,
-    pub(crate) executable: bool,
-    pub(crate) name: String,
-}
-
-/// What the process has mapped.
-pub(crate) fn mappings(pid: i32) -> Vec<Mapping> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().filter_map(parse_mapping).collect()
-}
-
-fn parse_mapping(line: &str) -> Option<Mapping> {
-    let mut fields = line.splitn(6, ' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let number = |digits| u64::from_str_radix(digits, 16).ok();
-    let executable = fields.next()?.contains('x');
-    let name = fields.nth(3).unwrap_or_default().trim().to_owned();
-    Some(Mapping { start: number(start)?, end: number(end)?, executable, name })
+    let ends = |mapping: &Mapping| mapping.path.as_os_str().as_bytes().ends_with(path.as_os_str().as_bytes());
+    mappings(pid).is_ok_and(|mappings| mappings.iter().any(ends))
 }
 
 /// The address of the loader's `struct r_debug`, which every loader notes in the program's dynamic section; 0 if there
@@ -163,21 +130,12 @@ mod tests {
 
     #[test]
     fn a_shadow_stack_is_seen() {
-        assert!(has_shadow_stack(
+        assert!(has_shadow_stack(&Status::of_text(
             "Name:\tx\nx86_Thread_features:\tshstk wrss \nx86_Thread_features_locked:\t\n"
-        ));
-        assert!(!has_shadow_stack("x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk\n"));
-        assert!(!has_shadow_stack("Name:\tshstk\n"));
-    }
-
-    #[test]
-    fn lines_of_maps() {
-        let line = "7f00-7f10 r-xp 00001000 fe:01 12   /usr/lib/a b.so";
-        let mapping = parse_mapping(line).unwrap();
-        assert_eq!((mapping.start, mapping.end, mapping.executable), (0x7f00, 0x7f10, true));
-        assert_eq!(mapping.name, "/usr/lib/a b.so");
-        assert_eq!(parse_mapping("1-2 rw-p 0 0:0 0").unwrap().name, "");
-        assert!(parse_mapping("").is_none() && parse_mapping("x-y rw-p 0 0:0 0").is_none());
-        assert!(mappings(std::process::id() as i32).iter().any(|mapping| mapping.name == "[stack]"));
+        )));
+        assert!(!has_shadow_stack(&Status::of_text(
+            "x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk\n"
+        )));
+        assert!(!has_shadow_stack(&Status::of_text("Name:\tshstk\n")));
     }
 }

@@ -1,7 +1,8 @@
 //! Instructions of the process that a thread can be sent to, before there is memory for instructions of ours.
 
-use crate::target::inject::facts::Mapping;
+use crate::proc::Mapping;
 use crate::target::inject::memory::Memory;
+use std::path::Path;
 
 /// `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -42,9 +43,14 @@ impl Gadgets {
     /// What there is in `mappings`; the C library first, which has all.
     pub(super) fn find(mappings: &[Mapping], memory: &Memory) -> Self {
         let (mut call, mut back, mut bare) = (None, None, None);
-        let mut executable: Vec<&Mapping> =
-            mappings.iter().filter(|mapping| mapping.executable && mapping.name != "[vsyscall]").collect();
-        executable.sort_by_key(|mapping| !(mapping.name.contains("/libc") || mapping.name.contains("/ld-")));
+        let mut executable: Vec<&Mapping> = mappings
+            .iter()
+            .filter(|mapping| mapping.executable && mapping.path != Path::new("[vsyscall]"))
+            .collect();
+        executable.sort_by_key(|mapping| {
+            let path = mapping.path.to_string_lossy();
+            !(path.contains("/libc") || path.contains("/ld-"))
+        });
         for mapping in executable {
             let mut code = vec![0; (mapping.end - mapping.start).min(LIMIT) as usize];
             if memory.read(mapping.start, &mut code).is_err() {
@@ -92,12 +98,12 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::inject::facts::mappings;
+    use crate::proc::mappings;
 
     #[test]
     fn the_c_library_has_them() {
         let pid = std::process::id() as i32;
-        let (memory, mappings) = (Memory::of(pid).unwrap(), mappings(pid));
+        let (memory, mappings) = (Memory::of(pid).unwrap(), mappings(pid as u32).unwrap());
         let gadgets = Gadgets::find(&mappings, &memory);
         let Some(Way::Returning { call, back }) = gadgets.way(&memory, true) else { panic!("none") };
         let mut bytes = [0; 9];

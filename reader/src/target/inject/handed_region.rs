@@ -16,8 +16,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use selfwind_profile::private_directory::private_directory;
 
+use crate::proc;
 use crate::target::inject::refusal::InjectError;
-use crate::target::liveness;
 use crate::target::region_name::RegionName;
 use crate::target::session;
 
@@ -37,7 +37,7 @@ impl HandedRegion {
         let mut nonce = [0; 8];
         File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut nonce)).map_err(failed)?;
         let (pid, nonce) = (pid as u32, u64::from_le_bytes(nonce));
-        let start = liveness::start_time(pid).unwrap_or_default();
+        let start = proc::start_time(pid).unwrap_or_default();
         let path = flight_directory()?.join(format!("{pid}-{start}-{nonce:016x}.region"));
         Ok(Self { pid, nonce, path, handed: Cell::new(false) })
     }

@@ -6,8 +6,9 @@
 //! instant a thread there finds whole instructions that do what they should. One byte takes it back.
 
 use std::io;
+use std::path::Path;
 
-use crate::target::inject::facts::Mapping;
+use crate::proc::Mapping;
 use crate::target::inject::memory::Memory;
 
 /// Offset of `r_brk` in `struct r_debug`.
@@ -82,7 +83,7 @@ impl LoaderHook {
         /// Left free at both ends: stacks and heaps grow.
         const APART: u64 = 1 << 20;
         let holes = mappings.windows(2).filter_map(|pair| match pair {
-            [before, after] if before.name != "[heap]" && after.name != "[stack]" => {
+            [before, after] if before.path != Path::new("[heap]") && after.path != Path::new("[stack]") => {
                 let start = after.start.checked_sub(bytes + APART)?;
                 (start >= before.end.checked_add(APART)?).then_some(start)
             }

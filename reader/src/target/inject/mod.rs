@@ -6,7 +6,7 @@
 //! however many threads there are. What must never happen: a thread that does not come back as it was.
 
 mod errand;
-pub(crate) mod facts;
+mod facts;
 mod frame;
 mod gadgets;
 mod handed_region;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use shm_format::injection::Command;
 
+use crate::proc;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::source::Source;
 use crate::target::attach::{AttachError, Attached};
-use crate::target::liveness;
 use crate::target::region_name::RegionName;
 use crate::target::session;
 use crate::target::translate::source_name;
@@ -110,7 +110,7 @@ struct Present {
 impl Present {
     /// True if its recorder has ended without ending it.
     fn is_left(&self) -> bool {
-        self.recorder.is_some_and(|(pid, start)| liveness::start_time(pid) != Some(start))
+        self.recorder.is_some_and(|(pid, start)| proc::start_time(pid) != Some(start))
     }
 }
 
@@ -228,7 +228,7 @@ enum Look {
 fn look(pid: i32) -> Look {
     let entries =
         session::directories().into_iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten());
-    let start_time = liveness::start_time(pid as u32);
+    let start_time = proc::start_time(pid as u32);
     let mut look = Look::Nothing;
     for entry in entries.flatten() {
         let Some(name) = RegionName::parse(&entry.file_name()).filter(|name| name.pid == pid as u32) else {
@@ -265,7 +265,7 @@ fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>,
         None => ("DIR", flight_directory()?.display().to_string()),
     };
     let own = std::process::id();
-    let recorder = match liveness::start_time(own).filter(|_| settings.ends_with_us) {
+    let recorder = match proc::start_time(own).filter(|_| settings.ends_with_us) {
         Some(start) => format!("{own}-{start}"),
         None => String::new(),
     };

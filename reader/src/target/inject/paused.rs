@@ -6,7 +6,6 @@
 //! signal's. If the tracer, a thread of its own, ends or is killed, the kernel lets go of it: also of a thread in an
 //! uninterruptible wait, which would otherwise stop at its end.
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,8 @@ use nix::libc::{self, user_regs_struct};
 use nix::sys::ptrace::{getregs, setregs};
 use nix::unistd::Pid;
 
+use crate::proc::{Status, threads};
 use crate::target::attach::ptrace::{self, Stop};
-use crate::target::inject::facts::field;
 use crate::target::inject::refusal::InjectError;
 
 /// Between two looks at whether a thread has stopped.
@@ -96,9 +95,10 @@ impl Paused {
 pub(super) fn candidates(pid: i32) -> Result<Vec<i32>, InjectError> {
     /// So many are looked at.
     const ENOUGH: usize = 64;
-    let tasks = tasks(pid).map_err(|_| InjectError::NoProcess(pid))?;
+    let tasks = threads(pid as u32).map_err(|_| InjectError::NoProcess(pid))?;
     let mut found: Vec<(bool, i32)> = tasks
         .into_iter()
+        .map(|tid| tid as i32)
         .take(ENOUGH)
         .filter_map(|tid| match state(pid, tid) {
             None | Some('Z' | 'X') => None,
@@ -151,18 +151,8 @@ fn mend(pid: i32, tid: i32) -> Option<user_regs_struct> {
 
 /// True if a signal that the thread does not block waits for it.
 fn has_signal(pid: i32, tid: i32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else { return true };
-    let set = |name| field(&status, name).and_then(|set| u64::from_str_radix(set, 16).ok()).unwrap_or(0);
-    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
-}
-
-fn tasks(pid: i32) -> io::Result<Vec<i32>> {
-    let mut tasks: Vec<i32> = fs::read_dir(format!("/proc/{pid}/task"))?
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
-    tasks.sort_unstable();
-    Ok(tasks)
+    let Ok(status) = Status::of_thread(pid, tid) else { return true };
+    (status.set("SigPnd") | status.set("ShdPnd")) & !status.set("SigBlk") != 0
 }
 
 /// A first thread that has ended stays listed as a zombie as long as others live.
@@ -172,8 +162,7 @@ fn is_dead(pid: i32, tid: i32) -> bool {
 
 /// The kernel's letter for what the thread does.
 fn state(pid: i32, tid: i32) -> Option<char> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    field(&status, "State:")?.chars().next()
+    Status::of_thread(pid, tid).ok()?.state()
 }
 
 impl Drop for Paused {

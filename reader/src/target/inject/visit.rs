@@ -16,6 +16,7 @@
 //! stopped one does it. The word of the thread id is not 0 as long as either is at it.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::libc::{self, c_int, user_regs_struct};
@@ -23,8 +24,8 @@ use nix::sys::ptrace::{getregs, getsiginfo, setregs};
 use nix::unistd::Pid;
 use shm_format::injection::Call;
 
+use crate::proc::Mapping;
 use crate::target::attach::ptrace::{self, Stop};
-use crate::target::inject::facts::Mapping;
 use crate::target::inject::frame;
 use crate::target::inject::gadgets::{Gadgets, Way};
 use crate::target::inject::image::{self, Image};
@@ -64,7 +65,7 @@ fn free_stack(mappings: &[Mapping], sp: u64) -> Option<u64> {
     const RED_ZONE: u64 = 128;
     let stack = mappings
         .iter()
-        .find(|mapping| mapping.name == "[stack]" && (mapping.start..mapping.end).contains(&sp))?;
+        .find(|mapping| mapping.path == Path::new("[stack]") && (mapping.start..mapping.end).contains(&sp))?;
     let room = sp.checked_sub(RED_ZONE + frame::ROOM as u64)? & !63;
     // Room for a handler too, should one come in between.
     (room.checked_sub(PAGE)? >= stack.start).then_some(room)

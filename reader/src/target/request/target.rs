@@ -2,19 +2,16 @@
 //! can confuse.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use selfwind_profile::profile_file::Event;
 use shm_format::{ClockKind, DurableRecord, Identity, Scale};
 
 use super::thread::ThreadState;
+use crate::proc::{self, Mapping};
 use crate::target::attach::{Asker, AttachError, read_tsc};
 use crate::target::clock::{TraceClock, monotonic_ns};
-use crate::target::liveness;
 use crate::target::region_name::RegionName;
 use crate::target::translate::Translator;
 
@@ -85,23 +82,23 @@ impl Target {
     pub(crate) fn find(pid: u32) -> Result<Self, TargetError> {
         let denied = |error| TargetError::Denied { pid, error };
         let state = match ThreadState::read(pid, pid) {
-            Ok(state) if liveness::start_time(pid).is_some() => state,
+            Ok(state) if proc::start_time(pid).is_some() => state,
             _ => return Err(TargetError::NoProcess(pid)),
         };
-        let maps = fs::read(format!("/proc/{pid}/maps")).map_err(denied)?;
+        let mappings = proc::mappings(pid).map_err(denied)?;
         let mut refused = None;
-        for mapping in regions(&maps) {
+        for (name, mapping) in regions(mappings) {
             // By its own number, or by ours where a recorder has handed the region over.
-            if mapping.name.pid != state.inner_tid && mapping.name.pid != pid {
+            if name.pid != state.inner_tid && name.pid != pid {
                 continue;
             }
             if mapping.is_deleted {
                 refused = Some(TargetError::Over(pid));
                 continue;
             }
-            match Asker::open(&within(pid, mapping.path)) {
-                Ok(asker) if is_of(&asker.identity(), &mapping.name, pid) => {
-                    return Ok(Self::describe(pid, asker, mapping.path.to_owned()));
+            match Asker::open(&within(pid, &mapping.path)) {
+                Ok(asker) if is_of(&asker.identity(), &name, pid) => {
+                    return Ok(Self::describe(pid, asker, mapping.path));
                 }
                 Ok(_) => {}
                 Err(error) => refused = Some(TargetError::Attach(pid, error)),
@@ -152,36 +149,22 @@ impl Target {
 fn is_of(identity: &Identity, name: &RegionName, pid: u32) -> bool {
     identity.pid == name.pid
         && identity.region_nonce == name.nonce
-        && liveness::start_time(pid) == Some(identity.start_time)
+        && proc::start_time(pid) == Some(identity.start_time)
 }
 
 /// Where a file of the process is for us, whatever root directory it has.
 fn within(pid: u32, path: &Path) -> PathBuf {
-    let through = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
+    let through = proc::within_root(pid, path);
     if through.exists() { through } else { path.to_owned() }
 }
 
-/// A mapped region.
-struct Mapping<'a> {
-    path: &'a Path,
-    name: RegionName,
-    is_deleted: bool,
-}
-
-/// The regions in a maps file, each once.
-fn regions(maps: &[u8]) -> Vec<Mapping<'_>> {
-    let mut found: Vec<Mapping<'_>> = Vec::new();
-    for line in maps.split(|&byte| byte == b'\n') {
-        let Some(start) = line.iter().position(|&byte| byte == b'/') else { continue };
-        let path = &line[start..];
-        let (path, is_deleted) = match path.strip_suffix(b" (deleted)") {
-            Some(path) => (path, true),
-            None => (path, false),
-        };
-        let path = Path::new(OsStr::from_bytes(path));
-        let Some(name) = path.file_name().and_then(RegionName::parse) else { continue };
-        if found.iter().all(|mapping| mapping.path != path) {
-            found.push(Mapping { path, name, is_deleted });
+/// The regions among mappings, each once.
+fn regions(mappings: Vec<Mapping>) -> Vec<(RegionName, Mapping)> {
+    let mut found: Vec<(RegionName, Mapping)> = Vec::new();
+    for mapping in mappings.into_iter().filter(Mapping::is_of_file) {
+        let Some(name) = mapping.path.file_name().and_then(RegionName::parse) else { continue };
+        if found.iter().all(|(_, other)| other.path != mapping.path) {
+            found.push((name, mapping));
         }
     }
     found
@@ -198,11 +181,12 @@ mod tests {
             7f03-7f04 ---s 00001000 00:02 4    /dev/shm/a b/12-34-00ff.region\n\
             7f05-7f06 rw-s 00000000 00:02 5    /x/13-34-00fe.region (deleted)\n\
             7f07-7f08 rw-p 00000000 00:00 0\n";
-        let found = regions(maps);
+        let lines = maps.split(|&byte| byte == b'\n').filter_map(Mapping::parse);
+        let found = regions(lines.collect());
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0].path, Path::new("/dev/shm/a b/12-34-00ff.region"));
-        assert_eq!((found[0].name.nonce, found[0].is_deleted), (0xff, false));
-        assert_eq!((found[1].name.pid, found[1].is_deleted), (13, true));
+        assert_eq!(found[0].1.path, Path::new("/dev/shm/a b/12-34-00ff.region"));
+        assert_eq!((found[0].0.nonce, found[0].1.is_deleted), (0xff, false));
+        assert_eq!((found[1].0.pid, found[1].1.is_deleted), (13, true));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The kernel's view of a thread: what it does, and whether a signal would reach our handler there.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
+
+use crate::proc::{Status, beginning_of, set};
 
 /// A thread as /proc tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,15 +35,12 @@ impl ThreadState {
     /// # Errors
     /// When there is no such thread any more.
     pub(crate) fn read(pid: u32, tid: u32) -> io::Result<Self> {
-        Ok(Self::parse(tid, &read(pid, tid, "status")?))
+        Ok(Self::of(tid, &Status::of_text(beginning_of(pid, tid, "status")?)))
     }
 
-    fn parse(tid: u32, text: &str) -> Self {
+    fn of(tid: u32, status: &Status) -> Self {
         let mut state = Self { tid, inner_tid: tid, state: '?', ..Self::default() };
-        for line in text.lines() {
-            let Some((key, value)) = line.split_once(':') else { continue };
-            let value = value.trim();
-            let set = || u64::from_str_radix(value, 16).unwrap_or(0);
+        for (key, value) in status.fields() {
             match key {
                 "Name" => state.name = value.to_owned(),
                 "State" => state.state = value.chars().next().unwrap_or('?'),
@@ -55,9 +54,9 @@ impl ThreadState {
                         .split_once('/')
                         .and_then(|(queued, limit)| Some((queued.parse().ok()?, limit.parse().ok()?)));
                 }
-                "SigPnd" => state.pending = set(),
-                "SigBlk" => state.blocked = set(),
-                "SigCgt" => state.caught = set(),
+                "SigPnd" => state.pending = set(value),
+                "SigBlk" => state.blocked = set(value),
+                "SigCgt" => state.caught = set(value),
                 _ => {}
             }
         }
@@ -66,14 +65,14 @@ impl ThreadState {
 
     /// True if the thread blocks every signal, as in our handler and in short stretches of the agent and of the C
     /// library: unless it sleeps like that, it will soon be itself again.
-    pub(crate) fn blocks_everything(&self) -> bool {
+    pub(super) fn blocks_everything(&self) -> bool {
         // SIGKILL and SIGSTOP cannot be blocked; the C libraries keep the first real-time signals for themselves.
         const APART: u64 = 1 << 8 | 1 << 18 | 0b111 << 31;
         self.blocked | APART == u64::MAX
     }
 
     /// The kernel's letter in words.
-    pub(crate) fn activity(&self) -> &'static str {
+    pub(super) fn activity(&self) -> &'static str {
         match self.state {
             'R' => "running or ready",
             'S' => "sleeping",
@@ -87,45 +86,24 @@ impl ThreadState {
     }
 }
 
-/// The beginning of a file about a thread, in one read: there may be very many threads, and the kernel makes such a file
-/// anew for each. What is wanted stands in its first lines.
-fn read(pid: u32, tid: u32, name: &str) -> io::Result<String> {
-    const LONGEST: usize = 8192;
-    let mut text = [0; LONGEST];
-    let len = fs::File::open(format!("/proc/{pid}/task/{tid}/{name}"))?.read(&mut text)?;
-    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
-}
-
-/// The threads of process `pid`, ascending.
-///
-/// # Errors
-/// When there is no such process any more.
-pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
-    let mut threads: Vec<u32> =
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    threads.sort_unstable();
-    Ok(threads)
-}
-
 /// The function of the kernel in which a thread waits; none if it does not, or we may not know.
 pub(crate) fn wait_channel(pid: u32, tid: u32) -> Option<String> {
-    let text = read(pid, tid, "wchan").ok()?;
+    let text = beginning_of(pid, tid, "wchan").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "0").then(|| name.to_owned())
 }
 
 /// The system call in which a thread waits; none if it does not, or we may not know.
 pub(crate) fn system_call(pid: u32, tid: u32) -> Option<i64> {
-    let text = read(pid, tid, "syscall").ok()?;
+    let text = beginning_of(pid, tid, "syscall").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok().filter(|&number| number >= 0)
 }
 
 /// The signals that a thread in `rt_sigtimedwait` waits for; all of them if that cannot be known. While it waits, the
 /// kernel does not count them as blocked.
-pub(crate) fn awaited(pid: u32, tid: u32) -> u64 {
+pub(super) fn awaited(pid: u32, tid: u32) -> u64 {
     let set = || {
-        let text = read(pid, tid, "syscall").ok()?;
+        let text = beginning_of(pid, tid, "syscall").ok()?;
         let address = text.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
         let mut set = [0; 8];
         let memory = fs::File::open(format!("/proc/{pid}/mem")).ok()?;
@@ -185,26 +163,28 @@ pub(crate) fn waiting_call(number: i64) -> Option<(&'static str, bool)> {
 mod tests {
     use super::*;
 
+    fn parse(tid: u32, text: &str) -> ThreadState {
+        ThreadState::of(tid, &Status::of_text(text))
+    }
+
     #[test]
     fn a_status_file_is_read() {
         let text = "Name:\tname: odd\nState:\tD (disk sleep)\nTracerPid:\t7\nNSpid:\t900\t12\nSigQ:\t3/31000\n\
                     SigPnd:\t0000000004000000\nSigBlk:\t0000000000000001\nSigCgt:\t0000000004000002\n";
-        let state = ThreadState::parse(900, text);
+        let state = parse(900, text);
         assert_eq!((state.tid, state.inner_tid, state.state, state.tracer), (900, 12, 'D', 7));
         assert_eq!(state.name, "name: odd");
         assert_eq!((state.pending, state.blocked, state.caught), (1 << 26, 1, 1 << 26 | 2));
         assert_eq!(state.queued, Some((3, 31000)));
-        assert_eq!(ThreadState::parse(1, "").inner_tid, 1);
+        assert_eq!(parse(1, "").inner_tid, 1);
         assert!(!state.blocks_everything());
-        assert!(ThreadState::parse(1, "SigBlk:\tfffffffe7ffbfeff\n").blocks_everything());
-        assert!(!ThreadState::parse(1, "SigBlk:\tfffffffe77fbfeff\n").blocks_everything());
+        assert!(parse(1, "SigBlk:\tfffffffe7ffbfeff\n").blocks_everything());
+        assert!(!parse(1, "SigBlk:\tfffffffe77fbfeff\n").blocks_everything());
     }
 
     #[test]
     fn our_own_threads_are_there() {
         let pid = std::process::id();
-        let own = threads(pid).unwrap();
-        assert!(own.contains(&pid));
         assert_eq!(ThreadState::read(pid, pid).unwrap().inner_tid, pid);
         assert!(ThreadState::read(pid, 0).is_err());
     }

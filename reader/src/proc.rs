@@ -1,0 +1,249 @@
+//! What the kernel tells of processes in /proc (proc(5)): read and taken apart here, for all who ask.
+//!
+//! Names of programs, threads and files in it may hold anything, and a process may end between two reads.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A `status` file (proc_pid_status(5)).
+#[derive(Debug)]
+pub(crate) struct Status(String);
+
+impl Status {
+    /// That of a process: its pid, or `self`.
+    ///
+    /// # Errors
+    /// When there is no such process any more.
+    pub(crate) fn of_process(pid: impl Display) -> io::Result<Self> {
+        Self::read(&format!("/proc/{pid}/status"))
+    }
+
+    /// That of a thread.
+    ///
+    /// # Errors
+    /// When there is no such thread any more.
+    pub(crate) fn of_thread(pid: impl Display, tid: impl Display) -> io::Result<Self> {
+        Self::read(&format!("/proc/{pid}/task/{tid}/status"))
+    }
+
+    fn read(path: &str) -> io::Result<Self> {
+        Ok(Self(String::from_utf8_lossy(&fs::read(path)?).into_owned()))
+    }
+
+    /// A text that is one, or the beginning of one.
+    pub(crate) fn of_text(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// All fields with their values.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name, value.trim()))
+    }
+
+    /// The value of a field.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// A set of signals or of capabilities; empty if it is missing.
+    pub(crate) fn set(&self, name: &str) -> u64 {
+        self.field(name).map_or(0, set)
+    }
+
+    /// The kernel's letter for what the thread does.
+    pub(crate) fn state(&self) -> Option<char> {
+        self.field("State")?.chars().next()
+    }
+}
+
+/// A set as status files write it; empty if it is none.
+pub(crate) fn set(digits: &str) -> u64 {
+    u64::from_str_radix(digits, 16).unwrap_or(0)
+}
+
+/// The beginning of a file about a thread, in one read: there may be very many threads, and the kernel makes such a file
+/// anew for each. What is wanted stands in its first lines.
+///
+/// # Errors
+/// When there is no such thread any more.
+pub(crate) fn beginning_of(pid: u32, tid: u32, name: &str) -> io::Result<String> {
+    const LONGEST: usize = 8192;
+    let mut text = [0; LONGEST];
+    let len = File::open(format!("/proc/{pid}/task/{tid}/{name}"))?.read(&mut text)?;
+    Ok(String::from_utf8_lossy(&text[..len]).into_owned())
+}
+
+/// The threads of a process, ascending.
+///
+/// # Errors
+/// When there is no such process any more.
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+    let mut threads: Vec<u32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    threads.sort_unstable();
+    Ok(threads)
+}
+
+/// Parts of a `stat` file (proc_pid_stat(5)).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// Of its first thread.
+    state: u8,
+    pub(crate) threads: u64,
+    /// Clock ticks after boot.
+    pub(crate) start_time: u64,
+}
+
+impl Stat {
+    /// That of a process; `Ok(None)` if it cannot be understood.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn of(pid: u32) -> io::Result<Option<Self>> {
+        Ok(Self::parse(&fs::read(format!("/proc/{pid}/stat"))?))
+    }
+
+    /// The name before the other fields may hold anything, parentheses too.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
+        let mut fields = stat.get(after_name..)?.split(|&byte| byte == b' ');
+        let state = *fields.next()?.first()?;
+        let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse().ok();
+        let threads = number(16)?;
+        // Between them: itrealvalue.
+        Some(Self { state, threads, start_time: number(1)? })
+    }
+
+    /// True if the first thread has ended.
+    pub(crate) fn is_zombie(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// When a process started, in clock ticks after boot; `None` if there is no such process, or only its zombie.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    Stat::of(pid).ok()?.filter(|stat| !stat.is_zombie()).map(|stat| stat.start_time)
+}
+
+/// A line of a `maps` file (proc_pid_maps(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    /// First address.
+    pub(crate) start: u64,
+    /// Address behind it.
+    pub(crate) end: u64,
+    /// Code may be executed there.
+    pub(crate) executable: bool,
+    /// Where in its file it begins.
+    pub(crate) offset: u64,
+    /// Of its file.
+    pub(crate) inode: u64,
+    /// Its file, or a name like `[stack]`; else empty.
+    pub(crate) path: PathBuf,
+    /// The file has no name any more.
+    pub(crate) is_deleted: bool,
+}
+
+impl Mapping {
+    /// `START-END PERMISSIONS OFFSET DEVICE INODE PATH`.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let mut field = || fields.next();
+        let (range, permissions, offset) = (field()?, field()?, field()?);
+        let (_device, inode, path) = (field()?, field()?, field().unwrap_or_default().trim_ascii_start());
+        let (start, end) = std::str::from_utf8(range).ok()?.split_once('-')?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        let (path, is_deleted) = path.strip_suffix(b" (deleted)").map_or((path, false), |path| (path, true));
+        Some(Self {
+            start: number(start)?,
+            end: number(end)?,
+            executable: permissions.contains(&b'x'),
+            offset: number(std::str::from_utf8(offset).ok()?)?,
+            inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
+            path: PathBuf::from(OsStr::from_bytes(path)),
+            is_deleted,
+        })
+    }
+
+    /// True if it is one of a file.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.path.is_absolute()
+    }
+}
+
+/// What a process has mapped, by address.
+///
+/// # Errors
+/// When the process has ended, or is not for us to look at.
+pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
+    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(maps.split(|&byte| byte == b'\n').filter_map(Mapping::parse).collect())
+}
+
+/// Where a path of a process leads to for us, who may have another root.
+pub(crate) fn within_root(pid: u32, path: &Path) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The first line of a file, trimmed; none if it cannot be read.
+pub(crate) fn line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.lines().next().unwrap_or("").trim().to_owned())
+}
+
+/// A number in a file of one line.
+pub(crate) fn number(path: &str) -> Option<i64> {
+    line(path)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_confuse_the_fields() {
+        let line = b"12 (a ) (b) R 1 12 12 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 99 1\n";
+        assert_eq!(Stat::parse(line), Some(Stat { state: b'R', threads: 1, start_time: 777 }));
+        assert_eq!(Stat::parse(b"12 (x"), None);
+        assert_eq!(Stat::parse(b"12 (x)"), None);
+        let status = Status::of_text("Name:\tname: odd\nState:\tD (disk sleep)\nSigBlk:\t0000000000000011\n");
+        assert_eq!((status.field("Name"), status.state()), (Some("name: odd"), Some('D')));
+        assert_eq!((status.set("SigBlk"), status.set("SigPnd")), (0x11, 0));
+        assert_eq!(status.field("No such key"), None);
+    }
+
+    #[test]
+    fn lines_of_maps() {
+        let line = b"7fcafe600000-7fcafe792000 r-xp 014c4000 fe:00 247584                     /usr/bin/no de";
+        let expected = Mapping {
+            start: 0x7fca_fe60_0000,
+            end: 0x7fca_fe79_2000,
+            executable: true,
+            offset: 0x14c_4000,
+            inode: 247_584,
+            path: "/usr/bin/no de".into(),
+            is_deleted: false,
+        };
+        assert_eq!(Mapping::parse(line), Some(expected));
+        let without = Mapping::parse(b"1-2 rw-p 0 0:0 0").unwrap();
+        assert!(without.path.as_os_str().is_empty() && !without.executable && !without.is_of_file());
+        let deleted = Mapping::parse(b"1-2 r-xp 0 0:0 7 /a b\xff (deleted)").unwrap();
+        assert_eq!((deleted.path.as_os_str().as_bytes(), deleted.is_deleted), (&b"/a b\xff"[..], true));
+        assert!(Mapping::parse(b"").is_none() && Mapping::parse(b"x-y rw-p 0 0:0 0").is_none());
+        let own = mappings(std::process::id()).unwrap();
+        assert!(own.iter().any(|mapping| mapping.path == Path::new("[stack]")));
+    }
+
+    #[test]
+    fn our_own_threads_are_there() {
+        let pid = std::process::id();
+        assert!(threads(pid).unwrap().contains(&pid));
+        assert_eq!(Status::of_process("self").unwrap().field("Name"), line("/proc/self/comm").as_deref());
+        assert!(Status::of_thread(pid, 0).is_err() && start_time(pid).is_some());
+    }
+}
