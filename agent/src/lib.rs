@@ -14,7 +14,9 @@ mod attached;
 mod auxiliary;
 mod config;
 mod copied_image;
+mod decimal;
 mod dynamic;
+mod events;
 #[cfg(panic = "abort")]
 mod freestanding;
 mod handed;
@@ -24,11 +26,15 @@ mod journal;
 mod kernel;
 mod link_map;
 mod lock;
+mod module_news;
 mod modules;
+mod object_info;
 mod pending;
+mod perf_attributes;
 mod preload;
 mod process;
 mod room;
+mod sampling_signal;
 mod second_mappings;
 mod sections;
 mod session;
@@ -42,19 +48,16 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use handler::chain;
-use handler::process::Recording;
+use handler::recording::Recording;
 use handler::slot::{self, Slot};
 
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::journal::ModuleNews;
 use crate::lock::Masked;
+use crate::module_news::ModuleNews;
 use crate::modules::{Names, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
-
-#[global_allocator]
-static HEAP: heap::Heap = heap::Heap::new();
 
 ctor::declarative::ctor! {
     /// Called by the loader before the program's `main`.
@@ -94,7 +97,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     preload::remember();
     process::begin(agent, recording, |recording| {
         // A mask inherited from before the exec.
-        let hidden = !chain::has_handler() && masked.unmask(sources::signal());
+        let hidden = !chain::has_handler() && masked.unmask(sampling_signal::get());
         threads::register(recording, threads::main_stack(), hidden);
         // It will be sampled, perhaps under a filter.
         slot::taken().for_each(Slot::prepare_early);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::symbols::{ObjectInfo, weak_import};
+use crate::object_info::{ObjectInfo, weak_import};
 use crate::{auxiliary, copied_image, kernel};
 
 const PT_LOAD: u32 = 1;

@@ -1,6 +1,6 @@
 //! Signals that wait for a thread of this process.
 
-use crate::config::number;
+use crate::decimal::number;
 use crate::kernel::{self, File};
 
 /// True if `signal` waits for any thread, or if that cannot be found out.
