@@ -6,12 +6,13 @@ use alloc::vec::Vec;
 
 use core::ffi::CStr;
 
+use handler::clock::SECOND_NS;
+use handler::decimal::number;
 use handler::rate_limit::RateLimit;
 use handler::recording::Source;
 use handler::slot::MAX_FRAMES;
 use shm_format::Mode;
 
-use crate::decimal::number;
 use crate::events::Events;
 
 /// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
@@ -246,7 +247,7 @@ impl Config {
 
     /// Nanoseconds of CPU time between samples.
     pub(crate) fn period_ns(&self) -> u64 {
-        1_000_000_000 / self.frequency
+        SECOND_NS / self.frequency
     }
 }
 

@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
+use handler::decimal::number;
 use handler::kernel_ring::RINGS;
 
-use crate::decimal::number;
 use crate::perf_attributes::{Event, SOFTWARE, TASK_CLOCK};
 
 /// The events of a session: the first decides what a sample stands for.

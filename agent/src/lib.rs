@@ -14,7 +14,6 @@ mod attached;
 mod auxiliary;
 mod config;
 mod copied_image;
-mod decimal;
 mod dynamic;
 mod events;
 #[cfg(panic = "abort")]
@@ -42,6 +41,7 @@ mod signal_stacks;
 mod signals;
 mod sources;
 mod symbols;
+mod thread_list;
 mod threads;
 
 use alloc::boxed::Box;

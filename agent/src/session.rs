@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 use handler::clock;
+use handler::decimal::number;
 use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
 use crate::config::Config;
-use crate::decimal::number;
 use crate::handed;
 use crate::kernel::{self, Errno, File};
 

@@ -19,14 +19,14 @@ use handler::sys;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent;
-use crate::decimal::number;
 use crate::journal;
-use crate::kernel::{self, File};
+use crate::kernel;
 use crate::lock::{Lock, Masked};
 use crate::sampling_signal;
 use crate::signal_stacks;
 use crate::sources;
 use crate::symbols::Real;
+use crate::thread_list;
 use handler::activity::Active;
 
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
@@ -369,28 +369,20 @@ pub(crate) fn register_existing(recording: &Recording, present: Present) {
 /// Registers the threads that the kernel lists, except those that block the signal: how many these are.
 fn register_listed(recording: &Recording, present: Present) -> u32 {
     let own = sys::thread_id();
-    let Ok(directory) = File::read_only(c"/proc/self/task") else { return 0 };
-    let mut buffer = [0u8; 4096];
     let mut blocked = 0;
-    while let Ok(count @ 1..) = directory.entries(&mut buffer) {
-        let mut rest = &buffer[..count];
-        // `linux_dirent64`: inode 8, offset 8, record length 2, type 1, name.
-        while let Some(length) = rest.get(16..18).map(|length| u16::from_le_bytes([length[0], length[1]])) {
-            let (entry, after) = rest.split_at((length as usize).clamp(19, rest.len()));
-            rest = after;
-            let name = entry[19..].split(|byte| *byte == 0).next().unwrap_or(&[]);
-            let Some(tid) = number(name).map(|tid| tid as u32) else { continue };
-            let mask = match present {
-                Present::Known | Present::Apart if tid == own => continue,
-                Present::Caller(mask) if tid == own => mask,
-                _ => mask_of(tid),
-            };
-            match mask & 1 << (sampling_signal::get() - 1) != 0 {
-                true => blocked += 1,
-                false => register_other(recording, tid),
-            }
+    // Without /proc there is no process to register.
+    let _ = thread_list::each(|tid| {
+        let mask = match present {
+            Present::Known | Present::Apart if tid == own => return true,
+            Present::Caller(mask) if tid == own => mask,
+            _ => mask_of(tid),
+        };
+        match mask & 1 << (sampling_signal::get() - 1) != 0 {
+            true => blocked += 1,
+            false => register_other(recording, tid),
         }
-    }
+        true
+    });
     blocked
 }
 

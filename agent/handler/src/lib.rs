@@ -27,6 +27,7 @@ mod arch;
 pub mod chain;
 pub mod clock;
 pub mod context;
+pub mod decimal;
 mod delay;
 mod discovery;
 pub mod entry;
