@@ -4,10 +4,10 @@ use crate::arch::WORD;
 use crate::arch::native::{self, Link};
 use crate::end::End;
 use crate::frame::Frame;
-use crate::memo::Entry;
 use crate::memory::Memory;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::rule_cache::SimpleRule;
+use crate::stack_cache::Entry;
 
 /// A frame as the fast path knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

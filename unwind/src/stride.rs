@@ -9,10 +9,10 @@ use core::hint::select_unpredictable;
 
 use crate::arch::WORD;
 use crate::arch::native;
-use crate::memo::{Entry, Previous};
 use crate::memory::Memory;
 use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
+use crate::stack_cache::{Entry, Previous};
 
 /// Most rules that are taken from tables without asking the cache, while that is nearly empty: as many as most stacks have
 /// frames.

@@ -25,13 +25,13 @@ impl<'a> Sample<'a> {
     /// unchanged since the last record. The caller is inside the slot's nesting guard.
     pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
         // SAFETY: the caller's guard makes this the only use of the stack cache.
-        let memo = unsafe { &mut *slot.memo() };
+        let stack_cache = unsafe { &mut *slot.stack_cache() };
         let mut memory = Stack::new(known_bounds(slot, context), !is_filtered());
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
                 let (modules, registers) = (pinned.modules(), &context.registers());
                 let most = recording.max_frames;
-                let walk = unwind::walk(modules, recording.cache, registers, &mut memory, memo, most);
+                let walk = unwind::walk(modules, recording.cache, registers, &mut memory, stack_cache, most);
                 // Guesses may lead out of code that no module holds.
                 if walk.end == End::NoModule || modules.find(registers.pc).is_none() {
                     snapshot::note_unknown_code();
@@ -39,13 +39,13 @@ impl<'a> Sample<'a> {
                 walk
             }
             None => {
-                memo.forget();
+                stack_cache.forget();
                 Walk::fresh(0, End::NoModule)
             }
         };
         // SAFETY: the chain is the caller's too, by the guard.
         unsafe { &mut *slot.chain() }.walked(walk.unchanged);
-        Self { recording, slot, walk, frames: words(memo.frames()) }
+        Self { recording, slot, walk, frames: words(stack_cache.frames()) }
     }
 
     /// Writes one stack record, and wakes the reader if it is time to.

@@ -11,7 +11,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use shm_format::{StackChain, ThreadCursor};
-use unwind::Memo;
+use unwind::StackCache;
 
 pub(crate) use arena::some;
 pub use arena::{at, find, noted, taken};
@@ -309,7 +309,7 @@ impl Slot {
     }
 
     /// Sees to it that the thread has memory for a sample; false if there is none. Inside `nesting`, before `chain` and
-    /// `memo` are used.
+    /// `stack_cache` are used.
     #[inline]
     pub(crate) fn prepare(&self) -> bool {
         !self.workspace.load(Ordering::Relaxed).is_null() || self.take_workspace()
@@ -337,8 +337,8 @@ impl Slot {
     }
 
     /// What the thread's last walk found.
-    pub(crate) fn memo(&self) -> *mut Memo {
+    pub(crate) fn stack_cache(&self) -> *mut StackCache {
         // SAFETY: as above.
-        unsafe { (*self.workspace.load(Ordering::Relaxed)).memo.get() }
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).stack_cache.get() }
     }
 }
