@@ -35,6 +35,7 @@ mod end;
 mod entry;
 mod exact;
 mod expression;
+mod fast_path;
 #[cfg(test)]
 mod fixture;
 mod frame;
@@ -60,7 +61,6 @@ mod stack_cache;
 #[cfg(all(test, feature = "compile"))]
 mod stack_cache_tests;
 mod step;
-mod stride;
 mod table;
 pub mod table_file;
 #[cfg(all(test, feature = "compile"))]

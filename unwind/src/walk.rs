@@ -8,6 +8,7 @@ use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::exact;
+use crate::fast_path::FastPath;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
 use crate::memory::Memory;
@@ -18,7 +19,6 @@ use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::stack_cache::{Entry, Met, StackCache};
 use crate::step::{self, Place};
-use crate::stride::Stride;
 use crate::tracked::Tracked;
 
 /// Steps per walk that may lead to a lower stack address (another stack).
@@ -127,8 +127,8 @@ struct Walker<'w, M> {
     leaf: &'w Registers,
     /// The rule of the last frame says that there is no caller.
     has_root: bool,
-    /// The stack cache's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the leaf is
-    /// the mark.
+    /// The stack cache's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the
+    /// leaf is the mark.
     has_mark: bool,
     mark_exact: bool,
     since_mark: u32,
@@ -145,7 +145,7 @@ impl<M: Memory> Walker<'_, M> {
         let mut met = self.find();
         loop {
             if met.is_none() {
-                met = self.stride();
+                met = self.fast_path();
             }
             if let Some(place) = met
                 && self.share(place)
@@ -194,17 +194,17 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on over frames with simple rules. Stops at a frame that the previous walk came to and says where; or where
     /// something else must be done.
     #[inline]
-    fn stride(&mut self) -> Option<usize> {
+    fn fast_path(&mut self) -> Option<usize> {
         // As if it were a return address.
         let address = self.at.lookup().wrapping_add(1);
-        let mut stride = Stride::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
+        let mut fast = FastPath::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
         let (previous, noted) = self.stack_cache.split(self.depth, self.most);
-        let met = stride.go(previous, noted, self.memory);
-        let steps = stride.steps();
+        let met = fast.go(previous, noted, self.memory);
+        let steps = fast.steps();
         if steps > 0 {
             self.since_mark += steps as u32;
             self.depth += steps;
-            let (pc, sp, fp) = stride.place();
+            let (pc, sp, fp) = fast.place();
             self.at = Place::caller(pc, sp, Some(fp));
         }
         met
