@@ -1,6 +1,6 @@
 //! Compiles `.eh_frame` into a [`Table`](crate::Table). Allocates: never in a handler.
 //!
-//! Every FDE's byte code is run once, in address order, and equal neighbouring rows become one. A gap between two functions
+//! Every FDE's byte code is run once, in address order, and equal neighbouring rows become one. What lies uncovered between two functions
 //! has a row of its own, however short it is: alignment cannot be told from a small function without an FDE. What a program
 //! counter finds in the table is what the search in `.eh_frame_hdr` would find: of overlapping FDEs the one that starts
 //! last.

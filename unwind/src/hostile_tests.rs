@@ -147,7 +147,7 @@ fn random_programs() {
         for _ in 0..100 {
             let address = TEXT + random.below(TEXT_LENGTH);
             if let Ok(rule) = module(made.section()).decode_rule(address)
-                && rule != crate::Rule::GAP
+                && rule != crate::Rule::UNCOVERED
             {
                 assert_eq!(rule, table.lookup(address), "{address:#x}");
             }

@@ -143,7 +143,7 @@ impl World {
         if self.is_simple {
             return TEXT + FUNCTION * SIMPLE[random.below(8) as usize] + 1 + random.below(FUNCTION - 1);
         }
-        // Roots and gaps are rarer than they are among the functions.
+        // Roots and uncovered places are rarer than they are among the functions.
         let functions = FUNCTIONS.len() as u64 - if random.one_in(4) { 0 } else { 6 };
         TEXT + FUNCTION * random.below(functions) + random.below(FUNCTION)
     }

@@ -273,7 +273,7 @@ impl<M: Memory> Walker<'_, M> {
                 self.has_root = true;
                 return Err(End::Root);
             }
-            Kind::Gap => return self.without_cfi(lookup).map(Stepped::Otherwise),
+            Kind::Uncovered => return self.without_cfi(lookup).map(Stepped::Otherwise),
             Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
             _ => step::by_rule(rule, &self.at, self.memory)?,
         };

@@ -14,14 +14,14 @@ pub(super) fn rows<A: Abi>(functions: &Functions<'_, A>, base: u64) -> Rows {
     let mut end = base;
     for function in functions.in_order() {
         if end != base && function.start > end {
-            rows.push(end - base, Rule::GAP);
+            rows.push(end - base, Rule::UNCOVERED);
         }
         if let Some(common) = functions.commons.get(function.common as usize) {
             push_function(&mut rows, functions, &function, common, base);
         }
         end = function.end;
     }
-    rows.push(end - base, Rule::GAP);
+    rows.push(end - base, Rule::UNCOVERED);
     rows
 }
 
