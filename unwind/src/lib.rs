@@ -52,7 +52,7 @@ mod pointer;
 mod program;
 #[cfg(test)]
 mod program_tests;
-mod recovery;
+mod register_rule;
 mod rule;
 mod rule_cache;
 mod rules;
@@ -79,7 +79,7 @@ pub use frame_row::{Cfa, FrameRow};
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;
-pub use recovery::Recovery;
+pub use register_rule::RegisterRule;
 pub use rule::{Kind, ReturnAddress, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;

@@ -14,7 +14,7 @@ use crate::cfi;
 use crate::compile::{self, CompileError};
 use crate::elf_file::ElfFile;
 use crate::frame_row::{Cfa, FrameRow};
-use crate::recovery::Recovery;
+use crate::register_rule::RegisterRule;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::section::Section;
 use crate::table::Table;
@@ -308,15 +308,19 @@ impl<'a, A: Abi> Verifier<'a, A> {
         };
         cfa && (0..row.columns()).all(|column| {
             let theirs = theirs.register(gimli::Register(column as u16));
-            match (row.recovery(column), theirs) {
-                (Recovery::Same, None | Some(GimliRule::SameValue)) => true,
-                (Recovery::Undefined, Some(GimliRule::Undefined)) => true,
-                (Recovery::AtCfa(ours), Some(GimliRule::Offset(theirs))) => i64::from(ours) == theirs,
-                (Recovery::CfaPlus(ours), Some(GimliRule::ValOffset(theirs))) => i64::from(ours) == theirs,
-                (Recovery::Register(ours), Some(GimliRule::Register(theirs))) => ours == theirs.0,
-                (Recovery::Constant(ours), Some(GimliRule::Constant(theirs))) => u64::from(ours) == theirs,
-                (Recovery::AtExpression(position), Some(GimliRule::Expression(expression)))
-                | (Recovery::Expression(position), Some(GimliRule::ValExpression(expression))) => {
+            match (row.register_rule(column), theirs) {
+                (RegisterRule::Same, None | Some(GimliRule::SameValue)) => true,
+                (RegisterRule::Undefined, Some(GimliRule::Undefined)) => true,
+                (RegisterRule::AtCfa(ours), Some(GimliRule::Offset(theirs))) => i64::from(ours) == theirs,
+                (RegisterRule::CfaPlus(ours), Some(GimliRule::ValOffset(theirs))) => {
+                    i64::from(ours) == theirs
+                }
+                (RegisterRule::Register(ours), Some(GimliRule::Register(theirs))) => ours == theirs.0,
+                (RegisterRule::Constant(ours), Some(GimliRule::Constant(theirs))) => {
+                    u64::from(ours) == theirs
+                }
+                (RegisterRule::AtExpression(position), Some(GimliRule::Expression(expression)))
+                | (RegisterRule::Expression(position), Some(GimliRule::ValExpression(expression))) => {
                     ours.expression(position) == self.expression(expression)
                 }
                 _ => false,
