@@ -240,7 +240,7 @@ impl Config {
         }
     }
 
-    /// The period of timers for threads that nobody announces; 0 if they can have none.
+    /// The period of timers for unregistered threads; 0 if they can have none.
     pub(crate) fn late_period(&self, source: Source) -> u64 {
         if source == Source::Perf && !self.events.are_time() { 0 } else { self.unit_ns(source) }
     }

@@ -108,7 +108,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts recording this process, which runs already. All of its threads are alike: none announces itself; `present` is the
+/// Starts recording this process, which runs already. All of its threads are alike: none registers itself; `present` is the
 /// calling one.
 fn record_attached(config: Config, present: Present) -> Result<(), Failure> {
     let (agent, _, recording) = prepare(config, Stage::Attached)?;

@@ -178,7 +178,7 @@ fn give_back() {
 pub(crate) unsafe extern "C" fn after_fork_parent() {
     give_back();
     if kernel_user().is_some_and(|user| user != 0) {
-        tell_stranger(b"children are not recorded", b"");
+        tell_other_user(b"children are not recorded", b"");
     }
 }
 
@@ -189,7 +189,7 @@ fn kernel_user() -> Option<u32> {
 
 /// Tells once if this process has become a user who cannot make files in the session directory: what it forks and
 /// executes comes up without a region, and cannot say so.
-fn tell_stranger(what: &[u8], of: &[u8]) {
+fn tell_other_user(what: &[u8], of: &[u8]) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let (Some(agent), Some(recording), Some(user)) = (agent::get(), recording::current(), kernel_user())
     else {
@@ -312,7 +312,7 @@ pub(crate) fn before_exec(
     // Before this mask goes: what was sent by then is delivered.
     refuse_requests(recording);
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
-    tell_stranger(b"a program is not recorded: ", path);
+    tell_other_user(b"a program is not recorded: ", path);
     if let Some(slot) = slot::noted() {
         kernel_answer::leave(recording, slot);
         // An event inside the exec would send its signal to the new image, removed at exec or not.

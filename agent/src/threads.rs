@@ -312,14 +312,14 @@ fn retire(recording: &Recording, slot: &Slot) {
     slot.release();
 }
 
-/// Gives up the slots of threads that nobody announced and that are gone.
-pub(crate) fn bury_strangers(recording: &Recording) {
-    let mut strangers = slot::discovered().peekable();
-    if strangers.peek().is_none() {
+/// Releases the slots of discovered threads that are gone.
+pub(crate) fn reap_discovered(recording: &Recording) {
+    let mut discovered = slot::discovered().peekable();
+    if discovered.peek().is_none() {
         return;
     }
     let _masked = Masked::new();
-    for slot in strangers {
+    for slot in discovered {
         let sequence = slot.sequence();
         let arguments = [sys::process_id() as usize, slot.tid() as usize, 0, 0, 0, 0];
         // SAFETY: signal 0 only asks whether the thread is there.

@@ -9,7 +9,7 @@
 //! - a thread's first: mmap, munlock, mprotect (its workspace); gettid where it has no note of its slot;
 //! - with ITIMER_PROF, and to learn the rate of the clock: clock_gettime;
 //! - an event of the kernel with time off the processor: openat, read, close (`delay`, which says why);
-//! - a thread that nobody announced, once: gettid, getpid, prctl (its name), tgkill with signal 0 (who is gone),
+//! - a thread that nobody registered, once: gettid, getpid, prctl (its name), tgkill with signal 0 (who is gone),
 //!   timer_create, timer_settime, timer_gettime, timer_delete, clock_gettime, munmap;
 //! - the first tick after the end of a recording: timer_settime or setitimer, or munmap of the kernel's rings;
 //! - a signal of the program's own: rt_sigprocmask, rt_tgsigqueueinfo, and, where it asks for its death, rt_sigaction and

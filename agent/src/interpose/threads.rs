@@ -57,7 +57,7 @@ unsafe fn prepare(attributes: *const c_void, routine: usize, argument: usize) ->
     let _active = Active::enter()?;
     let recording = own_recording()?;
     module_news::refresh(recording);
-    threads::bury_strangers(recording);
+    threads::reap_discovered(recording);
     // SAFETY: the caller's promise.
     Some(unsafe { threads::prepare(attributes, routine, argument) })
 }

@@ -142,7 +142,7 @@ impl Slot {
 
 impl Distinct {
     fn new() -> Self {
-        // The complex rule comes first: it stands in for rules beyond what an index can count.
+        // The complex rule comes first: it takes the place of rules beyond what an index can count.
         let mut distinct = Self { rules: Vec::new(), slots: vec![Slot::FREE; 1 << 10] };
         distinct.index(Rule::COMPLEX);
         distinct
