@@ -5,8 +5,8 @@
 
 use unwind::elf_file::ElfFile;
 use unwind::{
-    Aarch64, Abi, StackCache, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, Table, X86_64,
-    cfi, compile, walk,
+    Aarch64, Abi, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, StackCache, Table,
+    X86_64, cfi, compile, walk,
 };
 
 /// Where the sections that are fed claim to be.

@@ -5,7 +5,7 @@ use std::io;
 
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
-use unwind::{End, Frame, StackCache, Memory, Module, Modules, RuleCache, Section, Table};
+use unwind::{End, Frame, Memory, Module, Modules, RuleCache, Section, StackCache, Table};
 
 use super::image::{Image, Images};
 use super::tracee::{Registers, Tracee};
