@@ -37,6 +37,8 @@ fn watch(target: &Target, arguments: &[&str], event: &str, runs: u64) -> Handler
         found.stack,
         found.calls
     );
+    let (code, data) = found.usual_lines();
+    println!("{event}: {code} cache lines of code, {} of data: {data:?}", data.values().sum::<usize>());
     found
 }
 
