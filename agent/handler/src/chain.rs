@@ -79,6 +79,7 @@ const fn bit(signal: c_int) -> u64 {
 
 /// Serves a signal that is not ours, unless it is for a handler of the program's: that is the result.
 #[cold]
+#[inline(never)]
 pub(crate) fn forward(
     signal: c_int,
     info: &mut SignalInfo,

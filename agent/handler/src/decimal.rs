@@ -1,6 +1,7 @@
 //! Decimal numbers in what the kernel says, and in settings.
 
 /// The number that `digits` are, all of them; none if it has more than 64 bits.
+#[inline(never)]
 pub fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -85,6 +85,8 @@ unsafe extern "C" fn pass(signal: c_int, context: *mut c_void, frame: u64) -> Ne
 }
 
 /// Puts the frame where the program's handler would have it, and hides our stack in it.
+#[cold]
+#[inline(never)]
 fn settle(context: Context<'_>, on_alternate: bool) -> u64 {
     let Some(slot) = slot::noted() else { return context.frame() };
     let stack = &slot.signal_stack;

@@ -13,6 +13,7 @@ use crate::slot::Slot;
 const PIECE: u64 = 512;
 
 /// Refuses a request for what has been answered already.
+#[inline(never)]
 pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request) -> Result<(), Missed> {
     if let Some(nonce) = request.repeats(&slot.kernel_rings).filter(|_| !request.is_empty()) {
         // What the kernel saw of the handler itself: another stack would make it see more.
@@ -27,6 +28,7 @@ pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request
 }
 
 /// Carries along what the kernel recorded, if there is a stack to it.
+#[inline(never)]
 pub(crate) fn follow(recording: &Recording, slot: &Slot, request: &Request, has_stack: bool) {
     if !has_stack {
         return discard(&slot.kernel_rings, request);

@@ -61,7 +61,7 @@ use crate::outcome::Missed;
 use crate::recording::Recording;
 use crate::sample::Sample;
 use crate::siginfo::SignalInfo;
-use crate::tick::Tick;
+use crate::tick::{Arrival, Tick};
 
 /// The handler of the sampling signal. A signal that is none of ours goes where the program wants it: the result.
 /// `info` and `context` are what the kernel passed; every signal is blocked. Without room on the stack nothing is sampled.
@@ -73,12 +73,9 @@ fn on_signal(
 ) -> Option<&'static Disposition> {
     let entered = clock::now();
     let recording = recording::current();
-    match recording.and_then(|recording| Some((recording, Tick::read(info, recording)?))) {
-        Some((recording, tick)) if has_room => serve_tick(recording, tick, context, entered),
-        Some((recording, tick)) => {
-            recording.region.control().fire(tick.weight.into());
-            recording.region.control().skip(Skip::NoRoom, tick.weight.into());
-        }
+    match recording.and_then(|recording| Some((recording, Arrival::read(info, recording)?))) {
+        Some((recording, arrival)) if has_room => serve_tick(recording, arrival, context, entered),
+        Some((recording, arrival)) => arrival.skip(recording, Skip::NoRoom),
         None if has_room && request::serve(recording, info, context, entered) => {}
         None => return chain::forward(signal, info, context),
     }
@@ -87,7 +84,8 @@ fn on_signal(
 
 /// Walks the interrupted stack, writes its record, and counts what became of the tick.
 #[inline(never)]
-fn serve_tick(recording: &Recording, mut tick: Tick, context: Context<'_>, entered: u64) {
+fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, entered: u64) {
+    let mut tick = Tick::new(arrival);
     let control = recording.region.control();
     let begun = tick.begin(recording, context);
     control.fire(tick.weight.into());

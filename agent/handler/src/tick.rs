@@ -16,32 +16,24 @@ use crate::slot::{self, Slot};
 
 /// Counts a signal as skipped if it came from a timer of ours but was not handled; says whether it did.
 pub fn discard(info: &SignalInfo, recording: &Recording) -> bool {
-    let tick = Tick::read(info, recording);
-    if let Some(tick) = &tick {
-        recording.region.control().fire(tick.weight.into());
-        recording.region.control().skip(Skip::DisabledThread, tick.weight.into());
+    let arrival = Arrival::read(info, recording);
+    if let Some(arrival) = &arrival {
+        arrival.skip(recording, Skip::DisabledThread);
     }
-    tick.is_some()
+    arrival.is_some()
 }
 
-/// An expiry or a request.
-pub(crate) struct Tick {
-    /// Timer periods or events that this signal stands for; of the kernel's, none before the kernel was asked.
-    pub(crate) weight: u32,
-    /// What the kernel asks for, if it was the kernel.
-    pub(crate) request: Option<Request>,
-    /// The thread's CPU time when its clock was asked, in nanoseconds; 0 if it was not.
-    pub(crate) cpu_ns: u64,
+/// What a signal says that came from a timer or an event of ours.
+pub(crate) struct Arrival {
+    /// Timer periods that it stands for; of the kernel's events none, before the kernel was asked.
+    weight: u32,
     owner: Owner,
 }
 
-impl Tick {
-    /// The nonce of a sample that nobody requested.
-    pub(crate) const NO_NONCE: u64 = 0;
-
-    /// Reads `info`; none if the signal did not come from a timer of ours.
+impl Arrival {
+    /// Reads `info`; none if the signal did not come from us.
     #[inline]
-    pub(crate) fn read(info: &SignalInfo, recording: &Recording) -> Option<Tick> {
+    pub(crate) fn read(info: &SignalInfo, recording: &Recording) -> Option<Arrival> {
         let (weight, owner) = match (recording.source, info.sender()) {
             (Source::Perf, Sender::Event { data, blocked }) => {
                 (0, Owner::Kernel { slot: slot::at(data)?, blocked })
@@ -55,7 +47,36 @@ impl Tick {
             }
             _ => return None,
         };
-        Some(Tick { weight, request: None, cpu_ns: 0, owner })
+        Some(Arrival { weight, owner })
+    }
+
+    /// Counts it as skipped.
+    pub(crate) fn skip(&self, recording: &Recording, cause: Skip) {
+        let control = recording.region.control();
+        control.fire(self.weight.into());
+        control.skip(cause, self.weight.into());
+    }
+}
+
+/// An expiry or a request that is being served.
+pub(crate) struct Tick {
+    /// Timer periods or events that it stands for; of the kernel, none before the kernel was asked.
+    pub(crate) weight: u32,
+    /// What the kernel asks for, if it was the kernel.
+    pub(crate) request: Option<Request>,
+    /// The thread's CPU time when its clock was asked, in nanoseconds; 0 if it was not.
+    pub(crate) cpu_ns: u64,
+    owner: Owner,
+}
+
+impl Tick {
+    /// The nonce of a sample that nobody requested.
+    pub(crate) const NO_NONCE: u64 = 0;
+
+    /// Begins to serve what has arrived.
+    #[inline]
+    pub(crate) fn new(arrival: Arrival) -> Tick {
+        Tick { weight: arrival.weight, request: None, cpu_ns: 0, owner: arrival.owner }
     }
 
     /// What asked for the sample.
@@ -74,6 +95,7 @@ impl Tick {
 
     /// Finds out whose tick it is, what it stands for, and whether there is time for a sample; nothing else samples the
     /// thread meanwhile. A signal can outlive its thread: nothing of a slot is read before it is known to be the caller's.
+    #[inline(never)]
     pub(crate) fn begin(
         &mut self,
         recording: &Recording,
