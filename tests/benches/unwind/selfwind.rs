@@ -4,7 +4,7 @@ use crate::method::{MOST, Method, Stack};
 use crate::workload::Walkway;
 use crate::{modules, registers};
 use unwind::compile::compile;
-use unwind::{Frame, StackCache, Memory, Module, Modules, RuleCache, Table, walk};
+use unwind::{Frame, Memory, Module, Modules, RuleCache, StackCache, Table, walk};
 
 /// How the walker is used.
 #[derive(Clone, Copy)]
