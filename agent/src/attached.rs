@@ -15,13 +15,15 @@ use core::arch::global_asm;
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 
-use handler::process::{self, Recording};
+use handler::recording::{self, Recording};
 use handler::slot::{self, Slot};
 use shm_format::injection::{Call, Command};
 
 use crate::agent::{self, Agent};
 use crate::config::Config;
-use crate::journal::{self, ModuleNews};
+use crate::heap::HEAP;
+use crate::journal;
+use crate::module_news::ModuleNews;
 use crate::modules::{self, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
@@ -61,9 +63,9 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
     // SAFETY: the recorder's buffer, of this capacity.
     unsafe { core::slice::from_raw_parts_mut(call.reply as *mut u8, bytes) }.copy_from_slice(&text[..bytes]);
     drop(text);
-    if process::recording().is_none() {
+    if recording::current().is_none() {
         // SAFETY: nothing has begun: the recorder removes this image, and with it all that refers to the heap.
-        unsafe { crate::HEAP.give_up() };
+        unsafe { HEAP.give_up() };
     }
     bytes as u64
 }
@@ -77,7 +79,7 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
     )
     .attached();
     link_map::set_without_loader(call.debugger as *mut _);
-    if let (Some(recording), Some(agent)) = (process::recording(), agent::get()) {
+    if let (Some(recording), Some(agent)) = (recording::current(), agent::get()) {
         resume(recording, agent, config, present).map_err(Failure::text)?;
         tell_control(call);
         return Ok(());
@@ -89,7 +91,7 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
 
 /// Tells the next recorder where to call, and which one ends this.
 fn tell_control(call: &Call) {
-    if let Some(recording) = process::recording() {
+    if let Some(recording) = recording::current() {
         if let Some(agent) = agent::get() {
             journal::tell_setting(recording, Call::RECORDER, &agent.config.recorder);
         }
@@ -117,9 +119,9 @@ fn resume(
     }));
     agent::set(agent);
     let (limit, period_ns) = agent.config.limit(recording.source);
-    recording.governor.set(limit, period_ns);
-    recording.newcomers.restart(period_ns);
-    process::set_stopped(false);
+    recording.rate_limit.set(limit, period_ns);
+    recording.late_start.restart(period_ns);
+    recording::set_stopped(false);
     if same_rate {
         threads::register_existing(recording, present);
         return Ok(());
@@ -145,9 +147,9 @@ fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Resul
 
 /// Samples no more, and gives the signal back. Slots and region stay: a thread may be in the middle of a sample.
 fn stop() {
-    process::set_stopped(true);
+    recording::set_stopped(true);
     slot::taken().for_each(sources::stop_timer);
-    if let Some(recording) = process::recording() {
+    if let Some(recording) = recording::current() {
         crate::process::refuse_requests(recording);
         signals::give_back();
         journal::tell_anchor(recording);
@@ -206,10 +208,10 @@ unsafe extern "C" {
 
 /// Looks at what the loader has changed, once it is done, and before any of it runs.
 extern "C" fn look() {
-    if process::is_stopped() || !link_map::is_idle() || !agent::is_own_process() {
+    if recording::is_stopped() || !link_map::is_idle() || !agent::is_own_process() {
         return;
     }
-    if let (Some(recording), Some(agent)) = (process::recording(), agent::get()) {
+    if let (Some(recording), Some(agent)) = (recording::current(), agent::get()) {
         modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     }
 }

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use handler::sys::PAGE;
+
 use crate::kernel;
 
 const AT_PHDR: u64 = 3;
@@ -10,7 +12,6 @@ const AT_SYSINFO_EHDR: u64 = 33;
 /// Address of the path given to exec, which the kernel puts at the very end of the stack.
 const AT_EXECFN: u64 = 31;
 const AT_MINSIGSTKSZ: u64 = 51;
-const PAGE: u64 = 4096;
 
 static HEADERS: AtomicU64 = AtomicU64::new(0);
 static HEADER_COUNT: AtomicU64 = AtomicU64::new(0);

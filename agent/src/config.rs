@@ -6,12 +6,14 @@ use alloc::vec::Vec;
 
 use core::ffi::CStr;
 
-use handler::governor::Governor;
-use handler::process::Source;
+use handler::clock::SECOND_NS;
+use handler::decimal::number;
+use handler::rate_limit::RateLimit;
+use handler::recording::Source;
 use handler::slot::MAX_FRAMES;
 use shm_format::Mode;
 
-use crate::sources::Events;
+use crate::events::Events;
 
 /// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
 const DEFAULT_FREQUENCY: u64 = 199;
@@ -223,9 +225,9 @@ impl Config {
     }
 
     /// The limit of what samples from `source` may cost. Events that are no time have none.
-    pub(crate) fn governor(&self, source: Source) -> Governor {
+    pub(crate) fn rate_limit(&self, source: Source) -> RateLimit {
         let (limit, period_ns) = self.limit(source);
-        Governor::new(limit, period_ns)
+        RateLimit::new(limit, period_ns)
     }
 
     /// The limit, in hundredths of a percent of CPU time, and the nanoseconds of it that a tick stands for.
@@ -234,18 +236,18 @@ impl Config {
             period_ns if source != Source::Perf || self.events.are_one_clock() => {
                 (self.max_overhead, period_ns)
             }
-            _ => (Governor::NO_LIMIT, 1),
+            _ => (RateLimit::NO_LIMIT, 1),
         }
     }
 
-    /// The period of timers for threads that nobody announces; 0 if they can have none.
-    pub(crate) fn newcomers_period(&self, source: Source) -> u64 {
+    /// The period of timers for unregistered threads; 0 if they can have none.
+    pub(crate) fn late_period(&self, source: Source) -> u64 {
         if source == Source::Perf && !self.events.are_time() { 0 } else { self.unit_ns(source) }
     }
 
     /// Nanoseconds of CPU time between samples.
     pub(crate) fn period_ns(&self) -> u64 {
-        1_000_000_000 / self.frequency
+        SECOND_NS / self.frequency
     }
 }
 
@@ -294,7 +296,7 @@ fn percent(value: &[u8]) -> Option<u64> {
         Some([tenths]) => 10 * number(&[*tenths])?,
         Some(two) => number(two).filter(|_| two.len() == 2)?,
     };
-    Some(whole * 100 + decimals).filter(|sum| (1..=Governor::NO_LIMIT).contains(sum))
+    Some(whole * 100 + decimals).filter(|sum| (1..=RateLimit::NO_LIMIT).contains(sum))
 }
 
 /// Bytes, or with K, M or G behind it so many times 1024, 1024^2 or 1024^3.
@@ -307,12 +309,6 @@ fn pool(value: &[u8]) -> Option<usize> {
     };
     let bytes = number(digits)?.checked_mul(1 << shift)?;
     usize::try_from(bytes).ok().filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
-}
-
-/// A decimal number.
-pub(crate) fn number(digits: &[u8]) -> Option<u64> {
-    let valid = !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit);
-    valid.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
 /// A process id and, in hexadecimal, a nonce.

@@ -11,13 +11,14 @@ use core::ptr::NonNull;
 use unwind::Section;
 use unwind::elf_image::{ElfImage, ProgramHeader};
 
+use handler::sys::PAGE;
+
 use crate::kernel;
 
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_R: u32 = 4;
-const PAGE: u64 = 4096;
 const MAGIC: [u8; 4] = *b"\x7fELF";
 /// Bytes of `Elf64_Ehdr`, which linkers put the program headers right behind.
 const EHDR_SIZE: usize = 64;

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 
 use unwind::elf_image::ProgramHeader;
 
-use crate::symbols::ObjectInfo;
+use crate::object_info::ObjectInfo;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;

@@ -29,6 +29,10 @@ struct Lists {
     end: usize,
 }
 
+/// The allocator of this library.
+#[global_allocator]
+pub(crate) static HEAP: Heap = Heap::new();
+
 /// The heap as a global allocator.
 pub(crate) struct Heap {
     lock: Lock,

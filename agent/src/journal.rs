@@ -1,21 +1,19 @@
 //! The durable records: what a reader must know of this process to understand its samples.
 
 use alloc::vec;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use handler::clock;
-use handler::process::Recording;
+use handler::recording::Recording;
 use shm_format::Loss;
-use shm_format::record::{self, DurableRecord, Segments};
+use shm_format::record::{self, DurableRecord};
 
 use crate::config::Config;
 use crate::kernel;
 use crate::lock::Lock;
-use crate::modules::{Listener, Object};
 use crate::room;
+use crate::sampling_signal;
 use crate::session;
-use crate::sources;
 
 /// Longest command line kept, in bytes.
 const ARGUMENTS: usize = 4096;
@@ -75,7 +73,7 @@ pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8
             ppid: kernel::parent_id(),
             parent_nonce,
             uid: kernel::user_id(),
-            signal: sources::signal() as u32,
+            signal: sampling_signal::get() as u32,
             period_ns: config.unit_ns(recording.source),
             source: recording.source.number().into(),
             exe: program,
@@ -94,41 +92,4 @@ pub(crate) fn tell_setting(recording: &Recording, key: &[u8], value: &[u8]) {
 /// Notes the clocks once more.
 pub(crate) fn tell_anchor(recording: &Recording) {
     append(recording, &DurableRecord::Anchor(session::anchor()));
-}
-
-/// Tells loads and unloads.
-pub(crate) struct ModuleNews<'a>(pub(crate) &'a Recording);
-
-impl Listener for ModuleNews<'_> {
-    fn loaded(&mut self, object: &Object) {
-        let segments: Vec<record::Segment> = object
-            .segments
-            .iter()
-            .map(|segment| record::Segment {
-                address: segment.address,
-                len: segment.bytes,
-                page_offset: segment.file_offset,
-                flags: segment.flags,
-                reserved: 0,
-            })
-            .collect();
-        append(
-            self.0,
-            &DurableRecord::Module(record::Module {
-                ticks: clock::now(),
-                id: object.id,
-                start: object.start,
-                end: object.end,
-                bias: object.bias,
-                build_id: &object.build_id,
-                path: &object.path,
-                segments: Segments::new(&segments),
-            }),
-        );
-    }
-
-    fn unloaded(&mut self, object: &Object) {
-        let gone = record::ModuleGone { ticks: clock::now(), id: object.id };
-        append(self.0, &DurableRecord::ModuleGone(gone));
-    }
 }

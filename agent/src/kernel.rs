@@ -7,6 +7,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use handler::clock::SECOND_NS;
 use handler::sys;
 
 /// A kernel error number.
@@ -158,7 +159,7 @@ pub(crate) fn status_of(path: &CStr) -> Result<Status, Errno> {
 
 impl From<&libc::stat> for Status {
     fn from(raw: &libc::stat) -> Status {
-        let modified = raw.st_mtime.wrapping_mul(1_000_000_000).wrapping_add(raw.st_mtime_nsec);
+        let modified = raw.st_mtime.wrapping_mul(SECOND_NS as i64).wrapping_add(raw.st_mtime_nsec);
         Status { size: raw.st_size as u64, owner: raw.st_uid, mode: raw.st_mode, modified }
     }
 }
@@ -359,7 +360,7 @@ pub(crate) fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `timespec`.
     let _ = unsafe { call(libc::SYS_clock_gettime, [clock as usize, (&raw mut time) as usize, 0, 0, 0, 0]) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    time.tv_sec as u64 * SECOND_NS + time.tv_nsec as u64
 }
 
 /// The soft limit of `resource`.

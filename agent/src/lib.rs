@@ -15,6 +15,7 @@ mod auxiliary;
 mod config;
 mod copied_image;
 mod dynamic;
+mod events;
 #[cfg(panic = "abort")]
 mod freestanding;
 mod handed;
@@ -24,11 +25,15 @@ mod journal;
 mod kernel;
 mod link_map;
 mod lock;
+mod module_news;
 mod modules;
+mod object_info;
 mod pending;
+mod perf_attributes;
 mod preload;
 mod process;
 mod room;
+mod sampling_signal;
 mod second_mappings;
 mod sections;
 mod session;
@@ -36,25 +41,23 @@ mod signal_stacks;
 mod signals;
 mod sources;
 mod symbols;
+mod thread_list;
 mod threads;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use handler::chain;
-use handler::process::Recording;
+use handler::recording::Recording;
 use handler::slot::{self, Slot};
 
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::journal::ModuleNews;
 use crate::lock::Masked;
+use crate::module_news::ModuleNews;
 use crate::modules::{Names, Stage};
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
-
-#[global_allocator]
-static HEAP: heap::Heap = heap::Heap::new();
 
 ctor::declarative::ctor! {
     /// Called by the loader before the program's `main`.
@@ -94,7 +97,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     preload::remember();
     process::begin(agent, recording, |recording| {
         // A mask inherited from before the exec.
-        let hidden = !chain::has_handler() && masked.unmask(sources::signal());
+        let hidden = !chain::has_handler() && masked.unmask(sampling_signal::get());
         threads::register(recording, threads::main_stack(), hidden);
         // It will be sampled, perhaps under a filter.
         slot::taken().for_each(Slot::prepare_early);
@@ -105,7 +108,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts recording this process, which runs already. All of its threads are alike: none announces itself; `present` is the
+/// Starts recording this process, which runs already. All of its threads are alike: none registers itself; `present` is the
 /// calling one.
 fn record_attached(config: Config, present: Present) -> Result<(), Failure> {
     let (agent, _, recording) = prepare(config, Stage::Attached)?;

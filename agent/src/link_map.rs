@@ -9,11 +9,12 @@ use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::symbols::{ObjectInfo, weak_import};
+use handler::sys::PAGE;
+
+use crate::object_info::{ObjectInfo, weak_import};
 use crate::{auxiliary, copied_image, kernel};
 
 const PT_LOAD: u32 = 1;
-const PAGE: u64 = 4096;
 
 /// The public head of the loader's record of one object, the same in glibc and musl.
 #[repr(C)]

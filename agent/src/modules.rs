@@ -11,18 +11,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
-use handler::process::{self, Recording, Snapshot};
+use handler::slot;
+use handler::snapshot::{self, Snapshot};
 use unwind::elf_image::{ElfImage, ProgramHeader};
-use unwind::{Module, Modules, RuleCache, Section, Table};
+use unwind::{Module, Modules, RuleCache};
 
-use crate::agent;
 use crate::copied_image::CopiedImage;
 use crate::dynamic::Symbols;
-use crate::journal::ModuleNews;
 use crate::lock::{Lock, Masked};
+use crate::object_info::ObjectInfo;
 use crate::sections;
 use crate::signal_stacks;
-use crate::symbols::{self, ObjectInfo};
+use crate::symbols;
 
 const PT_LOAD: u32 = 1;
 
@@ -162,15 +162,6 @@ pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
             registry.merge(seen, listener);
         }
     });
-}
-
-/// Looks at the loaded objects again if something may have changed.
-pub(crate) fn refresh(recording: &Recording) {
-    if process::take_stale()
-        && let Some(agent) = agent::get()
-    {
-        rescan(Stage::Later, &agent.names, &mut ModuleNews(recording));
-    }
 }
 
 /// Tells `listener` of all objects, for a new region.
@@ -382,7 +373,7 @@ impl Registry {
         let Some(modules) = Modules::new(shared, self.generation) else { return };
         let published = Published { snapshot: Snapshot { modules }, list, objects: self.objects.clone() };
         let published = Box::into_raw(Box::new(published));
-        let before = process::replace_modules(published.cast());
+        let before = snapshot::replace(published.cast());
         if !before.is_null() {
             self.retired.push(before.cast());
         }
@@ -391,7 +382,7 @@ impl Registry {
     /// Frees retired snapshots that no handler uses any more.
     fn sweep(&mut self) {
         self.retired.retain(|retired| {
-            let pinned = process::is_pinned(retired.cast());
+            let pinned = slot::is_pinned(retired.cast());
             if !pinned {
                 // SAFETY: made by `Box::into_raw` in `publish`; no longer published, and pinned by nobody.
                 let published = unsafe { Box::from_raw(*retired) };
@@ -400,22 +391,4 @@ impl Registry {
             pinned
         });
     }
-}
-
-/// The bytes of a section as the walker takes them.
-///
-/// # Safety
-/// The bytes live as long as every module that refers to them.
-pub(crate) unsafe fn extend(bytes: &[u8], address: u64) -> Section<'static> {
-    // SAFETY: the caller's promise.
-    Section { bytes: unsafe { &*core::ptr::from_ref(bytes) }, address }
-}
-
-/// A table of this user's or root's making, whose bytes live as long as every module that refers to it.
-///
-/// # Safety
-/// As for [`extend`].
-pub(crate) unsafe fn extend_table(bytes: &[u8]) -> Option<Table<'static>> {
-    // SAFETY: the caller's promise.
-    Table::from_trusted_bytes(unsafe { &*core::ptr::from_ref(bytes) }).ok()
 }

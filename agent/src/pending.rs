@@ -1,29 +1,20 @@
 //! Signals that wait for a thread of this process.
 
-use crate::config::number;
-use crate::kernel::{self, File};
+use crate::kernel;
+use crate::thread_list;
 
 /// True if `signal` waits for any thread, or if that cannot be found out.
 pub(crate) fn any(signal: i32) -> bool {
-    let Ok(directory) = File::read_only(c"/proc/self/task") else { return true };
-    let mut buffer = alloc::vec![0u8; 4096];
-    while let Ok(count @ 1..) = directory.entries(&mut buffer) {
-        let mut rest = &buffer[..count];
-        // `linux_dirent64`: inode 8, offset 8, record length 2, type 1, name.
-        while let Some(length) = rest.get(16..18).map(|length| u16::from_le_bytes([length[0], length[1]])) {
-            let (entry, after) = rest.split_at((length as usize).clamp(19, rest.len()));
-            rest = after;
-            let name = entry[19..].split(|byte| *byte == 0).next().unwrap_or(&[]);
-            if number(name).is_some_and(|tid| waits(tid, signal)) {
-                return true;
-            }
-        }
-    }
-    false
+    let mut found = false;
+    let listed = thread_list::each(|tid| {
+        found = waits(tid, signal);
+        !found
+    });
+    found || listed.is_err()
 }
 
 /// True if it waits for thread `tid` or for whichever takes it.
-fn waits(tid: u64, signal: i32) -> bool {
+fn waits(tid: u32, signal: i32) -> bool {
     let path = alloc::format!("/proc/self/task/{tid}/status\0");
     let mut buffer = alloc::vec![0u8; 4096];
     let Ok(path) = core::ffi::CStr::from_bytes_with_nul(path.as_bytes()) else { return true };

@@ -10,10 +10,9 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_long};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use handler::process;
-
 use crate::kernel::{self, File};
 use crate::symbols;
+use handler::{activity, recording};
 
 /// Most variables of an environment that is changed.
 const MOST: usize = 2040;
@@ -58,7 +57,7 @@ pub(crate) unsafe fn with_environment(
     // SAFETY: published once, never freed.
     let ours = unsafe { OURS.load(Ordering::Acquire).as_ref() };
     let Some(ours) = ours.filter(|_| {
-        !process::is_filtered() && process::recording().is_some_and(|recording| !recording.is_over())
+        !activity::is_filtered() && recording::current().is_some_and(|recording| !recording.is_over())
     }) else {
         return go(given);
     };

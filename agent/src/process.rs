@@ -9,23 +9,26 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use handler::answer;
 use handler::clock;
-use handler::newcomers::Newcomers;
-use handler::process::{self, Page, ProcessTime, Recording, Source};
+use handler::kernel_answer;
+use handler::late_start::LateStart;
+use handler::process_time::ProcessTime;
+use handler::recording::{self, Page, Recording, Source};
 use handler::slot::{self, Slot};
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
-use crate::interpose;
-use crate::journal::{self, ModuleNews};
+use crate::heap::HEAP;
+use crate::journal;
 use crate::kernel;
 use crate::lock::{Held, Lock, Masked};
+use crate::module_news::ModuleNews;
 use crate::modules;
+use crate::sampling_signal;
 use crate::second_mappings;
 use crate::session::{self, Failure, Myself};
 use crate::signals;
-use crate::sources::{self, process_timer};
+use crate::sources::{self, process_timer, program_timer};
 use crate::symbols::Real;
 use crate::threads;
 use handler::activity::{self, Active};
@@ -65,8 +68,8 @@ pub(crate) fn open(
         cache: modules::cache(),
         tells_delay: choice.source == Source::Perf && agent.config.events.are_waits(),
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
-        governor: agent.config.governor(choice.source),
-        newcomers: Newcomers::new(sources::signal(), agent.config.newcomers_period(choice.source)),
+        rate_limit: agent.config.rate_limit(choice.source),
+        late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(choice.source)),
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
@@ -87,7 +90,7 @@ pub(crate) fn publish(recording: &'static Recording) -> bool {
         WIPED.store(page, Ordering::Relaxed);
     }
     // SAFETY: the page is zeroed, never unmapped, and wiped or cleared in a child.
-    unsafe { process::publish(page, recording) };
+    unsafe { recording::publish(page, recording) };
     true
 }
 
@@ -97,7 +100,7 @@ fn make_way(recording: &Recording) {
     let left = process_timer::get();
     if recording.source == Source::ProcessTimer
         && process_timer::is_armed(&left)
-        && !interpose::stand_in_for(&left)
+        && !program_timer::replace(&left)
     {
         give_timer_up(recording);
     }
@@ -132,7 +135,7 @@ struct AllHeld {
 const LOCKS: usize = 5;
 
 fn locks() -> [&'static Lock; LOCKS] {
-    [threads::lock(), signals::lock(), modules::lock(), journal::lock(), crate::HEAP.lock()]
+    [threads::lock(), signals::lock(), modules::lock(), journal::lock(), HEAP.lock()]
 }
 
 struct Cell(UnsafeCell<AllHeld>);
@@ -149,7 +152,7 @@ pub(crate) unsafe extern "C" fn before_fork() {
     if lets_events_through()
         && let Some(Some(first)) = held.first()
     {
-        first.let_through(sources::signal());
+        first.let_through(sampling_signal::get());
     }
     // SAFETY: all locks are held, so no other thread is here.
     unsafe { (*HELD.0.get()).held = held };
@@ -175,7 +178,7 @@ fn give_back() {
 pub(crate) unsafe extern "C" fn after_fork_parent() {
     give_back();
     if kernel_user().is_some_and(|user| user != 0) {
-        tell_stranger(b"children are not recorded", b"");
+        tell_other_user(b"children are not recorded", b"");
     }
 }
 
@@ -186,9 +189,9 @@ fn kernel_user() -> Option<u32> {
 
 /// Tells once if this process has become a user who cannot make files in the session directory: what it forks and
 /// executes comes up without a region, and cannot say so.
-fn tell_stranger(what: &[u8], of: &[u8]) {
+fn tell_other_user(what: &[u8], of: &[u8]) {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    let (Some(agent), Some(recording), Some(user)) = (agent::get(), process::recording(), kernel_user())
+    let (Some(agent), Some(recording), Some(user)) = (agent::get(), recording::current(), kernel_user())
     else {
         return;
     };
@@ -206,7 +209,7 @@ fn tell_stranger(what: &[u8], of: &[u8]) {
 /// Tells, after a `chroot`, if children will have no place for a region: they cannot say so themselves.
 pub(crate) fn root_changed() {
     let (Some(_active), Some(agent), Some(recording)) =
-        (Active::enter(), agent::get(), process::recording().filter(|_| agent::is_own_process()))
+        (Active::enter(), agent::get(), recording::current().filter(|_| agent::is_own_process()))
     else {
         return;
     };
@@ -236,8 +239,8 @@ pub(crate) fn become_child() {
     let bell = PARENT.load(Ordering::Relaxed);
     // SAFETY: a published recording is never freed.
     let Some(before) = (unsafe { bell.as_ref() }) else { return };
-    process::forget();
-    interpose::forget_timers();
+    recording::forget();
+    program_timer::forget();
     activity::forget_others();
     // A filter is inherited too.
     let Some(_active) = Active::enter() else { return };
@@ -309,9 +312,9 @@ pub(crate) fn before_exec(
     // Before this mask goes: what was sent by then is delivered.
     refuse_requests(recording);
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
-    tell_stranger(b"a program is not recorded: ", path);
+    tell_other_user(b"a program is not recorded: ", path);
     if let Some(slot) = slot::noted() {
-        answer::leave(recording, slot);
+        kernel_answer::leave(recording, slot);
         // An event inside the exec would send its signal to the new image, removed at exec or not.
         slot.kernel_rings.close();
         leave_out(recording, slot);
@@ -322,7 +325,7 @@ pub(crate) fn before_exec(
     signals::uncover();
     let hidden = slot::noted().is_some_and(Slot::is_hidden);
     if hidden {
-        masked.mask(sources::signal());
+        masked.mask(sampling_signal::get());
     }
     if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {
         process_timer::stop();
@@ -337,7 +340,7 @@ pub(crate) fn before_exec(
 
 /// Counts what ticks without a sample have left, when nobody comes to whom it could go.
 fn leave_out(recording: &Recording, slot: &Slot) {
-    let left = slot.take_put_off().saturating_add(recording.governor.take_orphaned());
+    let left = slot.take_carried().saturating_add(recording.rate_limit.take_orphaned());
     recording.region.control().leave_out(left.into());
 }
 
@@ -359,7 +362,7 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
     recording.region.close_requests(false);
     signals::cover();
     if hidden {
-        masked.unmask(sources::signal());
+        masked.unmask(sampling_signal::get());
     }
     if let Some(agent) = agent::get() {
         start_source(recording, agent);
@@ -375,14 +378,14 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
 /// The process is ending by `exit`: what this thread has goes to the reader.
 pub(crate) fn end() {
     let Some(_active) = Active::enter() else { return };
-    let Some(recording) = process::recording().filter(|_| agent::is_own_process()) else { return };
+    let Some(recording) = recording::current().filter(|_| agent::is_own_process()) else { return };
     let _masked = Masked::new();
     recording.region.close_requests(true);
     if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {
         process_timer::stop();
     }
     if let Some(slot) = slot::noted() {
-        answer::leave(recording, slot);
+        kernel_answer::leave(recording, slot);
         sources::stop_thread(slot);
         leave_out(recording, slot);
         let _ = slot.cursor.close(&recording.region);

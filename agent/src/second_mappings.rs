@@ -6,7 +6,9 @@
 use alloc::vec::Vec;
 use core::str;
 
-use handler::process::{self, Recording};
+use handler::activity;
+use handler::recording::Recording;
+use handler::snapshot;
 use shm_format::record::{self, DurableRecord, Segments};
 
 use crate::journal;
@@ -62,7 +64,7 @@ impl Listener for Collected {
 /// Tells of all such mappings, if samples met code that belongs to no known object.
 pub(crate) fn tell(recording: &Recording) {
     // A filter may not allow what follows.
-    if !process::met_unknown_code() || process::is_filtered() {
+    if !snapshot::met_unknown_code() || activity::is_filtered() {
         return;
     }
     let Some(maps) = read_maps() else { return };

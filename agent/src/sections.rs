@@ -9,10 +9,9 @@ use core::sync::atomic::{AtomicI64, Ordering};
 
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
-use unwind::{Module, Section, debug_frame, table_file};
+use unwind::{Module, Section, Table, debug_frame, table_file};
 
 use crate::kernel::{self, File};
-use crate::modules::{extend, extend_table};
 use handler::activity::Active;
 
 /// Largest file that is mapped to look for sections.
@@ -190,4 +189,22 @@ impl Kept {
             module.table = unsafe { extend_table(self.copy(&table)) };
         }
     }
+}
+
+/// The bytes of a section as the walker takes them.
+///
+/// # Safety
+/// The bytes live as long as every module that refers to them.
+unsafe fn extend(bytes: &[u8], address: u64) -> Section<'static> {
+    // SAFETY: the caller's promise.
+    Section { bytes: unsafe { &*core::ptr::from_ref(bytes) }, address }
+}
+
+/// A table of this user's or root's making, whose bytes live as long as every module that refers to it.
+///
+/// # Safety
+/// As for [`extend`].
+unsafe fn extend_table(bytes: &[u8]) -> Option<Table<'static>> {
+    // SAFETY: the caller's promise.
+    Table::from_trusted_bytes(unsafe { &*core::ptr::from_ref(bytes) }).ok()
 }

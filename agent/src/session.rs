@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 use handler::clock;
+use handler::decimal::number;
 use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
 
 use crate::config::Config;
@@ -147,12 +148,12 @@ impl Myself {
 fn stat() -> Option<(u32, u64, u64)> {
     let mut buffer = [0u8; 1024];
     let stat = kernel::read_file(c"/proc/self/stat", &mut buffer).ok()?;
-    let pid = crate::config::number(stat.split(|byte| *byte == b' ').next()?)?;
+    let pid = number(stat.split(|byte| *byte == b' ').next()?)?;
     // The second field is the name in parentheses, and may hold anything.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(name_end + 2..)?.split(|byte| *byte == b' ');
-    let threads = crate::config::number(fields.nth(20 - 3)?)?;
-    Some((pid as u32, threads, crate::config::number(fields.nth(1)?)?))
+    let threads = number(fields.nth(20 - 3)?)?;
+    Some((pid as u32, threads, number(fields.nth(1)?)?))
 }
 
 fn read_boot_id() -> Option<[u8; 16]> {

@@ -10,46 +10,35 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use handler::chain::{self, Disposition};
+use handler::chain::{self, Disposition, KernelAction};
 use handler::entry;
+use handler::siginfo::SignalInfo;
 use handler::sys::SIGSET_BYTES;
 
 use crate::kernel::{self, Errno};
 use crate::lock::Lock;
 use crate::pending;
-use crate::sources;
+use crate::sampling_signal;
 
 const SA_RESTORER: c_int = 0x0400_0000;
 
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelAction {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
+/// What the program asks with `action`.
+pub(crate) fn asked(action: &KernelAction) -> Disposition {
+    Disposition { handler: action.handler, flags: action.flags as c_int & !SA_RESTORER, mask: action.mask }
 }
 
-impl KernelAction {
-    /// What the program asks with it.
-    pub(crate) fn disposition(&self) -> Disposition {
-        Disposition { handler: self.handler, flags: self.flags as c_int & !SA_RESTORER, mask: self.mask }
-    }
-
-    /// The kernel's form of `disposition`.
-    pub(crate) fn of(disposition: &Disposition) -> KernelAction {
-        let Disposition { handler, flags, mask } = *disposition;
-        KernelAction { handler, flags: flags as u32 as u64, restorer: 0, mask }
-    }
+/// The kernel's form of `disposition`.
+pub(crate) fn kernel_action(disposition: &Disposition) -> KernelAction {
+    let Disposition { handler, flags, mask } = *disposition;
+    KernelAction { handler, flags: flags as u32 as u64, restorer: 0, mask }
 }
 
 /// Replaces the kernel's disposition of the signal and returns the one before.
 fn exchange(action: Option<&KernelAction>) -> Result<KernelAction, Errno> {
-    let mut before = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    let mut before = KernelAction::DEFAULT;
     let new = action.map_or(core::ptr::null(), core::ptr::from_ref);
     let arguments =
-        [sources::signal() as usize, new as usize, (&raw mut before) as usize, SIGSET_BYTES, 0, 0];
+        [sampling_signal::get() as usize, new as usize, (&raw mut before) as usize, SIGSET_BYTES, 0, 0];
     // SAFETY: both actions are live; the handlers installed here take SA_SIGINFO's arguments.
     unsafe { kernel::call(libc::SYS_rt_sigaction, arguments) }?;
     Ok(before)
@@ -125,7 +114,7 @@ pub(crate) fn take_over() -> Result<(), Errno> {
     }
     // SAFETY: the lock is held.
     unsafe { *ORIGINAL.0.get() = Some(before) };
-    let inherited = keep(before.disposition());
+    let inherited = keep(asked(&before));
     chain::set_disposition(inherited);
     install_for(inherited)?;
     TAKEN.store(true, Ordering::Release);
@@ -143,7 +132,7 @@ pub(crate) fn give_back() {
     let is_ours = exchange(None).is_ok_and(|action| action.handler == own_handler());
     let Some(original) = original.filter(|_| is_ours) else { return };
     for _ in 0..LOOKS {
-        if !pending::any(sources::signal()) {
+        if !pending::any(sampling_signal::get()) {
             let _ = exchange(Some(&original));
             return TAKEN.store(false, Ordering::Release);
         }
@@ -167,19 +156,18 @@ pub(crate) fn change(new: Option<Disposition>) -> Disposition {
 /// "ignored" on.
 pub(crate) fn uncover() {
     if chain::disposition().handler == libc::SIG_IGN {
-        let _ = exchange(Some(&KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 }));
+        let _ = exchange(Some(&KernelAction { handler: libc::SIG_IGN, ..KernelAction::DEFAULT }));
     }
 }
 
 /// Takes pending signals of ITIMER_PROF off the queue; the signal is blocked and the timer stopped. What others
 /// sent is queued again.
 pub(crate) fn drain_process_timer() {
-    const SI_KERNEL: i32 = 0x80;
-    let set = 1u64 << (sources::signal() - 1);
+    let set = 1u64 << (sampling_signal::get() - 1);
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut others: Vec<[u64; 16]> = Vec::new();
+    let mut others: Vec<SignalInfo> = Vec::new();
     loop {
-        let mut info = [0u64; 16];
+        let mut info = SignalInfo::EMPTY;
         let arguments = [
             (&raw const set) as usize,
             (&raw mut info) as usize,
@@ -188,18 +176,18 @@ pub(crate) fn drain_process_timer() {
             0,
             0,
         ];
-        // SAFETY: the kernel reads a set and a time, and writes one `siginfo` of 128 bytes.
+        // SAFETY: the kernel reads a set and a time, and writes one `siginfo`.
         if unsafe { kernel::call(libc::SYS_rt_sigtimedwait, arguments) }.is_err() {
             break;
         }
-        if info[1] as u32 as i32 != SI_KERNEL {
+        if !info.is_kernels() {
             others.push(info);
         }
     }
     for info in others {
         let arguments = [
             handler::sys::process_id() as usize,
-            sources::signal() as usize,
+            sampling_signal::get() as usize,
             (&raw const info) as usize,
             0,
             0,

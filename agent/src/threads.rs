@@ -9,10 +9,10 @@ use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use handler::answer;
 use handler::chain;
 use handler::clock;
-use handler::process::{self, Recording};
+use handler::kernel_answer;
+use handler::recording::{self, Recording};
 use handler::slot::{self, Slot};
 use handler::stack::Bounds;
 use handler::sys;
@@ -20,11 +20,13 @@ use shm_format::record::{self, DurableRecord};
 
 use crate::agent;
 use crate::journal;
-use crate::kernel::{self, File};
+use crate::kernel;
 use crate::lock::{Lock, Masked};
+use crate::sampling_signal;
 use crate::signal_stacks;
 use crate::sources;
 use crate::symbols::Real;
+use crate::thread_list;
 use handler::activity::Active;
 
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
@@ -162,9 +164,9 @@ unsafe extern "C" fn begin(start: *mut Start) -> Begun {
     // SAFETY: made by `prepare`, and kept or for this thread alone.
     let start = unsafe { if (*start).kept { *start } else { *Box::from_raw(start) } };
     let Start { routine, argument, mut hidden, stack, kept } = start;
-    if let (Some(_active), Some(recording)) = (Active::enter(), process::recording()) {
+    if let (Some(_active), Some(recording)) = (Active::enter(), recording::current()) {
         // The C library has its own threads block what it does not need.
-        hidden |= kept && !chain::has_handler() && masked.unmask(sources::signal());
+        hidden |= kept && !chain::has_handler() && masked.unmask(sampling_signal::get());
         // The same thread may run it many times.
         if !kept || slot::noted().is_none() {
             register(recording, own_stack(stack), hidden);
@@ -216,11 +218,11 @@ pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
 /// same id that ended without a word.
 fn claim(recording: &Recording, tid: u32) -> Option<&'static Slot> {
     if let Some(before) = slot::find(tid)
-        && (!before.is_strange() || before.end_stranger(before.sequence()))
+        && (!before.is_discovered() || before.end_discovered(before.sequence()))
     {
         retire(recording, before);
     }
-    slot::claim(tid, process::next_sequence())
+    slot::claim(tid, slot::next_sequence())
 }
 
 /// Tells the reader of a slot's thread and makes room for its records.
@@ -286,7 +288,7 @@ unsafe extern "C" fn ended(_: *mut c_void) {
     let _masked = Masked::new();
     let Some(slot) = slot::noted() else { return };
     signal_stacks::leave(slot);
-    if let Some(recording) = process::recording() {
+    if let Some(recording) = recording::current() {
         retire(recording, slot);
     }
     slot::note_end();
@@ -296,10 +298,10 @@ unsafe extern "C" fn ended(_: *mut c_void) {
 fn retire(recording: &Recording, slot: &Slot) {
     let active = Active::enter();
     if active.is_some() {
-        answer::leave(recording, slot);
+        kernel_answer::leave(recording, slot);
         sources::stop_thread(slot);
     }
-    recording.governor.inherit(slot.take_put_off());
+    recording.rate_limit.inherit(slot.take_carried());
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
     }
@@ -310,19 +312,19 @@ fn retire(recording: &Recording, slot: &Slot) {
     slot.release();
 }
 
-/// Gives up the slots of threads that nobody announced and that are gone.
-pub(crate) fn bury_strangers(recording: &Recording) {
-    let mut strangers = slot::strangers().peekable();
-    if strangers.peek().is_none() {
+/// Releases the slots of discovered threads that are gone.
+pub(crate) fn reap_discovered(recording: &Recording) {
+    let mut discovered = slot::discovered().peekable();
+    if discovered.peek().is_none() {
         return;
     }
     let _masked = Masked::new();
-    for slot in strangers {
+    for slot in discovered {
         let sequence = slot.sequence();
         let arguments = [sys::process_id() as usize, slot.tid() as usize, 0, 0, 0, 0];
         // SAFETY: signal 0 only asks whether the thread is there.
         if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH))
-            && slot.end_stranger(sequence)
+            && slot.end_discovered(sequence)
         {
             retire(recording, slot);
         }
@@ -358,7 +360,7 @@ pub(crate) fn register_existing(recording: &Recording, present: Present) {
     if blocked > 0 {
         let text = alloc::format!(
             "{blocked} of the threads, until they let signal {} through, which they block",
-            sources::signal()
+            sampling_signal::get()
         );
         journal::tell_setting(recording, b"not sampled", text.as_bytes());
     }
@@ -367,28 +369,20 @@ pub(crate) fn register_existing(recording: &Recording, present: Present) {
 /// Registers the threads that the kernel lists, except those that block the signal: how many these are.
 fn register_listed(recording: &Recording, present: Present) -> u32 {
     let own = sys::thread_id();
-    let Ok(directory) = File::read_only(c"/proc/self/task") else { return 0 };
-    let mut buffer = [0u8; 4096];
     let mut blocked = 0;
-    while let Ok(count @ 1..) = directory.entries(&mut buffer) {
-        let mut rest = &buffer[..count];
-        // `linux_dirent64`: inode 8, offset 8, record length 2, type 1, name.
-        while let Some(length) = rest.get(16..18).map(|length| u16::from_le_bytes([length[0], length[1]])) {
-            let (entry, after) = rest.split_at((length as usize).clamp(19, rest.len()));
-            rest = after;
-            let name = entry[19..].split(|byte| *byte == 0).next().unwrap_or(&[]);
-            let Some(tid) = crate::config::number(name).map(|tid| tid as u32) else { continue };
-            let mask = match present {
-                Present::Known | Present::Apart if tid == own => continue,
-                Present::Caller(mask) if tid == own => mask,
-                _ => mask_of(tid),
-            };
-            match mask & 1 << (sources::signal() - 1) != 0 {
-                true => blocked += 1,
-                false => register_other(recording, tid),
-            }
+    // Without /proc there is no process to register.
+    let _ = thread_list::each(|tid| {
+        let mask = match present {
+            Present::Known | Present::Apart if tid == own => return true,
+            Present::Caller(mask) if tid == own => mask,
+            _ => mask_of(tid),
+        };
+        match mask & 1 << (sampling_signal::get() - 1) != 0 {
+            true => blocked += 1,
+            false => register_other(recording, tid),
         }
-    }
+        true
+    });
     blocked
 }
 
@@ -414,7 +408,7 @@ fn register_other(recording: &Recording, tid: u32) {
         }
         return;
     }
-    let Some(slot) = slot::adopt(tid, process::next_sequence()) else { return };
+    let Some(slot) = slot::adopt(tid, slot::next_sequence()) else { return };
     if tid == sys::process_id() {
         slot.set_stack(main_stack());
     }
@@ -430,7 +424,7 @@ pub(crate) fn restart_after_fork(recording: &Recording) {
     }
     match own {
         Some(slot) => {
-            slot.restart(sys::thread_id(), process::next_sequence());
+            slot.restart(sys::thread_id(), slot::next_sequence());
             announce(recording, slot);
             start(recording, slot, 0);
         }

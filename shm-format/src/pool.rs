@@ -19,7 +19,7 @@ pub enum Step {
     Timed,
     Reserved,
     Busy,
-    Clothed,
+    Published,
     Taken,
     Prepared,
     Switched,

@@ -87,15 +87,15 @@ pub(crate) mod flag {
     pub(crate) const WEIGHT: u8 = 1 << 2;
     pub(crate) const END: u8 = 1 << 3;
     pub(crate) const NONCE: u8 = 1 << 4;
-    /// Frames that are spelt out take eight bytes each and not four.
+    /// Literal frames take eight bytes each and not four.
     pub(crate) const WIDE: u8 = 1 << 5;
     pub(crate) const ALL: u8 = WEIGHT | END | NONCE | WIDE | 3;
 }
 
-/// In place of a frame's place in the table: it is spelt out.
-pub(crate) const SPELT: u8 = 0;
+/// In place of a frame's place in the table: it is literal.
+pub(crate) const LITERAL: u8 = 0;
 
-/// The place of a frame in the table of recent ones. None is ever looked for at [`SPELT`].
+/// The place of a frame in the table of recent ones. None is ever looked for at [`LITERAL`].
 #[inline(always)]
 pub(crate) const fn recent_place(frame: u64) -> u8 {
     // Fibonacci hashing: the high bits of the product depend on all bits below them.

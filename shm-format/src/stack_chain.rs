@@ -10,14 +10,14 @@ use crate::atomic::{if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
 use crate::record::RecordKind;
-use crate::stack::{Form, MAX_DEPTH, RECENT, SPELT, StackHead, distance, flag, is_near, recent_place};
+use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, is_near, recent_place};
 use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
 
 /// Where the frames begin in the buffer: the head, which is written last and backwards, ends here.
 const FRAMES_AT: usize = 48;
 /// Two bytes, three numbers, a weight, an end, a nonce.
 const HEAD_MOST: usize = 2 + 10 + 2 * 2 + 5 + 1 + 8;
-/// A byte for each frame, all of them spelt out, and the zeros behind.
+/// A byte for each frame, all of them literal, and the zeros behind.
 const BUFFER: usize = FRAMES_AT + MAX_DEPTH + MAX_DEPTH * 8 + 8;
 
 const _: () = assert!(HEAD_MOST <= FRAMES_AT);
@@ -38,8 +38,8 @@ pub struct StackChain {
     /// Leaf first, at the end of the array.
     previous: [u64; MAX_DEPTH],
     recent: [u64; RECENT],
-    /// The frame spelt out last.
-    spelt: u64,
+    /// The last literal frame.
+    literal: u64,
     /// Of the record being written.
     buffer: [u8; BUFFER],
 }
@@ -56,7 +56,7 @@ struct Encoded {
     form: Form,
     /// Outermost frames that are those of the stack before.
     kept: usize,
-    /// Frames that are spelt out take eight bytes.
+    /// Literal frames take eight bytes.
     wide: bool,
     /// Where the head begins.
     start: usize,
@@ -83,7 +83,7 @@ impl StackChain {
             depth: 0,
             previous: [0; MAX_DEPTH],
             recent: [0; RECENT],
-            spelt: 0,
+            literal: 0,
             buffer: [0; BUFFER],
         }
     }
@@ -174,7 +174,7 @@ impl StackChain {
             Form::Next | Form::Later(_) => self.kept(frames),
             Form::First => {
                 self.recent.fill(0);
-                self.spelt = 0;
+                self.literal = 0;
                 0
             }
             Form::Aside => return self.encode_aside(head, frames),
@@ -194,7 +194,7 @@ impl StackChain {
         let count = frames.len() - kept;
         let new = frames.as_ptr();
         let buffer = self.buffer.as_mut_ptr();
-        let mut spelt = 0;
+        let mut literal = 0;
         // SAFETY: `count` and `kept` together are no more than MAX_DEPTH, which `previous` and `buffer` have room for.
         unsafe {
             let previous = self.previous.as_mut_ptr().add(MAX_DEPTH - kept - count);
@@ -206,23 +206,23 @@ impl StackChain {
                 let place = recent_place(frame);
                 let recent = &mut self.recent[usize::from(place)];
                 // Whether it was there is as good as random: no branch.
-                let code = if_equal(*recent, frame, place, SPELT);
+                let code = if_equal(*recent, frame, place, LITERAL);
                 *recent = frame;
                 codes.add(at).write(code);
-                words.add(8 * spelt).cast::<u64>().write_unaligned(frame.to_le());
-                spelt += usize::from(code == SPELT);
+                words.add(8 * literal).cast::<u64>().write_unaligned(frame.to_le());
+                literal += usize::from(code == LITERAL);
             }
-            let mut base = self.spelt;
+            let mut base = self.literal;
             let mut near = true;
-            for at in 0..spelt {
+            for at in 0..literal {
                 let frame = u64::from_le(words.add(8 * at).cast::<u64>().read_unaligned());
                 let distance = distance(frame, base);
                 base = frame;
                 near &= is_near(distance);
                 words.add(4 * at).cast::<u32>().write_unaligned((distance as u32).to_le());
             }
-            self.spelt = base;
-            let mut end = FRAMES_AT + count + 4 * spelt;
+            self.literal = base;
+            let mut end = FRAMES_AT + count + 4 * literal;
             if !near {
                 end = self.widen(frames, count);
             }
@@ -240,9 +240,9 @@ impl StackChain {
         else {
             return FRAMES_AT;
         };
-        let spelt = frames.iter().zip(codes).filter(|(_, code)| **code == SPELT);
+        let literal = frames.iter().zip(codes).filter(|(_, code)| **code == LITERAL);
         let mut end = FRAMES_AT + count;
-        for ((frame, _), place) in spelt.zip(words.as_chunks_mut().0) {
+        for ((frame, _), place) in literal.zip(words.as_chunks_mut().0) {
             *place = frame.to_le_bytes();
             end += place.len();
         }

@@ -6,7 +6,7 @@
 //! beyond [`MAX_DEPTH`].
 
 use crate::stack::{
-    Form, MAX_DEPTH, RECENT, SPELT, StackHead, distance, flag, frame_at, is_near, recent_place,
+    Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, frame_at, is_near, recent_place,
 };
 
 /// Why a stack record gives no stack.
@@ -87,10 +87,10 @@ impl<'a> EncodedStack<'a> {
         self.ends_at(8 * self.new)
     }
 
-    /// The frames that are not kept, from the root, into `out`. The frame spelt out last.
+    /// The frames that are not kept, from the root, into `out`. The last literal frame.
     fn new_frames(
         &self,
-        mut spelt: u64,
+        mut literal: u64,
         recent: &mut [u64; RECENT],
         out: &mut [u64],
     ) -> Result<u64, Undecodable> {
@@ -100,10 +100,10 @@ impl<'a> EncodedStack<'a> {
         let mut near = true;
         for (place, &code) in out.iter_mut().rev().zip(codes) {
             *place = match code {
-                SPELT => {
-                    let frame = self.spelt(&mut words, spelt).ok_or(Undecodable::Malformed)?;
-                    near &= is_near(distance(frame, spelt));
-                    spelt = frame;
+                LITERAL => {
+                    let frame = self.literal(&mut words, literal).ok_or(Undecodable::Malformed)?;
+                    near &= is_near(distance(frame, literal));
+                    literal = frame;
                     frame
                 }
                 _ => recent[usize::from(code)],
@@ -111,7 +111,7 @@ impl<'a> EncodedStack<'a> {
             // What is in the table is named by its place there, and by that alone.
             let at = recent_place(*place);
             let entry = &mut recent[usize::from(at)];
-            if code != if *entry == *place { at } else { SPELT } {
+            if code != if *entry == *place { at } else { LITERAL } {
                 return Err(Undecodable::Malformed);
             }
             *entry = *place;
@@ -120,11 +120,11 @@ impl<'a> EncodedStack<'a> {
             return Err(Undecodable::Malformed);
         }
         self.ends_at(self.frames.len() - words.0.len())?;
-        Ok(spelt)
+        Ok(literal)
     }
 
-    /// The next frame that is spelt out.
-    fn spelt(&self, words: &mut Bytes<'_>, base: u64) -> Option<u64> {
+    /// The next literal frame.
+    fn literal(&self, words: &mut Bytes<'_>, base: u64) -> Option<u64> {
         if self.wide {
             return words.number(8);
         }
@@ -144,8 +144,8 @@ pub struct StackDecoder {
     linked: bool,
     sequence: u64,
     depth: usize,
-    /// The frame spelt out last.
-    spelt: u64,
+    /// The last literal frame.
+    literal: u64,
     recent: [u64; RECENT],
 }
 
@@ -159,7 +159,7 @@ impl StackDecoder {
     /// At the start of a chunk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { linked: false, sequence: 0, depth: 0, spelt: 0, recent: [0; RECENT] }
+        Self { linked: false, sequence: 0, depth: 0, literal: 0, recent: [0; RECENT] }
     }
 
     /// The frames of record number `sequence`, from the root, into the first [`depth`](EncodedStack::depth) places
@@ -176,7 +176,7 @@ impl StackDecoder {
             Form::Aside => return Err(Undecodable::Malformed),
             Form::First => {
                 self.recent.fill(0);
-                self.spelt = 0;
+                self.literal = 0;
             }
             Form::Next | Form::Later(_) => {
                 if !linked || sequence.wrapping_sub(self.sequence) != stack.form.distance() {
@@ -188,7 +188,7 @@ impl StackDecoder {
             }
         }
         let new = frames.get_mut(stack.kept..).unwrap_or(&mut []);
-        self.spelt = stack.new_frames(self.spelt, &mut self.recent, new)?;
+        self.literal = stack.new_frames(self.literal, &mut self.recent, new)?;
         (self.linked, self.sequence, self.depth) = (true, sequence, stack.depth());
         Ok(())
     }

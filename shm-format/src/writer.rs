@@ -6,12 +6,12 @@
 //! depends on a value read from shared memory.
 //!
 //! ```text
-//!   load word -> help the record below -> read clock -> cmpxchg word -> BUSY -> clothe -> payload -> DONE -> committed
+//!   load word -> help the record below -> read clock -> cmpxchg word -> BUSY -> publish -> payload -> DONE -> committed
 //! ```
 //!
-//! - *Bare*: between its compare-and-swap and its BUSY header the newest record has no header. Its length is in the
-//!   word, and whoever comes next writes BUSY for it. Only the newest record can be bare: it is unless `clothed` is the
-//!   same word. Two words, so that a record does not wait for two swaps of one.
+//! - *Unpublished*: between its compare-and-swap and its BUSY header the newest record has no header. Its length is in the
+//!   word, and whoever comes next writes BUSY for it. Only the newest record can be unpublished: it is unless `published`
+//!   is the same word. Two words, so that a record does not wait for two swaps of one.
 //! - The clock is read between load and compare-and-swap: if a nested record got in between, the swap fails and the
 //!   clock is read again. Times rise with positions.
 //! - A chunk that is the thread's current one is never recycled, and neither is one that holds a reserved but
@@ -67,7 +67,7 @@ struct Inner {
     /// [`Reserve`]: the only word that says where the next record goes.
     word: AtomicU64,
     /// What `word` was when the newest record that is known to have a header was the newest.
-    clothed: AtomicU64,
+    published: AtomicU64,
     /// The full sequence at about the last change of chunk; completes the low bits in `word`.
     sequence: AtomicU64,
     /// Records lost since `begin`.
@@ -92,7 +92,7 @@ macro_rules! new_cursor {
             Self {
                 inner: CachePadded::new(Inner {
                     word: AtomicU64::new(Reserve::EMPTY.0),
-                    clothed: AtomicU64::new(Reserve::EMPTY.0),
+                    published: AtomicU64::new(Reserve::EMPTY.0),
                     sequence: AtomicU64::new(0),
                     lost: AtomicU64::new(0),
                     owner: AtomicU64::new(0),
@@ -116,7 +116,7 @@ impl ThreadCursor {
     pub fn begin(&self, tid: u32, thread_seq: u32) {
         let inner = &self.inner;
         inner.word.store(Reserve::EMPTY.0, Ordering::Relaxed);
-        inner.clothed.store(Reserve::EMPTY.0, Ordering::Relaxed);
+        inner.published.store(Reserve::EMPTY.0, Ordering::Relaxed);
         inner.sequence.store(0, Ordering::Relaxed);
         inner.lost.store(0, Ordering::Relaxed);
         inner.due.store(0, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl ThreadCursor {
         pool.step(Step::Loaded);
         if let Some(chunk) = pool.chunk(usize::from(word.chunk())) {
             let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
-            let Some(clothed) = self.help(chunk, generation, word) else { return Ok(None) };
+            let Some(published) = self.help(chunk, generation, word) else { return Ok(None) };
             pool.step(Step::Helped);
             let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
             let payload_words = size(state, Place { chunk: word.chunk(), generation, sequence });
@@ -192,9 +192,9 @@ impl ThreadCursor {
                 pool.step(Step::Reserved);
                 first.store(header.0, Ordering::Relaxed);
                 pool.step(Step::Busy);
-                // Fails if a nested record was clothed since, which is a newer one.
-                local_compare_exchange(&self.inner.clothed, clothed, next.0);
-                pool.step(Step::Clothed);
+                // Fails if a nested record was published since, which is a newer one.
+                local_compare_exchange(&self.inner.published, published, next.0);
+                pool.step(Step::Published);
                 let payload = match payload.split_first() {
                     Some((full, payload)) if wide => {
                         full.store(ticks, Ordering::Relaxed);
@@ -255,27 +255,27 @@ impl ThreadCursor {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
-    /// Gives the newest record in `word` a header if it may have none; what is clothed then. None: a nested record got
+    /// Gives the newest record in `word` a header if it may have none; what is published then. None: a nested record got
     /// in between, and `word` is not the newest any more.
     ///
-    /// A bare record belongs to code of this thread that is suspended below us (or was abandoned): until that goes on,
+    /// An unpublished record belongs to code of this thread that is suspended below us (or was abandoned): until that goes on,
     /// nobody else writes the header, and the chunk, holding an uncommitted record, is not recycled. So a plain store
     /// is right, and it can only replace garbage or the same BUSY.
     #[inline]
     fn help(&self, chunk: Chunk<'_>, generation: u64, word: Reserve) -> Option<u64> {
         // `word` was loaded before.
         signal_fence();
-        let clothed = self.inner.clothed.load(Ordering::Relaxed);
-        if clothed != word.0 && word.last() > 0 {
-            self.help_bare(chunk, generation, word)?;
+        let published = self.inner.published.load(Ordering::Relaxed);
+        if published != word.0 && word.last() > 0 {
+            self.publish_newest(chunk, generation, word)?;
         }
-        Some(clothed)
+        Some(published)
     }
 
     #[cold]
-    fn help_bare(&self, chunk: Chunk<'_>, generation: u64, word: Reserve) -> Option<()> {
+    fn publish_newest(&self, chunk: Chunk<'_>, generation: u64, word: Reserve) -> Option<()> {
         signal_fence();
-        // Unless the word has stayed, what is clothed was loaded after a nested record, and says nothing of this one.
+        // Unless the word has stayed, what is published was loaded after a nested record, and says nothing of this one.
         if self.inner.word.load(Ordering::Relaxed) != word.0 {
             return None;
         }

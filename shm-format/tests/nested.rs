@@ -213,7 +213,7 @@ fn too_much_nesting_is_counted_not_endless() {
 /// A handler that leaves by `siglongjmp`: its reservation is never committed.
 #[test]
 fn an_abandoned_record_is_torn_once_and_later_records_are_intact() {
-    for step in [Step::Reserved, Step::Busy, Step::Clothed, Step::Done] {
+    for step in [Step::Reserved, Step::Busy, Step::Published, Step::Done] {
         let mapping = Mapping::new(geometry(8).total_len());
         let region = mapping.format(&geometry(8), Mode::Discard);
         let cursor = ThreadCursor::new();

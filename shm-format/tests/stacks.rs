@@ -306,7 +306,7 @@ fn no_other_words_for_a_stack_are_accepted() {
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, place ^ 1], &near.to_le_bytes()]), malformed);
     // The frame 0 is at place 0, by which nothing is named.
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &[0; 8]]), Ok(vec![0, 0]));
-    // Nothing is wide where nothing is spelt out, nor aside.
+    // Nothing is wide where nothing is literal, nor aside.
     assert_eq!(decode(&[&[FIRST, 0, 0]]), Ok(vec![]));
     assert_eq!(decode(&[&[FIRST | WIDE, 0, 0]]), malformed);
     assert_eq!(decode(&[&[0, 0, 1], &far.to_le_bytes()]), Ok(vec![far]));

@@ -5,8 +5,8 @@
 
 use unwind::elf_file::ElfFile;
 use unwind::{
-    Aarch64, Abi, Memo, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, Table, X86_64,
-    cfi, compile, walk,
+    Aarch64, Abi, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, StackCache, Table,
+    X86_64, cfi, compile, walk,
 };
 
 /// Where the sections that are fed claim to be.
@@ -158,7 +158,7 @@ pub fn walker(bytes: &[u8]) {
     let section = Section { bytes: section, address: ADDRESS };
     let compiled = compile::compile(section, 0, &[]).ok();
     let table = compiled.as_deref().and_then(|bytes| Table::from_bytes(bytes).ok());
-    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     for (generation, table) in [(1, None), (2, table)] {
         let mut numbers = Numbers::new(rest);
         let header = Section { bytes: section.bytes.get(..256).unwrap_or(section.bytes), address: ADDRESS };
@@ -181,10 +181,10 @@ pub fn walker(bytes: &[u8]) {
         let mut outcomes = Vec::new();
         for _ in 0..3 {
             let mut memory = Hostile { bytes: numbers.bytes, reads: 0 };
-            let walked = walk(&modules, &cache, &registers, &mut memory, &mut memo, FRAMES);
+            let walked = walk(&modules, &cache, &registers, &mut memory, &mut stack_cache, FRAMES);
             assert!((1..=FRAMES).contains(&walked.depth), "{walked:?}");
             assert!(memory.reads <= 2 * FRAMES as u64 * READS_PER_FRAME, "{} reads", memory.reads);
-            let frames = memo.frames().get(..walked.depth).expect("the frames of the walk").to_vec();
+            let frames = stack_cache.frames().get(..walked.depth).expect("the frames of the walk").to_vec();
             outcomes.push((walked.end, frames));
         }
         assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");

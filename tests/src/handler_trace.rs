@@ -2,13 +2,14 @@
 //!
 //! Nothing can hide from this: the code it runs, the system calls it makes, the stack it uses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::single_step::image::Images;
+use crate::cache_lines::CacheLines;
+use crate::single_step::image::{Images, mappings};
 use crate::single_step::instruction::{Flow, classify};
 use crate::single_step::tracee::{Event, Registers, Tracee};
 
@@ -25,8 +26,27 @@ pub struct HandlerTrace {
     pub stack: u64,
     /// System calls by number, the return from the signal left out.
     pub calls: BTreeMap<i64, u64>,
+    /// Cache lines of code of each run, and of data by whose they are.
+    pub lines: Vec<(usize, BTreeMap<String, usize>)>,
     /// Instructions outside the agent and the vdso, by place.
     pub outside: BTreeMap<String, u64>,
+}
+
+impl HandlerTrace {
+    /// Cache lines of the run in the middle: of code, and of data by whose they are.
+    pub fn usual_lines(&self) -> (usize, BTreeMap<String, usize>) {
+        let code = median(self.lines.iter().map(|(code, _)| *code));
+        let owners: BTreeSet<&String> = self.lines.iter().flat_map(|(_, data)| data.keys()).collect();
+        let of =
+            |owner: &String| median(self.lines.iter().map(|(_, data)| data.get(owner).copied().unwrap_or(0)));
+        (code, owners.into_iter().map(|owner| (owner.clone(), of(owner))).collect())
+    }
+}
+
+fn median(values: impl Iterator<Item = usize>) -> usize {
+    let mut values: Vec<usize> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
 /// Runs `tracee` freely and steps through its SIGPROF handler, until it ends or the handler ran `limit` times.
@@ -74,11 +94,12 @@ impl Tracer<'_> {
             return self.tracee.resume(thread, None);
         }
         let (mut steps, mut lowest, mut now) = (0, entry.rsp, entry);
+        let mut lines = CacheLines::default();
         loop {
             if self.returns(&now) {
                 break;
             }
-            self.look(&now);
+            self.look(&now, &mut lines);
             steps += 1;
             lowest = lowest.min(now.rsp);
             self.tracee.step(thread, None)?;
@@ -87,6 +108,7 @@ impl Tracer<'_> {
             }
             now = self.tracee.registers(thread)?;
         }
+        self.found.lines.push((lines.code(), self.data_lines(&lines, entry.rsp)?));
         self.found.runs += 1;
         self.found.instructions += steps;
         self.found.longest = self.found.longest.max(steps);
@@ -107,9 +129,31 @@ impl Tracer<'_> {
         }
     }
 
-    fn flow(&self, now: &Registers) -> Flow {
+    /// Whose the lines of data are: of the stack that the handler runs on, of a file, or of memory without a name.
+    fn data_lines(&self, lines: &CacheLines, sp: u64) -> io::Result<BTreeMap<String, usize>> {
+        let mappings = mappings(self.tracee.pid().as_raw())?;
+        let of =
+            |address: u64| mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address));
+        let own = of(sp);
+        Ok(lines.data(|address| match of(address) {
+            Some(mapping) if Some(mapping) == own => "signal stack".to_owned(),
+            Some(mapping) => match mapping.path.rsplit('/').next().unwrap_or_default() {
+                "" => "anonymous".to_owned(),
+                name if name.contains(".region") => "region".to_owned(),
+                name => name.to_owned(),
+            },
+            None => "not mapped any more".to_owned(),
+        }))
+    }
+
+    fn code(&self, now: &Registers) -> ([u8; 15], usize) {
         let mut code = [0; 15];
         let got = self.tracee.read(now.rip, &mut code);
+        (code, got)
+    }
+
+    fn flow(&self, now: &Registers) -> Flow {
+        let (code, got) = self.code(now);
         classify(&code[..got])
     }
 
@@ -117,8 +161,10 @@ impl Tracer<'_> {
         now.rax as i64 == libc::SYS_rt_sigreturn && self.flow(now) == Flow::Syscall
     }
 
-    fn look(&mut self, now: &Registers) {
-        if self.flow(now) == Flow::Syscall {
+    fn look(&mut self, now: &Registers, lines: &mut CacheLines) {
+        let (code, got) = self.code(now);
+        lines.note(&code[..got], now);
+        if classify(&code[..got]) == Flow::Syscall {
             *self.found.calls.entry(now.rax as i64).or_default() += 1;
         }
         let image = self.images.at(now.rip).map(|image| image.name());

@@ -8,6 +8,7 @@
 pub mod asked;
 pub mod attacher;
 pub mod binary;
+pub mod cache_lines;
 pub mod doc_page;
 pub mod dump_times;
 pub mod folded;

@@ -37,6 +37,8 @@ fn watch(target: &Target, arguments: &[&str], event: &str, runs: u64) -> Handler
         found.stack,
         found.calls
     );
+    let (code, data) = found.usual_lines();
+    println!("{event}: {code} cache lines of code, {} of data: {data:?}", data.values().sum::<usize>());
     found
 }
 
@@ -49,6 +51,15 @@ const CLOCK: i64 = libc::SYS_clock_gettime;
 const FIRST: [i64; 3] = [libc::SYS_mmap, libc::SYS_munlock, libc::SYS_mprotect];
 /// Threads of any program here.
 const THREADS: u64 = 8;
+
+/// Cache lines of code and of data that a sample of a few frames may touch. Cold, each is a wait for memory.
+const LINES: (usize, usize) = (144, 72);
+
+fn assert_small(found: &HandlerTrace) {
+    let (code, data) = found.usual_lines();
+    let data: usize = data.values().sum();
+    assert!(code <= LINES.0 && data <= LINES.1, "{code} lines of code, {data} of data");
+}
 
 fn assert_clean(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
     assert!(found.runs >= runs, "{} runs", found.runs);
@@ -65,12 +76,16 @@ fn assert_clean(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
 
 #[test]
 fn under_malloc_and_locks() {
-    assert_clean(&watch(&Target::c("malloc_storm"), &[], "cpu", 200), 150, &[PROBE]);
+    let found = watch(&Target::c("malloc_storm"), &[], "cpu", 200);
+    assert_clean(&found, 150, &[PROBE]);
+    assert_small(&found);
 }
 
 #[test]
 fn under_the_process_timer() {
-    assert_clean(&watch(&Target::c("malloc_storm"), &[], "itimer", 200), 100, &[PROBE, CLOCK]);
+    let found = watch(&Target::c("malloc_storm"), &[], "itimer", 200);
+    assert_clean(&found, 100, &[PROBE, CLOCK]);
+    assert_small(&found);
 }
 
 #[test]

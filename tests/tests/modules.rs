@@ -25,7 +25,8 @@ fn told(output: &str) -> BTreeMap<Key, (u64, u64, String)> {
 /// The modules that a profile says were mapped.
 fn recorded(file: &Path) -> Vec<ModuleInfo> {
     let events = ProfileReader::open(file).expect("a profile").map(|event| event.expect("a whole profile"));
-    let modules = events.filter_map(|event| if let Event::Module(module) = event { Some(module) } else { None });
+    let modules =
+        events.filter_map(|event| if let Event::Module(module) = event { Some(module) } else { None });
     modules.collect()
 }
 

@@ -16,7 +16,8 @@ const FORMATS: [&str; 8] =
     ["folded", "flamegraph", "jsonl", "pprof", "firefox", "speedscope", "perf", "parquet"];
 
 /// Kernel functions, mapped files, generated code, and inlined and templated names.
-const PYTHON: &str = "import json\nfor i in range(150): json.loads(json.dumps({str(k): [k] * 30 for k in range(300)}))";
+const PYTHON: &str =
+    "import json\nfor i in range(150): json.loads(json.dumps({str(k): [k] * 30 for k in range(300)}))";
 const NODE: &str = "let t = 0; for (let r = 0; r < 30; r++) { const a = []; for (let i = 0; i < 20000; i++) \
                     a.push({k: 'x' + i * r % 997, v: i}); a.sort((x, y) => x.k < y.k ? -1 : 1); \
                     t += JSON.parse(JSON.stringify(a)).length }";

@@ -50,7 +50,11 @@ fn framehop_for(images: &Images) -> UnwinderX86_64<Vec<u8>> {
 }
 
 /// The frames that framehop finds, and whether it says that there are no more.
-fn by_framehop(unwinder: &UnwinderX86_64<Vec<u8>>, tracee: &Tracee, registers: &Registers) -> (Vec<u64>, bool) {
+fn by_framehop(
+    unwinder: &UnwinderX86_64<Vec<u8>>,
+    tracee: &Tracee,
+    registers: &Registers,
+) -> (Vec<u64>, bool) {
     let mut cache = CacheX86_64::new();
     let start = UnwindRegsX86_64::new(registers.rip, registers.rsp, registers.rbp);
     let mut read = |address: u64| tracee.word(address).ok_or(());
@@ -112,7 +116,9 @@ fn compare(program: &Path, arguments: &[&str]) -> Tally {
             let at = |frames: &[u64]| frames.get(first).map_or("nothing".into(), |pc| images.describe(*pc));
             let before = images.describe(ours[first - 1]);
             let (ours, theirs) = (at(&ours), at(&theirs));
-            tally.differ.push(format!("behind {before}: ours {ours} ({end:?}), framehop {theirs} ({complete})"));
+            tally
+                .differ
+                .push(format!("behind {before}: ours {ours} ({end:?}), framehop {theirs} ({complete})"));
         }
     }
     tally
@@ -127,8 +133,10 @@ fn cc1() -> Option<String> {
 #[test]
 fn framehop_finds_the_same_stacks() {
     let compiler = cc1().expect("the tests' own programs are compiled");
-    let busy = "int f(int); int g(int x) { switch (x) { CASES } return 0; }"
-        .replace("CASES", &(0..12000).map(|n| format!("case {}: return f({n}) + f(x * {n});", 3 * n)).collect::<String>());
+    let busy = "int f(int); int g(int x) { switch (x) { CASES } return 0; }".replace(
+        "CASES",
+        &(0..12000).map(|n| format!("case {}: return f({n}) + f(x * {n});", 3 * n)).collect::<String>(),
+    );
     let scratch = selfwind_tests::scratch::Scratch::new();
     let source = scratch.join("busy.c");
     std::fs::write(&source, busy).expect("ours");
@@ -143,7 +151,10 @@ fn framehop_finds_the_same_stacks() {
         ("/usr/bin/python3", &["-c", python]),
         ("/usr/bin/sqlite3", &[":memory:", sql]),
         ("/usr/bin/perl", &["-e", perl]),
-        ("/usr/bin/ruby", &["-e", "1200.times { (1..9000).map { |i| i.to_s }.sort_by { |s| s.reverse }.join.scan(/1./) }"]),
+        (
+            "/usr/bin/ruby",
+            &["-e", "1200.times { (1..9000).map { |i| i.to_s }.sort_by { |s| s.reverse }.join.scan(/1./) }"],
+        ),
         (&compiler, &["-quiet", "-O2", source, "-o", "/dev/null"]),
     ];
     for (program, arguments) in programs {
@@ -153,7 +164,10 @@ fn framehop_finds_the_same_stacks() {
         }
         let tally = compare(Path::new(program), arguments);
         let compared = tally.same + tally.further + tally.differ.len();
-        println!("{program}: {} same, {} where framehop gives up, {:#?}", tally.same, tally.further, tally.differ);
+        println!(
+            "{program}: {} same, {} where framehop gives up, {:#?}",
+            tally.same, tally.further, tally.differ
+        );
         assert!(compared >= STOPS / 2, "{program} ended after {compared} stops");
         assert!(tally.differ.is_empty(), "{program}: {:#?}", tally.differ);
         assert!(tally.same * 10 >= compared * 9, "{program}: {} of {compared} the same", tally.same);

@@ -140,7 +140,8 @@ fn a_table_that_comes_later_is_used_after_the_next_load() {
     let mut command = recorder.command::<&str>(&file, &program, &[]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("selfwind runs");
     // The recorder makes the right table; a forged one shows that it is used.
-    let path = cache.join(table_file::name(&build_id(&program), &mut [0; table_file::FILE_NAME_MAX]).expect("short"));
+    let path = cache
+        .join(table_file::name(&build_id(&program), &mut [0; table_file::FILE_NAME_MAX]).expect("short"));
     let deadline = Instant::now() + Duration::from_secs(60);
     let good = loop {
         match fs::read(&path) {

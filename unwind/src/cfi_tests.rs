@@ -155,8 +155,8 @@ fn an_empty_fde_hides_nothing() {
 fn without_an_fde_there_is_a_gap() {
     let made = one(&[]);
     let module = Module { eh_frame: Some(made.section()), ..Module::default() };
-    assert_eq!(module.decode_rule(START - 1), Ok(Rule::GAP));
-    assert_eq!(Module::default().decode_rule(START), Ok(Rule::GAP));
+    assert_eq!(module.decode_rule(START - 1), Ok(Rule::UNCOVERED));
+    assert_eq!(Module::default().decode_rule(START), Ok(Rule::UNCOVERED));
     let broken = one(&[0x3f]);
     let module = Module { eh_frame: Some(broken.section()), ..Module::default() };
     assert_eq!(module.decode_rule(START), Err(End::BadCfi));

@@ -1,10 +1,11 @@
 //! Compiles `.eh_frame` into a [`Table`](crate::Table). Allocates: never in a handler.
 //!
-//! Every FDE's byte code is run once, in address order, and equal neighbouring rows become one. A gap between two functions
+//! Every FDE's byte code is run once, in address order, and equal neighbouring rows become one. What lies uncovered between two functions
 //! has a row of its own, however short it is: alignment cannot be told from a small function without an FDE. What a program
 //! counter finds in the table is what the search in `.eh_frame_hdr` would find: of overlapping FDEs the one that starts
 //! last.
 
+mod conversion;
 mod functions;
 mod plain;
 mod rows;
@@ -15,7 +16,6 @@ use crate::arch::{Aarch64, Abi, Machine, Native, X86_64};
 use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, Source};
 use functions::Functions;
-use rows::Rows;
 
 /// Address span that a table can describe.
 const SPAN_MAX: u64 = 1 << 32;
@@ -83,7 +83,7 @@ fn compile_as<A: Abi>(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Resu
     if span >= SPAN_MAX.min(SPAN_FREE + SPAN_PER_FUNCTION * functions.count() as u64) {
         return Err(CompileError::TooWide);
     }
-    let rows = Rows::of(&functions, bias.wrapping_add(base));
+    let rows = conversion::rows(&functions, bias.wrapping_add(base));
     let mut bytes = rows.write(base, &functions, build_id);
     seal(&mut bytes);
     Ok(bytes)

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn both_formats_say_the_same() {
         for is_64 in [false, true] {
-            let expected = vec![(START, sp(16)), (START + 0x40, Rule::GAP)];
+            let expected = vec![(START, sp(16)), (START + 0x40, Rule::UNCOVERED)];
             let (bytes, address) = merge(&made(is_64, START), 0, None);
             assert_eq!(rows(&bytes, address, 0), expected);
             let (bytes, address) = merge(&made(is_64, START), 0x7000_0000, None);
@@ -144,7 +144,7 @@ mod tests {
         let (bytes, address) = merge(&made(false, START), 0, Some(eh_frame.section()));
         assert_eq!(rows(&bytes, address, 0), rows(&eh_frame.bytes, eh_frame.section().address, 0));
         let (bytes, address) = merge(&made(false, START - 0x100), 0, Some(eh_frame.section()));
-        assert_eq!(rows(&bytes, address, 0)[..2], [(START - 0x100, sp(16)), (START - 0xc0, Rule::GAP)]);
+        assert_eq!(rows(&bytes, address, 0)[..2], [(START - 0x100, sp(16)), (START - 0xc0, Rule::UNCOVERED)]);
     }
 
     #[test]

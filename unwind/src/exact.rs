@@ -8,7 +8,7 @@ use crate::expression;
 use crate::frame_row::{Cfa, FrameRow, Row};
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::recovery::Recovery;
+use crate::register_rule::RegisterRule;
 use crate::tracked::Tracked;
 
 /// The rules in force at an address. Apart from [`step`], so that their search and their use share no stack.
@@ -66,10 +66,10 @@ fn apply<M: Memory>(
     caller: &mut Tracked,
     memory: &mut M,
 ) -> Result<(), End> {
-    match rules.row.recovery(RETURN_ADDRESS) {
-        Recovery::Undefined => return Err(End::Root),
-        Recovery::Same if Native::PUSHED_AT.is_some() => return Err(End::Root),
-        Recovery::Same if !at.knows(RETURN_ADDRESS) => return Err(End::LostRegister),
+    match rules.row.register_rule(RETURN_ADDRESS) {
+        RegisterRule::Undefined => return Err(End::Root),
+        RegisterRule::Same if Native::PUSHED_AT.is_some() => return Err(End::Root),
+        RegisterRule::Same if !at.knows(RETURN_ADDRESS) => return Err(End::LostRegister),
         _ => {}
     }
     let cfa = match rules.row.cfa() {
@@ -82,7 +82,7 @@ fn apply<M: Memory>(
     *caller = *at;
     caller.set(SP, cfa);
     for number in 0..COLUMNS {
-        match recover(rules, rules.row.recovery(number), cfa, at, memory) {
+        match recover(rules, rules.row.register_rule(number), cfa, at, memory) {
             Ok(Recovered::Unchanged) => {}
             Ok(Recovered::Value(value)) => caller.set(number, value),
             Err(end) if number == RETURN_ADDRESS || number == SP => return Err(end),
@@ -100,27 +100,27 @@ enum Recovered {
 
 fn recover<M: Memory>(
     rules: &Rules<'_>,
-    recovery: Recovery,
+    register_rule: RegisterRule,
     cfa: u64,
     at: &Tracked,
     memory: &mut M,
 ) -> Result<Recovered, End> {
     let mut read = |address| memory.read(address).ok_or(End::Unreadable);
-    let value = match recovery {
-        Recovery::Same => return Ok(Recovered::Unchanged),
-        Recovery::Undefined => return Ok(Recovered::Lost),
-        Recovery::AtCfa(offset) => read(cfa.wrapping_add(offset as u64))?,
-        Recovery::CfaPlus(offset) => cfa.wrapping_add(offset as u64),
-        Recovery::Register(number) => at.get(usize::from(number)).ok_or(End::LostRegister)?,
-        Recovery::AtExpression(position) | Recovery::Expression(position) => {
+    let value = match register_rule {
+        RegisterRule::Same => return Ok(Recovered::Unchanged),
+        RegisterRule::Undefined => return Ok(Recovered::Lost),
+        RegisterRule::AtCfa(offset) => read(cfa.wrapping_add(offset as u64))?,
+        RegisterRule::CfaPlus(offset) => cfa.wrapping_add(offset as u64),
+        RegisterRule::Register(number) => at.get(usize::from(number)).ok_or(End::LostRegister)?,
+        RegisterRule::AtExpression(position) | RegisterRule::Expression(position) => {
             let value = expression::evaluate(rules.expression(position)?, Some(cfa), at, memory)?;
-            if matches!(recovery, Recovery::AtExpression(_)) {
+            if matches!(register_rule, RegisterRule::AtExpression(_)) {
                 memory.read(value).ok_or(End::Unreadable)?
             } else {
                 value
             }
         }
-        Recovery::Constant(value) => u64::from(value),
+        RegisterRule::Constant(value) => u64::from(value),
     };
     Ok(Recovered::Value(value))
 }

@@ -1,7 +1,7 @@
-//! A row with the recovery of every register: what the exact evaluation works on.
+//! A row with the rule of every register: what the exact evaluation works on.
 
 use crate::arch::{Abi, Native};
-use crate::recovery::{Packed, Recovery};
+use crate::register_rule::{Packed, RegisterRule};
 
 /// How to compute the canonical frame address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) trait Row: Copy {
     /// The rule of a column that is kept, [`Packed::SAME`] for others.
     fn get(&self, register: u64) -> Packed;
     /// Keeps the rule if the column is one that is kept.
-    fn set(&mut self, register: u64, recovery: Packed);
+    fn set(&mut self, register: u64, register_rule: Packed);
     /// Negates the column that says whether the return address is signed, if it is kept.
     fn negate_sign_state(&mut self);
 }
@@ -70,8 +70,8 @@ impl<A: Abi> FrameRow<A> {
     }
 
     /// How to recover the register with this DWARF number. Others than [those](Self::columns) are not kept.
-    pub fn recovery(&self, register: usize) -> Recovery {
-        self.columns.as_ref().get(register).map_or(Recovery::Same, |packed| packed.unpack())
+    pub fn register_rule(&self, register: usize) -> RegisterRule {
+        self.columns.as_ref().get(register).map_or(RegisterRule::Same, |packed| packed.unpack())
     }
 
     /// How to compute the CFA.
@@ -92,19 +92,19 @@ impl<A: Abi> Row for FrameRow<A> {
         column.copied().unwrap_or(Packed::SAME)
     }
 
-    fn set(&mut self, register: u64, recovery: Packed) {
+    fn set(&mut self, register: u64, register_rule: Packed) {
         if let Some(column) =
             usize::try_from(register).ok().and_then(|register| self.columns.as_mut().get_mut(register))
         {
-            *column = recovery;
+            *column = register_rule;
         }
     }
 
     fn negate_sign_state(&mut self) {
         let Some(column) = A::SIGN_STATE else { return };
-        let was = match self.recovery(column) {
-            Recovery::Same => 0,
-            Recovery::Constant(was) => was,
+        let was = match self.register_rule(column) {
+            RegisterRule::Same => 0,
+            RegisterRule::Constant(was) => was,
             _ => return,
         };
         if let (Some(column), Some(is)) = (self.columns.as_mut().get_mut(column), Packed::constant(was ^ 1)) {

@@ -27,7 +27,7 @@ pub(crate) fn is_entry_stub<M: Memory>(
 ) -> bool {
     let entry = module.entry;
     let distance = address.wrapping_sub(entry);
-    if entry == 0 || distance >= ENTRY_STUB || module.rule_at(entry) != Ok(Rule::GAP) {
+    if entry == 0 || distance >= ENTRY_STUB || module.rule_at(entry) != Ok(Rule::UNCOVERED) {
         return false;
     }
     // What the stub calls first may stand right behind it, and does have a caller.

@@ -11,7 +11,7 @@ use crate::compile::compile;
 use crate::elf_file::ElfFile;
 use crate::fixture::{ADDRESS, EhFrame, Random};
 use crate::table::checksum;
-use crate::{End, Memo, Memory, Module, Modules, Registers, RuleCache, Section, Table, cfi, walk};
+use crate::{End, Memory, Module, Modules, Registers, RuleCache, Section, StackCache, Table, cfi, walk};
 
 const TEXT: u64 = 0x20_0000;
 const TEXT_LENGTH: u64 = 0x1_0000;
@@ -40,7 +40,12 @@ impl Memory for Hostile {
 /// Reads that one frame may take: a scan of 128 words with a look at the code for each, the registers, expressions.
 const READS_PER_FRAME: u64 = 4 * 1024;
 
-fn walk_hostile(module: Module<'_>, random: &mut Random, cache: &RuleCache, memo: &mut Memo) -> End {
+fn walk_hostile(
+    module: Module<'_>,
+    random: &mut Random,
+    cache: &RuleCache,
+    stack_cache: &mut StackCache,
+) -> End {
     let modules = [module];
     let modules = Modules::new(&modules, random.next() as u32).unwrap();
     let mut registers = Registers { pc: TEXT + random.below(TEXT_LENGTH), ..Registers::default() };
@@ -52,7 +57,7 @@ fn walk_hostile(module: Module<'_>, random: &mut Random, cache: &RuleCache, memo
         registers.pc = random.edge();
     }
     let mut memory = Hostile { random: Random(random.next() | 1), reads: 0 };
-    let walked = walk(&modules, cache, &registers, &mut memory, memo, 64);
+    let walked = walk(&modules, cache, &registers, &mut memory, stack_cache, 64);
     assert!((1..=64).contains(&walked.depth));
     assert!(memory.reads <= 2 * 64 * READS_PER_FRAME, "{} reads", memory.reads);
     walked.end
@@ -125,16 +130,16 @@ fn module(section: Section<'_>) -> Module<'_> {
 #[test]
 fn random_programs() {
     let mut random = Random(0x5eed_0001);
-    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let mut ends = [0; End::ALL.len()];
     for _ in 0..400 {
         let made = made_up(&mut random);
         let bytes = compile(made.section(), 0, &[]).unwrap();
         let table = Table::from_bytes(&bytes).unwrap();
         for _ in 0..10 {
-            let plain = walk_hostile(module(made.section()), &mut random, &cache, &mut memo);
+            let plain = walk_hostile(module(made.section()), &mut random, &cache, &mut stack_cache);
             let compiled = Module { table: Some(table), ..module(made.section()) };
-            let compiled = walk_hostile(compiled, &mut random, &cache, &mut memo);
+            let compiled = walk_hostile(compiled, &mut random, &cache, &mut stack_cache);
             ends[plain as usize] += 1;
             ends[compiled as usize] += 1;
         }
@@ -142,7 +147,7 @@ fn random_programs() {
         for _ in 0..100 {
             let address = TEXT + random.below(TEXT_LENGTH);
             if let Ok(rule) = module(made.section()).decode_rule(address)
-                && rule != crate::Rule::GAP
+                && rule != crate::Rule::UNCOVERED
             {
                 assert_eq!(rule, table.lookup(address), "{address:#x}");
             }
@@ -155,7 +160,7 @@ fn random_programs() {
 #[test]
 fn damaged_sections() {
     let mut random = Random(0x5eed_0002);
-    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     for _ in 0..400 {
         let mut made = made_up(&mut random);
         for _ in 0..1 + random.below(20) {
@@ -170,9 +175,9 @@ fn damaged_sections() {
         header.extend((0..random.below(400)).map(|_| random.edge() as u8));
         let header = Section { bytes: &header, address: ADDRESS + random.below(0x1_0000) };
         for _ in 0..10 {
-            walk_hostile(module(made.section()), &mut random, &cache, &mut memo);
+            walk_hostile(module(made.section()), &mut random, &cache, &mut stack_cache);
             let with_header = Module { eh_frame_hdr: Some(header), ..module(made.section()) };
-            walk_hostile(with_header, &mut random, &cache, &mut memo);
+            walk_hostile(with_header, &mut random, &cache, &mut stack_cache);
         }
         if let Ok(bytes) = compile(made.section(), 0, &[]) {
             assert!(Table::from_bytes(&bytes).is_ok());
@@ -217,7 +222,7 @@ fn damaged_real_files() {
 #[test]
 fn damaged_tables() {
     let mut random = Random(0x5eed_0004);
-    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let mut accepted = 0;
     for _ in 0..2000 {
         let made = made_up(&mut random);
@@ -235,7 +240,12 @@ fn damaged_tables() {
             table.lookup(TEXT + random.below(TEXT_LENGTH));
         }
         assert_eq!(table.rows().count(), table.row_count());
-        walk_hostile(Module { table: Some(table), ..module(made.section()) }, &mut random, &cache, &mut memo);
+        walk_hostile(
+            Module { table: Some(table), ..module(made.section()) },
+            &mut random,
+            &cache,
+            &mut stack_cache,
+        );
     }
     assert!(accepted > 100, "{accepted}");
 }

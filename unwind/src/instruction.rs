@@ -4,7 +4,7 @@ use crate::arch::Abi;
 use crate::cursor::Cursor;
 use crate::entry::Cie;
 use crate::pointer::{self, Bases};
-use crate::recovery::Packed;
+use crate::register_rule::Packed;
 
 /// A decoded instruction. Offsets are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Instruction {
             0x06 => Self::Reset(code.uleb()?), // restore_extended
             0x05 | 0x07..=0x09 | 0x10 | 0x11 | 0x14..=0x16 | 0x2f => {
                 let register = code.uleb()?;
-                Self::Set(register, recovery(opcode, code, cie)?)
+                Self::Set(register, register_rule(opcode, code, cie)?)
             }
             0x2e => {
                 code.uleb()?; // GNU_args_size: of interest to landing pads only
@@ -81,7 +81,7 @@ impl Instruction {
 }
 
 /// The rule that an instruction with a register operand gives.
-fn recovery<A: Abi>(opcode: u8, code: &mut Cursor<'_>, cie: &Cie<A>) -> Option<Packed> {
+fn register_rule<A: Abi>(opcode: u8, code: &mut Cursor<'_>, cie: &Cie<A>) -> Option<Packed> {
     match opcode {
         0x05 => Packed::at_cfa(factored(cie, code.uleb()?)?), // offset_extended
         0x07 => Some(Packed::UNDEFINED),

@@ -7,7 +7,7 @@
 //!
 //! From a program counter to its caller, in this order:
 //!
-//! 1. [`Memo`]: the thread's previous walk, for as long as the words that it read are what they were;
+//! 1. [`StackCache`]: the thread's previous walk, for as long as the words that it read are what they were;
 //! 2. [`RuleCache`]: the packed [`Rule`] of a program counter that was met before;
 //! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
 //! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
@@ -35,6 +35,7 @@ mod end;
 mod entry;
 mod exact;
 mod expression;
+mod fast_path;
 #[cfg(test)]
 mod fixture;
 mod frame;
@@ -43,9 +44,6 @@ mod heuristic;
 #[cfg(all(test, feature = "compile"))]
 mod hostile_tests;
 mod instruction;
-mod memo;
-#[cfg(all(test, feature = "compile"))]
-mod memo_tests;
 mod memory;
 mod module;
 mod modules;
@@ -54,13 +52,15 @@ mod pointer;
 mod program;
 #[cfg(test)]
 mod program_tests;
-mod recovery;
+mod register_rule;
 mod rule;
 mod rule_cache;
 mod rules;
 mod section;
+mod stack_cache;
+#[cfg(all(test, feature = "compile"))]
+mod stack_cache_tests;
 mod step;
-mod stride;
 mod table;
 pub mod table_file;
 #[cfg(all(test, feature = "compile"))]
@@ -76,13 +76,13 @@ pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
 pub use frame::{FoundBy, Frame};
 pub use frame_row::{Cfa, FrameRow};
-pub use memo::Memo;
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;
-pub use recovery::Recovery;
+pub use register_rule::RegisterRule;
 pub use rule::{Kind, ReturnAddress, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;
+pub use stack_cache::StackCache;
 pub use table::{BUILD_ID_MAX, Source, Table, TableError};
 pub use walk::{Walk, walk};

@@ -38,7 +38,7 @@ impl<'a> Module<'a> {
         table.is_none_or(|table| table.lookup(address.wrapping_sub(self.bias)) == Native::ENTRY)
     }
 
-    /// The packed rule for `address`, from the table or decoded on demand; [`Rule::GAP`] where nothing is said.
+    /// The packed rule for `address`, from the table or decoded on demand; [`Rule::UNCOVERED`] where nothing is said.
     pub(crate) fn rule_at(&self, address: u64) -> Result<Rule, End> {
         match &self.table {
             Some(table) => Ok(table.lookup(address.wrapping_sub(self.bias))),
@@ -52,11 +52,11 @@ impl<'a> Module<'a> {
         cfi::find(eh_frame, self.eh_frame_hdr, address)
     }
 
-    /// The packed rule for `address`, decoded on demand; [`Rule::GAP`] when no FDE covers it.
+    /// The packed rule for `address`, decoded on demand; [`Rule::UNCOVERED`] when no FDE covers it.
     pub fn decode_rule(&self, address: u64) -> Result<Rule, End> {
         match &self.fde_at(address) {
             Ok(Some(fde)) => fde.rule_at(address).ok_or(End::BadCfi),
-            Ok(None) => Ok(Rule::GAP),
+            Ok(None) => Ok(Rule::UNCOVERED),
             Err(end) => Err(*end),
         }
     }

@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use crate::arch::Abi;
 use crate::cursor::block;
 use crate::frame_row::{Cfa, CfaColumn, Row};
-use crate::recovery::{Packed, Recovery};
+use crate::register_rule::{Packed, RegisterRule};
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 
 /// The row of the fast path: the CFA and the three columns that decide whether a rule can be packed.
@@ -43,11 +43,11 @@ impl<A: Abi> Row for NarrowRow<A> {
         }
     }
 
-    fn set(&mut self, register: u64, recovery: Packed) {
+    fn set(&mut self, register: u64, register_rule: Packed) {
         match register as usize {
-            number if number == A::FP => self.fp = recovery,
-            number if number == A::SP => self.sp = recovery,
-            number if number == A::RETURN_ADDRESS => self.return_address = recovery,
+            number if number == A::FP => self.fp = register_rule,
+            number if number == A::SP => self.sp = register_rule,
+            number if number == A::RETURN_ADDRESS => self.return_address = register_rule,
             _ => {}
         }
     }
@@ -60,10 +60,10 @@ impl<A: Abi> NarrowRow<A> {
     /// The packed rule; `section` holds the row's expressions.
     pub(crate) fn rule(&self, section: &[u8], signal: bool) -> Rule {
         let place = match self.return_address.unpack() {
-            Recovery::Undefined => return Rule::ROOT.with_signal(signal),
+            RegisterRule::Undefined => return Rule::ROOT.with_signal(signal),
             // It never was anywhere else.
-            Recovery::Same if A::PUSHED_AT.is_some() => return Rule::ROOT.with_signal(signal),
-            recovery => place::<A>(recovery),
+            RegisterRule::Same if A::PUSHED_AT.is_some() => return Rule::ROOT.with_signal(signal),
+            register_rule => place::<A>(register_rule),
         };
         match place {
             Some(place) if !signal && self.sp == Packed::SAME => {
@@ -79,9 +79,9 @@ impl<A: Abi> NarrowRow<A> {
 
     fn packed(&self, section: &[u8]) -> Option<Rule> {
         let fp = match self.fp.unpack() {
-            Recovery::Same => SavedFp::Same,
-            Recovery::AtCfa(offset) => SavedFp::AtCfa(i16::try_from(offset).ok()?),
-            Recovery::AtExpression(position) => SavedFp::AtFp(A::fp_at_fp(block(section, position)?)?),
+            RegisterRule::Same => SavedFp::Same,
+            RegisterRule::AtCfa(offset) => SavedFp::AtCfa(i16::try_from(offset).ok()?),
+            RegisterRule::AtExpression(position) => SavedFp::AtFp(A::fp_at_fp(block(section, position)?)?),
             _ => return None,
         };
         match self.cfa.rule() {
@@ -97,11 +97,11 @@ impl<A: Abi> NarrowRow<A> {
 }
 
 /// Where a packed rule can have the return address.
-fn place<A: Abi>(recovery: Recovery) -> Option<ReturnAddress> {
-    match (recovery, A::PUSHED_AT) {
-        (Recovery::AtCfa(offset), Some(pushed)) if offset != pushed => None,
-        (Recovery::AtCfa(offset), _) => Some(ReturnAddress::AtCfa(i16::try_from(offset).ok()?)),
-        (Recovery::Same, None) => Some(ReturnAddress::InRegister),
+fn place<A: Abi>(register_rule: RegisterRule) -> Option<ReturnAddress> {
+    match (register_rule, A::PUSHED_AT) {
+        (RegisterRule::AtCfa(offset), Some(pushed)) if offset != pushed => None,
+        (RegisterRule::AtCfa(offset), _) => Some(ReturnAddress::AtCfa(i16::try_from(offset).ok()?)),
+        (RegisterRule::Same, None) => Some(ReturnAddress::InRegister),
         _ => None,
     }
 }

@@ -152,7 +152,7 @@ fn apply<R: Row>(row: &mut R, instruction: Instruction, initial: &R) {
         }
         Instruction::CfaOffset(offset) => row.cfa_mut().offset = offset,
         Instruction::CfaExpression(position) => row.cfa_mut().expression = position,
-        Instruction::Set(register, recovery) => row.set(register, recovery),
+        Instruction::Set(register, register_rule) => row.set(register, register_rule),
         Instruction::Reset(register) => row.set(register, initial.get(register)),
         Instruction::NegateSignState => row.negate_sign_state(),
         Instruction::Nothing

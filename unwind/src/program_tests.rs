@@ -6,7 +6,7 @@ use crate::arch::X86_64;
 use crate::cfi::{self, Entry};
 use crate::fixture::{EhFrame, LENGTH, START, one};
 use crate::frame_row::{Cfa, FrameRow};
-use crate::recovery::Recovery;
+use crate::register_rule::RegisterRule;
 
 type Fde<'a> = cfi::Fde<'a, X86_64>;
 
@@ -27,17 +27,17 @@ fn cfa(code: &[u8]) -> Cfa {
     last(code).unwrap().cfa()
 }
 
-fn rbx(code: &[u8]) -> Recovery {
-    last(code).unwrap().recovery(3)
+fn rbx(code: &[u8]) -> RegisterRule {
+    last(code).unwrap().register_rule(3)
 }
 
 #[test]
 fn without_instructions_the_cie_rules_hold() {
     let row = last(&[]).unwrap();
     assert_eq!(row.cfa(), SP_8);
-    assert_eq!(row.recovery(16), Recovery::AtCfa(-8));
-    assert_eq!(row.recovery(3), Recovery::Same);
-    assert_eq!(row.recovery(99), Recovery::Same);
+    assert_eq!(row.register_rule(16), RegisterRule::AtCfa(-8));
+    assert_eq!(row.register_rule(3), RegisterRule::Same);
+    assert_eq!(row.register_rule(99), RegisterRule::Same);
 }
 
 #[test]
@@ -60,34 +60,34 @@ fn a_register_comes_back_after_an_expression() {
 
 #[test]
 fn register_instructions() {
-    assert_eq!(rbx(&[0x83, 2]), Recovery::AtCfa(-16));
-    assert_eq!(rbx(&[0x05, 3, 2]), Recovery::AtCfa(-16));
-    assert_eq!(rbx(&[0x11, 3, 0x7e]), Recovery::AtCfa(16));
-    assert_eq!(rbx(&[0x2f, 3, 2]), Recovery::AtCfa(16));
-    assert_eq!(rbx(&[0x14, 3, 2]), Recovery::CfaPlus(-16));
-    assert_eq!(rbx(&[0x15, 3, 0x7e]), Recovery::CfaPlus(16));
-    assert_eq!(rbx(&[0x09, 3, 12]), Recovery::Register(12));
-    assert_eq!(rbx(&[0x07, 3]), Recovery::Undefined);
-    assert_eq!(rbx(&[0x83, 2, 0x08, 3]), Recovery::Same);
-    assert_eq!(rbx(&[0x83, 2, 0xc3]), Recovery::Same);
-    assert_eq!(rbx(&[0x83, 2, 0x06, 3]), Recovery::Same);
-    assert!(matches!(rbx(&[0x10, 3, 1, 0x30]), Recovery::AtExpression(_)));
-    assert!(matches!(rbx(&[0x16, 3, 1, 0x30]), Recovery::Expression(_)));
-    assert_eq!(rbx(&[0x00, 0x2e, 0x90, 1, 0x83, 2]), Recovery::AtCfa(-16));
+    assert_eq!(rbx(&[0x83, 2]), RegisterRule::AtCfa(-16));
+    assert_eq!(rbx(&[0x05, 3, 2]), RegisterRule::AtCfa(-16));
+    assert_eq!(rbx(&[0x11, 3, 0x7e]), RegisterRule::AtCfa(16));
+    assert_eq!(rbx(&[0x2f, 3, 2]), RegisterRule::AtCfa(16));
+    assert_eq!(rbx(&[0x14, 3, 2]), RegisterRule::CfaPlus(-16));
+    assert_eq!(rbx(&[0x15, 3, 0x7e]), RegisterRule::CfaPlus(16));
+    assert_eq!(rbx(&[0x09, 3, 12]), RegisterRule::Register(12));
+    assert_eq!(rbx(&[0x07, 3]), RegisterRule::Undefined);
+    assert_eq!(rbx(&[0x83, 2, 0x08, 3]), RegisterRule::Same);
+    assert_eq!(rbx(&[0x83, 2, 0xc3]), RegisterRule::Same);
+    assert_eq!(rbx(&[0x83, 2, 0x06, 3]), RegisterRule::Same);
+    assert!(matches!(rbx(&[0x10, 3, 1, 0x30]), RegisterRule::AtExpression(_)));
+    assert!(matches!(rbx(&[0x16, 3, 1, 0x30]), RegisterRule::Expression(_)));
+    assert_eq!(rbx(&[0x00, 0x2e, 0x90, 1, 0x83, 2]), RegisterRule::AtCfa(-16));
     let restored = last(&[0x90, 5, 0xd0]).unwrap();
-    assert_eq!(restored.recovery(16), Recovery::AtCfa(-8));
+    assert_eq!(restored.register_rule(16), RegisterRule::AtCfa(-8));
 }
 
 #[test]
 fn columns_that_are_not_kept_are_harmless() {
-    assert_eq!(rbx(&[0x91, 2, 0x05, 0xff, 1, 2, 0x07, 40, 0x83, 2]), Recovery::AtCfa(-16));
+    assert_eq!(rbx(&[0x91, 2, 0x05, 0xff, 1, 2, 0x07, 40, 0x83, 2]), RegisterRule::AtCfa(-16));
 }
 
 #[test]
 fn states_nest() {
     let nested = [0x0a, 0x0e, 16, 0x0a, 0x0e, 24, 0x83, 2, 0x0b];
     assert_eq!(cfa(&nested), Cfa::Register { register: 7, offset: 16 });
-    assert_eq!(rbx(&nested), Recovery::Same);
+    assert_eq!(rbx(&nested), RegisterRule::Same);
     let mut outer = Vec::from(nested);
     outer.push(0x0b);
     assert_eq!(cfa(&outer), SP_8);

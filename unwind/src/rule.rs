@@ -16,7 +16,7 @@
 #[repr(u8)]
 pub enum Kind {
     /// No call frame information covers the address.
-    Gap = 0,
+    Uncovered = 0,
     /// Relative to the stack pointer.
     Sp = 1,
     /// Relative to the frame pointer.
@@ -55,14 +55,14 @@ pub enum ReturnAddress {
 
 /// Bits 0..=2 kind, 4..=5 where the frame pointer is, 6 signal frame, 7 the return address is in its register, 8..=31
 /// offset, 32..=47 the frame pointer's offset, 48..=63 addend or, on aarch64, the return address' offset. The value 0 is
-/// [`Rule::GAP`].
+/// [`Rule::UNCOVERED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Rule(u64);
 
 impl Rule {
     /// No call frame information.
-    pub const GAP: Rule = Rule(Kind::Gap as u64);
+    pub const UNCOVERED: Rule = Rule(Kind::Uncovered as u64);
     /// Outermost frame.
     pub const ROOT: Rule = Rule(Kind::Root as u64);
     /// A function's first instruction where calls push the return address.
@@ -106,7 +106,7 @@ impl Rule {
     #[inline]
     pub fn kind(self) -> Kind {
         match self.0 & 7 {
-            0 => Kind::Gap,
+            0 => Kind::Uncovered,
             1 => Kind::Sp,
             2 => Kind::Fp,
             3 => Kind::SpMemory,

@@ -89,7 +89,7 @@ impl<'w> Rules<'w> {
     /// What the modules say, which is put into the cache.
     #[inline(never)]
     fn find<M: Memory>(self, lookup: u64, is_exact: bool, memory: &mut M) -> Result<Option<Rule>, End> {
-        let Some(module) = self.modules.find(lookup) else { return Ok(Some(Rule::GAP)) };
+        let Some(module) = self.modules.find(lookup) else { return Ok(Some(Rule::UNCOVERED)) };
         if !is_exact && is_made_up(module, lookup.wrapping_add(1), memory) {
             return Ok(None);
         }

@@ -4,10 +4,10 @@ use crate::arch::WORD;
 use crate::arch::native::{self, Link};
 use crate::end::End;
 use crate::frame::Frame;
-use crate::memo::Entry;
 use crate::memory::Memory;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::rule_cache::SimpleRule;
+use crate::stack_cache::Entry;
 
 /// A frame as the fast path knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-/// The caller of `at` by `rule`, which must not be a gap, complex or the root ([`End::BadCfi`] otherwise).
+/// The caller of `at` by `rule`, which must not be uncovered, complex or the root ([`End::BadCfi`] otherwise).
 #[inline]
 pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Result<Place, End> {
     let offset = rule.offset() as u64;
@@ -63,7 +63,7 @@ pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Resu
             let pushed = (at.pc & 15) as i64 >= i64::from(rule.addend());
             at.sp.wrapping_add(offset).wrapping_add(if pushed { 8 } else { 0 })
         }
-        Kind::Gap | Kind::Complex | Kind::Root => return Err(End::BadCfi),
+        Kind::Uncovered | Kind::Complex | Kind::Root => return Err(End::BadCfi),
     };
     let pc = match native::return_address(rule) {
         ReturnAddress::AtCfa(offset) => {

@@ -101,7 +101,7 @@ impl<'a> Table<'a> {
     }
 
     /// Takes bytes that this user or root wrote for a table of any architecture: lengths and checksum show that nothing
-    /// happened to them since. Wrong indices, which only malice puts under a right checksum, make lookups find gaps.
+    /// happened to them since. Wrong indices, which only malice puts under a right checksum, make lookups find uncovered ranges.
     pub fn from_intact_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::parse(bytes)?;
         let checked = table.bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?;
@@ -200,10 +200,10 @@ impl<'a> Table<'a> {
         native::prefetch(self.rules.get(..64).unwrap_or(self.rules));
     }
 
-    /// The rule for the ELF virtual address `address`, [`Rule::GAP`] where no row covers it.
+    /// The rule for the ELF virtual address `address`, [`Rule::UNCOVERED`] where no row covers it.
     #[inline]
     pub fn lookup(&self, address: u64) -> Rule {
-        self.row(address).unwrap_or(Rule::GAP)
+        self.row(address).unwrap_or(Rule::UNCOVERED)
     }
 
     #[inline]

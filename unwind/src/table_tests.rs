@@ -30,10 +30,10 @@ fn rows_and_lookups() {
     let bytes = compile(made.section(), 0, &[0xab; 20]).unwrap();
     let table = Table::from_bytes(&bytes).unwrap();
     let expected =
-        [(START, sp(8)), (START + 4, sp(16)), (START + 0x304, sp(24)), (START + LENGTH, Rule::GAP)];
+        [(START, sp(8)), (START + 4, sp(16)), (START + 0x304, sp(24)), (START + LENGTH, Rule::UNCOVERED)];
     assert_eq!(table.rows().collect::<Vec<_>>(), expected);
     for address in [0, START - 1, START + LENGTH, START + LENGTH + 0x10_0000, u64::MAX] {
-        assert_eq!(table.lookup(address), Rule::GAP, "{address:#x}");
+        assert_eq!(table.lookup(address), Rule::UNCOVERED, "{address:#x}");
     }
     for pair in expected.windows(2) {
         for address in [pair[0].0, pair[1].0 - 1] {
@@ -50,7 +50,7 @@ fn the_bias_is_taken_off() {
     let made = one(&[]);
     let bytes = compile(made.section(), START - 0x1000, &[]).unwrap();
     let table = Table::from_bytes(&bytes).unwrap();
-    assert_eq!((table.lookup(0xfff), table.lookup(0x1000)), (Rule::GAP, sp(8)));
+    assert_eq!((table.lookup(0xfff), table.lookup(0x1000)), (Rule::UNCOVERED, sp(8)));
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn every_gap_is_kept() {
         rows(&made),
         [
             (START, sp(8)),
-            (START + 0x100, Rule::GAP),
+            (START + 0x100, Rule::UNCOVERED),
             (START + 0x10f, sp(16)),
-            (START + 0x110, Rule::GAP),
+            (START + 0x110, Rule::UNCOVERED),
             (START + 0x11f, sp(24)),
-            (START + 0x12f, Rule::GAP)
+            (START + 0x12f, Rule::UNCOVERED)
         ]
     );
 }
@@ -81,19 +81,19 @@ fn overlaps_end_where_the_next_begins() {
     let cie = made.usual_cie();
     made.fde(cie, START, 0x200, &[0x03, 0x80, 0x01, 0x0e, 40]);
     made.fde(cie, START + 0x100, 0x10, &[0x0e, 16]);
-    assert_eq!(rows(&made), [(START, sp(8)), (START + 0x100, sp(16)), (START + 0x110, Rule::GAP)]);
+    assert_eq!(rows(&made), [(START, sp(8)), (START + 0x100, sp(16)), (START + 0x110, Rule::UNCOVERED)]);
 }
 
 #[test]
 fn malformed_programs_are_complex_from_the_fault_on() {
     assert_eq!(
         rows(&one(&[0x44, 0x0e, 16, 0x44, 0x3f])),
-        [(START, sp(8)), (START + 4, sp(16)), (START + 8, Rule::COMPLEX), (START + LENGTH, Rule::GAP)]
+        [(START, sp(8)), (START + 4, sp(16)), (START + 8, Rule::COMPLEX), (START + LENGTH, Rule::UNCOVERED)]
     );
     let mut made = EhFrame::new();
     let cie = made.cie(1, "zR", &[0x1b], &[0x3f]);
     made.fde(cie, START, LENGTH, &[]);
-    assert_eq!(rows(&made), [(START, Rule::COMPLEX), (START + LENGTH, Rule::GAP)]);
+    assert_eq!(rows(&made), [(START, Rule::COMPLEX), (START + LENGTH, Rule::UNCOVERED)]);
 }
 
 #[test]
@@ -237,5 +237,5 @@ fn a_right_checksum_does_not_hide_wrong_contents() {
     empty[40..52].fill(0);
     reseal(&mut empty);
     let table = Table::from_bytes(&empty).unwrap();
-    assert_eq!((table.lookup(START), table.row_count()), (Rule::GAP, 0));
+    assert_eq!((table.lookup(START), table.row_count()), (Rule::UNCOVERED, 0));
 }

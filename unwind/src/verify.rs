@@ -14,7 +14,7 @@ use crate::cfi;
 use crate::compile::{self, CompileError};
 use crate::elf_file::ElfFile;
 use crate::frame_row::{Cfa, FrameRow};
-use crate::recovery::Recovery;
+use crate::register_rule::RegisterRule;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::section::Section;
 use crate::table::Table;
@@ -50,7 +50,7 @@ pub struct Report {
     pub shadowed: u64,
     /// FDEs whose rows gimli refuses to evaluate to the end; those before the refusal are compared.
     pub refused: u64,
-    /// Rows and gaps on which the two disagree.
+    /// Rows and uncovered ranges on which the two disagree.
     pub mismatches: u64,
     /// The first mismatches and refusals in words.
     pub described: Vec<String>,
@@ -141,7 +141,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
             covered.push((fde.initial_address(), fde.end_address().min(limit)));
             self.fde(table, fde, limit, &mut context);
         }
-        self.gaps(table, covered);
+        self.uncovered(table, covered);
     }
 
     /// gimli's FDEs that cover something; of several with one start the last, as the table keeps it.
@@ -276,8 +276,8 @@ impl<'a, A: Abi> Verifier<'a, A> {
         self.table_rows.get(next).map(|row| row.0)
     }
 
-    /// Between functions the table is a gap.
-    fn gaps(&mut self, table: &Table<'_>, mut covered: Vec<(u64, u64)>) {
+    /// Between functions the table covers nothing.
+    fn uncovered(&mut self, table: &Table<'_>, mut covered: Vec<(u64, u64)>) {
         covered.sort_unstable();
         let ends = covered.iter().map(|range| range.1);
         let starts = covered.iter().skip(1).map(|range| Some(range.0)).chain([None]);
@@ -288,8 +288,8 @@ impl<'a, A: Abi> Verifier<'a, A> {
             }
             let last = next.map_or(end, |next| next - 1);
             let boundary = self.boundary_after(end).is_some_and(|boundary| boundary < last);
-            if table.lookup(end) != Rule::GAP || table.lookup(last) != Rule::GAP || boundary {
-                self.mismatch(|| format!("{end:#x}: gap of {size} bytes, table {:?}", table.lookup(end)));
+            if table.lookup(end) != Rule::UNCOVERED || table.lookup(last) != Rule::UNCOVERED || boundary {
+                self.mismatch(|| format!("{end:#x}: {size} uncovered bytes, table {:?}", table.lookup(end)));
             }
         }
     }
@@ -308,15 +308,19 @@ impl<'a, A: Abi> Verifier<'a, A> {
         };
         cfa && (0..row.columns()).all(|column| {
             let theirs = theirs.register(gimli::Register(column as u16));
-            match (row.recovery(column), theirs) {
-                (Recovery::Same, None | Some(GimliRule::SameValue)) => true,
-                (Recovery::Undefined, Some(GimliRule::Undefined)) => true,
-                (Recovery::AtCfa(ours), Some(GimliRule::Offset(theirs))) => i64::from(ours) == theirs,
-                (Recovery::CfaPlus(ours), Some(GimliRule::ValOffset(theirs))) => i64::from(ours) == theirs,
-                (Recovery::Register(ours), Some(GimliRule::Register(theirs))) => ours == theirs.0,
-                (Recovery::Constant(ours), Some(GimliRule::Constant(theirs))) => u64::from(ours) == theirs,
-                (Recovery::AtExpression(position), Some(GimliRule::Expression(expression)))
-                | (Recovery::Expression(position), Some(GimliRule::ValExpression(expression))) => {
+            match (row.register_rule(column), theirs) {
+                (RegisterRule::Same, None | Some(GimliRule::SameValue)) => true,
+                (RegisterRule::Undefined, Some(GimliRule::Undefined)) => true,
+                (RegisterRule::AtCfa(ours), Some(GimliRule::Offset(theirs))) => i64::from(ours) == theirs,
+                (RegisterRule::CfaPlus(ours), Some(GimliRule::ValOffset(theirs))) => {
+                    i64::from(ours) == theirs
+                }
+                (RegisterRule::Register(ours), Some(GimliRule::Register(theirs))) => ours == theirs.0,
+                (RegisterRule::Constant(ours), Some(GimliRule::Constant(theirs))) => {
+                    u64::from(ours) == theirs
+                }
+                (RegisterRule::AtExpression(position), Some(GimliRule::Expression(expression)))
+                | (RegisterRule::Expression(position), Some(GimliRule::ValExpression(expression))) => {
                     ours.expression(position) == self.expression(expression)
                 }
                 _ => false,

@@ -8,17 +8,17 @@ use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::exact;
+use crate::fast_path::FastPath;
 use crate::frame::{FoundBy, Frame};
 use crate::heuristic;
-use crate::memo::{Entry, Memo, Met};
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
 use crate::rule::Kind;
 use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
+use crate::stack_cache::{Entry, Met, StackCache};
 use crate::step::{self, Place};
-use crate::stride::Stride;
 use crate::tracked::Tracked;
 
 /// Steps per walk that may lead to a lower stack address (another stack).
@@ -45,29 +45,29 @@ impl Walk {
     }
 }
 
-/// Walks the stack that `registers` are the leaf of. Its frames are [`Memo::frames`], no more than `most`.
+/// Walks the stack that `registers` are the leaf of. Its frames are [`StackCache::frames`], no more than `most`.
 ///
 /// Signal-safe: no allocation, no lock, bounded time for any memory and any call frame information. All words of the
 /// stack and of code come through `memory`; the sections in `modules` are read directly. The frames are the same
-/// whatever `memo` remembers.
+/// whatever `stack_cache` remembers.
 pub fn walk<M: Memory>(
     modules: &Modules<'_>,
     cache: &RuleCache,
     registers: &Registers,
     memory: &mut M,
-    memo: &mut Memo,
+    stack_cache: &mut StackCache,
     most: usize,
 ) -> Walk {
-    memo.begin(modules.generation());
-    if memo.repeats(registers, most, memory) {
-        let depth = memo.frames().len();
+    stack_cache.begin(modules.generation());
+    if stack_cache.repeats(registers, most, memory) {
+        let depth = stack_cache.frames().len();
         return Walk { depth, end: End::Root, unchanged: depth };
     }
     let mut walker = Walker {
         rules: Rules::new(modules, cache),
         memory,
-        memo,
-        most: most.min(Memo::CAPACITY),
+        stack_cache,
+        most: most.min(StackCache::CAPACITY),
         depth: 0,
         shared: None,
         at: Place {
@@ -102,12 +102,12 @@ struct Shared {
     from: usize,
     /// Number after the last.
     until: usize,
-    /// Place of the first in the memo.
+    /// Place of the first in the stack cache.
     place: usize,
 }
 
 impl Shared {
-    /// The place in the memo of frame `number`, if it is shared too.
+    /// The place in the stack cache of frame `number`, if it is shared too.
     fn place_of(&self, number: usize) -> usize {
         self.place + (number - self.from)
     }
@@ -116,10 +116,10 @@ impl Shared {
 struct Walker<'w, M> {
     rules: Rules<'w>,
     memory: &'w mut M,
-    memo: &'w mut Memo,
+    stack_cache: &'w mut StackCache,
     /// Frames that may be noted.
     most: usize,
-    /// Frames noted. Those that are shared are in the memo as the previous walk left them.
+    /// Frames noted. Those that are shared are in the stack cache as the previous walk left them.
     depth: usize,
     shared: Option<Shared>,
     /// The frame whose caller is wanted: the last that was noted.
@@ -127,8 +127,8 @@ struct Walker<'w, M> {
     leaf: &'w Registers,
     /// The rule of the last frame says that there is no caller.
     has_root: bool,
-    /// The memo's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the leaf is
-    /// the mark.
+    /// The stack cache's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the
+    /// leaf is the mark.
     has_mark: bool,
     mark_exact: bool,
     since_mark: u32,
@@ -145,7 +145,7 @@ impl<M: Memory> Walker<'_, M> {
         let mut met = self.find();
         loop {
             if met.is_none() {
-                met = self.stride();
+                met = self.fast_path();
             }
             if let Some(place) = met
                 && self.share(place)
@@ -161,7 +161,7 @@ impl<M: Memory> Walker<'_, M> {
                 Err(end) => {
                     if self.at.exact != was_exact {
                         self.part();
-                        self.memo.make_exact(self.depth - 1, self.at.fp);
+                        self.stack_cache.make_exact(self.depth - 1, self.at.fp);
                     }
                     return self.end(end);
                 }
@@ -182,29 +182,29 @@ impl<M: Memory> Walker<'_, M> {
     }
 
     fn note_entry(&mut self, entry: Entry) {
-        self.memo.note(self.depth, entry);
+        self.stack_cache.note(self.depth, entry);
         self.depth += 1;
     }
 
     /// Where the previous walk came to the frame noted last.
     fn find(&self) -> Option<usize> {
-        self.memo.find_noted(self.depth - 1, self.at.fp?)
+        self.stack_cache.find_noted(self.depth - 1, self.at.fp?)
     }
 
     /// Goes on over frames with simple rules. Stops at a frame that the previous walk came to and says where; or where
     /// something else must be done.
     #[inline]
-    fn stride(&mut self) -> Option<usize> {
+    fn fast_path(&mut self) -> Option<usize> {
         // As if it were a return address.
         let address = self.at.lookup().wrapping_add(1);
-        let mut stride = Stride::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
-        let (previous, noted) = self.memo.split(self.depth, self.most);
-        let met = stride.go(previous, noted, self.memory);
-        let steps = stride.steps();
+        let mut fast = FastPath::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
+        let (previous, noted) = self.stack_cache.split(self.depth, self.most);
+        let met = fast.go(previous, noted, self.memory);
+        let steps = fast.steps();
         if steps > 0 {
             self.since_mark += steps as u32;
             self.depth += steps;
-            let (pc, sp, fp) = stride.place();
+            let (pc, sp, fp) = fast.place();
             self.at = Place::caller(pc, sp, Some(fp));
         }
         met
@@ -214,9 +214,9 @@ impl<M: Memory> Walker<'_, M> {
     /// that was up to the root. Apart: what it needs of the stack is not added to that of a step.
     #[inline(never)]
     fn share(&mut self, place: usize) -> bool {
-        let previous = self.memo.previous();
+        let previous = self.stack_cache.previous();
         let last = previous.follow(place, self.most - self.depth, self.memory);
-        let is_root = last + 1 == Memo::CAPACITY && previous.has_root();
+        let is_root = last + 1 == StackCache::CAPACITY && previous.has_root();
         let mut steps = last - place;
         if !is_root {
             match previous.arrive(place, last, self.at.fp.unwrap_or_default(), self.memory) {
@@ -238,25 +238,25 @@ impl<M: Memory> Walker<'_, M> {
     fn part(&mut self) {
         if let Some(Shared { from, until, place }) = self.shared.take() {
             // But for the first: it was reached from another frame.
-            self.memo.copy(from + 1, place + 1, until - from - 1);
+            self.stack_cache.copy(from + 1, place + 1, until - from - 1);
         }
     }
 
     fn end(&mut self, end: End) -> Walk {
         let depth = self.depth;
         if let Some(shared) = self.shared
-            && shared.place_of(depth) == Memo::CAPACITY
+            && shared.place_of(depth) == StackCache::CAPACITY
             && shared.until == depth
         {
             let is_first = shared.from == 0;
-            if !(is_first && self.memo.end_unchanged(shared.place, self.has_root)) {
+            if !(is_first && self.stack_cache.end_unchanged(shared.place, self.has_root)) {
                 // How the first was reached is as noted in this walk.
-                self.memo.end(shared.from + 1, shared.place + 1, self.has_root);
+                self.stack_cache.end(shared.from + 1, shared.place + 1, self.has_root);
             }
             return Walk { depth, end, unchanged: depth - shared.from };
         }
         self.part();
-        self.memo.end(depth, Memo::CAPACITY, self.has_root);
+        self.stack_cache.end(depth, StackCache::CAPACITY, self.has_root);
         Walk::fresh(depth, end)
     }
 
@@ -273,7 +273,7 @@ impl<M: Memory> Walker<'_, M> {
                 self.has_root = true;
                 return Err(End::Root);
             }
-            Kind::Gap => return self.without_cfi(lookup).map(Stepped::Otherwise),
+            Kind::Uncovered => return self.without_cfi(lookup).map(Stepped::Otherwise),
             Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
             _ => step::by_rule(rule, &self.at, self.memory)?,
         };
@@ -312,7 +312,7 @@ impl<M: Memory> Walker<'_, M> {
             self.replay()?;
         }
         self.since_mark = 0;
-        let [mark, scratch] = self.memo.registers();
+        let [mark, scratch] = self.stack_cache.registers();
         if mark.registers.pc != self.at.pc || mark.registers.sp() != self.at.sp {
             return Err(End::NoProgress);
         }
@@ -325,7 +325,7 @@ impl<M: Memory> Walker<'_, M> {
     }
 
     fn mark(&mut self) -> &mut Tracked {
-        let [mark, _] = self.memo.registers();
+        let [mark, _] = self.stack_cache.registers();
         mark
     }
 
@@ -340,7 +340,7 @@ impl<M: Memory> Walker<'_, M> {
     /// Moves the mark one frame on, over a frame that the fast path went over before.
     #[inline]
     fn replay(&mut self) -> Result<(), End> {
-        let [mark, scratch] = self.memo.registers();
+        let [mark, scratch] = self.stack_cache.registers();
         let lookup = mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
         if let Some(module) = self.rules.modules.find(lookup)
             && let Some(interrupted) = exact::step(module, lookup, mark, scratch, self.memory)?

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use crate::arch::native::{FP, SP};
 use crate::fixture::EhFrame;
-use crate::{End, FoundBy, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, walk};
+use crate::{End, FoundBy, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, walk};
 
 const LEAF: u64 = 0x20_0000;
 const MIDDLE: u64 = 0x21_0000;
@@ -64,16 +64,18 @@ impl World {
             Module { start: BARE, end: BARE + 0x1000, entry: BARE + 0x800, ..Module::default() },
         ];
         let modules = Modules::new(&list, 0).unwrap();
-        let mut memo = Box::new(Memo::new());
-        let mut walk = |memo: &mut Memo| walk(&modules, &self.cache, registers, &mut memory, memo, 100);
+        let mut stack_cache = Box::new(StackCache::new());
+        let mut walk = |stack_cache: &mut StackCache| {
+            walk(&modules, &self.cache, registers, &mut memory, stack_cache, 100)
+        };
         // From the sections, from the cache, and from the walk before.
-        let first = walk(&mut memo);
-        let seen = Vec::from(memo.frames());
+        let first = walk(&mut stack_cache);
+        let seen = Vec::from(stack_cache.frames());
         assert_eq!((first.depth, first.unchanged), (seen.len(), 0));
-        memo.forget();
-        assert_eq!((first, &seen[..]), (walk(&mut memo), memo.frames()));
-        let again = walk(&mut memo);
-        assert_eq!((again.depth, again.end, &seen[..]), (first.depth, first.end, memo.frames()));
+        stack_cache.forget();
+        assert_eq!((first, &seen[..]), (walk(&mut stack_cache), stack_cache.frames()));
+        let again = walk(&mut stack_cache);
+        assert_eq!((again.depth, again.end, &seen[..]), (first.depth, first.end, stack_cache.frames()));
         (seen, first.end)
     }
 }
@@ -241,12 +243,12 @@ fn an_entry_point_with_cfi_is_no_stub() {
         ..Module::default()
     };
     let list = [module];
-    let mut memo = Box::new(Memo::new());
+    let mut stack_cache = Box::new(StackCache::new());
     let mut stack = Words::stack(&[MIDDLE + 8, 0]).call_before(MIDDLE + 8);
     let modules = Modules::new(&list, 0).unwrap();
-    let walked = walk(&modules, &world.cache, &at(ROOT + 0x1008), &mut stack, &mut memo, 8);
+    let walked = walk(&modules, &world.cache, &at(ROOT + 0x1008), &mut stack, &mut stack_cache, 8);
     assert_eq!((walked.depth, walked.end), (2, End::Root));
-    assert_eq!(memo.frames()[1].found_by(), FoundBy::Guess);
+    assert_eq!(stack_cache.frames()[1].found_by(), FoundBy::Guess);
 }
 
 #[test]

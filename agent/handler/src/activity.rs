@@ -4,11 +4,22 @@
 //! one that the filter kills for. So whoever makes calls that the program would not make says so before, and the
 //! installation of a filter waits until they are done. Afterwards nobody enters any more.
 
-use core::sync::atomic::{AtomicU32, Ordering, fence};
-
-use crate::process;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
+/// The program has restricted its system calls.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether a system call may kill.
+pub fn set_filtered(filtered: bool) {
+    FILTERED.store(filtered, Ordering::Relaxed);
+}
+
+/// True if a system call that the program would not make itself may kill.
+#[inline]
+pub fn is_filtered() -> bool {
+    FILTERED.load(Ordering::Relaxed)
+}
 
 /// The right to make system calls that the program may not make itself.
 pub struct Active(());
@@ -20,7 +31,7 @@ impl Active {
         let active = Active(());
         // Either this sees the filter announced, or who announces it sees this at work.
         fence(Ordering::SeqCst);
-        (!process::is_filtered()).then_some(active)
+        (!is_filtered()).then_some(active)
     }
 }
 
@@ -32,7 +43,7 @@ impl Drop for Active {
 
 /// Keeps everybody from making calls; who is at it still shows in [`anybody`].
 pub fn announce_filter() {
-    process::set_filtered(true);
+    set_filtered(true);
     fence(Ordering::SeqCst);
 }
 

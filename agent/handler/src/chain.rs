@@ -3,14 +3,14 @@
 //! The agent owns the kernel's disposition of SIGPROF; the program's `sigaction` changes the one kept here. A
 //! signal that no timer of ours sent goes where the program wanted it.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::context::{self, Context};
+use crate::context::Context;
+use crate::siginfo::SignalInfo;
 use crate::slot::{self, Slot};
 use crate::sys;
-use crate::tick;
 
 /// What the program wants done with the signal. Immutable once published and never freed, so that a handler
 /// may read it at any time.
@@ -27,6 +27,25 @@ pub struct Disposition {
 impl Disposition {
     /// What a fresh program has.
     pub const DEFAULT: Disposition = Disposition { handler: libc::SIG_DFL, flags: 0, mask: 0 };
+}
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KernelAction {
+    /// Address of the handler, SIG_DFL or SIG_IGN.
+    pub handler: usize,
+    /// SA_ flags.
+    pub flags: u64,
+    /// Where the handler returns to.
+    pub restorer: usize,
+    /// Signals to block during the handler.
+    pub mask: u64,
+}
+
+impl KernelAction {
+    /// What a fresh program has.
+    pub const DEFAULT: KernelAction = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 }
 
 static DEFAULT: Disposition = Disposition::DEFAULT;
@@ -48,8 +67,8 @@ pub fn has_handler() -> bool {
     !matches!(disposition().handler, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-/// What the timer that stands in for the program's ITIMER_PROF carries in its signals.
-pub fn stand_in() -> usize {
+/// What the timer carries in its signals that takes the place of the program's ITIMER_PROF.
+pub fn fallback_value() -> usize {
     (&raw const CURRENT) as usize
 }
 
@@ -59,26 +78,21 @@ const fn bit(signal: c_int) -> u64 {
 }
 
 /// Serves a signal that is not ours, unless it is for a handler of the program's: that is the result.
-///
-/// # Safety
-/// The arguments are those of a running SA_SIGINFO handler of `signal`.
 #[cold]
-pub(crate) unsafe fn forward(
+#[inline(never)]
+pub(crate) fn forward(
     signal: c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut c_void,
+    info: &mut SignalInfo,
+    context: Context<'_>,
 ) -> Option<&'static Disposition> {
-    // SAFETY: the kernel passes a live `siginfo`.
-    unsafe { tick::disguise(info, stand_in()) };
-    // SAFETY: as above.
-    let forced = unsafe { tick::is_forced(signal, info) };
+    info.disguise(fallback_value());
+    let forced = info.is_forced(signal);
     if let Some(slot) = slot::noted()
         && slot.is_hidden()
     {
         match forced {
             true => die(signal),
-            // SAFETY: as above, and the kernel passes a live `ucontext`.
-            false => unsafe { keep_pending(slot, signal, info, context) },
+            false => keep_pending(slot, signal, info, context),
         }
         return None;
     }
@@ -93,46 +107,30 @@ pub(crate) unsafe fn forward(
     None
 }
 
-/// What the kernel does as a handler begins, for `wanted`; gives the handler.
-///
-/// # Safety
-/// `context` is the third argument of the handler of `signal`, on the frame on which `wanted` is about to run.
-pub(crate) unsafe fn begin(signal: c_int, context: *mut c_void, wanted: &Disposition) -> usize {
+/// What the kernel does as a handler begins, for `wanted`; gives the handler. `context` is on the frame on which it is about
+/// to run.
+pub(crate) fn begin(signal: c_int, context: Context<'_>, wanted: &Disposition) -> usize {
     if wanted.flags & libc::SA_RESETHAND != 0 {
         set_disposition(&DEFAULT);
     }
     let own = if wanted.flags & libc::SA_NODEFER != 0 { 0 } else { bit(signal) };
-    // SAFETY: the caller passes the kernel's context.
-    let before = unsafe { Context::new(context) }.signal_mask();
-    sys::set_signal_mask(before | wanted.mask | own);
+    sys::set_signal_mask(context.signal_mask() | wanted.mask | own);
     wanted.handler
 }
 
 /// Blocks the signal, as the program believes it is, and sends it once more, so that it waits.
-///
-/// # Safety
-/// The arguments are those of a running SA_SIGINFO handler of `signal`.
-unsafe fn keep_pending(slot: &Slot, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+fn keep_pending(slot: &Slot, signal: c_int, info: &SignalInfo, context: Context<'_>) {
     slot.set_hidden(false);
-    // SAFETY: the kernel's `ucontext`, from which it restores the mask when the handler returns.
-    unsafe { context::block(context, bit(signal)) };
+    context.block(bit(signal));
     let (process, thread) = (sys::process_id() as usize, sys::thread_id() as usize);
-    let arguments = [process, thread, signal as usize, info as usize, 0, 0];
+    let arguments = [process, thread, signal as usize, core::ptr::from_ref(info) as usize, 0, 0];
     // SAFETY: the kernel reads one `siginfo`; a thread may send itself any.
     unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, arguments) };
 }
 
 /// Ends the process as an unhandled signal does.
 fn die(signal: c_int) {
-    /// The kernel's `struct sigaction`.
-    #[repr(C)]
-    struct Action {
-        handler: usize,
-        flags: u64,
-        restorer: usize,
-        mask: u64,
-    }
-    let default = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let default = KernelAction::DEFAULT;
     let arguments = [signal as usize, (&raw const default) as usize, 0, sys::SIGSET_BYTES, 0, 0];
     // SAFETY: the default action is what the program asked for; the action is live during the call.
     unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };

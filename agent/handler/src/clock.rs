@@ -1,9 +1,9 @@
 //! The clock of all records: the time-stamp counter where it is invariant, else CLOCK_MONOTONIC through the
 //! vDSO. One tick of the latter is one nanosecond. Which it is gets decided once, before the first sample.
 
-use core::arch::x86_64::{__cpuid, _rdtsc};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::arch;
 use crate::sys;
 
 /// `clock_gettime` of the vDSO.
@@ -19,10 +19,7 @@ static SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
 
 /// True if the processor says that its counter runs at one rate in every power state.
 pub fn counter_is_invariant() -> bool {
-    const HIGHEST_EXTENDED: u32 = 0x8000_0000;
-    const POWER_MANAGEMENT: u32 = 0x8000_0007;
-    const INVARIANT: u32 = 1 << 8;
-    __cpuid(HIGHEST_EXTENDED).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT != 0
+    arch::counter_is_invariant()
 }
 
 /// Takes the time from the kernel from now on, through the vDSO if it has the function.
@@ -42,9 +39,7 @@ pub fn is_counter() -> bool {
 #[inline]
 pub fn now() -> u64 {
     match SOURCE.load(Ordering::Relaxed) {
-        // SAFETY: every x86-64 processor has rdtsc; a process that had it forbidden (PR_SET_TSC) asks for a
-        // fault of its own.
-        COUNTER => unsafe { _rdtsc() },
+        COUNTER => arch::counter(),
         source => monotonic(source),
     }
 }
@@ -62,6 +57,9 @@ fn monotonic(source: usize) -> u64 {
     }
     nanoseconds(time)
 }
+
+/// Nanoseconds in a second.
+pub const SECOND_NS: u64 = 1_000_000_000;
 
 /// CPU time of the whole process in nanoseconds: one system call.
 pub fn process_cpu_ns() -> u64 {
@@ -98,7 +96,7 @@ fn kernel_ns(clock: libc::clockid_t) -> u64 {
 }
 
 fn nanoseconds(time: libc::timespec) -> u64 {
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    (time.tv_sec as u64).wrapping_mul(SECOND_NS).wrapping_add(time.tv_nsec as u64)
 }
 
 #[cfg(test)]

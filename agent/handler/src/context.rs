@@ -1,86 +1,64 @@
 //! What the kernel hands to a signal handler: the interrupted registers, stack and mask.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
+use core::marker::PhantomData;
 
 use unwind::Registers;
 
+use crate::arch;
 use crate::stack::Bounds;
 
-/// The interrupted state, as the kernel saved it on the stack of the handler.
+/// The interrupted state, as the kernel saved it on the stack of the handler and restores it when that returns.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    raw: &'a libc::ucontext_t,
-}
-
-/// DWARF register number -> index into the kernel's `gregs` (System V ABI, figure 3.36).
-const GREGS: [c_int; 16] = [
-    libc::REG_RAX,
-    libc::REG_RDX,
-    libc::REG_RCX,
-    libc::REG_RBX,
-    libc::REG_RSI,
-    libc::REG_RDI,
-    libc::REG_RBP,
-    libc::REG_RSP,
-    libc::REG_R8,
-    libc::REG_R9,
-    libc::REG_R10,
-    libc::REG_R11,
-    libc::REG_R12,
-    libc::REG_R13,
-    libc::REG_R14,
-    libc::REG_R15,
-];
-
-/// Adds `signals` to the mask that the kernel restores when the handler returns.
-///
-/// # Safety
-/// As for [`Context::new`]; no [`Context`] of the same memory is in use.
-pub unsafe fn block(raw: *mut c_void, signals: u64) {
-    // SAFETY: the kernel's set is the first eight bytes of the field.
-    unsafe {
-        let mask = (&raw mut (*raw.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
-        mask.write(mask.read() | signals);
-    }
+    raw: *mut libc::ucontext_t,
+    frame: PhantomData<&'a mut libc::ucontext_t>,
 }
 
 impl Context<'_> {
     /// # Safety
-    /// `raw` is the third argument of a signal handler installed with SA_SIGINFO, which has not returned.
-    pub unsafe fn new(raw: *const c_void) -> Self {
-        // SAFETY: the kernel passes a `ucontext`, whose head has libc's layout on x86-64. libc's type is longer
-        // (its signal set has 128 bytes); nothing past the kernel's eight bytes of mask is read.
-        Self { raw: unsafe { &*raw.cast::<libc::ucontext_t>() } }
+    /// `raw` is the third argument of a signal handler installed with SA_SIGINFO, which has not returned. No reference
+    /// into it is held.
+    pub unsafe fn new(raw: *mut c_void) -> Self {
+        Self { raw: raw.cast(), frame: PhantomData }
     }
 
-    fn register(self, index: c_int) -> u64 {
-        self.raw.uc_mcontext.gregs.get(index as usize).map_or(0, |value| *value as u64)
+    /// The machine's part.
+    fn machine(&self) -> &libc::mcontext_t {
+        // SAFETY: the kernel's `ucontext`, whose head has libc's layout. libc's type is longer (its signal set has 128
+        // bytes); nothing past the kernel's eight bytes of mask is read.
+        unsafe { &(*self.raw).uc_mcontext }
     }
 
     /// The interrupted registers.
     pub fn registers(self) -> Registers {
-        Registers { r: GREGS.map(|index| self.register(index)), pc: self.register(libc::REG_RIP) }
+        arch::registers(self.machine())
     }
 
     /// The interrupted stack pointer.
     pub fn stack_pointer(self) -> u64 {
-        self.register(libc::REG_RSP)
+        arch::stack_pointer(self.machine())
+    }
+
+    /// The lowest address that the interrupted code may be using on its stack.
+    pub(crate) fn lowest_in_use(self) -> u64 {
+        self.stack_pointer().saturating_sub(arch::RED_ZONE)
     }
 
     /// The interrupted instruction.
     pub fn instruction_pointer(self) -> u64 {
-        self.register(libc::REG_RIP)
+        arch::instruction_pointer(self.machine())
     }
 
-    /// True if the thread comes from a system call: the instruction leaves its return address in rcx, and the kernel
-    /// keeps it there.
+    /// True if the thread comes from a system call, as far as the machine tells.
     pub fn is_behind_a_call(self) -> bool {
-        self.register(libc::REG_RCX) == self.instruction_pointer()
+        arch::is_behind_a_call(self.machine())
     }
 
     /// The thread's alternate signal stack; empty if it has none.
     pub fn alternate_stack(self) -> Bounds {
-        let stack = &self.raw.uc_stack;
+        // SAFETY: the kernel's `ucontext`.
+        let stack = unsafe { &(*self.raw).uc_stack };
         // In a process that has never set one no flag says so (fs/exec.c, `begin_new_exec`).
         if stack.ss_flags & libc::SS_DISABLE != 0 || stack.ss_size == 0 {
             return Bounds::NONE;
@@ -89,32 +67,32 @@ impl Context<'_> {
         Bounds { low, high: low.saturating_add(stack.ss_size as u64) }
     }
 
-    /// Where this is.
-    pub(crate) fn address(self) -> *const c_void {
-        core::ptr::from_ref(self.raw).cast()
+    /// The kernel's description of that stack. Whoever holds the result calls nothing else here.
+    pub(crate) fn alternate_stack_mut(&mut self) -> &mut libc::stack_t {
+        // SAFETY: the kernel's `ucontext`.
+        unsafe { &mut (*self.raw).uc_stack }
     }
 
-    /// The end of the kernel's frame, which the processor's state is at (arch/x86/kernel/fpu/signal.c).
+    /// The kernel's frame around this.
+    pub(crate) fn frame(self) -> u64 {
+        self.raw as u64 - arch::CONTEXT_AT
+    }
+
+    /// The end of that frame.
     pub(crate) fn frame_end(self) -> u64 {
-        /// Of the kernel's `ucontext` and the `siginfo` after it, without the processor's state.
-        const WITHOUT_STATE: u64 = 304 + 128;
-        /// Of the state that every processor has.
-        const LEGACY: u64 = 512;
-        /// In the last bytes of that: a mark that more follows, and the length of all.
-        const MARK: (usize, u32) = (464, 0x4650_5853);
-        let state = self.raw.uc_mcontext.fpregs.cast::<u8>();
-        if state.is_null() {
-            return self.address() as u64 + WITHOUT_STATE;
-        }
-        // SAFETY: the kernel's pointer to at least 512 bytes in this very frame.
-        let (mark, length) =
-            unsafe { (state.add(MARK.0).cast::<u32>().read(), state.add(MARK.0 + 4).cast::<u32>().read()) };
-        state as u64 + if mark == MARK.1 { u64::from(length) } else { LEGACY }
+        // SAFETY: the kernel's `ucontext`.
+        unsafe { arch::frame_end(self.raw) }
     }
 
     /// The signals that were blocked before the handler.
     pub fn signal_mask(self) -> u64 {
         // SAFETY: the kernel's set is the first eight bytes of the field.
-        unsafe { (&raw const self.raw.uc_sigmask).cast::<u64>().read() }
+        unsafe { (&raw const (*self.raw).uc_sigmask).cast::<u64>().read() }
+    }
+
+    /// Adds `signals` to the mask that the kernel restores when the handler returns.
+    pub(crate) fn block(self, signals: u64) {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.raw).uc_sigmask).cast::<u64>().write(self.signal_mask() | signals) };
     }
 }

@@ -7,6 +7,7 @@
 use core::ffi::CStr;
 
 use crate::activity::Active;
+use crate::decimal::number;
 use crate::sys;
 
 /// Three numbers: nanoseconds on a processor, nanoseconds ready without one, turns (Documentation/scheduler/sched-stats).
@@ -32,11 +33,7 @@ pub(crate) fn of_this_thread() -> Option<u64> {
 
 /// The second of the numbers in `text`, which one space separates.
 fn second_number(text: &[u8]) -> Option<u64> {
-    let digits = text.split(|byte| *byte == b' ').nth(1).filter(|digits| !digits.is_empty())?;
-    digits.iter().try_fold(0u64, |sum, byte| {
-        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        sum.checked_mul(10)?.checked_add(digit.into())
-    })
+    text.split(|byte| *byte == b' ').nth(1).and_then(number)
 }
 
 #[cfg(test)]

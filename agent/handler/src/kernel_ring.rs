@@ -11,8 +11,8 @@ use crate::sys;
 
 /// Rings of one thread: one for each event of the session.
 pub const RINGS: usize = 4;
-/// The page before the ring's data (perf_event_open(2), "MMAP layout").
-pub const PAGE: usize = 4096;
+/// Bytes of the page before the ring's data (perf_event_open(2), "MMAP layout").
+pub const PAGE: usize = sys::PAGE as usize;
 
 /// `data_head` and `data_tail` in that page.
 const HEAD: usize = 1024;
@@ -23,6 +23,9 @@ const WORD: u64 = 8;
 const RECORD_LOST: u32 = 2;
 /// PERF_RECORD_SAMPLE.
 const RECORD_SAMPLE: u32 = 9;
+/// Time in the kernel that no sample stands for and that waits no longer for the thread to come from a call. A timer's
+/// tick at most kernels' HZ.
+const OVERDUE_NS: u64 = 4_000_000;
 /// Bits of a nonce that hold the head; the ring's number lies above.
 const HEAD_BITS: u32 = 40;
 
@@ -202,13 +205,34 @@ impl KernelRings {
         if self.are_attached() { self.period_ns.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// True if the kernel's events happen in user mode only.
-    pub(crate) fn are_user_only(&self) -> bool {
-        self.user_only.load(Ordering::Relaxed)
+    /// How many periods a sample stands for when the thread's CPU clock says `cpu_ns`; they are counted. It was asked for by
+    /// so many `events`, or by the timer for time in the kernel, of a thread that comes from a system call or not.
+    pub(crate) fn weigh(
+        &self,
+        cpu_ns: u64,
+        period_ns: u64,
+        events: Option<u32>,
+        is_behind_a_call: bool,
+    ) -> u32 {
+        let due = self.due(cpu_ns, period_ns);
+        let left_ns = u64::from(due) * period_ns;
+        let weight = match events {
+            // Events in user mode are right in number; what they leave is time in the kernel, which waits for its timer, but
+            // not if that does not come.
+            Some(events) if self.user_only.load(Ordering::Relaxed) && left_ns < 4 * OVERDUE_NS => {
+                events.max(1)
+            }
+            Some(events) => events.max(due),
+            // This timer is for time in the kernel, which goes to whoever has just been there; in time, to anybody.
+            None if is_behind_a_call || left_ns >= OVERDUE_NS => due,
+            None => 0,
+        };
+        self.count(weight, period_ns);
+        weight
     }
 
     /// The periods, rounded, that no sample stands for when the thread's CPU clock says `cpu_ns`.
-    pub(crate) fn due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
+    fn due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
         // Samples may stand for a part of a period that has not passed yet.
         let passed = cpu_ns.wrapping_sub(self.counted_ns.load(Ordering::Relaxed)).cast_signed();
         let periods =
@@ -229,7 +253,7 @@ impl KernelRings {
             ring.detach();
         }
         self.count_time(0, 0, false);
-        self.note_answer(0, 0, 0);
+        self.note_answer(0, (0, 0));
     }
 
     /// Ends the events of the thread, by a system call for each.
@@ -247,8 +271,26 @@ impl KernelRings {
         self.user_only.store(false, Ordering::Relaxed);
     }
 
-    /// Notes which stack answered last, and where the thread was.
-    pub(crate) fn note_answer(&self, nonce: u64, ip: u64, sp: u64) {
+    /// Reads what the kernel asks for of the thread, which is interrupted at this instruction and stack pointer: as early in a
+    /// handler as the rings are known to be the thread's own.
+    pub fn request(&self, blocked: bool, at: (u64, u64)) -> Request {
+        let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked, at };
+        for (ring, place) in self.rings.iter().zip(&mut request.heads) {
+            let head = ring.head();
+            *place = head;
+            if head == ring.tail() {
+                continue;
+            }
+            if request.nonce == 0 {
+                request.nonce = u64::from(ring.id()) << HEAD_BITS | head & ((1 << HEAD_BITS) - 1);
+            }
+            request.events = request.events.saturating_add(ring.events(head));
+        }
+        request
+    }
+
+    /// Notes which request was answered last, and where the thread was.
+    pub(crate) fn note_answer(&self, nonce: u64, (ip, sp): (u64, u64)) {
         self.nonce.store(nonce, Ordering::Relaxed);
         self.ip.store(ip, Ordering::Relaxed);
         self.sp.store(sp, Ordering::Relaxed);
@@ -266,26 +308,11 @@ pub struct Request {
     pub events: u32,
     /// The signal was blocked when the kernel asked.
     pub blocked: bool,
+    /// The interrupted instruction and stack pointer.
+    pub at: (u64, u64),
 }
 
 impl Request {
-    /// Reads the heads: as early in a handler as the rings are known to be the thread's own.
-    pub fn read(rings: &KernelRings, blocked: bool) -> Self {
-        let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked };
-        for (ring, place) in rings.rings.iter().zip(&mut request.heads) {
-            let head = ring.head();
-            *place = head;
-            if head == ring.tail() {
-                continue;
-            }
-            if request.nonce == 0 {
-                request.nonce = u64::from(ring.id()) << HEAD_BITS | head & ((1 << HEAD_BITS) - 1);
-            }
-            request.events = request.events.saturating_add(ring.events(head));
-        }
-        request
-    }
-
     /// True if nothing was recorded since the last answer.
     pub fn is_empty(&self) -> bool {
         self.nonce == 0
@@ -293,10 +320,10 @@ impl Request {
 
     /// The nonce of the last answer, if the thread still stands where it stood then, having been in the handler ever
     /// since: what the kernel recorded came from the handler.
-    pub fn repeats(&self, rings: &KernelRings, ip: u64, sp: u64) -> Option<u64> {
+    pub fn repeats(&self, rings: &KernelRings) -> Option<u64> {
         let nonce = rings.nonce.load(Ordering::Relaxed);
-        let stands =
-            rings.ip.load(Ordering::Relaxed) == ip && rings.sp.load(Ordering::Relaxed) == sp && nonce != 0;
+        let at = (rings.ip.load(Ordering::Relaxed), rings.sp.load(Ordering::Relaxed));
+        let stands = at == self.at && nonce != 0;
         (self.blocked && stands).then_some(nonce)
     }
 }
@@ -346,21 +373,21 @@ mod tests {
     #[test]
     fn events_are_counted_once_and_lost_ones_too() {
         let made = Made::new();
-        assert!(Request::read(&made.rings, false).is_empty());
+        assert!(made.rings.request(false, (7, 8)).is_empty());
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.record(RECORD_LOST, &[0, 5]);
         made.record(14, &[9]);
-        let request = Request::read(&made.rings, false);
+        let request = made.rings.request(false, (7, 8));
         assert_eq!((request.events, request.heads[0], request.nonce), (6, 64, 3 << 40 | 64));
         // One more comes while the handler runs: it is the handler's own.
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.rings.rings[0].consume(request.heads[0], made.rings.rings[0].head());
-        let request = Request::read(&made.rings, true);
+        let request = made.rings.request(true, (7, 8));
         assert_eq!((request.events, request.is_empty()), (0, false));
-        assert_eq!(request.repeats(&made.rings, 7, 8), None);
-        made.rings.note_answer(11, 7, 8);
-        assert_eq!(request.repeats(&made.rings, 7, 8), Some(11));
-        assert_eq!(Request::read(&made.rings, false).repeats(&made.rings, 7, 8), None);
+        assert_eq!(request.repeats(&made.rings), None);
+        made.rings.note_answer(11, (7, 8));
+        assert_eq!(request.repeats(&made.rings), Some(11));
+        assert_eq!(made.rings.request(false, (7, 8)).repeats(&made.rings), None);
     }
 
     #[test]
@@ -389,7 +416,7 @@ mod tests {
             made.record(RECORD_SAMPLE, &[1, 2]);
             set(&made, HEAD, head);
             set(&made, TAIL, tail);
-            let request = Request::read(&made.rings, false);
+            let request = made.rings.request(false, (7, 8));
             assert_eq!((request.events, request.is_empty()), (0, true), "{head} {tail}");
             let ring = &made.rings.rings[0];
             assert_eq!((ring.tail(), ring.head() % 8), (ring.head(), 0), "{head} {tail}");
@@ -397,7 +424,7 @@ mod tests {
         let made = Made::new();
         // A size that would leave the words' places.
         made.write(&[u64::from(RECORD_SAMPLE) | 9 << 48, 0, 0, 0]);
-        assert_eq!(Request::read(&made.rings, false).events, 0);
+        assert_eq!(made.rings.request(false, (7, 8)).events, 0);
         assert_eq!(made.rings.rings[0].words(3, 32).as_ptr().align_offset(8), 0);
     }
 
@@ -407,7 +434,7 @@ mod tests {
         let rings = &made.rings;
         assert_eq!(rings.period_ns(), 0);
         rings.count_time(10_000, 1000, true);
-        assert_eq!((rings.period_ns(), rings.are_user_only()), (1000, true));
+        assert_eq!((rings.period_ns(), rings.user_only.load(Ordering::Relaxed)), (1000, true));
         assert_eq!([10_000, 10_499, 10_500, 13_400, 0].map(|ns| rings.due(ns, 1000)), [0, 0, 1, 3, 0]);
         rings.count(4, 1000);
         assert_eq!([13_400, 14_499, 14_500].map(|ns| rings.due(ns, 1000)), [0, 0, 1]);
@@ -419,8 +446,8 @@ mod tests {
     fn garbage_in_the_ring_ends_the_count() {
         let made = Made::new();
         made.write(&[0; 64]);
-        assert_eq!(Request::read(&made.rings, false).events, 0);
+        assert_eq!(made.rings.request(false, (7, 8)).events, 0);
         made.rings.forget();
-        assert!(Request::read(&made.rings, false).is_empty());
+        assert!(made.rings.request(false, (7, 8)).is_empty());
     }
 }

@@ -7,59 +7,47 @@
 //!
 //! What the requester writes is believed in nothing: a lie costs a walk.
 
-use shm_format::{AnswerHead, Nonce, Occasion, StackHead};
-use unwind::Walk;
+use shm_format::{Nonce, Occasion};
 
-use crate::Missed;
-use crate::clock;
 use crate::context::Context;
-use crate::process::{self, Recording, Source};
+use crate::discovery;
+use crate::outcome;
+use crate::owner::own_slot;
+use crate::recording::{self, Recording, Source};
+use crate::sample::Sample;
+use crate::siginfo::{Sender, SignalInfo};
 use crate::slot::{self, Slot};
-use crate::tick::{self, Tick};
+use crate::tick::Tick;
 
-/// The head of the kernel's `siginfo`, as rt_tgsigqueueinfo(2) and kill(2) fill it.
-#[repr(C)]
-struct QueueInfo {
-    signal: i32,
-    errno: i32,
-    code: i32,
-    padding: i32,
-    pid: i32,
-    uid: u32,
-    value: u64,
-}
-
-const SI_USER: i32 = 0;
-const SI_QUEUE: i32 = -1;
-
-/// What a signal that is no tick says of itself.
+/// What brought a signal that is no tick.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bearer {
-    /// It carries a nonce of ours.
+enum Origin {
+    /// A request: it carries a nonce of ours.
     Request,
     /// The kernel had no room for what it carried (RLIMIT_SIGPENDING) and delivers it bare.
-    Bare,
-    /// It is the program's.
-    Foreign,
+    Unknown,
+    /// The program, or somebody who means the program.
+    Program,
 }
 
 /// Serves a signal that is no tick of ours: gives the stack to whoever asks this thread for it. False if the program
 /// must be given the signal.
-///
-/// # Safety
-/// `info` is the second argument of a running SA_SIGINFO handler.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn serve(info: *const libc::siginfo_t, context: Context<'_>, entered: u64) -> bool {
-    let Some(recording) = process::recording() else { return false };
-    // SAFETY: the caller's promise.
-    let bearer = unsafe { bearer(info, recording) };
-    let occasion = if bearer == Bearer::Foreign { Occasion::Foreign } else { Occasion::Request };
+pub(crate) fn serve(
+    recording: Option<&Recording>,
+    info: &SignalInfo,
+    context: Context<'_>,
+    entered: u64,
+) -> bool {
+    let Some(recording) = recording else { return false };
+    let origin = origin(info, recording);
+    let occasion = if origin == Origin::Program { Occasion::Foreign } else { Occasion::Request };
     let answered =
         recording.region.has_requests() && walk_and_answer(recording, context, entered, occasion) != 0;
-    match bearer {
-        Bearer::Foreign => false,
-        Bearer::Request => {
+    match origin {
+        Origin::Program => false,
+        Origin::Request => {
             if !answered {
                 recording.region.count_late_request();
             }
@@ -67,7 +55,7 @@ pub(crate) unsafe fn serve(info: *const libc::siginfo_t, context: Context<'_>, e
             true
         }
         // Sent by nobody, for all that can be seen: a request, if this thread is asked or was.
-        Bearer::Bare => answered || take_owed(),
+        Origin::Unknown => answered || take_owed(),
     }
 }
 
@@ -77,93 +65,45 @@ fn take_owed() -> bool {
 }
 
 /// True if a request brought the signal that `info` describes, which nobody handled.
-///
-/// # Safety
-/// `info` is a `siginfo` that the kernel has filled.
-pub unsafe fn is_request(info: *const libc::siginfo_t, recording: &Recording) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { bearer(info, recording) == Bearer::Request }
+pub fn is_request(info: &SignalInfo, recording: &Recording) -> bool {
+    origin(info, recording) == Origin::Request
 }
 
-/// # Safety
-/// As for [`is_request`].
-unsafe fn bearer(info: *const libc::siginfo_t, recording: &Recording) -> Bearer {
-    // SAFETY: the kernel's `siginfo` has 128 bytes; which of them mean something depends on the code.
-    let info = unsafe { &*info.cast::<QueueInfo>() };
-    match info.code {
-        SI_QUEUE if recording.region.was_requested(Nonce(info.value)) => Bearer::Request,
-        SI_USER if info.pid == 0 && info.uid == 0 => Bearer::Bare,
-        _ => Bearer::Foreign,
+fn origin(info: &SignalInfo, recording: &Recording) -> Origin {
+    match info.sender() {
+        Sender::Queue { value } if recording.region.was_requested(Nonce(value)) => Origin::Request,
+        Sender::Nobody => Origin::Unknown,
+        _ => Origin::Program,
     }
 }
 
 /// Walks the interrupted stack for the requests of this thread; how many it answered.
 fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, occasion: Occasion) -> u32 {
-    if process::is_stopped() {
+    if recording::is_stopped() {
         return 0;
     }
-    let Ok(slot) = tick::own_slot(context) else { return 0 };
+    let Ok(slot) = own_slot(context.stack_pointer()) else { return 0 };
     let Some(_entered) = slot.nesting.enter() else { return 0 };
-    if !crate::is_current(recording) || !slot.prepare() {
+    if !recording.is_current() || !slot.prepare() {
         return 0;
     }
-    // SAFETY: the guard makes this the only use of the memo.
-    let memo = unsafe { &mut *slot.memo() };
-    let walk = crate::walk(recording, slot, context, memo);
-    let frames = crate::words(memo.frames());
-    let answered = answer(recording, slot, &walk, frames, entered, occasion);
+    let sample = Sample::walk(recording, slot, context);
+    let answered = sample.answer(entered, occasion);
     if answered != 0 {
-        begin(recording, slot, &walk, frames);
+        begin(recording, slot, &sample);
     }
     answered
 }
 
-/// Takes the calling thread in if nobody has announced it; its first sample is this stack.
-fn begin(recording: &Recording, slot: &Slot, walk: &Walk, frames: &[u64]) {
-    let weight = recording.newcomers.take_in(recording, slot);
+/// Starts sampling the calling thread if nobody has registered it; its first sample is this stack.
+fn begin(recording: &Recording, slot: &Slot, sample: &Sample<'_>) {
+    let weight = discovery::start(recording, slot);
     if weight == 0 {
         return;
     }
     let control = recording.region.control();
     control.fire(weight.into());
-    let head = StackHead {
-        weight,
-        end: walk.end as u8,
-        source: Source::ThreadTimer.number(),
-        nonce: Tick::NO_NONCE,
-    };
-    match crate::record(recording, slot, head, frames) {
-        Ok(()) => control.record(weight.into()),
-        Err(Missed::Lost(cause)) => control.lose(cause, weight.into()),
-        Err(Missed::Skipped(cause)) => control.skip(cause, weight.into()),
-    }
-    if !walk.end.is_complete() {
-        control.truncate();
-    }
-}
-
-/// Gives a stack to everyone who asks the thread of `slot` for it; how many that were.
-#[cold]
-pub(crate) fn answer(
-    recording: &Recording,
-    slot: &Slot,
-    walk: &Walk,
-    frames: &[u64],
-    entered: u64,
-    occasion: Occasion,
-) -> u32 {
-    let head = AnswerHead {
-        tid: slot.tid(),
-        thread_seq: slot.sequence(),
-        depth: 0,
-        end: walk.end as u8,
-        occasion,
-        entered,
-        walked: clock::now(),
-    };
-    let answered = recording.region.answer(&head, frames);
-    if answered != 0 && occasion != Occasion::Request {
-        slot.set_owed();
-    }
-    answered
+    let recorded = sample.record(weight, Source::ThreadTimer.number(), Tick::NO_NONCE);
+    outcome::count(control, &recorded, weight);
+    sample.count_end();
 }

@@ -5,10 +5,10 @@
 //! it is the sampling handler. A handler of the program's is put where the kernel would have put it, before it runs:
 //! it may use as much stack as it likes, and leave by a jump or a switch of contexts.
 
-use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use crate::arch;
 use crate::context::Context;
 use crate::stack::Bounds;
 
@@ -16,8 +16,6 @@ use crate::stack::Bounds;
 const UNKNOWN: usize = 32 << 10;
 /// Bytes at its low end that stay inaccessible.
 pub const GUARD: usize = 4096;
-/// Compiled code may use this much below the stack pointer (System V ABI, the red zone).
-const RED_ZONE: u64 = 128;
 /// Frames of a signal keep their place in this alignment, which the processor's state in them needs.
 const ALIGNMENT: u64 = 64;
 /// What the handler needs below the kernel's frame, and a little.
@@ -88,8 +86,11 @@ impl SignalStack {
 
     /// True if `stack` is this one.
     pub fn is(&self, stack: &libc::stack_t) -> bool {
-        let bounds = self.bounds();
-        bounds.low != 0 && bounds.low == stack.ss_sp as u64
+        self.begins_at(stack.ss_sp as u64)
+    }
+
+    fn begins_at(&self, low: u64) -> bool {
+        self.bounds() != Bounds::NONE && self.bounds().low == low
     }
 }
 
@@ -108,26 +109,17 @@ fn is_on(bounds: Bounds, sp: u64) -> bool {
     bounds.low < sp && sp <= bounds.high
 }
 
-/// The kernel's frame of a signal: a return address, below a `ucontext`.
-fn frame_of(context: *const c_void) -> u64 {
-    context as u64 - 8
-}
-
 /// True if there is room for the handler below the kernel's frame, as far as is known; `own` is the thread's stack.
 pub(crate) fn has_room(context: Context<'_>, own: Bounds) -> bool {
-    let frame = frame_of(context.address());
+    let frame = context.frame();
     let around = [context.alternate_stack(), own].into_iter().find(|bounds| is_on(*bounds, frame));
     around.is_none_or(|bounds| frame - bounds.low >= HANDLER)
 }
 
-/// Has the thread be on `stack` from the next signal on, if the program has set none. The kernel does that at the return
-/// from this handler.
-///
-/// # Safety
-/// `raw` is the third argument of a signal handler that runs on the thread to which the stack belongs.
-pub(crate) unsafe fn lend(stack: &SignalStack, raw: *mut c_void) {
-    // SAFETY: the kernel's `ucontext`.
-    let alternate = unsafe { &mut (*raw.cast::<libc::ucontext_t>()).uc_stack };
+/// Has the thread be on `stack`, its own, from the next signal on, if the program has set none. The kernel does that at the
+/// return from this handler.
+pub(crate) fn lend(stack: &SignalStack, mut context: Context<'_>) {
+    let alternate = context.alternate_stack_mut();
     if alternate.ss_size == 0 && !is_left_to_program() {
         *alternate = stack.description();
     }
@@ -135,20 +127,17 @@ pub(crate) unsafe fn lend(stack: &SignalStack, raw: *mut c_void) {
 
 /// Where a handler of the program's is to find its frame: on the interrupted stack, if ours is the one it is on or if
 /// it did not ask for another (`wants_alternate`). The frame is moved.
-///
-/// # Safety
-/// `raw` is the third argument of a running signal handler.
-pub(crate) unsafe fn place(stack: &SignalStack, raw: *mut c_void, wants_alternate: bool) -> u64 {
-    let frame = frame_of(raw);
-    // SAFETY: the caller's promise.
-    let (context, alternate) = unsafe { (Context::new(raw), &(*raw.cast::<libc::ucontext_t>()).uc_stack) };
+pub(crate) fn place<'a>(stack: &SignalStack, context: Context<'a>, wants_alternate: bool) -> Context<'a> {
     let (bounds, interrupted) = (context.alternate_stack(), context.stack_pointer());
-    let switched = is_on(bounds, frame) && !is_on(bounds, interrupted);
-    let stays = wants_alternate && (is_left_to_program() || !stack.is(alternate));
+    let switched = is_on(bounds, context.frame()) && !is_on(bounds, interrupted);
+    let stays = wants_alternate && (is_left_to_program() || !stack.begins_at(bounds.low));
     match switched && !stays {
-        // SAFETY: the caller's promise; the interrupted stack is where the kernel would have written.
-        true => unsafe { move_frame(frame, context.frame_end(), interrupted - RED_ZONE) },
-        false => frame,
+        // SAFETY: the kernel's frame; the interrupted stack is where it would have written.
+        true => unsafe {
+            let to = move_frame(context.frame(), context.frame_end(), interrupted - arch::RED_ZONE);
+            Context::new((to + arch::CONTEXT_AT) as *mut _)
+        },
+        false => context,
     }
 }
 
@@ -160,30 +149,17 @@ unsafe fn move_frame(frame: u64, end: u64, top: u64) -> u64 {
     let length = end - frame;
     let place = top - length;
     let to = place - (place.wrapping_sub(frame) & (ALIGNMENT - 1));
-    // SAFETY: the caller's promise. Copied by the instruction: the compiler would call `memcpy`.
+    // SAFETY: the caller's promise.
     unsafe {
-        core::arch::asm!(
-            "rep movsb",
-            inout("rcx") length => _,
-            inout("rsi") frame => _,
-            inout("rdi") to => _,
-            options(nostack, preserves_flags),
-        );
-        let state = &raw mut (*((to + 8) as *mut libc::ucontext_t)).uc_mcontext.fpregs;
-        if !(*state).is_null() {
-            *state = (*state).wrapping_byte_offset(to.wrapping_sub(frame) as isize);
-        }
+        arch::copy(frame, to, length);
+        arch::relocate((to + arch::CONTEXT_AT) as *mut libc::ucontext_t, to.wrapping_sub(frame));
     }
     to
 }
 
-/// Hides the stack from the program in a frame; true if it is in there.
-///
-/// # Safety
-/// `raw` is a signal's `ucontext` that the program's handler is about to get.
-pub(crate) unsafe fn hide(stack: &SignalStack, raw: *mut c_void) -> bool {
-    // SAFETY: the kernel's `ucontext`.
-    let alternate = unsafe { &mut (*raw.cast::<libc::ucontext_t>()).uc_stack };
+/// Hides the stack from the program in a frame that its handler is about to get; true if it is in there.
+pub(crate) fn hide(stack: &SignalStack, mut context: Context<'_>) -> bool {
+    let alternate = context.alternate_stack_mut();
     let is_ours = stack.is(alternate) && !is_left_to_program();
     if is_ours {
         *alternate = describe(Bounds::NONE);

@@ -11,17 +11,17 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use shm_format::{StackChain, ThreadCursor};
-use unwind::Memo;
+use unwind::StackCache;
 
-pub(crate) use arena::{all, some};
+pub(crate) use arena::some;
 pub use arena::{at, find, noted, taken};
 pub(crate) use note::has_ended;
 pub use note::note_end;
 
 use crate::kernel_ring::KernelRings;
 use crate::nesting::Nesting;
-use crate::process::Snapshot;
 use crate::signal_stack::SignalStack;
+use crate::snapshot::{Pin, Snapshot};
 use crate::stack::Bounds;
 use workspace::Workspace;
 
@@ -36,10 +36,10 @@ pub(crate) enum Phase {
     Free = 0,
     /// Of whoever gives it to a thread, or takes it back.
     Between = 1,
-    /// Of a thread that knows it, and will tell of its end.
-    Known = 2,
-    /// Of a thread that does not know it.
-    Strange = 3,
+    /// Of a thread that was registered: it knows its slot, and will tell of its end.
+    Registered = 2,
+    /// Of a thread that was found at work: it does not know its slot.
+    Discovered = 3,
     /// Of a handler that may be at work in it, for ever.
     Abandoned = 4,
 }
@@ -54,13 +54,14 @@ pub struct Slot {
     next: AtomicU32,
     number: AtomicU32,
     hidden: AtomicU32,
-    met: AtomicU32,
+    started: AtomicU32,
     owed: AtomicU32,
-    put_off: AtomicU32,
+    carried: AtomicU32,
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
-    pin: AtomicPtr<Snapshot>,
+    /// What keeps the snapshot of the thread's walk from being freed.
+    pub pin: Pin,
     stack_low: AtomicU64,
     stack_high: AtomicU64,
     /// The thread's alternate signal stack, for as long as the program has set none.
@@ -76,36 +77,47 @@ pub struct Slot {
 // thread exists); all else is atomic.
 unsafe impl Sync for Slot {}
 
+static NEXT_SEQUENCE: AtomicU32 = AtomicU32::new(1);
 /// Slots that belong to a thread, about.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Slots of threads that do not know them.
-static STRANGERS: AtomicU32 = AtomicU32::new(0);
+static DISCOVERED: AtomicU32 = AtomicU32::new(0);
 
 /// Claims a slot for `tid`, which will tell of its end.
 pub fn claim(tid: u32, sequence: u32) -> Option<&'static Slot> {
-    arena::claim_as(tid, sequence, Phase::Known)
+    arena::claim_as(tid, sequence, Phase::Registered)
 }
 
-/// Finds or claims a slot for a thread that nobody announced.
+/// Finds or claims a slot for a thread that nobody registered.
 pub fn adopt(tid: u32, sequence: u32) -> Option<&'static Slot> {
     // Threads of this kind come back by their id: thread-local storage may be another thread's.
     if let Some(slot) = find(tid) {
         return Some(slot);
     }
-    let slot = arena::claim_as(tid, sequence, Phase::Strange)?;
-    STRANGERS.fetch_add(1, Ordering::Relaxed);
+    let slot = arena::claim_as(tid, sequence, Phase::Discovered)?;
+    DISCOVERED.fetch_add(1, Ordering::Relaxed);
     Some(slot)
 }
 
 /// Slots of threads whose end nobody will tell.
-pub fn strangers() -> impl Iterator<Item = &'static Slot> {
-    let any = STRANGERS.load(Ordering::Relaxed) != 0;
-    any.then(taken).into_iter().flatten().filter(|slot| slot.is_strange())
+pub fn discovered() -> impl Iterator<Item = &'static Slot> {
+    let any = DISCOVERED.load(Ordering::Relaxed) != 0;
+    any.then(taken).into_iter().flatten().filter(|slot| slot.is_discovered())
 }
 
 /// How many slots belong to a thread, about.
 pub fn count() -> usize {
     TAKEN.load(Ordering::Relaxed) as usize
+}
+
+/// True if some thread may be walking with `snapshot`, which is no longer published.
+pub fn is_pinned(snapshot: *mut Snapshot) -> bool {
+    arena::all().any(|slot| slot.pin.holds(snapshot))
+}
+
+/// A new thread's number.
+pub fn next_sequence() -> u32 {
+    NEXT_SEQUENCE.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Notes the calling thread's slot.
@@ -140,18 +152,18 @@ impl Slot {
 
     fn is_taken(&self) -> bool {
         let phase = self.life.load(Ordering::Acquire) as u32;
-        phase == Phase::Known as u32 || phase == Phase::Strange as u32
+        phase == Phase::Registered as u32 || phase == Phase::Discovered as u32
     }
 
     /// Gives a seized slot to a thread.
     fn begin(&self, tid: u32, sequence: u32, phase: Phase) {
         self.set_stack(Bounds::NONE);
         self.hidden.store(0, Ordering::Relaxed);
-        self.met.store(0, Ordering::Relaxed);
+        self.started.store(0, Ordering::Relaxed);
         self.owed.store(0, Ordering::Relaxed);
-        self.put_off.store(0, Ordering::Relaxed);
+        self.carried.store(0, Ordering::Relaxed);
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
-        self.pin.store(ptr::null_mut(), Ordering::Relaxed);
+        self.pin.reset();
         self.nesting.reset();
         self.kernel_rings.forget();
         self.cursor.begin(tid, sequence);
@@ -164,7 +176,7 @@ impl Slot {
     /// stack and is in no sample.
     pub fn restart(&self, tid: u32, sequence: u32) {
         let (stack, hidden) = (self.stack(), self.is_hidden());
-        let phase = if self.is_strange() { Phase::Strange } else { Phase::Known };
+        let phase = if self.is_discovered() { Phase::Discovered } else { Phase::Registered };
         self.begin(tid, sequence, phase);
         self.set_stack(stack);
         self.set_hidden(hidden);
@@ -172,15 +184,15 @@ impl Slot {
 
     /// True if a handler or another thread made this slot: its thread does not know it, and may have thread-local
     /// storage that is not the C library's.
-    pub fn is_strange(&self) -> bool {
-        self.is_in(Phase::Strange)
+    pub fn is_discovered(&self) -> bool {
+        self.is_in(Phase::Discovered)
     }
 
-    /// True once for the stranger of this number: the caller, and nobody else, ends the slot's life.
-    pub fn end_stranger(&self, sequence: u32) -> bool {
-        let ended = self.seize_life(Self::life(sequence, Phase::Strange));
+    /// True once for the discovered thread of this number: the caller, and nobody else, ends the slot's life.
+    pub fn end_discovered(&self, sequence: u32) -> bool {
+        let ended = self.seize_life(Self::life(sequence, Phase::Discovered));
         if ended {
-            STRANGERS.fetch_sub(1, Ordering::Relaxed);
+            DISCOVERED.fetch_sub(1, Ordering::Relaxed);
         }
         ended
     }
@@ -196,8 +208,8 @@ impl Slot {
     }
 
     fn abandon(&self) {
-        if self.is_strange() {
-            STRANGERS.fetch_sub(1, Ordering::Relaxed);
+        if self.is_discovered() {
+            DISCOVERED.fetch_sub(1, Ordering::Relaxed);
         }
         TAKEN.fetch_sub(1, Ordering::Relaxed);
         self.life.store(Self::life(self.sequence(), Phase::Abandoned), Ordering::Relaxed);
@@ -205,10 +217,10 @@ impl Slot {
 
     /// Gives the slot back. The cursor is closed and the timer deleted before.
     pub fn release(&self) {
-        if self.is_strange() {
-            STRANGERS.fetch_sub(1, Ordering::Relaxed);
+        if self.is_discovered() {
+            DISCOVERED.fetch_sub(1, Ordering::Relaxed);
         }
-        self.pin.store(ptr::null_mut(), Ordering::Relaxed);
+        self.pin.reset();
         self.give_workspace_back();
         TAKEN.fetch_sub(1, Ordering::Relaxed);
         // Pairs with the exchange in `seize_life`.
@@ -248,8 +260,8 @@ impl Slot {
     }
 
     /// True once: what the thread used before anybody knew of it is counted then.
-    pub(crate) fn meet(&self) -> bool {
-        self.met.swap(1, Ordering::Relaxed) == 0
+    pub(crate) fn start_once(&self) -> bool {
+        self.started.swap(1, Ordering::Relaxed) == 0
     }
 
     /// Notes that a request was answered whose signal has not come, or was merged with another.
@@ -263,14 +275,14 @@ impl Slot {
     }
 
     /// Leaves so many periods to the thread's next sample.
-    pub(crate) fn put_off(&self, periods: u32) {
-        let sum = self.put_off.load(Ordering::Relaxed).saturating_add(periods);
-        self.put_off.store(sum, Ordering::Relaxed);
+    pub(crate) fn carry(&self, periods: u32) {
+        let sum = self.carried.load(Ordering::Relaxed).saturating_add(periods);
+        self.carried.store(sum, Ordering::Relaxed);
     }
 
     /// The periods that ticks without a sample have left.
-    pub fn take_put_off(&self) -> u32 {
-        self.put_off.swap(0, Ordering::Relaxed)
+    pub fn take_carried(&self) -> u32 {
+        self.carried.swap(0, Ordering::Relaxed)
     }
 
     /// The kernel's timer of the thread, or [`Slot::NO_TIMER`].
@@ -296,13 +308,8 @@ impl Slot {
         self.stack_high.store(bounds.high, Ordering::Relaxed);
     }
 
-    /// The hazard pointer by which a walk keeps its snapshot from being freed.
-    pub fn pin(&self) -> &AtomicPtr<Snapshot> {
-        &self.pin
-    }
-
     /// Sees to it that the thread has memory for a sample; false if there is none. Inside `nesting`, before `chain` and
-    /// `memo` are used.
+    /// `stack_cache` are used.
     #[inline]
     pub(crate) fn prepare(&self) -> bool {
         !self.workspace.load(Ordering::Relaxed).is_null() || self.take_workspace()
@@ -330,8 +337,8 @@ impl Slot {
     }
 
     /// What the thread's last walk found.
-    pub(crate) fn memo(&self) -> *mut Memo {
+    pub(crate) fn stack_cache(&self) -> *mut StackCache {
         // SAFETY: as above.
-        unsafe { (*self.workspace.load(Ordering::Relaxed)).memo.get() }
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).stack_cache.get() }
     }
 }

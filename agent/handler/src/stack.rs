@@ -5,13 +5,11 @@
 //! page instead of faulting on it; after the program has installed a seccomp filter even that is not done and
 //! such memory counts as unreadable.
 
-use core::arch::asm;
-
 use unwind::Memory;
 
-use crate::sys;
+use crate::arch::load;
+use crate::sys::{self, PAGE};
 
-const PAGE: u64 = 4096;
 /// Pages remembered as readable; a walk rarely leaves two stacks.
 const PAGES: usize = 4;
 /// Probes per walk, so that a chain of wild pointers stays cheap.
@@ -107,21 +105,6 @@ impl Memory for Stack {
         // SAFETY: the caller's promise.
         unsafe { load(address) }
     }
-}
-
-/// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
-///
-/// # Safety
-/// The bytes are mapped readable.
-#[inline]
-unsafe fn load(address: u64) -> u64 {
-    let value;
-    // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
-    // Rust's sense.
-    unsafe {
-        asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags))
-    };
-    value
 }
 
 #[cfg(test)]

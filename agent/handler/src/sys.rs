@@ -3,14 +3,15 @@
 //! A libc wrapper would write `errno`, may be interposed, and may be bound lazily; none of that may happen
 //! between the entry and the return of a signal handler. Results are the kernel's own: `-errno` on failure.
 
-use core::arch::asm;
 use core::sync::atomic::AtomicU32;
+
+use crate::arch;
 
 /// Number of bytes in the kernel's signal set.
 pub const SIGSET_BYTES: usize = 8;
 
-/// The kernel's errors, as results, are the last addresses there are.
-const PAGE: usize = 4096;
+/// Bytes of a page: the least that any machine has. The kernel's errors, as results, are the last addresses there are.
+pub const PAGE: u64 = 4096;
 
 /// Makes the system call `number`; unused arguments are zero.
 ///
@@ -18,25 +19,8 @@ const PAGE: usize = 4096;
 /// The caller answers for what this system call does to the process with these arguments.
 #[inline(always)]
 pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    let result;
-    // SAFETY: the x86-64 system call convention: number in rax, arguments in rdi rsi rdx r10 r8 r9; the kernel
-    // clobbers rcx and r11 only. The effect of the call is the caller's promise.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number => result,
-            in("rdi") arguments[0],
-            in("rsi") arguments[1],
-            in("rdx") arguments[2],
-            in("r10") arguments[3],
-            in("r8") arguments[4],
-            in("r9") arguments[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
+    // SAFETY: the caller's promise.
+    unsafe { arch::system_call(number, arguments) }
 }
 
 /// The kernel's id of the calling thread.
@@ -59,7 +43,7 @@ pub fn map_unlocked(bytes: usize) -> Option<*mut u8> {
     // not, because nobody may access it.
     let base =
         unsafe { call(libc::SYS_mmap, [0, bytes, libc::PROT_NONE as usize, kind, usize::MAX, 0]) } as usize;
-    if base > usize::MAX - PAGE {
+    if base > usize::MAX - PAGE as usize {
         return None;
     }
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;

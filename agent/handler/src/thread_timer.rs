@@ -2,11 +2,9 @@
 
 use core::ptr;
 
-use crate::clock;
+use crate::clock::{self, SECOND_NS};
 use crate::slot::Slot;
 use crate::sys;
-
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// The kernel's `struct sigevent` with a thread to signal.
 #[repr(C)]

@@ -7,10 +7,11 @@
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
-use super::{call_real, fail, own_recording, real_functions};
+use super::real::{call_real, fail, own_recording, real_functions};
 use crate::lock::Masked;
 use crate::preload::{self, Strings};
 use crate::process;
+use crate::sources::program_timer;
 use crate::symbols;
 use handler::activity::Active;
 
@@ -46,7 +47,7 @@ pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
         let recording = own_recording()?;
         // SAFETY: null or the program's string.
         let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
-        let hidden = process::before_exec(recording, path.to_bytes(), super::timers::get);
+        let hidden = process::before_exec(recording, path.to_bytes(), program_timer::get);
         Some((recording, hidden))
     });
     let result = exec();

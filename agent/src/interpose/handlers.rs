@@ -11,7 +11,7 @@ use handler::entry;
 use crate::signals;
 
 /// What stands for every handler of the program's.
-fn stand_in() -> usize {
+fn fallback() -> usize {
     entry::on_guest_signal as unsafe extern "C" fn(_, _, _) as usize
 }
 
@@ -34,13 +34,13 @@ impl Change {
         let entry = entry::handler(signal);
         let before = entry.map_or(0, |handler| handler.load(Ordering::Relaxed));
         let given = wanted.unwrap_or(libc::SIG_DFL);
-        let is_handler = given > LARGEST_SPECIAL && given != libc::SIG_ERR && given != stand_in();
+        let is_handler = given > LARGEST_SPECIAL && given != libc::SIG_ERR && given != fallback();
         match entry {
             // A child of `vfork` shares the memory but not the handlers.
             Some(entry) if is_handler && signals::is_taken() && crate::agent::is_own_process() => {
                 // A signal of before that comes now goes to the new handler, as it would a moment later.
                 let before = entry.swap(given, Ordering::AcqRel);
-                Change { signal, given: stand_in(), before, noted: true }
+                Change { signal, given: fallback(), before, noted: true }
             }
             _ => Change { signal, given, before, noted: false },
         }
@@ -48,7 +48,7 @@ impl Change {
 
     /// What the program sees of `handler`, which the kernel had before.
     pub(super) fn seen(&self, handler: usize) -> usize {
-        if handler == stand_in() { self.before } else { handler }
+        if handler == fallback() { self.before } else { handler }
     }
 
     /// Forgets the change, which the kernel has refused.

@@ -5,10 +5,9 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-use handler::process;
-
-use super::{call_real, own_recording, real_functions};
-use crate::modules;
+use super::real::{call_real, own_recording, real_functions};
+use crate::module_news;
+use handler::snapshot;
 
 real_functions! {
     DLOPEN = c"dlopen";
@@ -55,7 +54,7 @@ unsafe extern "C" fn plan_dlopen(path: *const c_char) -> usize {
     match DLOPEN.address() {
         Some(real) if searched && GLIBC_VERSION.address().is_some() => {
             // The new objects are looked at by the next call that comes here, which is most often `dlsym`.
-            process::set_stale();
+            snapshot::set_stale();
             real
         }
         _ => opened as unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void as usize,
@@ -69,7 +68,7 @@ unsafe extern "C" fn opened(path: *const c_char, flags: c_int) -> *mut c_void {
         else core::ptr::null_mut()
     );
     if !path.is_null() {
-        process::set_stale();
+        snapshot::set_stale();
         refresh();
     }
     result
@@ -82,7 +81,7 @@ unsafe extern "C" fn opened(path: *const c_char, flags: c_int) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let result = call_real!(DLCLOSE as fn(*mut c_void) -> c_int, (handle), else -1);
-    process::set_stale();
+    snapshot::set_stale();
     refresh();
     result
 }
@@ -128,6 +127,6 @@ unsafe extern "C" fn nothing() -> usize {
 /// Looks at the loaded objects again, if something may have changed.
 pub(super) fn refresh() {
     if let Some(recording) = own_recording() {
-        modules::refresh(recording);
+        module_news::refresh(recording);
     }
 }

@@ -4,10 +4,9 @@
 //! call that comes here, by whatever thread, looks at the loaded objects again. Nothing of the call itself is touched:
 //! each function here only jumps to the real one.
 
-use handler::process;
-
 use super::loader::refresh;
-use super::real_functions;
+use super::real::real_functions;
+use handler::snapshot;
 
 /// Defines functions that refresh and jump, keeping all registers that arguments may be in.
 macro_rules! pass_on {
@@ -57,7 +56,7 @@ macro_rules! pass_on {
         }
 
         unsafe extern "C" fn $plan() -> usize {
-            if process::is_stale() {
+            if snapshot::is_stale() {
                 refresh();
             }
             $constant.address().unwrap_or(missing as extern "C" fn() -> usize as usize)

@@ -7,12 +7,13 @@
 
 use core::ffi::c_int;
 
-use handler::process;
+use handler::activity;
+use handler::siginfo::SignalInfo;
 use handler::slot::{self, Slot};
 use handler::{chain, request, sys, tick};
 
-use super::{call_real, fail, own_recording, real_functions};
-use crate::sources;
+use super::real::{call_real, fail, own_recording, real_functions};
+use crate::sampling_signal;
 
 real_functions! {
     SIGMASK = c"pthread_sigmask";
@@ -25,7 +26,7 @@ real_functions! {
 
 /// The sampling signal's bit in the first word of a signal set.
 fn bit() -> u64 {
-    1 << (sources::signal() - 1)
+    1 << (sampling_signal::get() - 1)
 }
 
 /// `sigset_t` of glibc and musl; the kernel uses the first word.
@@ -35,7 +36,7 @@ pub(crate) struct Set([u64; 16]);
 
 /// The calling thread's slot, if its mask is to be kept in two parts.
 fn divided() -> Option<&'static Slot> {
-    own_recording().filter(|_| !process::is_filtered()).and_then(|_| slot::noted())
+    own_recording().filter(|_| !activity::is_filtered()).and_then(|_| slot::noted())
 }
 
 /// Changes the mask with `real`, which takes `how`, the new set and the old.
@@ -151,18 +152,16 @@ unsafe fn wait(
     // SAFETY: the program's own.
     let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & bit() != 0);
     let Some(recording) = own_recording().filter(|_| concerns) else { return real(info) };
-    // SAFETY: zero is a valid `siginfo`.
-    let mut received: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    let mut received = SignalInfo::EMPTY;
     loop {
-        let signal = real(&raw mut received);
-        // SAFETY: the kernel has filled it.
-        let is_ours =
-            |info| unsafe { tick::discard(info, recording) || request::is_request(info, recording) };
-        if signal == sources::signal() && is_ours(&raw const received) {
+        let signal = real((&raw mut received).cast());
+        if signal == sampling_signal::get()
+            && (tick::discard(&received, recording) || request::is_request(&received, recording))
+        {
             continue;
         }
         // SAFETY: null or the program's own.
-        if let Some(info) = unsafe { info.as_mut() } {
+        if let Some(info) = unsafe { info.cast::<SignalInfo>().as_mut() } {
             *info = received;
         }
         return signal;

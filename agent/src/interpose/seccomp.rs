@@ -6,10 +6,11 @@
 use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::activity::{self, Active};
-use handler::process::{self, Recording, Source};
+use handler::recording::{Recording, Source};
 use handler::slot::{self, Slot};
 
-use super::{call_real, exec, fail, own_recording, real_functions, signals, stacks};
+use super::real::{call_real, fail, own_recording, real_functions};
+use super::{exec, signals, stacks};
 use crate::agent::{self, Agent};
 use crate::kernel;
 use crate::lock::Masked;
@@ -25,7 +26,7 @@ const PATIENCE_NS: u64 = 200_000_000;
 
 /// Remembers that calls may be filtered, unless the filter could not be installed.
 fn filtering(install: impl FnOnce() -> c_long) -> c_long {
-    let before = process::is_filtered();
+    let before = activity::is_filtered();
     let stopped = stop_process_timer();
     if let (Some(_active), Some(_)) = (Active::enter(), own_recording()) {
         let _masked = Masked::new();
@@ -42,7 +43,7 @@ fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let ended = if before { None } else { end_events() };
     let result = install();
     if result < 0 {
-        process::set_filtered(before);
+        activity::set_filtered(before);
         if let (Some((recording, agent)), false) = (stopped, before) {
             crate::process::start_source(recording, agent);
         }

@@ -2,13 +2,13 @@
 
 use core::ffi::c_int;
 
-use handler::chain::Disposition;
+use handler::chain::{Disposition, KernelAction};
 use handler::sys;
 
 use super::handlers::{self, Change};
-use super::{call_real, fail, real_functions};
-use crate::signals::{self, KernelAction};
-use crate::sources;
+use super::real::{call_real, fail, real_functions};
+use crate::sampling_signal;
+use crate::signals;
 
 real_functions! {
     SIGACTION = c"sigaction";
@@ -22,7 +22,7 @@ real_functions! {
 const SIG_HOLD: usize = 2;
 /// The sampling signal's bit in a kernel signal set.
 fn bit() -> u64 {
-    1 << (sources::signal() - 1)
+    1 << (sampling_signal::get() - 1)
 }
 
 /// `struct sigaction` of glibc and musl.
@@ -49,7 +49,7 @@ impl Action {
 
 /// True if a request about `signal` is to be served here.
 fn is_served(signal: c_int) -> bool {
-    signal == sources::signal() && signals::is_taken() && crate::agent::is_own_process()
+    signal == sampling_signal::get() && signals::is_taken() && crate::agent::is_own_process()
 }
 
 /// POSIX `sigaction`.
@@ -238,9 +238,9 @@ pub(super) unsafe fn bare(signal: usize, new: usize, old: usize, set_bytes: usiz
     let (new, old) = (new as *const KernelAction, old as *mut KernelAction);
     // SAFETY: null or the program's own.
     unsafe {
-        let before = signals::change(new.as_ref().map(KernelAction::disposition));
+        let before = signals::change(new.as_ref().map(signals::asked));
         if let Some(old) = old.as_mut() {
-            *old = KernelAction::of(&before);
+            *old = signals::kernel_action(&before);
         }
     }
     Some(0)

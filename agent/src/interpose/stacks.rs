@@ -10,7 +10,7 @@ use handler::slot::{self, Slot};
 use handler::stack::Bounds;
 use handler::sys;
 
-use super::{call_real, fail, real_functions};
+use super::real::{call_real, fail, real_functions};
 
 real_functions! {
     SIGALTSTACK = c"sigaltstack";

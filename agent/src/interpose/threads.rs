@@ -4,10 +4,10 @@ use core::ffi::{c_char, c_int, c_void};
 
 use handler::slot;
 
-use super::{call_real, fail, own_recording, real_functions};
+use super::real::{call_real, fail, own_recording, real_functions};
 use crate::lock::Masked;
 use crate::threads::News;
-use crate::{modules, threads};
+use crate::{module_news, threads};
 use handler::activity::Active;
 
 real_functions! {
@@ -56,8 +56,8 @@ pub(crate) unsafe extern "C" fn pthread_create(
 unsafe fn prepare(attributes: *const c_void, routine: usize, argument: usize) -> Option<*mut threads::Start> {
     let _active = Active::enter()?;
     let recording = own_recording()?;
-    modules::refresh(recording);
-    threads::bury_strangers(recording);
+    module_news::refresh(recording);
+    threads::reap_discovered(recording);
     // SAFETY: the caller's promise.
     Some(unsafe { threads::prepare(attributes, routine, argument) })
 }

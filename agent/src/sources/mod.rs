@@ -7,42 +7,27 @@
 //! clock of their own.
 
 mod perf;
-mod perf_attributes;
 pub(crate) mod process_timer;
+pub(crate) mod program_timer;
 mod thread_timer;
 
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use alloc::vec::Vec;
 
 use handler::nesting::Entered;
-use handler::process::{Recording, Source};
+use handler::recording::{Recording, Source};
 use handler::slot::{self, Slot};
-
-pub(crate) use perf::Events;
-pub(crate) use thread_timer::{NEVER, create_process_clock_timer, set_timer};
 
 use crate::config::Config;
 use crate::kernel::{self, Errno};
-
-/// The signal of timers.
-const TIMER_SIGNAL: i32 = libc::SIGPROF;
-/// The signal of the kernel's events (perf_event_open(2), `sigtrap`).
-const EVENT_SIGNAL: i32 = libc::SIGTRAP;
-
-/// The sampling signal of this process, decided before it is taken over.
-static SIGNAL: AtomicI32 = AtomicI32::new(TIMER_SIGNAL);
+use crate::sampling_signal;
 
 /// The kernel's events have ended, and timers go on in their place.
 static EVENTS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Period of the timer for time in the kernel, where events are in user mode only: a tick of most kernels.
 const KERNEL_TIME_PERIOD_NS: u64 = 4_000_000;
-
-/// The sampling signal.
-pub(crate) fn signal() -> i32 {
-    SIGNAL.load(Ordering::Relaxed)
-}
 
 /// What will ask for samples, and what there is to say about it.
 pub(crate) struct Choice {
@@ -71,7 +56,7 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
     if wanted == Source::Perf {
         match perf::probe(&config.events, config.deferred) {
             Ok(tier) => {
-                SIGNAL.store(EVENT_SIGNAL, Ordering::Relaxed);
+                sampling_signal::set_for_events();
                 let mut note = tier.text(&config.events);
                 note.extend_from_slice(match (config.deferred, perf::is_deferring()) {
                     (false, _) => b"",
@@ -86,12 +71,12 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
             }
             // No timer can take the place of events that are not time.
             Err(refusal) => {
-                SIGNAL.store(EVENT_SIGNAL, Ordering::Relaxed);
+                sampling_signal::set_for_events();
                 return Choice { source: Source::Perf, note: Some(refusal.text("nothing is sampled: ")) };
             }
         }
     }
-    SIGNAL.store(TIMER_SIGNAL, Ordering::Relaxed);
+    sampling_signal::set_for_timers();
     if wanted == Source::ThreadTimer && !thread_timer::may_be_had() {
         wanted = Source::ProcessTimer;
         note.get_or_insert_default().extend_from_slice(b"itimer: no timer left for this user (ulimit -i)");
@@ -115,7 +100,7 @@ pub(crate) fn start_thread(
     delay_ns: u64,
 ) -> Result<(), Shortfall> {
     let timer = |what| {
-        thread_timer::arm(slot, signal(), config.period_ns(), delay_ns)
+        thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), delay_ns)
             .map_err(|error| Shortfall { what, error })
     };
     match recording.source {
@@ -145,7 +130,7 @@ pub(crate) fn start_thread(
 fn watch_kernel_time(slot: &Slot, config: &Config, delay_ns: u64) {
     thread_timer::disarm(slot);
     let period_ns = config.period_ns().max(KERNEL_TIME_PERIOD_NS);
-    if thread_timer::arm(slot, signal(), period_ns, delay_ns).is_err() {
+    if thread_timer::arm(slot, sampling_signal::get(), period_ns, delay_ns).is_err() {
         // Then events in user mode stand for it.
         slot.kernel_rings.weigh_all();
     }
@@ -167,7 +152,7 @@ pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
         }
         if config.events.are_time() {
             thread_timer::disarm(slot);
-            let _ = thread_timer::arm(slot, signal(), config.period_ns(), 0);
+            let _ = thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), 0);
         }
     }
     true

@@ -11,16 +11,16 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use handler::clock;
-use handler::kernel_ring::{KernelRing, PAGE, RINGS};
-use handler::process::Recording;
+use handler::kernel_ring::{KernelRing, PAGE};
+use handler::recording::Recording;
 use handler::slot::Slot;
 use handler::thread_timer;
 use shm_format::record::{self, DurableRecord};
 
-use super::perf_attributes::{Event, SHORTEST_PERIOD_NS, SOFTWARE, Scope, TASK_CLOCK};
-use crate::config::number;
+use crate::events::Events;
 use crate::journal;
 use crate::kernel::{self, Errno, File};
+use crate::perf_attributes::{Event, SHORTEST_PERIOD_NS, Scope};
 
 /// Pages of data of a ring, the most wanted first: locked memory is limited.
 const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
@@ -37,88 +37,6 @@ static USER_ONLY: AtomicBool = AtomicBool::new(false);
 /// The kernel can walk user stacks later, and is to.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
-
-/// The events of a session: the first decides what a sample stands for.
-#[derive(Clone, Default)]
-pub(crate) struct Events(Vec<Event>);
-
-impl Events {
-    /// The clock of each thread, every `period_ns` of CPU time.
-    pub(crate) fn task_clock(period_ns: u64) -> Events {
-        Events(alloc::vec![Event {
-            kind: SOFTWARE,
-            config: TASK_CLOCK,
-            period: period_ns,
-            by_frequency: false,
-            with_switches: false,
-            filter: Vec::new(),
-        }])
-    }
-
-    /// Each time a thread leaves its processor, and when it comes back.
-    pub(crate) fn off_processor() -> Events {
-        const CONTEXT_SWITCHES: u64 = 3;
-        Events(alloc::vec![Event {
-            kind: SOFTWARE,
-            config: CONTEXT_SWITCHES,
-            period: 1,
-            by_frequency: false,
-            with_switches: true,
-            filter: Vec::new(),
-        }])
-    }
-
-    /// Reads SELFWIND_PERF: events separated by `;`, each `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, all numbers decimal;
-    /// flags: 1 the period is a frequency, 2 also tell context switches. None if it is not that.
-    pub(crate) fn parse(text: &[u8]) -> Option<Events> {
-        let events: Vec<Event> = text.split(|byte| *byte == b';').map(event).collect::<Option<_>>()?;
-        (events.len() <= RINGS).then_some(Events(events))
-    }
-
-    /// True if a sample stands for CPU time.
-    pub(crate) fn are_time(&self) -> bool {
-        self.0.first().is_some_and(|event| event.kind == SOFTWARE && event.config <= TASK_CLOCK)
-    }
-
-    /// True if a sample stands for CPU time and nothing else asks for samples.
-    pub(crate) fn are_one_clock(&self) -> bool {
-        self.0.len() == 1 && self.are_time()
-    }
-
-    /// True if a sample stands for time off the processor.
-    pub(crate) fn are_waits(&self) -> bool {
-        self.0.first().is_some_and(|event| event.with_switches)
-    }
-
-    /// Nanoseconds that a unit of weight stands for: of CPU time, or off the processor; 0 if it is no time.
-    pub(crate) fn unit_ns(&self) -> u64 {
-        /// Time off the processor is counted in microseconds.
-        const OFF_PROCESSOR_UNIT: u64 = 1000;
-        match self.0.first() {
-            Some(event) if event.with_switches => OFF_PROCESSOR_UNIT,
-            Some(event) if self.are_time() => event.period,
-            _ => 0,
-        }
-    }
-}
-
-fn event(text: &[u8]) -> Option<Event> {
-    let mut fields = text.splitn(5, |byte| *byte == b':');
-    let mut next = || number(fields.next()?);
-    let (kind, config, period, flags) = (next()?, next()?, next()?, next()?);
-    let mut filter = fields.next()?.to_vec();
-    if !filter.is_empty() {
-        filter.push(0);
-    }
-    Some(Event {
-        kind: u32::try_from(kind).ok()?,
-        config,
-        period,
-        by_frequency: flags & 1 != 0,
-        with_switches: flags & 2 != 0,
-        filter,
-    })
-}
 
 /// What the kernel lets us see.
 #[derive(Clone, Copy)]
@@ -175,7 +93,7 @@ fn paranoid() -> alloc::string::String {
 /// Finds out what the calling thread may have, with deferred call chains if they are wanted. Nothing stays open.
 pub(super) fn probe(events: &Events, deferred: bool) -> Result<Tier, Refusal> {
     let try_all = |scope| {
-        events.0.iter().try_for_each(|event| {
+        events.all().iter().try_for_each(|event| {
             let file = open_event(event, scope, handler::sys::thread_id(), 0)?;
             let (base, bytes) = map_smallest(&file)?;
             // SAFETY: mapped just now, and nobody knows it.
@@ -231,9 +149,9 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Resul
 fn open_all(recording: &Recording, slot: &Slot, events: &Events, scope: Scope) -> Result<(), Errno> {
     count_time(slot, events, scope.user_only);
     let opened: Result<(), Errno> =
-        events.0.iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(|(number, (event, ring))| {
-            open_one(recording, slot, ring, event, scope, number as u32)
-        });
+        events.all().iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(
+            |(number, (event, ring))| open_one(recording, slot, ring, event, scope, number as u32),
+        );
     if opened.is_err() {
         slot.kernel_rings.close();
     }

@@ -1,5 +1,6 @@
 //! ITIMER_PROF: one timer for the process.
 
+use handler::clock::SECOND_NS;
 use handler::thread_timer::first_expiry;
 
 use crate::kernel::{self, Errno};
@@ -7,8 +8,8 @@ use crate::kernel::{self, Errno};
 fn timeval(ns: u64) -> libc::timeval {
     // Zero would disarm.
     libc::timeval {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_usec: (ns % 1_000_000_000 / 1000).max(u64::from(ns < 1_000_000_000)) as i64,
+        tv_sec: (ns / SECOND_NS) as i64,
+        tv_usec: (ns % SECOND_NS / 1000).max(u64::from(ns < SECOND_NS)) as i64,
     }
 }
 

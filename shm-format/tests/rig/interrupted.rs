@@ -13,7 +13,7 @@ pub const STEPS: [Step; 12] = [
     Step::Timed,
     Step::Reserved,
     Step::Busy,
-    Step::Clothed,
+    Step::Published,
     Step::Taken,
     Step::Prepared,
     Step::Switched,

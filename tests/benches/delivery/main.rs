@@ -36,8 +36,13 @@ fn shares(program: &Path, scratch: &Scratch, quick: bool) {
     let rates: &[u32] = if quick { &[997, 9973] } else { &[99, 997, 4999, 9973] };
     let crowds: &[u32] = if quick { &[1, 16] } else { &[1, 2, 16, 200] };
     let depths: &[u32] = if quick { &[60] } else { &[20, 60, 500] };
-    println!("CPU time in the profile / CPU time of the program; samples lost; ticks left out by --max-overhead, of samples");
-    println!("{:<10}{:>6}{:>9}{:>7}{:>10}{:>7}{:>10}{:>10}", "source", "Hz", "threads", "depth", "share", "lost", "left out", "samples");
+    println!(
+        "CPU time in the profile / CPU time of the program; samples lost; ticks left out by --max-overhead, of samples"
+    );
+    println!(
+        "{:<10}{:>6}{:>9}{:>7}{:>10}{:>7}{:>10}{:>10}",
+        "source", "Hz", "threads", "depth", "share", "lost", "left out", "samples"
+    );
     for source in ["auto", "perf", "cpu"] {
         for &rate in rates {
             for &threads in crowds {
@@ -69,7 +74,10 @@ fn recorders(program: &Path, scratch: &Scratch) {
     let file = scratch.join("delivery.data");
     let perf = |mode: &str| {
         let mut command = Command::new("perf");
-        command.args(["record", "-q", "-F", &RATE.to_string(), "--call-graph", mode, "-o"]).arg(&file).arg("--");
+        command
+            .args(["record", "-q", "-F", &RATE.to_string(), "--call-graph", mode, "-o"])
+            .arg(&file)
+            .arg("--");
         command
     };
     type Way<'w> = (&'w str, Box<dyn Fn() -> Command + 'w>);
@@ -95,7 +103,10 @@ fn recorders(program: &Path, scratch: &Scratch) {
 
 fn ours(source: &str, rate: u32, file: &Path) -> Command {
     let mut command = Command::new(selfwind());
-    command.args(["record", "-q", "--no-names", "-e", source, "-F", &rate.to_string(), "-o"]).arg(file).arg("--");
+    command
+        .args(["record", "-q", "--no-names", "-e", source, "-F", &rate.to_string(), "-o"])
+        .arg(file)
+        .arg("--");
     command
 }
 
@@ -106,7 +117,8 @@ fn run(recorder: &mut Command, program: &Path, depth: u32, threads: u32, millise
     let output = output.unwrap_or_else(|error| panic!("{recorder:?}: {error}"));
     assert!(output.status.success(), "{recorder:?}: {output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
-    let clock = text.lines().find_map(|line| line.strip_prefix("clock ")).expect("the program tells its CPU time");
+    let clock =
+        text.lines().find_map(|line| line.strip_prefix("clock ")).expect("the program tells its CPU time");
     let program = clock.parse::<f64>().expect("nanoseconds") / 1e9;
     Taken { program, recorder: children() - before - program }
 }

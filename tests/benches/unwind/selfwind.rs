@@ -4,7 +4,7 @@ use crate::method::{MOST, Method, Stack};
 use crate::workload::Walkway;
 use crate::{modules, registers};
 use unwind::compile::compile;
-use unwind::{Frame, Memo, Memory, Module, Modules, RuleCache, Table, walk};
+use unwind::{Frame, Memory, Module, Modules, RuleCache, StackCache, Table, walk};
 
 /// How the walker is used.
 #[derive(Clone, Copy)]
@@ -13,19 +13,19 @@ pub(crate) struct Use {
     /// Rows compiled beforehand; otherwise FDEs decoded on demand.
     tables: bool,
     /// The walk before is remembered.
-    memo: bool,
+    stack_cache: bool,
     /// The frames that the walk before had too are not written again.
     only_new: bool,
     /// The code was compiled with frame pointers.
     framed: bool,
 }
 
-const USUAL: Use = Use { name: "selfwind", tables: true, memo: true, only_new: false, framed: false };
+const USUAL: Use = Use { name: "selfwind", tables: true, stack_cache: true, only_new: false, framed: false };
 
 pub(crate) const USES: [Use; 5] = [
     USUAL,
     Use { name: "selfwind, only new frames", only_new: true, ..USUAL },
-    Use { name: "selfwind without memo", memo: false, ..USUAL },
+    Use { name: "selfwind without stack cache", stack_cache: false, ..USUAL },
     Use { name: "selfwind, FDEs on demand", tables: false, ..USUAL },
     Use { name: "selfwind, framed code", framed: true, ..USUAL },
 ];
@@ -40,14 +40,14 @@ struct Selfwind {
     how: Use,
     modules: Modules<'static>,
     cache: Box<RuleCache>,
-    memo: Box<Memo>,
+    stack_cache: Box<StackCache>,
 }
 
 impl Selfwind {
     /// Reads the modules as they are now.
     fn new(how: Use) -> Selfwind {
         // As in the agent, which has these before there are tables.
-        let (cache, memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+        let (cache, stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
         let with_text = modules::images().into_iter().filter(|image| image.text_start < image.text_end);
         let mut list: Vec<Module<'static>> = with_text.map(|image| image.module()).collect();
         if how.tables {
@@ -58,7 +58,7 @@ impl Selfwind {
             how,
             modules: Modules::new(list.leak(), 0).expect("the loader's modules do not overlap"),
             cache,
-            memo,
+            stack_cache,
         }
     }
 }
@@ -79,14 +79,14 @@ impl Method for Selfwind {
     }
 
     fn capture(&mut self, _: &Walkway, stack: &mut Stack) -> usize {
-        if !self.how.memo {
-            self.memo.forget();
+        if !self.how.stack_cache {
+            self.stack_cache.forget();
         }
         let registers = registers::here();
         let mut memory = OwnStack(registers.sp());
-        let taken = walk(&self.modules, &self.cache, &registers, &mut memory, &mut self.memo, MOST);
+        let taken = walk(&self.modules, &self.cache, &registers, &mut memory, &mut self.stack_cache, MOST);
         let new = if self.how.only_new { taken.depth - taken.unchanged } else { taken.depth };
-        let frames = &self.memo.frames()[..new];
+        let frames = &self.stack_cache.frames()[..new];
         // As into a record: the words as they are.
         stack[..new].iter_mut().zip(frames).for_each(|(word, frame)| *word = frame.bits());
         taken.depth
@@ -94,7 +94,7 @@ impl Method for Selfwind {
 
     fn finish(&mut self, stack: &mut Stack, depth: usize) {
         if self.how.only_new {
-            stack.iter_mut().zip(self.memo.frames()).for_each(|(word, frame)| *word = frame.bits());
+            stack.iter_mut().zip(self.stack_cache.frames()).for_each(|(word, frame)| *word = frame.bits());
         }
         stack[..depth].iter_mut().for_each(|word| *word = Frame::from_bits(*word).address());
     }

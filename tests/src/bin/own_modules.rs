@@ -23,9 +23,8 @@ fn main() {
             _ => String::from("-"),
         };
         let bounds = library.segments().filter(|segment| segment.is_load());
-        let bounds: Vec<_> = bounds
-            .map(|segment| (segment.actual_virtual_memory_address(library).0, segment.len()))
-            .collect();
+        let bounds: Vec<_> =
+            bounds.map(|segment| (segment.actual_virtual_memory_address(library).0, segment.len())).collect();
         let start = bounds.iter().map(|(start, _)| *start).min().unwrap_or(0);
         let end = bounds.iter().map(|(start, length)| start + length).max().unwrap_or(0);
         let path = library.name().to_string_lossy();

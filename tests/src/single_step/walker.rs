@@ -5,7 +5,7 @@ use std::io;
 
 use unwind::elf_file::ElfFile;
 use unwind::elf_image::ElfImage;
-use unwind::{End, Frame, Memo, Memory, Module, Modules, RuleCache, Section, Table};
+use unwind::{End, Frame, Memory, Module, Modules, RuleCache, Section, StackCache, Table};
 
 use super::image::{Image, Images};
 use super::tracee::{Registers, Tracee};
@@ -33,7 +33,7 @@ pub struct Walker {
     generation: u32,
     cache: Box<RuleCache>,
     /// What the walk after the instruction before found, whichever thread that was.
-    memo: Box<Memo>,
+    stack_cache: Box<StackCache>,
     /// Modules by what is mapped where: a library is seen half-mapped first.
     known: HashMap<(String, u64, u64, u64), Module<'static>>,
     window: Vec<u8>,
@@ -47,7 +47,7 @@ impl Walker {
             modules: Vec::new(),
             generation: 0,
             cache: Box::new(RuleCache::new()),
-            memo: Box::new(Memo::new()),
+            stack_cache: Box::new(StackCache::new()),
             known: HashMap::new(),
             window: vec![0; WINDOW],
         }
@@ -80,7 +80,7 @@ impl Walker {
         let modules = Modules::new(&self.modules, self.generation).expect("images do not overlap");
         if self.rules == Rules::OnDemand {
             self.cache.clear();
-            self.memo.forget();
+            self.stack_cache.forget();
         }
         let r = registers;
         let leaf = unwind::Registers {
@@ -93,9 +93,9 @@ impl Walker {
         // The red zone lies below the stack pointer.
         let mut memory = Window { tracee, base: r.rsp.wrapping_sub(256), bytes: &mut self.window, filled: 0 };
         memory.fill();
-        let walk = unwind::walk(&modules, &self.cache, &leaf, &mut memory, &mut self.memo, FRAMES);
+        let walk = unwind::walk(&modules, &self.cache, &leaf, &mut memory, &mut self.stack_cache, FRAMES);
         found.clear();
-        found.extend_from_slice(self.memo.frames());
+        found.extend_from_slice(self.stack_cache.frames());
         walk.end
     }
 }

@@ -7,7 +7,7 @@
 use super::abi::Abi;
 use super::machine::Machine;
 use crate::memory::Memory;
-use crate::recovery::Packed;
+use crate::register_rule::Packed;
 use crate::rule::{ReturnAddress, Rule, SavedFp};
 
 /// x29.

@@ -1,7 +1,7 @@
 //! What call frame information leaves to an architecture's ABI, as constants that its readers are compiled with.
 
 use super::machine::Machine;
-use crate::recovery::Packed;
+use crate::register_rule::Packed;
 use crate::rule::{Rule, SavedFp};
 
 /// An architecture, to the readers of call frame information. Registers go by their DWARF numbers.
@@ -21,7 +21,7 @@ pub trait Abi: Copy + core::fmt::Debug + 'static {
     const SIGN_STATE: Option<usize>;
     /// The rule of a function's first instruction.
     const ENTRY: Rule;
-    /// A recovery rule for each column that any are kept for.
+    /// A register rule for each column that any are kept for.
     type Columns: Copy + core::fmt::Debug + AsRef<[Packed]> + AsMut<[Packed]>;
     /// No rule for any column.
     const NO_RULES: Self::Columns;

@@ -4,7 +4,7 @@ use super::abi::Abi;
 use super::machine::Machine;
 use crate::cursor::Cursor;
 use crate::memory::Memory;
-use crate::recovery::Packed;
+use crate::register_rule::Packed;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 
 /// rbp.

@@ -3,11 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::functions::{Common, Function, Functions};
-use super::plain;
+use super::functions::Functions;
 use crate::arch::Abi;
-use crate::pointer::Bases;
-use crate::program::Program;
 use crate::rule::Rule;
 use crate::table::{BLOCK_SHIFT, BUILD_ID_AT, GROUP_SHIFT, HEADER, MAGIC, VERSION};
 
@@ -32,78 +29,21 @@ const NO_RULE: u64 = u64::MAX;
 
 /// How far rows had grown.
 #[derive(Clone, Copy)]
-struct Mark {
+pub(super) struct Mark {
     rows: usize,
     blocks: usize,
     last: u64,
 }
 
 impl Rows {
-    /// The rows of `functions`, whose addresses are counted from `base`.
-    pub(super) fn of<A: Abi>(functions: &Functions<'_, A>, base: u64) -> Self {
-        let room = functions.section.bytes.len() / BYTES_PER_ROW;
-        let span = functions.end - base;
-        let mut rows = Self {
-            rows: Vec::with_capacity(room),
+    /// None, with room for those of a section of so many bytes, for addresses up to `span` behind the base.
+    pub(super) fn new(bytes: usize, span: u64) -> Self {
+        Self {
+            rows: Vec::with_capacity(bytes / BYTES_PER_ROW),
             blocks: Vec::with_capacity((span >> BLOCK_SHIFT) as usize + 1),
             end: 0,
             distinct: Distinct::new(),
             last: NO_RULE,
-        };
-        let mut end = base;
-        for function in functions.in_order() {
-            if end != base && function.start > end {
-                rows.push(end - base, Rule::GAP);
-            }
-            if let Some(common) = functions.commons.get(function.common as usize) {
-                rows.function(functions, &function, common, base);
-            }
-            end = function.end;
-        }
-        rows.push(end - base, Rule::GAP);
-        rows
-    }
-
-    fn function<A: Abi>(
-        &mut self,
-        functions: &Functions<'_, A>,
-        function: &Function,
-        common: &Common<A>,
-        base: u64,
-    ) {
-        let bytes = functions.section.bytes;
-        let code = bytes.get(function.code.start as usize..function.code.end as usize);
-        if let (Some(initial), Some(code)) = (common.plain, code) {
-            let (start, end) = (function.start - base, function.end - base);
-            let mark = self.mark();
-            if plain::push_rows(self, &common.cie, initial, code, start, end).is_some() {
-                return;
-            }
-            self.back_to(mark);
-        }
-        self.any_function(functions, function, common, base);
-    }
-
-    fn any_function<A: Abi>(
-        &mut self,
-        functions: &Functions<'_, A>,
-        function: &Function,
-        common: &Common<A>,
-        base: u64,
-    ) {
-        let (section, start, end) = (functions.section, function.start, function.end);
-        let Some(initial) = common.initial else { return self.push(start - base, Rule::COMPLEX) };
-        let bases = Bases { section: section.address, data: None, function: Some(start) };
-        let program = Program { section: section.bytes, cie: &common.cie, bases, code: function.code };
-        let signal = common.cie.is_signal_frame();
-        let ran = program.rows(initial, start, end, |from, to, row| {
-            if from < to && from < end {
-                self.push(from - base, row.rule(section.bytes, signal));
-            }
-            to < end
-        });
-        if let Err(fault) = ran {
-            self.push(fault - base, Rule::COMPLEX);
         }
     }
 
@@ -129,12 +69,13 @@ impl Rows {
         self.end = (blocks as u64) << BLOCK_SHIFT;
     }
 
-    fn mark(&self) -> Mark {
+    /// How far the rows have grown.
+    pub(super) fn mark(&self) -> Mark {
         Mark { rows: self.rows.len(), blocks: self.blocks.len(), last: self.last }
     }
 
     /// Takes back everything pushed since.
-    fn back_to(&mut self, mark: Mark) {
+    pub(super) fn back_to(&mut self, mark: Mark) {
         self.rows.truncate(mark.rows);
         self.blocks.truncate(mark.blocks);
         self.end = (mark.blocks as u64) << BLOCK_SHIFT;
@@ -201,7 +142,7 @@ impl Slot {
 
 impl Distinct {
     fn new() -> Self {
-        // The complex rule comes first: it stands in for rules beyond what an index can count.
+        // The complex rule comes first: it takes the place of rules beyond what an index can count.
         let mut distinct = Self { rules: Vec::new(), slots: vec![Slot::FREE; 1 << 10] };
         distinct.index(Rule::COMPLEX);
         distinct

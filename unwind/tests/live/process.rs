@@ -3,7 +3,7 @@
 use std::arch::asm;
 
 use unwind::elf_image::{ElfImage, ProgramHeader};
-use unwind::{End, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, Table, compile, walk};
+use unwind::{End, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, compile, walk};
 
 /// How rules are found.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +98,9 @@ fn walk_with(
     registers: &Registers,
     depth: usize,
 ) -> (Vec<Frame>, End) {
-    let mut memo = Box::new(Memo::new());
-    let walked = walk(modules, cache, registers, &mut Own, &mut memo, depth);
-    (memo.frames().to_vec(), walked.end)
+    let mut stack_cache = Box::new(StackCache::new());
+    let walked = walk(modules, cache, registers, &mut Own, &mut stack_cache, depth);
+    (stack_cache.frames().to_vec(), walked.end)
 }
 
 fn with_table(image: &ElfImage<'static>) -> Module<'static> {

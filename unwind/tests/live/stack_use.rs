@@ -5,12 +5,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use unwind::{End, Memo, Modules, RuleCache, walk};
+use unwind::{End, Modules, RuleCache, StackCache, walk};
 
 use crate::process::{Own, Process, Resolution, capture};
 
 /// Bytes that one walk may take, with the registers it starts from and the reads of memory under it.
-const LIMIT: usize = 1664;
+const LIMIT: usize = 1792;
 
 const PAINT: u8 = 0xa5;
 
@@ -18,10 +18,10 @@ const PAINT: u8 = 0xa5;
 struct Prepared {
     modules: Modules<'static>,
     cache: RuleCache,
-    memo: UnsafeCell<Memo>,
+    stack_cache: UnsafeCell<StackCache>,
 }
 
-// SAFETY: only the one thread that runs the test touches the memo.
+// SAFETY: only the one thread that runs the test touches the stack cache.
 unsafe impl Sync for Prepared {}
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -38,9 +38,9 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
 fn walk_here() {
     let prepared = PREPARED.get().expect("set before the signal");
     let registers = capture();
-    // SAFETY: no one else touches the memo meanwhile.
-    let memo = unsafe { &mut *prepared.memo.get() };
-    let walked = walk(&prepared.modules, &prepared.cache, &registers, &mut Own, memo, 128);
+    // SAFETY: no one else touches the stack cache meanwhile.
+    let stack_cache = unsafe { &mut *prepared.stack_cache.get() };
+    let walked = walk(&prepared.modules, &prepared.cache, &registers, &mut Own, stack_cache, 128);
     DEPTH.store(if walked.end == End::Root { walked.depth } else { 0 }, Ordering::Relaxed);
 }
 
@@ -58,8 +58,8 @@ fn used(stack: &mut [u8], walking: bool) -> usize {
 fn a_walk_takes_little_stack() {
     let list = Process::new().list(Resolution::OnDemand);
     let modules = Modules::new(Box::leak(list.into_boxed_slice()), 1).unwrap();
-    let memo = UnsafeCell::new(Memo::new());
-    assert!(PREPARED.set(Prepared { modules, cache: RuleCache::new(), memo }).is_ok());
+    let stack_cache = UnsafeCell::new(StackCache::new());
+    assert!(PREPARED.set(Prepared { modules, cache: RuleCache::new(), stack_cache }).is_ok());
     let mut stack = vec![0u8; 64 * 1024];
     let alternate = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };

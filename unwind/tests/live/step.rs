@@ -3,7 +3,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use unwind::{End, FoundBy, Memo, Memory, Modules, RuleCache, walk};
+use unwind::{End, FoundBy, Memory, Modules, RuleCache, StackCache, walk};
 
 use crate::process::{Process, Resolution, capture, registers_of};
 
@@ -27,7 +27,7 @@ impl Memory for Bounded<'_> {
 struct Stepper {
     modules: Modules<'static>,
     cache: &'static RuleCache,
-    memo: Box<UnsafeCell<Memo>>,
+    stack_cache: Box<UnsafeCell<StackCache>>,
     stack: std::ops::Range<u64>,
     /// The return addresses above the stepped function, leaf first.
     callers: Vec<u64>,
@@ -57,10 +57,10 @@ extern "C" fn on_trap(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     *flags |= TRAP_FLAG;
     let registers = registers_of(context);
     let mut memory = Bounded { stack: stepper.stack.clone(), modules: &stepper.modules };
-    // SAFETY: traps do not nest, and no one else has the memo.
-    let memo = unsafe { &mut *stepper.memo.get() };
-    let walked = walk(&stepper.modules, stepper.cache, &registers, &mut memory, memo, 128);
-    let frames = memo.frames();
+    // SAFETY: traps do not nest, and no one else has the stack cache.
+    let stack_cache = unsafe { &mut *stepper.stack_cache.get() };
+    let walked = walk(&stepper.modules, stepper.cache, &registers, &mut memory, stack_cache, 128);
+    let frames = stack_cache.frames();
     let callers = stepper.callers.iter().rev();
     let reaches = frames.len() > callers.len()
         && frames.iter().rev().zip(callers).all(|(frame, caller)| frame.address() == *caller);
@@ -98,7 +98,7 @@ fn stepped(how: Resolution, work: &mut dyn FnMut()) -> &'static Stepper {
     let stepper: &'static Stepper = Box::leak(Box::new(Stepper {
         modules: Modules::new(Box::leak(list.into_boxed_slice()), 1).unwrap(),
         cache: Box::leak(Box::new(RuleCache::new())),
-        memo: Box::new(UnsafeCell::new(Memo::new())),
+        stack_cache: Box::new(UnsafeCell::new(StackCache::new())),
         stack: stack_bounds(),
         callers: frames[1..].iter().map(|frame| frame.address()).collect(),
         steps: Cell::new(0),

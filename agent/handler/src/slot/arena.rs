@@ -111,7 +111,7 @@ fn add_block(index: usize) -> Option<()> {
 }
 
 /// All slots that were ever made.
-pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
+pub(super) fn all() -> impl Iterator<Item = &'static Slot> {
     (0..MADE.load(Ordering::Relaxed) as usize).map_while(slot)
 }
 
@@ -141,7 +141,7 @@ pub fn noted() -> Option<&'static Slot> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Phase, adopt, claim as announce, strangers};
+    use super::super::{Phase, adopt, claim as announce, discovered};
     use super::*;
 
     #[test]
@@ -160,9 +160,9 @@ mod tests {
         assert!(at(ptr::from_ref(first) as u64).is_none());
         assert!(find(second.tid()).is_some_and(|slot| ptr::eq(slot, second)));
         assert!(find(12).is_none());
-        let stranger = adopt(13, 3).unwrap();
-        assert!(adopt(13, 9).is_some_and(|slot| ptr::eq(slot, stranger) && slot.sequence() == 3));
-        assert_eq!(strangers().filter(|slot| slot.tid() == 13).count(), 1);
+        let found = adopt(13, 3).unwrap();
+        assert!(adopt(13, 9).is_some_and(|slot| ptr::eq(slot, found) && slot.sequence() == 3));
+        assert_eq!(discovered().filter(|slot| slot.tid() == 13).count(), 1);
         first.release();
         assert!(find(11).is_none());
         assert!(announce(11 + 2 * CHAINS as u32, 4).is_some_and(|slot| ptr::eq(slot, first)));
@@ -172,13 +172,13 @@ mod tests {
     fn hundreds_of_threads_are_all_found() {
         let tids = 100_000..100_600;
         for tid in tids.clone() {
-            assert!(claim_as(tid, tid, Phase::Known).is_some());
+            assert!(claim_as(tid, tid, Phase::Registered).is_some());
         }
         assert!(tids.clone().all(|tid| find(tid).is_some_and(|slot| slot.sequence() == tid)));
         let made = MADE.load(Ordering::Relaxed);
         tids.clone().filter_map(find).for_each(Slot::release);
         // The same again needs no more slots.
-        assert!(tids.clone().all(|tid| claim_as(tid, tid, Phase::Known).is_some()));
+        assert!(tids.clone().all(|tid| claim_as(tid, tid, Phase::Registered).is_some()));
         assert!(MADE.load(Ordering::Relaxed) < made + 16, "other tests make some");
         tids.filter_map(find).for_each(Slot::release);
     }

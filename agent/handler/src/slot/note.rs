@@ -3,7 +3,7 @@
 //! A token is no address: whatever stands in the memory of a thread that the C library did not make, or in a signal
 //! that somebody else has sent, leads to a slot or to nothing.
 
-use core::arch::{asm, global_asm};
+use crate::arch::{set_thread_word, thread_word};
 
 /// Upper half of every token: no address of user space begins like this.
 const MARK: u64 = 0x5357_534c << 32;
@@ -21,57 +21,15 @@ pub(super) fn number(token: u64) -> Option<usize> {
     (token & MARK_BITS == MARK && token != ENDED).then_some((token & !MARK_BITS) as usize)
 }
 
-// The token of the calling thread's slot. Initial-exec: eight bytes of the static block, found without a call. A
-// general-dynamic variable would reach `__tls_get_addr`, which may allocate inside the handler.
-global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".globl selfwind_slot",
-    ".hidden selfwind_slot",
-    ".type selfwind_slot,@object",
-    ".size selfwind_slot,8",
-    ".p2align 3",
-    "selfwind_slot:",
-    ".zero 8",
-    ".text",
-);
-
 /// What is noted for the calling thread, or 0.
-///
-/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
-/// thread's own control block begins (x86-64 TLS ABI), so no variable's.
 #[inline]
 pub(super) fn read() -> u64 {
-    let token;
-    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
-    unsafe {
-        asm!(
-            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
-            "test {0}, {0}",
-            "jz 2f",
-            "mov {0}, fs:[{0}]",
-            "2:",
-            out(reg) token,
-            options(nostack, readonly),
-        );
-    }
-    token
+    thread_word()
 }
 
 /// Notes `token` for the calling thread.
 pub(super) fn write(token: u64) {
-    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
-    unsafe {
-        asm!(
-            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
-            "test {0}, {0}",
-            "jz 2f",
-            "mov fs:[{0}], {1}",
-            "2:",
-            out(reg) _,
-            in(reg) token,
-            options(nostack),
-        );
-    }
+    set_thread_word(token);
 }
 
 /// Notes that the calling thread has given its slot back and is about to end.

@@ -11,7 +11,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shm_format::StackChain;
-use unwind::Memo;
+use unwind::StackCache;
 
 use crate::activity::Active;
 use crate::sys;
@@ -30,7 +30,7 @@ const ATTEMPTS: usize = 64;
 pub(super) struct Workspace {
     /// The place of the next free one, while it is free.
     next: AtomicU64,
-    pub(super) memo: UnsafeCell<Memo>,
+    pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn take() -> Option<&'static Workspace> {
     let workspace = unsafe { found?.as_ref() }?;
     // SAFETY: nobody else has it.
     unsafe {
-        (*workspace.memo.get()).forget();
+        (*workspace.stack_cache.get()).forget();
         (*workspace.chain.get()).reset();
     }
     Some(workspace)

@@ -8,10 +8,9 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::clock;
-use crate::process::is_filtered;
+use crate::activity::is_filtered;
+use crate::clock::{self, SECOND_NS};
 
-const SECOND_NS: u64 = 1_000_000_000;
 /// From so many typical runs on, one is looked at more closely.
 const LONG_RUN: u64 = 4;
 /// A run counts as no more than so many typical ones.
@@ -29,23 +28,23 @@ const PRECISION: u64 = 64;
 
 /// Decides whether there is time for a sample.
 #[derive(Debug)]
-pub struct Governor {
+pub struct RateLimit {
     /// Ticks and nanoseconds of the same moment.
     began: (u64, u64),
     limit: AtomicU64,
     period_ns: AtomicU64,
     /// Ticks of the clock that a period of the source brings; 0 while unknown.
-    income: AtomicU64,
+    refill: AtomicU64,
     /// Ticks of the clock that a run typically takes; 0 while unknown.
-    typical: AtomicU64,
-    left: AtomicI64,
+    average: AtomicU64,
+    tokens: AtomicI64,
     /// Ticks of the clock in [`RATE_NS`]; 0 while unknown.
     rate: AtomicU64,
     /// Periods that threads have left at their end.
     orphaned: AtomicU32,
 }
 
-impl Governor {
+impl RateLimit {
     /// A limit that is none.
     pub const NO_LIMIT: u64 = 10_000;
 
@@ -55,16 +54,16 @@ impl Governor {
             began: (clock::now(), clock::monotonic_ns()),
             limit: AtomicU64::new(limit),
             period_ns: AtomicU64::new(period_ns),
-            income: AtomicU64::new(0),
-            typical: AtomicU64::new(0),
-            left: AtomicI64::new(0),
+            refill: AtomicU64::new(0),
+            average: AtomicU64::new(0),
+            tokens: AtomicI64::new(0),
             rate: AtomicU64::new(0),
             orphaned: AtomicU32::new(0),
         }
     }
 
     /// True if ticks may have to be left out.
-    pub(crate) fn is_limited(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.limit.load(Ordering::Relaxed) < Self::NO_LIMIT
     }
 
@@ -84,43 +83,43 @@ impl Governor {
     pub fn set(&self, limit: u64, period_ns: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         self.period_ns.store(period_ns, Ordering::Relaxed);
-        self.income.store(0, Ordering::Relaxed);
+        self.refill.store(0, Ordering::Relaxed);
     }
 
     /// True if a tick that stands for so many periods may be sampled.
     pub(crate) fn admits(&self, periods: u32) -> bool {
-        if !self.is_limited() {
+        if !self.is_set() {
             return true;
         }
-        let income = match self.income.load(Ordering::Relaxed) {
+        let refill = match self.refill.load(Ordering::Relaxed) {
             0 => self.learn(),
             known => known,
         };
-        if income == 0 {
+        if refill == 0 {
             return true;
         }
         // No more is saved than a second brings.
         let most =
-            as_signed(income.saturating_mul(SECOND_NS / self.period_ns.load(Ordering::Relaxed).max(1)));
-        let more = as_signed(income.saturating_mul(periods.into()));
-        let left = self.left.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-        if left > most {
-            self.left.fetch_sub(left - most, Ordering::Relaxed);
+            as_signed(refill.saturating_mul(SECOND_NS / self.period_ns.load(Ordering::Relaxed).max(1)));
+        let more = as_signed(refill.saturating_mul(periods.into()));
+        let tokens = self.tokens.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        if tokens > most {
+            self.tokens.fetch_sub(tokens - most, Ordering::Relaxed);
         }
-        left >= 0
+        tokens >= 0
     }
 
     /// A handler took so many ticks of the clock for a sample, from the moment on when its thread's CPU clock said
     /// `cpu_ns`; 0 if that was not asked.
     pub(crate) fn spend(&self, ticks: u64, cpu_ns: u64) {
-        let typical = match self.typical.load(Ordering::Relaxed) {
+        let average = match self.average.load(Ordering::Relaxed) {
             0 => ticks.clamp(1, FIRST_RUN),
             known => known,
         };
         let ticks = match self.rate.load(Ordering::Relaxed) {
             rate if rate != 0
                 && cpu_ns != 0
-                && ticks > typical.saturating_mul(LONG_RUN)
+                && ticks > average.saturating_mul(LONG_RUN)
                 && !is_filtered() =>
             {
                 let taken = clock::thread_cpu_ns().saturating_sub(cpu_ns);
@@ -128,10 +127,10 @@ impl Governor {
             }
             _ => ticks,
         };
-        let ticks = ticks.min(typical.saturating_mul(LONGEST_RUN));
-        let next = (typical * (INERTIA - 1) + ticks).div_ceil(INERTIA);
-        self.typical.store(next, Ordering::Relaxed);
-        self.left.fetch_sub(as_signed(ticks), Ordering::Relaxed);
+        let ticks = ticks.min(average.saturating_mul(LONGEST_RUN));
+        let next = (average * (INERTIA - 1) + ticks).div_ceil(INERTIA);
+        self.average.store(next, Ordering::Relaxed);
+        self.tokens.fetch_sub(as_signed(ticks), Ordering::Relaxed);
     }
 
     /// Finds out what a period brings, once enough time has passed to tell the clock's rate. One system call.
@@ -152,9 +151,9 @@ impl Governor {
         let in_ticks = |ns: u128| (ns * u128::from(passed) / u128::from(passed_ns)) as u64;
         let share = in_ticks(u128::from(period_ns) * u128::from(limit) / u128::from(Self::NO_LIMIT)).max(1);
         // What the first runs cost, with cold caches, is not held against the others.
-        self.left.store(as_signed(share.saturating_mul(SECOND_NS / period_ns.max(1))), Ordering::Relaxed);
+        self.tokens.store(as_signed(share.saturating_mul(SECOND_NS / period_ns.max(1))), Ordering::Relaxed);
         self.rate.store(in_ticks(RATE_NS.into()), Ordering::Relaxed);
-        self.income.store(share, Ordering::Relaxed);
+        self.refill.store(share, Ordering::Relaxed);
         share
     }
 }
@@ -168,18 +167,18 @@ mod tests {
     use super::*;
 
     /// A clock of one tick per nanosecond, with ticks every millisecond.
-    fn governor(limit: u64) -> Governor {
-        let governor = Governor::new(limit, 1_000_000);
-        governor.income.store(1_000_000 * limit / Governor::NO_LIMIT, Ordering::Relaxed);
-        governor
+    fn limited(limit: u64) -> RateLimit {
+        let made = RateLimit::new(limit, 1_000_000);
+        made.refill.store(1_000_000 * limit / RateLimit::NO_LIMIT, Ordering::Relaxed);
+        made
     }
 
     /// Of `ticks` ticks with handlers of `cost_ns`, those that are sampled.
-    fn sampled(governor: &Governor, ticks: usize, cost_ns: u64) -> usize {
+    fn sampled(limit: &RateLimit, ticks: usize, cost_ns: u64) -> usize {
         let run = |_: &usize| {
-            let admitted = governor.admits(1);
+            let admitted = limit.admits(1);
             if admitted {
-                governor.spend(cost_ns, 0);
+                limit.spend(cost_ns, 0);
             }
             admitted
         };
@@ -188,58 +187,58 @@ mod tests {
 
     #[test]
     fn cheap_handlers_are_let_be_and_dear_ones_held_to_the_limit() {
-        assert_eq!(sampled(&governor(200), 10_000, 10_000), 10_000);
+        assert_eq!(sampled(&limited(200), 10_000, 10_000), 10_000);
         // 2 % of a millisecond is a tenth of what each takes.
-        let found = sampled(&governor(200), 10_000, 200_000);
+        let found = sampled(&limited(200), 10_000, 200_000);
         assert!((900..1_100).contains(&found), "{found}");
-        assert_eq!(sampled(&governor(Governor::NO_LIMIT), 10_000, 2_000_000), 10_000);
+        assert_eq!(sampled(&limited(RateLimit::NO_LIMIT), 10_000, 2_000_000), 10_000);
     }
 
     #[test]
     fn one_interruption_costs_few_samples_and_savings_are_bounded() {
-        let governor = governor(200);
-        assert!(governor.admits(100_000));
-        assert_eq!(governor.left.load(Ordering::Relaxed), 20_000_000);
-        governor.spend(1_000, 0);
-        governor.spend(u64::MAX, 0);
-        assert_eq!(governor.left.load(Ordering::Relaxed), 20_000_000 - 1_000 - 8 * 1_000);
+        let limit = limited(200);
+        assert!(limit.admits(100_000));
+        assert_eq!(limit.tokens.load(Ordering::Relaxed), 20_000_000);
+        limit.spend(1_000, 0);
+        limit.spend(u64::MAX, 0);
+        assert_eq!(limit.tokens.load(Ordering::Relaxed), 20_000_000 - 1_000 - 8 * 1_000);
         // Not for ever, should all runs get so long.
-        (0..100).for_each(|_| governor.spend(50_000, 0));
-        assert!(governor.typical.load(Ordering::Relaxed) > 40_000);
+        (0..100).for_each(|_| limit.spend(50_000, 0));
+        assert!(limit.average.load(Ordering::Relaxed) > 40_000);
     }
 
     #[test]
     fn being_preempted_is_not_the_handlers_time() {
-        let governor = governor(200);
-        governor.rate.store(RATE_NS, Ordering::Relaxed);
-        governor.spend(1_000, 0);
-        let left = governor.left.load(Ordering::Relaxed);
+        let limit = limited(200);
+        limit.rate.store(RATE_NS, Ordering::Relaxed);
+        limit.spend(1_000, 0);
+        let tokens = limit.tokens.load(Ordering::Relaxed);
         // Off the processor for most of the time that passed.
-        governor.spend(60_000_000, clock::thread_cpu_ns());
-        let spent = left - governor.left.load(Ordering::Relaxed);
+        limit.spend(60_000_000, clock::thread_cpu_ns());
+        let spent = tokens - limit.tokens.load(Ordering::Relaxed);
         assert!((0..=8_000).contains(&spent), "{spent}");
         for _ in 0..200 {
-            governor.spend(60_000_000, clock::thread_cpu_ns());
+            limit.spend(60_000_000, clock::thread_cpu_ns());
         }
-        assert!(governor.typical.load(Ordering::Relaxed) < 100_000, "{governor:?}");
+        assert!(limit.average.load(Ordering::Relaxed) < 100_000, "{limit:?}");
     }
 
     #[test]
     fn what_ended_threads_leave_is_taken_once() {
-        let governor = governor(200);
-        governor.inherit(3);
-        governor.inherit(4);
-        assert_eq!((governor.take_orphaned(), governor.take_orphaned()), (7, 0));
+        let limit = limited(200);
+        limit.inherit(3);
+        limit.inherit(4);
+        assert_eq!((limit.take_orphaned(), limit.take_orphaned()), (7, 0));
     }
 
     #[test]
     fn the_rate_of_the_clock_is_learnt() {
-        let governor = Governor::new(200, 1_000_000);
-        while governor.income.load(Ordering::Relaxed) == 0 {
-            assert!(governor.admits(1));
+        let limit = RateLimit::new(200, 1_000_000);
+        while limit.refill.load(Ordering::Relaxed) == 0 {
+            assert!(limit.admits(1));
         }
-        assert!(governor.left.load(Ordering::Relaxed) > 0);
-        governor.set(1, 1_000_000);
-        assert_eq!(governor.income.load(Ordering::Relaxed), 0);
+        assert!(limit.tokens.load(Ordering::Relaxed) > 0);
+        limit.set(1, 1_000_000);
+        assert_eq!(limit.refill.load(Ordering::Relaxed), 0);
     }
 }

@@ -27,7 +27,7 @@ const DEFER: u64 = 1 << 38 | 1 << 39;
 /// The kernel's structure up to `sig_data` (PERF_ATTR_SIZE_VER7).
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct Attributes {
+pub(crate) struct Attributes {
     kind: u32,
     size: u32,
     config: u64,
@@ -56,34 +56,34 @@ const _: () = assert!(size_of::<Attributes>() == 128);
 
 /// What is asked of the kernel beside the event.
 #[derive(Clone, Copy)]
-pub(super) struct Scope {
+pub(crate) struct Scope {
     /// Only what happens in user mode.
-    pub(super) user_only: bool,
+    pub(crate) user_only: bool,
     /// User stacks by the kernel itself, for those that get no answer.
-    pub(super) deferred: bool,
+    pub(crate) deferred: bool,
 }
 
 /// One event that asks for stacks.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
+pub(crate) struct Event {
     /// `type` and `config`.
-    pub(super) kind: u32,
-    pub(super) config: u64,
+    pub(crate) kind: u32,
+    pub(crate) config: u64,
     /// Events, or nanoseconds of a clock, between samples; samples per second if `by_frequency`.
-    pub(super) period: u64,
-    pub(super) by_frequency: bool,
+    pub(crate) period: u64,
+    pub(crate) by_frequency: bool,
     /// Also says when the thread goes off and on a processor.
-    pub(super) with_switches: bool,
+    pub(crate) with_switches: bool,
     /// A tracepoint filter, ended by NUL; empty for none.
-    pub(super) filter: alloc::vec::Vec<u8>,
+    pub(crate) filter: alloc::vec::Vec<u8>,
 }
 
 /// A clock that asked more often than every 100 us would leave its thread no time beside the answers, on a slow machine
 /// for ever. Weights count the periods that were asked for all the same.
-pub(super) const SHORTEST_PERIOD_NS: u64 = 100_000;
+pub(crate) const SHORTEST_PERIOD_NS: u64 = 100_000;
 /// PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_TASK_CLOCK.
-pub(super) const SOFTWARE: u32 = 1;
-pub(super) const TASK_CLOCK: u64 = 1;
+pub(crate) const SOFTWARE: u32 = 1;
+pub(crate) const TASK_CLOCK: u64 = 1;
 
 /// Clocks with such periods have few stacks that wait for their answers.
 const LONG_PERIOD_NS: u64 = 1_000_000;
@@ -95,19 +95,19 @@ impl Event {
     }
 
     /// True if it comes a thousand times a second at most.
-    pub(super) fn is_seldom(&self) -> bool {
+    pub(crate) fn is_seldom(&self) -> bool {
         let by_period = self.is_clock() && !self.by_frequency && !self.with_switches;
         by_period && self.period >= LONG_PERIOD_NS
     }
 
     /// The event, no more often than a thread can answer if it is a clock.
-    pub(super) fn no_faster(&self) -> Event {
+    pub(crate) fn no_faster(&self) -> Event {
         let period = if self.is_clock() { self.period.max(SHORTEST_PERIOD_NS) } else { self.period };
         Event { period, ..self.clone() }
     }
 
     /// The kernel's description of it. `data` comes with its signals.
-    pub(super) fn attributes(&self, scope: Scope, data: u64) -> Attributes {
+    pub(crate) fn attributes(&self, scope: Scope, data: u64) -> Attributes {
         let Scope { user_only, deferred } = scope;
         let mut flags = DISABLED | EXCLUDE_HYPERVISOR | USE_CLOCK | REMOVE_ON_EXEC | SIGTRAP;
         // A deferred chain is asked for as a user chain.

@@ -14,7 +14,7 @@
 //! the last such step nothing but return addresses is compared, and what is known of frame pointers may be old: it is
 //! read again where a walk goes on from such a frame by a step of its own.
 //!
-//! A memo takes 70 KiB of addresses per thread, of which one with stacks of fifty frames touches about six pages.
+//! A stack cache takes 70 KiB of addresses per thread, of which one with stacks of fifty frames touches about six pages.
 
 use core::ops::Range;
 
@@ -147,7 +147,7 @@ pub(crate) struct Previous {
 
 /// The memory of one thread's walks.
 #[repr(C)]
-pub struct Memo {
+pub struct StackCache {
     previous: Previous,
     generation: u32,
     /// Of the walk under way, frames up to the last that a step other than a simple one led to.
@@ -158,7 +158,7 @@ pub struct Memo {
     registers: [Tracked; 2],
 }
 
-impl Default for Memo {
+impl Default for StackCache {
     fn default() -> Self {
         Self::new()
     }
@@ -172,11 +172,11 @@ pub(crate) struct Met {
     pub(crate) fp: u64,
 }
 
-impl Memo {
+impl StackCache {
     /// Most frames of one walk.
     pub const CAPACITY: usize = CAPACITY;
 
-    /// Without a previous walk. A zeroed memo that is told to [`forget`](Self::forget) is one too.
+    /// Without a previous walk. A zeroed stack cache that is told to [`forget`](Self::forget) is one too.
     pub const fn new() -> Self {
         Self {
             previous: Previous {

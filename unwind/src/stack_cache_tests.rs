@@ -8,7 +8,7 @@ use std::vec::Vec;
 use crate::arch::native::{FP, SP};
 use crate::compile::compile;
 use crate::fixture::{EhFrame, Random};
-use crate::{End, Frame, Memo, Memory, Module, Modules, Registers, RuleCache, Table, Walk, walk};
+use crate::{End, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, Walk, walk};
 
 const TEXT: u64 = 0x20_0000;
 const FUNCTION: u64 = 0x100;
@@ -143,7 +143,7 @@ impl World {
         if self.is_simple {
             return TEXT + FUNCTION * SIMPLE[random.below(8) as usize] + 1 + random.below(FUNCTION - 1);
         }
-        // Roots and gaps are rarer than they are among the functions.
+        // Roots and uncovered places are rarer than they are among the functions.
         let functions = FUNCTIONS.len() as u64 - if random.one_in(4) { 0 } else { 6 };
         TEXT + FUNCTION * random.below(functions) + random.below(FUNCTION)
     }
@@ -195,12 +195,12 @@ fn take(
     modules: &Modules<'_>,
     cache: &RuleCache,
     world: &mut World,
-    memo: &mut Memo,
+    stack_cache: &mut StackCache,
     most: usize,
 ) -> (Walk, Vec<Frame>) {
     let registers = world.registers;
-    let walk = walk(modules, cache, &registers, world, memo, most);
-    (walk, memo.frames().to_vec())
+    let walk = walk(modules, cache, &registers, world, stack_cache, most);
+    (walk, stack_cache.frames().to_vec())
 }
 
 #[test]
@@ -228,13 +228,13 @@ fn changes_nothing(is_simple: bool) {
     let with_tables = cfi.map(|cfi| module(cfi, true)).collect::<Vec<_>>();
     let mut generation = 0;
     let mut random = Random(0x5e1f_317d);
-    let (cache, mut memo) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
-    let (other_cache, mut fresh) = (Box::new(RuleCache::new()), Box::new(Memo::new()));
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
+    let (other_cache, mut fresh) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let (mut unchanged, mut frames, mut roots) = (0, 0, 0);
     for number in 0..WORLDS {
         let has_tables = number % 2 == 1;
         let mut world = World::new(is_simple, &mut random);
-        let mut before: Vec<Frame> = memo.frames().to_vec();
+        let mut before: Vec<Frame> = stack_cache.frames().to_vec();
         for step in 0..WALKS {
             if random.one_in(64) {
                 generation += 1;
@@ -245,7 +245,7 @@ fn changes_nothing(is_simple: bool) {
             let list = if is_simple { 0 } else { generation as usize % 2 };
             let lists = if has_tables { &with_tables } else { &plain };
             let modules = Modules::new(&lists[list], generation).unwrap();
-            let (walk, found) = take(&modules, &cache, &mut world, &mut memo, most);
+            let (walk, found) = take(&modules, &cache, &mut world, &mut stack_cache, most);
             fresh.forget();
             let modules = Modules::new(&plain[list], generation).unwrap();
             let (wanted, expected) = take(&modules, &other_cache, &mut world, &mut fresh, most);

@@ -9,17 +9,17 @@ use core::hint::select_unpredictable;
 
 use crate::arch::WORD;
 use crate::arch::native;
-use crate::memo::{Entry, Previous};
 use crate::memory::Memory;
 use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
+use crate::stack_cache::{Entry, Previous};
 
 /// Most rules that are taken from tables without asking the cache, while that is nearly empty: as many as most stacks have
 /// frames.
 const UNASKED: usize = 64;
 
 /// A run of simple steps.
-pub(crate) struct Stride<'w> {
+pub(crate) struct FastPath<'w> {
     rules: Rules<'w>,
     /// The return address of the frame that the loop is at.
     address: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Stride<'w> {
     steps: usize,
 }
 
-impl<'w> Stride<'w> {
+impl<'w> FastPath<'w> {
     /// From the frame with this return address, or one more than the address of the next instruction if that `is_exact`.
     pub(crate) fn new(rules: Rules<'w>, address: u64, is_exact: bool, sp: u64, fp: u64) -> Self {
         Self { rules, address, is_exact, sp, fp, steps: 0 }

@@ -2,28 +2,22 @@
 
 use shm_format::{KernelAnswerHead, RecordKind, Skip};
 
-use crate::Missed;
 use crate::clock;
-use crate::context::Context;
 use crate::delay;
 use crate::kernel_ring::{KernelRing, KernelRings, Request};
-use crate::process::Recording;
+use crate::outcome::Missed;
+use crate::recording::Recording;
 use crate::slot::Slot;
 
 /// Words of a ring in one record: several fit into a chunk.
 const PIECE: u64 = 512;
 
 /// Refuses a request for what has been answered already.
-pub(crate) fn refuse_known(
-    recording: &Recording,
-    slot: &Slot,
-    request: &Request,
-    context: Context<'_>,
-) -> Result<(), Missed> {
-    let (ip, sp) = (context.instruction_pointer(), context.stack_pointer());
-    if let Some(nonce) = request.repeats(&slot.kernel_rings, ip, sp).filter(|_| !request.is_empty()) {
+#[inline(never)]
+pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request) -> Result<(), Missed> {
+    if let Some(nonce) = request.repeats(&slot.kernel_rings).filter(|_| !request.is_empty()) {
         // What the kernel saw of the handler itself: another stack would make it see more.
-        let head = KernelAnswerHead { nonce, ..head(request, context, KernelAnswerHead::REPEATED) };
+        let head = KernelAnswerHead { nonce, ..head(request, KernelAnswerHead::REPEATED) };
         write(recording, slot, request, head);
         // They are samples, so the next one does not stand for their time.
         slot.kernel_rings.count(request.events, slot.kernel_rings.period_ns());
@@ -34,20 +28,15 @@ pub(crate) fn refuse_known(
 }
 
 /// Carries along what the kernel recorded, if there is a stack to it.
-pub(crate) fn follow(
-    recording: &Recording,
-    slot: &Slot,
-    request: &Request,
-    context: Context<'_>,
-    has_stack: bool,
-) {
+#[inline(never)]
+pub(crate) fn follow(recording: &Recording, slot: &Slot, request: &Request, has_stack: bool) {
     if !has_stack {
         return discard(&slot.kernel_rings, request);
     }
-    slot.kernel_rings.note_answer(request.nonce, context.instruction_pointer(), context.stack_pointer());
+    slot.kernel_rings.note_answer(request.nonce, request.at);
     let delay = if recording.tells_delay { delay::of_this_thread() } else { None };
     let flags = if delay.is_some() { KernelAnswerHead::DELAY } else { 0 };
-    let head = KernelAnswerHead { delay_ns: delay.unwrap_or(0), ..head(request, context, flags) };
+    let head = KernelAnswerHead { delay_ns: delay.unwrap_or(0), ..head(request, flags) };
     write(recording, slot, request, head);
 }
 
@@ -76,16 +65,11 @@ fn write(recording: &Recording, slot: &Slot, request: &Request, head: KernelAnsw
     }
 }
 
-/// The fixed part for a stack that answers `request` at the interrupted place.
-fn head(request: &Request, context: Context<'_>, flags: u32) -> KernelAnswerHead {
+/// The fixed part for a stack that answers `request`.
+fn head(request: &Request, flags: u32) -> KernelAnswerHead {
     let blocked = if request.blocked { KernelAnswerHead::BLOCKED } else { 0 };
-    KernelAnswerHead {
-        nonce: request.nonce,
-        flags: flags | blocked,
-        ip: context.instruction_pointer(),
-        sp: context.stack_pointer(),
-        ..KernelAnswerHead::default()
-    }
+    let (ip, sp) = request.at;
+    KernelAnswerHead { nonce: request.nonce, flags: flags | blocked, ip, sp, ..KernelAnswerHead::default() }
 }
 
 /// Copies the stream from `piece.offset` to `end` into one record.
@@ -117,7 +101,7 @@ pub(crate) fn discard(rings: &KernelRings, request: &Request) {
 /// Writes what the rings of an ending thread still hold: nothing will answer it. By the thread itself, outside of
 /// handlers, with all signals blocked.
 pub fn leave(recording: &Recording, slot: &Slot) {
-    let request = Request::read(&slot.kernel_rings, false);
+    let request = slot.kernel_rings.request(false, (0, 0));
     if !request.is_empty() {
         let head = KernelAnswerHead {
             nonce: request.nonce,

@@ -1,8 +1,8 @@
-//! How a row recovers the caller's value of one register, and that in four bytes.
+//! How a row recovers the caller's value of one register (DWARF 5, 6.4.1), and that in four bytes.
 
 /// How to recover the caller's value of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
+pub enum RegisterRule {
     /// It is unchanged, or nothing was said about it.
     Same,
     /// It is lost; for the return address: this is the outermost frame.
@@ -21,7 +21,7 @@ pub enum Recovery {
     Constant(u32),
 }
 
-/// A [`Recovery`] in four bytes: three bits of kind, 29 of operand.
+/// A [`RegisterRule`] in four bytes: three bits of kind, 29 of operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed(u32);
 
@@ -62,18 +62,18 @@ impl Packed {
         Self::unsigned(7, u64::from(value))
     }
 
-    pub(crate) fn unpack(self) -> Recovery {
+    pub(crate) fn unpack(self) -> RegisterRule {
         let signed = self.0 as i32 >> 3;
         let unsigned = self.0 >> 3;
         match self.0 & 7 {
-            0 => Recovery::Same,
-            1 => Recovery::Undefined,
-            2 => Recovery::AtCfa(signed),
-            3 => Recovery::CfaPlus(signed),
-            4 => Recovery::Register(unsigned as u16),
-            5 => Recovery::AtExpression(unsigned),
-            6 => Recovery::Expression(unsigned),
-            _ => Recovery::Constant(unsigned),
+            0 => RegisterRule::Same,
+            1 => RegisterRule::Undefined,
+            2 => RegisterRule::AtCfa(signed),
+            3 => RegisterRule::CfaPlus(signed),
+            4 => RegisterRule::Register(unsigned as u16),
+            5 => RegisterRule::AtExpression(unsigned),
+            6 => RegisterRule::Expression(unsigned),
+            _ => RegisterRule::Constant(unsigned),
         }
     }
 }
@@ -83,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recoveries_come_back() {
+    fn register_rules_come_back() {
         for offset in [-(1 << 28), -8, 0, 8, (1 << 28) - 1] {
-            assert_eq!(Packed::at_cfa(offset).unwrap().unpack(), Recovery::AtCfa(offset as i32));
-            assert_eq!(Packed::cfa_plus(offset).unwrap().unpack(), Recovery::CfaPlus(offset as i32));
+            assert_eq!(Packed::at_cfa(offset).unwrap().unpack(), RegisterRule::AtCfa(offset as i32));
+            assert_eq!(Packed::cfa_plus(offset).unwrap().unpack(), RegisterRule::CfaPlus(offset as i32));
         }
         assert_eq!(Packed::at_cfa(1 << 28), None);
         assert_eq!(Packed::at_cfa(-(1 << 28) - 1), None);
-        assert_eq!(Packed::register(16).unwrap().unpack(), Recovery::Register(16));
+        assert_eq!(Packed::register(16).unwrap().unpack(), RegisterRule::Register(16));
         assert_eq!(Packed::register(1 << 16), None);
-        assert_eq!(Packed::at_expression(77).unwrap().unpack(), Recovery::AtExpression(77));
-        assert_eq!(Packed::expression(77).unwrap().unpack(), Recovery::Expression(77));
+        assert_eq!(Packed::at_expression(77).unwrap().unpack(), RegisterRule::AtExpression(77));
+        assert_eq!(Packed::expression(77).unwrap().unpack(), RegisterRule::Expression(77));
         assert_eq!(Packed::expression(1 << 29), None);
-        assert_eq!(Packed::constant(1).unwrap().unpack(), Recovery::Constant(1));
-        assert_eq!(Packed::SAME.unpack(), Recovery::Same);
-        assert_eq!(Packed::UNDEFINED.unpack(), Recovery::Undefined);
+        assert_eq!(Packed::constant(1).unwrap().unpack(), RegisterRule::Constant(1));
+        assert_eq!(Packed::SAME.unpack(), RegisterRule::Same);
+        assert_eq!(Packed::UNDEFINED.unpack(), RegisterRule::Undefined);
     }
 }

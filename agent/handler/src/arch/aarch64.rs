@@ -1,0 +1,362 @@
+//! aarch64 under Linux (AAPCS64, arch/arm64/kernel/signal.c).
+
+use core::arch::{asm, global_asm};
+
+use unwind::Registers;
+
+/// Compiled code leaves what is below the stack pointer alone.
+pub(crate) const RED_ZONE: u64 = 0;
+/// Where the `ucontext` is in the kernel's frame of a signal: above the `siginfo`.
+pub(crate) const CONTEXT_AT: u64 = 128;
+
+/// The interrupted registers.
+#[inline]
+pub(crate) fn registers(machine: &libc::mcontext_t) -> Registers {
+    let mut registers = Registers { pc: machine.pc, ..Registers::default() };
+    let (general, sp) = registers.r.split_at_mut(machine.regs.len());
+    general.copy_from_slice(&machine.regs);
+    sp.fill(machine.sp);
+    registers
+}
+
+/// The interrupted stack pointer.
+#[inline]
+pub(crate) fn stack_pointer(machine: &libc::mcontext_t) -> u64 {
+    machine.sp
+}
+
+/// The interrupted instruction.
+#[inline]
+pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {
+    machine.pc
+}
+
+/// A system call leaves no trace in the registers: nothing says that the thread comes from one.
+pub(crate) fn is_behind_a_call(_: &libc::mcontext_t) -> bool {
+    false
+}
+
+/// The head of a record of the processor's state (arch/arm64/include/uapi/asm/sigcontext.h, `_aarch64_ctx`), and of the one
+/// that says where more of them are (`extra_context`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct State {
+    magic: u32,
+    size: u32,
+    more: u64,
+    more_bytes: u32,
+}
+
+/// Bytes for records behind the registers.
+const STATES: usize = 4096;
+
+/// The record that says where more of them are, if there is one.
+///
+/// # Safety
+/// `context` is that of a signal, whole, in the kernel's frame or a copy of it.
+unsafe fn extra(context: *mut libc::ucontext_t) -> Option<*mut State> {
+    const EXTRA: u32 = 0x4558_5401;
+    // SAFETY: the records are the last bytes of the kernel's `ucontext`, as of libc's.
+    let first = unsafe { context.add(1).cast::<u8>().sub(STATES) };
+    let mut at = 0;
+    while at + size_of::<State>() <= STATES {
+        // SAFETY: inside the records, which are aligned to 16 bytes.
+        let state = unsafe { first.add(at).cast::<State>() };
+        // SAFETY: as above.
+        match unsafe { *state } {
+            State { magic: EXTRA, .. } => return Some(state),
+            State { magic: 0, .. } => return None,
+            // A length that is no length ends the search.
+            State { size, .. } => at += (size as usize).next_multiple_of(16).max(16),
+        }
+    }
+    None
+}
+
+/// The end of the kernel's frame: behind the `ucontext`, what there is no room for in it, and a frame record.
+///
+/// # Safety
+/// `context` is that of a signal, in the kernel's frame.
+pub(crate) unsafe fn frame_end(context: *const libc::ucontext_t) -> u64 {
+    const FRAME_RECORD: u64 = 16;
+    // SAFETY: the caller's promise.
+    let end = unsafe {
+        let whole = context.add(1) as u64;
+        extra(context.cast_mut())
+            .map_or(whole, |state| whole.max((*state).more.wrapping_add(u64::from((*state).more_bytes))))
+    };
+    end.next_multiple_of(16) + FRAME_RECORD
+}
+
+/// Has a frame that was copied from `distance` bytes below point to its own state.
+///
+/// # Safety
+/// `context` is that in the copy, which is whole.
+pub(crate) unsafe fn relocate(context: *mut libc::ucontext_t, distance: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(state) = extra(context) {
+            (*state).more = (*state).more.wrapping_add(distance);
+        }
+    }
+}
+
+/// Has the handler that runs on the frame at `frame` return to `restorer`; what the entry is to be given for it. The return
+/// address is in a register, so the entry sets it: the lowest bit says so, which no frame's address has.
+///
+/// # Safety
+/// A signal's frame, on which a handler is about to run; `restorer` is `selfwind_guest_restore`.
+pub(crate) unsafe fn return_to(frame: u64, _restorer: usize) -> u64 {
+    frame | 1
+}
+
+/// Copies as the machine does: the compiler would call `memcpy`.
+///
+/// # Safety
+/// `length` bytes, a multiple of eight, are readable at `from` and writable at `to`, and they do not overlap.
+pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "2:",
+            "cbz {length}, 3f",
+            "ldr {word}, [{from}], #8",
+            "str {word}, [{to}], #8",
+            "sub {length}, {length}, #8",
+            "b 2b",
+            "3:",
+            length = inout(reg) length => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            word = out(reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
+///
+/// # Safety
+/// The bytes are mapped readable.
+#[inline]
+pub(crate) unsafe fn load(address: u64) -> u64 {
+    let value;
+    // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
+    // Rust's sense.
+    unsafe {
+        asm!("ldr {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags))
+    };
+    value
+}
+
+/// Makes a system call: the kernel's own result.
+///
+/// # Safety
+/// The caller answers for what this system call does to the process with these arguments.
+#[inline(always)]
+pub(crate) unsafe fn system_call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: the aarch64 system call convention: number in x8, arguments in x0..x5; the kernel clobbers x0 only. The
+    // effect of the call is the caller's promise.
+    unsafe {
+        asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") arguments[0] => result,
+            in("x1") arguments[1],
+            in("x2") arguments[2],
+            in("x3") arguments[3],
+            in("x4") arguments[4],
+            in("x5") arguments[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The generic timer's counter.
+#[inline]
+pub(crate) fn counter() -> u64 {
+    let value;
+    // SAFETY: Linux lets user mode read it.
+    unsafe { asm!("mrs {}, cntvct_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// The generic timer runs at one rate in every power state (Arm ARM, D12.1.2).
+pub(crate) fn counter_is_invariant() -> bool {
+    true
+}
+
+// The calling thread's own word. Initial-exec: eight bytes of the static block, found without a call. A general-dynamic
+// variable would reach a resolver, which may allocate inside the handler.
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".globl selfwind_slot",
+    ".hidden selfwind_slot",
+    ".type selfwind_slot,@object",
+    ".size selfwind_slot,8",
+    ".p2align 3",
+    "selfwind_slot:",
+    ".zero 8",
+    ".text",
+);
+
+/// The calling thread's own word, or 0.
+///
+/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
+/// thread's own control block begins (TLS variant I), so no variable's.
+#[inline]
+pub(crate) fn thread_word() -> u64 {
+    let word;
+    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
+    unsafe {
+        asm!(
+            "adrp {0}, :gottprel:selfwind_slot",
+            "ldr {0}, [{0}, :gottprel_lo12:selfwind_slot]",
+            "cbz {0}, 2f",
+            "mrs {1}, tpidr_el0",
+            "ldr {0}, [{1}, {0}]",
+            "2:",
+            out(reg) word,
+            out(reg) _,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    word
+}
+
+/// Sets the calling thread's own word.
+pub(crate) fn set_thread_word(word: u64) {
+    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
+    unsafe {
+        asm!(
+            "adrp {0}, :gottprel:selfwind_slot",
+            "ldr {0}, [{0}, :gottprel_lo12:selfwind_slot]",
+            "cbz {0}, 2f",
+            "mrs {1}, tpidr_el0",
+            "str {2}, [{1}, {0}]",
+            "2:",
+            out(reg) _,
+            out(reg) _,
+            in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and where handlers return to, `selfwind_restore`
+/// and `selfwind_guest_restore`. `$serve` and `$pass` say what runs next; `$begin` readies the program's own handler of the
+/// sampling signal; `$return_stack` comes before the return from a handler of the program's.
+macro_rules! signal_entries {
+    ($serve:path, $begin:path, $pass:path, $return_stack:path) => {
+        // x0 = the new frame, x9 = what runs there; the handler's arguments and the return address are on the stack. What
+        // points into the old frame is moved along, the frame record that x29 points to as well. The lowest bit of the frame
+        // says that the handler returns through us.
+        macro_rules! switch_frame {
+            () => {
+                "ldp x10, x1, [sp]
+                ldp x2, x30, [sp, #16]
+                add sp, sp, #32
+                and x11, x0, #~1
+                mov x12, sp
+                sub x12, x11, x12
+                add x1, x1, x12
+                add x2, x2, x12
+                add x29, x29, x12
+                mov sp, x11
+                tbz x0, #0, 4f
+                adrp x30, selfwind_guest_restore
+                add x30, x30, :lo12:selfwind_guest_restore
+                4:
+                mov x0, x10"
+            };
+        }
+
+        /// Our own handler, as the kernel calls it.
+        ///
+        /// # Safety
+        /// For the kernel to call, as an SA_SIGINFO handler with every signal blocked.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn on_own_signal(
+            signal: c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut c_void,
+        ) {
+            core::arch::naked_asm!(
+                "stp x0, x1, [sp, #-32]!",
+                "stp x2, x30, [sp, #16]",
+                "bl {serve}",
+                "cbnz x0, 2f",
+                "ldr x30, [sp, #24]",
+                "add sp, sp, #32",
+                "ret",
+                "2:",
+                "mov x9, x1",
+                switch_frame!(),
+                // The mask changes on that frame only: another signal may come at once.
+                "stp x0, x1, [sp, #-32]!",
+                "stp x2, x30, [sp, #16]",
+                "mov x1, x2",
+                "mov x2, x9",
+                "bl {begin}",
+                "mov x9, x0",
+                "ldp x0, x1, [sp]",
+                "ldp x2, x30, [sp, #16]",
+                "add sp, sp, #32",
+                "br x9",
+                serve = sym $serve,
+                begin = sym $begin,
+            )
+        }
+
+        /// The program's handlers of other signals, as the kernel calls them.
+        ///
+        /// # Safety
+        /// For the kernel to call. May be called as a function too, by a program that has found it out: it is the handler.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn on_guest_signal(
+            signal: c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut c_void,
+        ) {
+            core::arch::naked_asm!(
+                "stp x0, x1, [sp, #-32]!",
+                "stp x2, x30, [sp, #16]",
+                "mov x1, x2",
+                "add x2, sp, #32",
+                "bl {pass}",
+                "mov x9, x1",
+                switch_frame!(),
+                "br x9",
+                pass = sym $pass,
+            )
+        }
+
+        // The instructions of the first return are those that unwinders and debuggers recognise.
+        core::arch::global_asm!(
+            ".text",
+            ".p2align 4",
+            "nop",
+            ".globl selfwind_restore",
+            ".hidden selfwind_restore",
+            ".type selfwind_restore,@function",
+            "selfwind_restore:",
+            "mov x8, #139",
+            "svc #0",
+            ".size selfwind_restore, . - selfwind_restore",
+            "nop",
+            ".globl selfwind_guest_restore",
+            ".hidden selfwind_guest_restore",
+            ".type selfwind_guest_restore,@function",
+            "selfwind_guest_restore:",
+            "add x0, sp, #128",
+            "bl {return_stack}",
+            "mov x8, #139",
+            "svc #0",
+            ".size selfwind_guest_restore, . - selfwind_guest_restore",
+            return_stack = sym $return_stack,
+        );
+    };
+}
+pub(crate) use signal_entries;

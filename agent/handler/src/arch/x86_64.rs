@@ -1,0 +1,388 @@
+//! x86-64 under Linux (System V ABI AMD64, arch/x86/kernel/signal_64.c).
+
+use core::arch::x86_64::{__cpuid, _rdtsc};
+use core::arch::{asm, global_asm};
+use core::ffi::c_int;
+
+use unwind::Registers;
+
+/// Compiled code may use this much below the stack pointer (System V ABI, the red zone).
+pub(crate) const RED_ZONE: u64 = 128;
+/// Where the `ucontext` is in the kernel's frame of a signal: above the return address.
+pub(crate) const CONTEXT_AT: u64 = 8;
+
+/// DWARF register number -> index into the kernel's `gregs` (System V ABI, figure 3.36).
+const GREGS: [c_int; 16] = [
+    libc::REG_RAX,
+    libc::REG_RDX,
+    libc::REG_RCX,
+    libc::REG_RBX,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_RBP,
+    libc::REG_RSP,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+fn register(machine: &libc::mcontext_t, index: c_int) -> u64 {
+    machine.gregs.get(index as usize).map_or(0, |value| *value as u64)
+}
+
+/// The interrupted registers.
+#[inline]
+pub(crate) fn registers(machine: &libc::mcontext_t) -> Registers {
+    Registers { r: GREGS.map(|index| register(machine, index)), pc: instruction_pointer(machine) }
+}
+
+/// The interrupted stack pointer.
+#[inline]
+pub(crate) fn stack_pointer(machine: &libc::mcontext_t) -> u64 {
+    register(machine, libc::REG_RSP)
+}
+
+/// The interrupted instruction.
+#[inline]
+pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {
+    register(machine, libc::REG_RIP)
+}
+
+/// True if the thread comes from a system call: the instruction leaves its return address in rcx, and the kernel keeps
+/// it there.
+pub(crate) fn is_behind_a_call(machine: &libc::mcontext_t) -> bool {
+    register(machine, libc::REG_RCX) == instruction_pointer(machine)
+}
+
+/// The end of the kernel's frame, which the processor's state is at (arch/x86/kernel/fpu/signal.c).
+///
+/// # Safety
+/// `context` is that of a signal, in the kernel's frame.
+pub(crate) unsafe fn frame_end(context: *const libc::ucontext_t) -> u64 {
+    /// Of the kernel's `ucontext` and the `siginfo` after it, without the processor's state.
+    const WITHOUT_STATE: u64 = 304 + 128;
+    /// Of the state that every processor has.
+    const LEGACY: u64 = 512;
+    /// In the last bytes of that: a mark that more follows, and the length of all.
+    const MARK: (usize, u32) = (464, 0x4650_5853);
+    // SAFETY: the caller's promise.
+    let state = unsafe { (*context).uc_mcontext.fpregs }.cast::<u8>();
+    if state.is_null() {
+        return context as u64 + WITHOUT_STATE;
+    }
+    // SAFETY: the kernel's pointer to at least 512 bytes in this very frame.
+    let (mark, length) =
+        unsafe { (state.add(MARK.0).cast::<u32>().read(), state.add(MARK.0 + 4).cast::<u32>().read()) };
+    state as u64 + if mark == MARK.1 { u64::from(length) } else { LEGACY }
+}
+
+/// Has a frame that was copied from `distance` bytes below point to its own state.
+///
+/// # Safety
+/// `context` is that in the copy, which is whole.
+pub(crate) unsafe fn relocate(context: *mut libc::ucontext_t, distance: u64) {
+    // SAFETY: the caller's promise.
+    let state = unsafe { &mut (*context).uc_mcontext.fpregs };
+    if !state.is_null() {
+        *state = state.wrapping_byte_offset(distance as isize);
+    }
+}
+
+/// Has the handler that runs on the frame at `frame` return to `restorer`; what the entry is to be given for it.
+///
+/// # Safety
+/// A signal's frame, on which a handler is about to run.
+pub(crate) unsafe fn return_to(frame: u64, restorer: usize) -> u64 {
+    // SAFETY: the caller's promise; the frame begins with the return address.
+    unsafe { (frame as *mut usize).write(restorer) };
+    frame
+}
+
+/// Copies as the machine does: the compiler would call `memcpy`.
+///
+/// # Safety
+/// `length` bytes are readable at `from` and writable at `to`, and they do not overlap.
+pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rcx") length => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
+///
+/// # Safety
+/// The bytes are mapped readable.
+#[inline]
+pub(crate) unsafe fn load(address: u64) -> u64 {
+    let value;
+    // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
+    // Rust's sense.
+    unsafe {
+        asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags))
+    };
+    value
+}
+
+/// Makes a system call: the kernel's own result.
+///
+/// # Safety
+/// The caller answers for what this system call does to the process with these arguments.
+#[inline(always)]
+pub(crate) unsafe fn system_call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: the x86-64 system call convention: number in rax, arguments in rdi rsi rdx r10 r8 r9; the kernel
+    // clobbers rcx and r11 only. The effect of the call is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The processor's counter.
+#[inline]
+pub(crate) fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has rdtsc; a process that had it forbidden (PR_SET_TSC) asks for a fault of its own.
+    unsafe { _rdtsc() }
+}
+
+/// True if the processor says that its counter runs at one rate in every power state.
+pub(crate) fn counter_is_invariant() -> bool {
+    const HIGHEST_EXTENDED: u32 = 0x8000_0000;
+    const POWER_MANAGEMENT: u32 = 0x8000_0007;
+    const INVARIANT: u32 = 1 << 8;
+    __cpuid(HIGHEST_EXTENDED).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT != 0
+}
+
+// The calling thread's own word. Initial-exec: eight bytes of the static block, found without a call. A general-dynamic
+// variable would reach `__tls_get_addr`, which may allocate inside the handler.
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".globl selfwind_slot",
+    ".hidden selfwind_slot",
+    ".type selfwind_slot,@object",
+    ".size selfwind_slot,8",
+    ".p2align 3",
+    "selfwind_slot:",
+    ".zero 8",
+    ".text",
+);
+
+/// The calling thread's own word, or 0.
+///
+/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
+/// thread's own control block begins (x86-64 TLS ABI), so no variable's.
+#[inline]
+pub(crate) fn thread_word() -> u64 {
+    let word;
+    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
+    unsafe {
+        asm!(
+            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
+            "test {0}, {0}",
+            "jz 2f",
+            "mov {0}, fs:[{0}]",
+            "2:",
+            out(reg) word,
+            options(nostack, readonly),
+        );
+    }
+    word
+}
+
+/// Sets the calling thread's own word.
+pub(crate) fn set_thread_word(word: u64) {
+    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
+    unsafe {
+        asm!(
+            "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
+            "test {0}, {0}",
+            "jz 2f",
+            "mov fs:[{0}], {1}",
+            "2:",
+            out(reg) _,
+            in(reg) word,
+            options(nostack),
+        );
+    }
+}
+
+/// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and where handlers return to, `selfwind_restore`
+/// and `selfwind_guest_restore`. `$serve` and `$pass` say what runs next; `$begin` readies the program's own handler of the
+/// sampling signal; `$return_stack` comes before the return from a handler of the program's.
+macro_rules! signal_entries {
+    ($serve:path, $begin:path, $pass:path, $return_stack:path) => {
+        // rax = the new frame, on which rsp shall point to the return address. What points into the old frame is moved along.
+        macro_rules! switch_frame {
+            () => {
+                "mov r8, rax
+                sub r8, rsp
+                add rsi, r8
+                add rdx, r8
+                mov rsp, rax"
+            };
+        }
+
+        /// Our own handler, as the kernel calls it.
+        ///
+        /// # Safety
+        /// For the kernel to call, as an SA_SIGINFO handler with every signal blocked.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn on_own_signal(
+            signal: c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut c_void,
+        ) {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {serve}",
+                "mov rcx, rdx",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jnz 2f",
+                "ret",
+                "2:",
+                switch_frame!(),
+                // The mask changes on that frame only: another signal may come at once.
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rsi, rdx",
+                "mov rdx, rcx",
+                "call {begin}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp rax",
+                ".cfi_endproc",
+                serve = sym $serve,
+                begin = sym $begin,
+            )
+        }
+
+        /// The program's handlers of other signals, as the kernel calls them.
+        ///
+        /// # Safety
+        /// For the kernel to call. May be called as a function too, by a program that has found it out: it is the handler.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn on_guest_signal(
+            signal: c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut c_void,
+        ) {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rsi, rdx",
+                "lea rdx, [rsp + 24]",
+                "call {pass}",
+                "mov rcx, rdx",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                switch_frame!(),
+                "jmp rcx",
+                ".cfi_endproc",
+                pass = sym $pass,
+            )
+        }
+
+        // The bytes of the first return are those that unwinders and debuggers recognise, and the CFI says the same: rsp
+        // points to the kernel's `ucontext`, whose registers begin at offset 40.
+        core::arch::global_asm!(
+            ".text",
+            ".p2align 4",
+            ".cfi_startproc simple",
+            ".cfi_signal_frame",
+            // CFA = *(rsp + 160), the interrupted rsp.
+            ".cfi_escape 0x0f,0x04,0x77,0xa0,0x01,0x06",
+            ".cfi_escape 0x10,0x00,0x03,0x77,0x90,0x01", // rax
+            ".cfi_escape 0x10,0x01,0x03,0x77,0x88,0x01", // rdx
+            ".cfi_escape 0x10,0x02,0x03,0x77,0x98,0x01", // rcx
+            ".cfi_escape 0x10,0x03,0x03,0x77,0x80,0x01", // rbx
+            ".cfi_escape 0x10,0x04,0x03,0x77,0xf0,0x00", // rsi
+            ".cfi_escape 0x10,0x05,0x03,0x77,0xe8,0x00", // rdi
+            ".cfi_escape 0x10,0x06,0x03,0x77,0xf8,0x00", // rbp
+            ".cfi_escape 0x10,0x07,0x03,0x77,0xa0,0x01", // rsp
+            ".cfi_escape 0x10,0x08,0x02,0x77,0x28",      // r8
+            ".cfi_escape 0x10,0x09,0x02,0x77,0x30",      // r9
+            ".cfi_escape 0x10,0x0a,0x02,0x77,0x38",      // r10
+            ".cfi_escape 0x10,0x0b,0x03,0x77,0xc0,0x00", // r11
+            ".cfi_escape 0x10,0x0c,0x03,0x77,0xc8,0x00", // r12
+            ".cfi_escape 0x10,0x0d,0x03,0x77,0xd0,0x00", // r13
+            ".cfi_escape 0x10,0x0e,0x03,0x77,0xd8,0x00", // r14
+            ".cfi_escape 0x10,0x0f,0x03,0x77,0xe0,0x00", // r15
+            ".cfi_escape 0x10,0x10,0x03,0x77,0xa8,0x01", // return address
+            // The rows must hold one byte before each label too: unwinders look a return address up at itself minus one.
+            "nop",
+            ".globl selfwind_restore",
+            ".hidden selfwind_restore",
+            ".type selfwind_restore,@function",
+            "selfwind_restore:",
+            "mov rax, 15",
+            "syscall",
+            ".size selfwind_restore, . - selfwind_restore",
+            "nop",
+            ".globl selfwind_guest_restore",
+            ".hidden selfwind_guest_restore",
+            ".type selfwind_guest_restore,@function",
+            "selfwind_guest_restore:",
+            "mov rdi, rsp",
+            "call {return_stack}",
+            "mov rax, 15",
+            "syscall",
+            ".size selfwind_guest_restore, . - selfwind_guest_restore",
+            ".cfi_endproc",
+            return_stack = sym $return_stack,
+        );
+    };
+}
+pub(crate) use signal_entries;

@@ -1,0 +1,145 @@
+//! Threads that nobody has registered: made by a bare `clone`, by the C library for itself, by functions that we do not
+//! stand in front of, or in a process that the agent came into when it ran already.
+//!
+//! A process cannot discover them by itself without disturbing others: a timer for the whole process signals whom it likes,
+//! also threads that sleep, and the list of threads is a directory. So the recorder looks, from outside, and sends a
+//! request to a thread that is on a processor and that it has not been told of. The thread, being asked, starts itself: it
+//! gets a slot and a timer on its CPU clock, and its first sample stands for all it has used before.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use shm_format::record::{DurableRecord, Thread};
+
+use crate::activity::Active;
+use crate::clock;
+use crate::recording::{self, Recording, Source};
+use crate::slot::{self, Slot};
+use crate::sys;
+use crate::thread_timer;
+
+/// Slots that are looked at, when a thread starts, for threads that are gone.
+const VISITS: u32 = 8;
+/// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
+const NAME: usize = 16;
+
+/// The slots that are looked at next.
+static VISITED: AtomicU32 = AtomicU32::new(0);
+
+/// Starts sampling the calling thread, whose slot is `slot`, unless it has a clock of its own. The periods it has used
+/// until now, for its first sample.
+#[cold]
+pub(crate) fn start(recording: &Recording, slot: &Slot) -> u32 {
+    let late_start = &recording.late_start;
+    let period_ns = late_start.period_ns();
+    let has_clock = slot.timer() != Slot::NO_TIMER || slot.kernel_rings.are_attached();
+    if period_ns == 0
+        || has_clock
+        || !slot.is_discovered()
+        || slot::has_ended()
+        || recording.source == Source::ProcessTimer
+    {
+        return 0;
+    }
+    let Some(_active) = Active::enter() else { return 0 };
+    if !slot.start_once() {
+        return 0;
+    }
+    reap(recording);
+    if thread_timer::arm(slot, late_start.signal(), period_ns, 0).is_err() {
+        // The user may have no more timers.
+        thread_timer::disarm(slot);
+    }
+    periods(late_start.used_ns(), period_ns)
+}
+
+/// Releases slots of threads that are gone, of a few that are looked at in turn.
+fn reap(recording: &Recording) {
+    let process = sys::process_id();
+    let first = VISITED.fetch_add(VISITS, Ordering::Relaxed);
+    for number in first..first.saturating_add(VISITS) {
+        let Some(slot) = slot::some(number).filter(|slot| slot.is_discovered()) else { continue };
+        let (sequence, tid) = (slot.sequence(), slot.tid());
+        // SAFETY: signal 0 only asks whether the thread is there.
+        let found = unsafe { sys::call(libc::SYS_tgkill, [process as usize, tid as usize, 0, 0, 0, 0]) };
+        if found == -libc::ESRCH as isize {
+            end(recording, slot, sequence);
+        }
+    }
+}
+
+/// So many periods are `used_ns`, rounded by chance, so that short threads weigh what they should together.
+fn periods(used_ns: u64, period_ns: u64) -> u32 {
+    let chance = thread_timer::first_expiry(period_ns, used_ns) - 1;
+    (used_ns.saturating_add(chance) / period_ns.max(1)).min(u32::MAX.into()) as u32
+}
+
+/// Finds or makes the slot of the calling thread, which nobody registered, and tells the reader of it. None where there is
+/// no memory, or system calls are filtered.
+pub(crate) fn adopt(tid: u32) -> Option<&'static Slot> {
+    let _active = Active::enter()?;
+    let recording = recording::current();
+    let known = slot::find(tid);
+    if let Some(slot) = known
+        && let Some(recording) = recording
+        && is_stale(slot)
+    {
+        end(recording, slot, slot.sequence());
+    } else if known.is_some() {
+        return known;
+    }
+    let sequence = slot::next_sequence();
+    let slot = slot::adopt(tid, sequence)?;
+    if let Some(recording) = recording.filter(|_| slot.sequence() == sequence) {
+        tell(recording, slot);
+    }
+    Some(slot)
+}
+
+/// True if the slot was that of another thread, whose id the calling one has now: a timer of a thread that is gone says
+/// that nothing is left.
+fn is_stale(slot: &Slot) -> bool {
+    slot.is_discovered() && slot.timer() != Slot::NO_TIMER && thread_timer::is_dead(slot.timer())
+}
+
+/// Ends the life of a slot whose thread is gone, unless somebody else does.
+fn end(recording: &Recording, slot: &Slot, sequence: u32) {
+    if !slot.end_discovered(sequence) {
+        return;
+    }
+    thread_timer::disarm(slot);
+    slot.kernel_rings.close();
+    let control = recording.region.control();
+    control.leave_out(slot.take_carried().into());
+    if slot.cursor.close(&recording.region).wake {
+        recording.ring();
+    }
+    let thread = Thread { ticks: clock::now(), tid: slot.tid(), seq: sequence, name: &[] };
+    let _ = recording.region.append(&DurableRecord::ThreadEnd(thread));
+    control.thread_ended();
+    slot.release();
+}
+
+/// Tells the reader of the calling thread. Where the log is full nothing is told: samples say whose they are.
+fn tell(recording: &Recording, slot: &Slot) {
+    let mut name = [0u8; NAME];
+    let arguments = [libc::PR_GET_NAME as usize, name.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes 16 bytes.
+    unsafe { sys::call(libc::SYS_prctl, arguments) };
+    let name = name.split(|byte| *byte == 0).next().unwrap_or(&[]);
+    let thread = Thread { ticks: clock::now(), tid: slot.tid(), seq: slot.sequence(), name };
+    let _ = recording.region.append(&DurableRecord::Thread(thread));
+    recording.region.control().thread_started();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_periods_count_in_the_mean() {
+        let sum: u64 = (0..20_000).map(|extra| u64::from(periods(2_500 + extra % 7, 1_000))).sum();
+        assert!((48_000..52_500).contains(&sum), "{sum}");
+        assert_eq!(periods(0, 1_000), 0);
+        assert_eq!(periods(u64::MAX, 1), u32::MAX);
+    }
+}

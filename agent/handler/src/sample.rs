@@ -1,0 +1,106 @@
+//! The stack of one sample, from the interrupted registers to whoever wants it: the pool, or another process that asks.
+
+use shm_format::{AnswerHead, Loss, Occasion, StackHead};
+use unwind::{End, Frame, Walk};
+
+use crate::activity::is_filtered;
+use crate::clock;
+use crate::context::Context;
+use crate::outcome::{Missed, Outcome};
+use crate::recording::Recording;
+use crate::slot::Slot;
+use crate::snapshot::{self, Pinned};
+use crate::stack::{Bounds, Stack};
+
+/// A thread's stack, as its own walk found it.
+pub(crate) struct Sample<'a> {
+    recording: &'a Recording,
+    slot: &'a Slot,
+    walk: Walk,
+    frames: &'a [u64],
+}
+
+impl<'a> Sample<'a> {
+    /// Walks the interrupted stack into the thread's stack cache, and tells the encoder how many outer frames are
+    /// unchanged since the last record. The caller is inside the slot's nesting guard.
+    pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
+        // SAFETY: the caller's guard makes this the only use of the stack cache.
+        let stack_cache = unsafe { &mut *slot.stack_cache() };
+        let mut memory = Stack::new(known_bounds(slot, context), !is_filtered());
+        let walk = match Pinned::new(&slot.pin) {
+            Some(pinned) => {
+                let (modules, registers) = (pinned.modules(), &context.registers());
+                let most = recording.max_frames;
+                let walk = unwind::walk(modules, recording.cache, registers, &mut memory, stack_cache, most);
+                // Guesses may lead out of code that no module holds.
+                if walk.end == End::NoModule || modules.find(registers.pc).is_none() {
+                    snapshot::note_unknown_code();
+                }
+                walk
+            }
+            None => {
+                stack_cache.forget();
+                Walk::fresh(0, End::NoModule)
+            }
+        };
+        // SAFETY: the chain is the caller's too, by the guard.
+        unsafe { &mut *slot.chain() }.walked(walk.unchanged);
+        Self { recording, slot, walk, frames: words(stack_cache.frames()) }
+    }
+
+    /// Writes one stack record, and wakes the reader if it is time to.
+    pub(crate) fn record(&self, weight: u32, source: u8, nonce: u64) -> Outcome {
+        let head = StackHead { weight, end: self.walk.end as u8, source, nonce };
+        // SAFETY: `walk`'s caller is inside the slot's nesting guard, which makes this the only use of the chain.
+        let chain = unsafe { &mut *self.slot.chain() };
+        let region = &self.recording.region;
+        let committed = chain.write(&self.slot.cursor, region, head, self.frames, clock::now);
+        if committed.map_or_else(|cause| cause == Loss::PoolFull, |committed| committed.wake) {
+            self.recording.ring();
+        }
+        committed.map(drop).map_err(Missed::Lost)
+    }
+
+    /// Gives the stack to everyone who asks the thread for it; how many that were. The handler began at `entered`.
+    #[cold]
+    pub(crate) fn answer(&self, entered: u64, occasion: Occasion) -> u32 {
+        let head = AnswerHead {
+            tid: self.slot.tid(),
+            thread_seq: self.slot.sequence(),
+            depth: 0,
+            end: self.walk.end as u8,
+            occasion,
+            entered,
+            walked: clock::now(),
+        };
+        let answered = self.recording.region.answer(&head, self.frames);
+        if answered != 0 && occasion != Occasion::Request {
+            self.slot.set_owed();
+        }
+        answered
+    }
+
+    /// Counts the sample among those that are cut short, if it is.
+    pub(crate) fn count_end(&self) {
+        if !self.walk.end.is_complete() {
+            self.recording.region.control().truncate();
+        }
+    }
+}
+
+/// The memory that is certainly mapped: what lies above the interrupted stack pointer on the thread's own stack
+/// or on its alternate one.
+fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
+    let lowest = context.lowest_in_use();
+    let above = |bounds: Bounds| match bounds.hold(context.stack_pointer()) {
+        true => Bounds { low: bounds.low.max(lowest), high: bounds.high },
+        false => Bounds::NONE,
+    };
+    [above(slot.stack()), above(context.alternate_stack())]
+}
+
+/// Frames as they stand in records.
+fn words(frames: &[Frame]) -> &[u64] {
+    // SAFETY: a `Frame` is one transparent word.
+    unsafe { core::slice::from_raw_parts(frames.as_ptr().cast::<u64>(), frames.len()) }
+}

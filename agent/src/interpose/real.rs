@@ -1,0 +1,51 @@
+//! How a call reaches the real function, and how it fails.
+
+use core::ffi::c_int;
+
+use handler::recording::{self, Recording};
+
+use crate::agent;
+use crate::symbols::Real;
+
+static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
+/// What this module needs of the C library.
+pub(super) static REAL: [&Real; 1] = [&ERRNO_LOCATION];
+
+/// The recording, if this call is made by the process that owns it.
+pub(super) fn own_recording() -> Option<&'static Recording> {
+    recording::current().filter(|_| agent::is_own_process())
+}
+
+/// Sets the calling thread's `errno`, for a function that fails here, and gives the customary -1.
+pub(super) fn fail(errno: c_int) -> c_int {
+    type Location = unsafe extern "C" fn() -> *mut c_int;
+    if let Some(location) = ERRNO_LOCATION.address() {
+        // SAFETY: the C library's function of this type; its result is the thread's own variable.
+        unsafe { *core::mem::transmute::<usize, Location>(location)() = errno };
+    }
+    -1
+}
+
+/// Declares real functions, with the array of all of them that `find_real_functions` wants.
+macro_rules! real_functions {
+    ($($constant:ident = $name:literal;)*) => {
+        $(static $constant: $crate::symbols::Real = $crate::symbols::Real::new($name);)*
+        /// All functions of the C library that this module needs.
+        pub(super) static REAL: [&$crate::symbols::Real; [$($name),*].len()] = [$(&$constant),*];
+    };
+}
+pub(super) use real_functions;
+
+/// Calls a real function as the given type, or gives up with `$missing` if the C library has none.
+macro_rules! call_real {
+    ($constant:ident as fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), else $missing:expr) => {
+        match $constant.address() {
+            // SAFETY: the C library's function of this name has this type; the arguments are the program's own.
+            Some(address) => unsafe {
+                core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(address)($($argument),*)
+            },
+            None => $missing,
+        }
+    };
+}
+pub(super) use call_real;
