@@ -10,7 +10,7 @@ use unwind::{End, Modules, RuleCache, StackCache, walk};
 use crate::process::{Own, Process, Resolution, capture};
 
 /// Bytes that one walk may take, with the registers it starts from and the reads of memory under it.
-const LIMIT: usize = 1792;
+const LIMIT: usize = 2048;
 
 const PAINT: u8 = 0xa5;
 
