@@ -159,7 +159,7 @@ fn framehop_finds_the_same_stacks() {
     ];
     for (program, arguments) in programs {
         if !is_installed(program) {
-            skip(&format!("{program} is not installed"));
+            skip(format!("{program} is not installed"));
             continue;
         }
         let tally = compare(Path::new(program), arguments);
