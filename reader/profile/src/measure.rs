@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::digits::grouped;
+use crate::heap::{self, HeapValue};
 use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
 use crate::profile_file::SessionInfo;
 
@@ -19,6 +20,8 @@ pub enum Unit {
     Microsecond,
     /// So many events.
     Events(u64),
+    /// A byte of allocated memory.
+    Byte,
     /// A sample that stands for a number of events that nobody knows.
     Sample,
 }
@@ -69,6 +72,9 @@ impl Measure {
         if let Some(list) = session.source.strip_prefix("perf:") {
             return list.split(',').map(|event| Measure::of_event(event, session.frequency)).collect();
         }
+        if heap::mean_of(&session.source).is_ok_and(|mean| mean.is_some()) {
+            return HeapValue::ALL.map(HeapValue::measure).to_vec();
+        }
         let of_kernel = processes.next().filter(|(source, _)| source.as_ref() == "perf");
         let measure = match of_kernel.map(|(_, period)| period) {
             _ if session.source == "offcpu" => Measure::off_processor(),
@@ -103,6 +109,7 @@ impl Measure {
         match self.unit {
             Unit::CpuPeriod(_) => PERIODS,
             Unit::Microsecond => "microseconds",
+            Unit::Byte => "bytes",
             Unit::Events(1) => "count",
             Unit::Events(_) | Unit::Sample => "samples",
         }
@@ -125,6 +132,7 @@ impl Measure {
             Unit::CpuPeriod(_) => format!("{} periods of CPU time", grouped(weight)),
             Unit::Microsecond => format!("{} us off the CPU", grouped(weight)),
             Unit::Events(events) => format!("{} {name}", grouped(weight.saturating_mul(events))),
+            Unit::Byte => format!("{} bytes, {name}", grouped(weight)),
             Unit::Sample => format!("{} samples of {name}", grouped(weight)),
         }
     }

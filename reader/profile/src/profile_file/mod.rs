@@ -14,7 +14,7 @@ mod reader;
 mod writer;
 
 pub use event::{
-    Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction, KernelSample,
+    Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction, KernelSample, LiveBlocks,
     KernelSymbol, ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket, ProcessEnd, ProcessFate, ProcessInfo,
     Sample, SamplePart, Segment, SessionInfo, Setting, ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY,
     WAKE_LATENCY_NAME, end_name,
