@@ -59,8 +59,7 @@ pub(crate) fn open(
     if bell.is_some_and(|bell| bell.is_stopped()) {
         return Err(Failure::Over);
     }
-    let (region, live_blocks) =
-        session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
+    let (region, live_blocks) = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.source));
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,

@@ -157,7 +157,9 @@ fn record_unharmed(recorder: &Recorder, program: &Path, arguments: &[&str]) -> R
 
 #[test]
 fn hazards_are_unharmed() {
-    for name in ["fork", "exec", "vfork", "posix_spawn", "dlopen_churn", "thread_churn", "malloc_storm", "siglongjmp"] {
+    for name in
+        ["fork", "exec", "vfork", "posix_spawn", "dlopen_churn", "thread_churn", "malloc_storm", "siglongjmp"]
+    {
         for source in ["alloc", "alloc:all"] {
             record_unharmed(&Recorder::at(99).event(source), &Target::c(name).build(), &[]);
         }
@@ -171,7 +173,9 @@ fn hazards_are_unharmed() {
 fn calls_before_the_start_and_after_the_end_are_served() {
     let recording = record_unharmed(&recorder("alloc:all"), &Target::cpp("heap_hazards").build(), &[]);
     let objects = folded(&recording.file, "alloc_objects");
-    for function in ["in_constructor", "in_main", "in_handler", "in_exit_handler", "in_destructor", "in_child"] {
+    for function in
+        ["in_constructor", "in_main", "in_handler", "in_exit_handler", "in_destructor", "in_child"]
+    {
         assert!(objects.inclusive(function) > 0, "no allocation in {function}");
     }
     let held = folded(&recording.file, "inuse_objects");
@@ -184,12 +188,19 @@ fn calls_before_the_start_and_after_the_end_are_served() {
 fn programs_are_unharmed() {
     let scratch = Scratch::new();
     let source = scratch.join("a.c");
-    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 3; }\n").expect("a file");
+    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 3; }\n")
+        .expect("a file");
     let (source, object) = (source.display().to_string(), scratch.join("a.o").display().to_string());
     let programs: [(&str, &[&str]); 4] = [
         ("gcc", &["-O2", "-c", &source, "-o", &object]),
         ("python3", &["-c", "print(sum(len(str(i) * 50) for i in range(20000)))"]),
-        ("sqlite3", &[":memory:", "create table t(a); with recursive c(x) as (values(1) union all select x+1 from c where x<20000) insert into t select x from c; select sum(a), count(*) from t;"]),
+        (
+            "sqlite3",
+            &[
+                ":memory:",
+                "create table t(a); with recursive c(x) as (values(1) union all select x+1 from c where x<20000) insert into t select x from c; select sum(a), count(*) from t;",
+            ],
+        ),
         ("perl", &["-e", "my %h; $h{$_} = \"x\" x $_ for 1..2000; print scalar(keys %h), \"\\n\"; exit 4"]),
     ];
     for (name, arguments) in programs {
@@ -221,7 +232,12 @@ fn other_allocators_are_counted_once() {
         }
         let recording = recorder.record(&Target::cpp("heap_hazards").build(), &[] as &[&str]);
         assert_eq!(recording.outcome.status, 0, "{}: {}", library.display(), recording.outcome.stderr);
-        assert_eq!(folded(&recording.file, "alloc_objects").inclusive("in_new"), 100, "{}", library.display());
+        assert_eq!(
+            folded(&recording.file, "alloc_objects").inclusive("in_new"),
+            100,
+            "{}",
+            library.display()
+        );
         assert_eq!(folded(&recording.file, "inuse_objects").inclusive("in_new"), 1, "{}", library.display());
     }
 }

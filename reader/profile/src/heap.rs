@@ -10,7 +10,6 @@ use std::str::FromStr;
 
 use shm_format::AllocationNonce;
 
-use crate::measure::{Measure, Unit};
 use crate::profile_file::Sample;
 
 /// Number of the source of samples that are allocations.
@@ -48,14 +47,6 @@ impl HeapValue {
             HeapValue::InuseSpace => "inuse_space",
         }
     }
-
-    pub(crate) const fn measure(self) -> Measure {
-        let unit = match self {
-            HeapValue::AllocObjects | HeapValue::InuseObjects => Unit::Events(1),
-            HeapValue::AllocSpace | HeapValue::InuseSpace => Unit::Byte,
-        };
-        Measure { name: std::borrow::Cow::Borrowed(self.name()), unit }
-    }
 }
 
 impl FromStr for HeapValue {
@@ -88,7 +79,10 @@ pub fn mean_of(source: &str) -> Result<Option<u64>, String> {
                 _ => (bytes, 0),
             };
             let mean: u64 = digits.parse().map_err(|_| wrong())?;
-            Some(mean).filter(|mean| (1..1 << 20).contains(mean)).map(|mean| Some(mean << shift)).ok_or_else(wrong)
+            Some(mean)
+                .filter(|mean| (1..1 << 20).contains(mean))
+                .map(|mean| Some(mean << shift))
+                .ok_or_else(wrong)
         }
     }
 }

@@ -73,7 +73,7 @@ impl Measure {
             return list.split(',').map(|event| Measure::of_event(event, session.frequency)).collect();
         }
         if heap::mean_of(&session.source).is_ok_and(|mean| mean.is_some()) {
-            return HeapValue::ALL.map(HeapValue::measure).to_vec();
+            return vec![Measure { name: "allocations".into(), unit: Unit::Sample }];
         }
         let of_kernel = processes.next().filter(|(source, _)| source.as_ref() == "perf");
         let measure = match of_kernel.map(|(_, period)| period) {
@@ -83,6 +83,15 @@ impl Measure {
             _ => CPU.clone(),
         };
         vec![measure]
+    }
+
+    /// That of a value of sampled allocations.
+    pub fn of_heap(value: HeapValue) -> Measure {
+        let unit = match value {
+            HeapValue::AllocObjects | HeapValue::InuseObjects => Unit::Events(1),
+            HeapValue::AllocSpace | HeapValue::InuseSpace => Unit::Byte,
+        };
+        Measure { name: value.name().into(), unit }
     }
 
     fn off_processor() -> Measure {

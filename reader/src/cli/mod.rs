@@ -411,7 +411,9 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
     if let Some(value) = args.value.value() {
         match export.profile_mut() {
             Some(profile) => value::choose(profile, Some(value))?,
-            None => anyhow::bail!("--value: {} has no values of allocations; use another format", format.name()),
+            None => {
+                anyhow::bail!("--value: {} has no values of allocations; use another format", format.name())
+            }
         }
     }
     if let Some(remark) = &export.incomplete {

@@ -9,8 +9,8 @@ use selfwind_profile::profile_file::{
     Counters, CountersAt, Event, LiveBlocks, ProcessEnd, ProcessFate, Sample, Setting,
 };
 use shm_format::{
-    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, RecordRef, Scale,
-    Undecodable,
+    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind,
+    RecordRef, Scale, Undecodable,
 };
 
 use crate::drain::chains::Chains;
@@ -296,7 +296,10 @@ impl Process {
         let blocks: Vec<u64> = view.ids().map(|id| id.0).collect();
         events.extend(LiveBlocks::in_parts(self.id, blocks).into_iter().map(Event::LiveBlocks));
         if view.untracked > 0 {
-            let value = format!("{} sampled blocks found no place in the table of live blocks: they count as freed", view.untracked);
+            let value = format!(
+                "{} sampled blocks found no place in the table of live blocks: they count as freed",
+                view.untracked
+            );
             events.push(Event::Setting(Setting { process: self.id, key: heap::UNTRACKED.into(), value }));
         }
     }

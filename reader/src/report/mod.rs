@@ -17,8 +17,8 @@ use std::path::Path;
 
 pub(crate) use arguments::ReportArgs;
 
-use crate::terminal::screen::Screen;
 use crate::flags::value;
+use crate::terminal::screen::Screen;
 use selfwind_profile::heap::HeapValue;
 use selfwind_profile::input;
 use selfwind_profile::profile;

@@ -323,9 +323,11 @@ mod tests {
         assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
         assert_eq!("perf:faults,cs@10".parse::<Source>().unwrap().name(), "perf:faults,cs@10");
         assert_eq!("perf:cs".parse::<Source>().unwrap().frequency(99), 0);
-        for (text, mean, name) in
-            [("alloc", 512 << 10, "alloc:524288"), ("alloc:all", 1, "alloc:all"), ("alloc:64K", 65_536, "alloc:65536")]
-        {
+        for (text, mean, name) in [
+            ("alloc", 512 << 10, "alloc:524288"),
+            ("alloc:all", 1, "alloc:all"),
+            ("alloc:64K", 65_536, "alloc:65536"),
+        ] {
             let source: Source = text.parse().unwrap();
             assert_eq!((&source, source.name().as_str()), (&Source::Allocations(mean), name));
         }

@@ -27,8 +27,8 @@ use rustix::thread::futex;
 use shm_format::injection::Call;
 use shm_format::layout::PAGE;
 use shm_format::{
-    ANSWERS_LEN, Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats, Geometry,
-    Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
+    ANSWERS_LEN, Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats,
+    Geometry, Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
 };
 
 pub(crate) use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};

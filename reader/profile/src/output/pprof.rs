@@ -358,7 +358,10 @@ fn columns(profile: &Profile) -> Vec<Column> {
         Column { name: measure.name.to_string(), unit, event, value }
     };
     if profile.is_of_heap() {
-        return HeapValue::ALL.iter().map(|value| column(Some(*value as u8), &value.measure())).collect();
+        return HeapValue::ALL
+            .iter()
+            .map(|value| column(Some(*value as u8), &Measure::of_heap(*value)))
+            .collect();
     }
     if profile.measures.len() > 1 {
         let measures = profile.measures.iter().enumerate();

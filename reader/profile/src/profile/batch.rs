@@ -36,7 +36,12 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Takes in a part of a sample: when, which event, and what it stands for.
-    pub(super) fn push(&mut self, (ns, event, weight): (u64, u8, u64), stack: &RawStack<'_>, digest: Digest<3>) {
+    pub(super) fn push(
+        &mut self,
+        (ns, event, weight): (u64, u8, u64),
+        stack: &RawStack<'_>,
+        digest: Digest<3>,
+    ) {
         let mut keep = |words: &[u64]| {
             let from = self.words.len();
             self.words.extend_from_slice(words);

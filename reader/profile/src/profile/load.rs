@@ -290,8 +290,7 @@ impl Loader {
         let layouts = std::mem::take(&mut self.layouts);
         let mut counts = std::mem::take(&mut self.counts);
         let heap = std::mem::take(&mut self.heap);
-        let mut intake =
-            Intake::new(&histories, &layouts, &mut places, heap.as_ref(), Secret::default());
+        let mut intake = Intake::new(&histories, &layouts, &mut places, heap.as_ref(), Secret::default());
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
         let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
@@ -383,12 +382,15 @@ impl Loader {
         profile.buckets = std::mem::take(&mut self.counts).into_buckets();
         profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
         profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
-        if profile.measures.len() == HeapValue::ALL.len() && profile.is_of_heap() {
+        if profile.is_of_heap() {
             profile.allocations = std::mem::take(&mut profile.buckets);
         }
         profile.timeline = self.moments.take().unwrap_or_default();
         profile.timeline.iter_mut().for_each(|moment| moment.stack = places[moment.stack as usize]);
         profile.timeline.sort_by_key(|moment| moment.ns);
+        if profile.is_of_heap() {
+            profile.allocations_timeline = std::mem::take(&mut profile.timeline);
+        }
     }
 }
 

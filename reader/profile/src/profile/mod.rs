@@ -228,6 +228,8 @@ pub struct Profile {
     pub buckets: Vec<Bucket>,
     /// Of sampled allocations, all values by thread and stack; their events are places in [`HeapValue::ALL`].
     pub allocations: Vec<Bucket>,
+    /// The same one by one, if samples at their times were asked for.
+    allocations_timeline: Vec<Moment>,
     /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
     pub timeline: Vec<Moment>,
     /// When samples were lost, as far as that is known.
@@ -333,7 +335,9 @@ impl Profile {
         }
         let chosen = self.allocations.iter().filter(|bucket| bucket.event == value as u8);
         self.buckets = chosen.map(|bucket| Bucket { event: 0, ..bucket.clone() }).collect();
-        self.measures = vec![value.measure()];
+        let chosen = self.allocations_timeline.iter().filter(|moment| moment.event == value as u8);
+        self.timeline = chosen.map(|moment| Moment { event: 0, ..*moment }).collect();
+        self.measures = vec![Measure::of_heap(value)];
         load::sum(self);
     }
 
