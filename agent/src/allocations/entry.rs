@@ -5,7 +5,9 @@
 //! in assembly, and jump. Only a call that may be sampled is called through, by a frame that unwinders understand.
 
 use core::arch::{global_asm, naked_asm};
-use core::sync::atomic::{AtomicPtr, AtomicU8};
+use core::sync::atomic::AtomicU8;
+
+use super::real::{COUNT, REALS};
 
 /// Pages told apart by the filter of sampled blocks; more share their bytes.
 pub(super) const PAGES: usize = 1 << 18;
@@ -223,32 +225,6 @@ macro_rules! freeing {
     };
 }
 
-/// In the place of the real function `KIND`: looks it up and goes there.
-#[unsafe(naked)]
-unsafe extern "C" fn find_first<const KIND: usize>() {
-    naked_asm!(
-        ".cfi_startproc",
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "mov edi, {kind}",
-        "call {find}",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "jmp rax",
-        ".cfi_endproc",
-        kind = const KIND,
-        find = sym super::real::find,
-    )
-}
-
 macro_rules! functions {
     (
         allocating { $($kind:literal $name:ident $size:ident $gives_up:ident $counts:ident;)* }
@@ -259,11 +235,8 @@ macro_rules! functions {
         /// How many allocate.
         pub(super) const ALLOCATING: usize = [$($kind),*].len();
         static ENTRIES: [unsafe extern "C" fn(); ALLOCATING] = [$($name),*];
-        /// The real functions, or what looks them up.
-        pub(super) static REALS: [AtomicPtr<()>; COUNT] = [
-            $(AtomicPtr::new(find_first::<$kind> as *mut ()),)*
-            $(AtomicPtr::new(find_first::<$freeing> as *mut ()),)*
-        ];
+        // The tables of the real functions are in this order.
+        const _: () = assert!(ALLOCATING + [$($freeing),*].len() == COUNT);
     };
 }
 
@@ -272,9 +245,6 @@ pub(super) static MODES: [AtomicU8; COUNT] = [const { AtomicU8::new(mode::UNKNOW
 
 /// How many sampled blocks begin in each page.
 pub(super) static SAMPLED_PAGES: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
-
-/// How many functions there are.
-pub(super) const COUNT: usize = 30;
 
 functions! {
     allocating {
@@ -314,20 +284,8 @@ functions! {
 }
 
 impl Kind {
-    pub(super) const MALLOC: Kind = Kind(0);
-    pub(super) const REALLOC: Kind = Kind(2);
+    const REALLOC: Kind = Kind(2);
     const REALLOCARRAY: Kind = Kind(3);
-    const FIRST_NEW: usize = 9;
-    pub(super) const FREE: Kind = Kind(17);
-
-    /// The function that does for this one where a program has none of its name: it was meant for one that has.
-    pub(super) fn substitute(self) -> Option<Kind> {
-        match self.0 {
-            Self::FIRST_NEW..ALLOCATING => Some(Self::MALLOC),
-            number if number > Self::FREE.0 => Some(Self::FREE),
-            _ => None,
-        }
-    }
 
     /// Whether it takes another block's place.
     pub(super) fn resizes(self) -> bool {
