@@ -14,7 +14,6 @@ pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
 
 /// Has the process sampled if it is not; says whether that was needed.
 pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) -> anyhow::Result<Sampling> {
-    sampling.source.check_attached()?;
     let sampling = inject::ensure(pid, settings(sampling))?;
     if sampling == Sampling::Begun {
         notices.detail(format_args!("process {pid}: the agent has been put into it"));

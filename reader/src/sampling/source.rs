@@ -130,16 +130,6 @@ impl Source {
         }
     }
 
-    /// Refuses what only a program can be started with.
-    pub(crate) fn check_attached(&self) -> anyhow::Result<()> {
-        if let Self::Allocations(_) = self {
-            anyhow::bail!(
-                "alloc: a running process has its allocator already, and nobody can stand in front of that; start the program with `selfwind record -e alloc -- CMD`"
-            );
-        }
-        Ok(())
-    }
-
     /// Refuses what a screen of the present cannot show.
     pub(crate) fn check_live(&self) -> anyhow::Result<()> {
         if let Self::Allocations(_) = self {

@@ -1,11 +1,10 @@
 // Nanoseconds of the thread's CPU time for a pair of malloc and free of 64 bytes, the least of some turns.
-// usage: pairs [DEPTH]: in so many nested calls
+// usage: pairs [DEPTH [TURNS]]: in so many nested calls
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #define PAIRS 2000000
-#define TURNS 15
 
 static void *volatile sink;
 
@@ -33,7 +32,8 @@ static double __attribute__((noinline, noclone)) nested(int depth) {
 
 int main(int argc, char **argv) {
     double least = 1e18;
-    for (int i = 0; i < TURNS; i++) {
+    int turns = argc > 2 ? atoi(argv[2]) : 15;
+    for (int i = 0; i < turns; i++) {
         double took = nested(argc > 1 ? atoi(argv[1]) : 0);
         least = took < least ? took : least;
     }
