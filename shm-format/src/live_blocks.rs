@@ -234,7 +234,7 @@ mod tests {
     fn with_table(capacity: usize, body: impl FnOnce(&LiveBlocks, &dyn Fn() -> Vec<u8>)) {
         #[repr(align(4096))]
         #[derive(Clone)]
-        struct Page([u8; PAGE]);
+        struct Page(#[expect(dead_code, reason = "it is there for its size")] [u8; PAGE]);
         let mut memory = std::vec![Page([0; PAGE]); LiveBlocks::len_for(capacity).div_ceil(PAGE)];
         let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
         // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
