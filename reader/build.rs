@@ -1,4 +1,4 @@
-//! Builds the preloaded agent and hands it to `include_bytes!`, so that one file is the whole program.
+//! Builds the preloaded agent, in both of its kinds, and hands it to `include_bytes!`, so that one file is the whole program.
 //!
 //! The agent is another kind of artefact (`no_std`, `panic = "abort"`, its own profile), so it is built by a
 //! second cargo in its own target directory: the outer one holds the lock on the usual directory.
@@ -17,23 +17,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo:rerun-if-env-changed=SELFWIND_SKIP_AGENT");
-    let embedded = out.join("agent.so");
-    if env::var_os("SELFWIND_SKIP_AGENT").is_some_and(|value| value != "0") {
-        fs::write(&embedded, b"")?;
-    } else {
-        fs::copy(build_agent(&root, &out)?, &embedded)?;
+    // The second one stands in front of the program's allocator, too.
+    for (name, variable, features) in
+        [("agent.so", "SELFWIND_AGENT", ""), ("agent-alloc.so", "SELFWIND_ALLOC_AGENT", "allocations")]
+    {
+        let embedded = out.join(name);
+        if env::var_os("SELFWIND_SKIP_AGENT").is_some_and(|value| value != "0") {
+            fs::write(&embedded, b"")?;
+        } else {
+            fs::copy(build_agent(&root, &out, features)?, &embedded)?;
+        }
+        println!("cargo:rustc-env={variable}_FILE={}", embedded.display());
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&fs::read(&embedded)?);
+        println!("cargo:rustc-env={variable}_HASH={:016x}", hasher.finish());
     }
-    println!("cargo:rustc-env=SELFWIND_AGENT_FILE={}", embedded.display());
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&fs::read(&embedded)?);
-    println!("cargo:rustc-env=SELFWIND_AGENT_HASH={:016x}", hasher.finish());
     Ok(())
 }
 
-fn build_agent(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
+fn build_agent(root: &Path, out: &Path, features: &str) -> Result<PathBuf, Box<dyn Error>> {
     let target = out.join("agent-target");
     let mut cargo = Command::new(env::var_os("CARGO").ok_or("CARGO is not set")?);
-    cargo.args(["build", "--package", "selfwind-agent", "--profile", "agent"]);
+    cargo.args(["build", "--package", "selfwind-agent", "--profile", "agent", "--features", features]);
     cargo.arg("--manifest-path").arg(root.join("Cargo.toml"));
     cargo.arg("--target-dir").arg(&target);
     // Settings of the outer build that are not meant for the agent: flags, target, lint driver.

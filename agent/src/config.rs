@@ -51,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) is_emulated: bool,
     /// SELFWIND_PERF: the events of the source `perf`, or its clock.
     pub(crate) events: Events,
+    /// Bytes between sampled allocations on average, 1 for all, where SELFWIND_EVENT asks for allocations; else 0.
+    pub(crate) allocations: u64,
     /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
     pub(crate) deferred: bool,
     /// SELFWIND_MODE.
@@ -89,6 +91,7 @@ impl Config {
             is_automatic: true,
             is_emulated: false,
             events: Events::default(),
+            allocations: 0,
             deferred: false,
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
@@ -196,6 +199,10 @@ impl Config {
         if value == b"offcpu" && events.is_none() {
             *events = Some(Events::off_processor());
         }
+        if let Some(mean) = allocations(value) {
+            (self.source, self.is_automatic, self.allocations) = (Source::Allocations, false, mean);
+            return;
+        }
         let is_known = !value.starts_with(b"perf:") || events.is_some();
         match source(value) {
             Some(source) => (self.source, self.is_automatic) = (source, value == b"auto"),
@@ -221,7 +228,11 @@ impl Config {
 
     /// Nanoseconds that one unit of weight stands for: of CPU time or time off the processor; 0 for events.
     pub(crate) fn unit_ns(&self, source: Source) -> u64 {
-        if source == Source::Perf { self.events.unit_ns() } else { self.period_ns() }
+        match source {
+            Source::Perf => self.events.unit_ns(),
+            Source::Allocations => 0,
+            Source::ThreadTimer | Source::ProcessTimer => self.period_ns(),
+        }
     }
 
     /// The limit of what samples from `source` may cost. Events that are no time have none.
@@ -233,6 +244,7 @@ impl Config {
     /// The limit, in hundredths of a percent of CPU time, and the nanoseconds of it that a tick stands for.
     pub(crate) fn limit(&self, source: Source) -> (u64, u64) {
         match self.unit_ns(source) {
+            _ if source == Source::Allocations => (RateLimit::NO_LIMIT, 1),
             period_ns if source != Source::Perf || self.events.are_one_clock() => {
                 (self.max_overhead, period_ns)
             }
@@ -272,6 +284,18 @@ fn source(value: &[u8]) -> Option<Source> {
         b"auto" | b"perf" | b"offcpu" => Some(Source::Perf),
         value if value.starts_with(b"perf:") => Some(Source::Perf),
         _ => None,
+    }
+}
+
+/// Bytes between samples on average, of `alloc`, `alloc:BYTES` or `alloc:all`, for the library that knows allocations.
+fn allocations(value: &[u8]) -> Option<u64> {
+    const DEFAULT_MEAN: u64 = 512 << 10;
+    let value = value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?;
+    match value.strip_prefix(b":") {
+        None if value.is_empty() => Some(DEFAULT_MEAN),
+        Some(b"all") => Some(1),
+        Some(bytes) => number(bytes).filter(|bytes| *bytes > 0),
+        None => None,
     }
 }
 

@@ -10,6 +10,11 @@
 extern crate alloc;
 
 mod agent;
+#[cfg(feature = "allocations")]
+mod allocations;
+#[cfg(not(feature = "allocations"))]
+#[path = "allocations/none.rs"]
+mod allocations;
 mod attached;
 mod auxiliary;
 mod config;
@@ -66,13 +71,16 @@ ctor::declarative::ctor! {
         let mut masked = Masked::new();
         // Also where nothing is recorded: our names stand in front of the real ones all the same.
         interpose::find_real_functions();
+        allocations::find_real_functions();
         symbols::started();
         let config = Config::read(symbols::environment());
-        if config.enabled {
-            let verbose = config.verbose;
-            if let Err(failure) = record(config, &mut masked)
-                && verbose
-            {
+        if !config.enabled {
+            return allocations::never();
+        }
+        let verbose = config.verbose;
+        if let Err(failure) = record(config, &mut masked) {
+            allocations::never();
+            if verbose {
                 kernel::say(&[b"selfwind: not recording: ", &failure.text(), b"\n"]);
             }
         }

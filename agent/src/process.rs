@@ -18,6 +18,7 @@ use handler::slot::{self, Slot};
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
+use crate::allocations;
 use crate::heap::HEAP;
 use crate::journal;
 use crate::kernel;
@@ -58,7 +59,7 @@ pub(crate) fn open(
     if bell.is_some_and(|bell| bell.is_stopped()) {
         return Err(Failure::Over);
     }
-    let region = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
+    let (region, live_blocks) = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.source));
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
@@ -70,6 +71,7 @@ pub(crate) fn open(
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
         rate_limit: agent.config.rate_limit(choice.source),
         late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(choice.source)),
+        live_blocks,
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
@@ -240,6 +242,7 @@ pub(crate) fn become_child() {
     // SAFETY: a published recording is never freed.
     let Some(before) = (unsafe { bell.as_ref() }) else { return };
     recording::forget();
+    allocations::forget_blocks();
     program_timer::forget();
     activity::forget_others();
     // A filter is inherited too.
@@ -269,6 +272,11 @@ pub(crate) fn begin(agent: &Agent, recording: &'static Recording, register: impl
         register(recording);
         make_way(recording);
         start_source(recording, agent);
+        if recording.source == Source::Allocations {
+            allocations::begin(agent.config.allocations);
+        } else {
+            allocations::never();
+        }
     }
 }
 
@@ -296,6 +304,7 @@ pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     match recording.source {
         Source::ProcessTimer if recording.process_time.is_given_up() => {}
         Source::ProcessTimer => process_timer::stop(),
+        Source::Allocations => {}
         Source::ThreadTimer | Source::Perf => slot::noted().into_iter().for_each(sources::stop_thread),
     }
     journal::tell_setting(recording, b"stopped", why);

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 
 use handler::clock;
 use handler::decimal::number;
-use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, Mode, Region};
+use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, LiveBlocks, Mode, Region};
 
 use crate::config::Config;
 use crate::handed;
@@ -280,13 +280,16 @@ impl Directory {
     }
 }
 
+/// A region, and the table of live blocks if allocations are sampled.
+type Made = (Region, Option<LiveBlocks>);
+
 /// Makes and maps this process's region.
 pub(crate) fn create(
     config: &Config,
     directory: &Directory,
     myself: &Myself,
     is_fork: bool,
-) -> Result<Region, Failure> {
+) -> Result<Made, Failure> {
     if config.handed.is_some() {
         let file = handed::receive().map_err(Failure::Create)?;
         return lay_out(config, &file, myself, is_fork);
@@ -312,7 +315,7 @@ pub(crate) fn create(
 }
 
 /// Sizes, backs and maps the region file.
-fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Result<Region, Failure> {
+fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Result<Made, Failure> {
     let small = is_fork && config.mode == Mode::Discard;
     let mut pool = if small { config.pool.min(FORK_POOL) } else { config.pool };
     loop {
@@ -326,7 +329,7 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
 }
 
 /// As [`lay_out`], with this much memory for chunks.
-fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> Result<Region, Failure> {
+fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> Result<Made, Failure> {
     let mut space = CHUNK_SPACE.max(pool);
     let address_limit = kernel::limit(libc::RLIMIT_AS);
     if address_limit != libc::RLIM_INFINITY {
@@ -335,7 +338,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, mapped) = loop {
         let geometry = geometry(space, pool, myself.threads);
-        let bytes = geometry.total_len() + ANSWERS_LEN;
+        let bytes = geometry.total_len() + ANSWERS_LEN + blocks_len(config);
         // A file larger than the limit would be answered by a signal.
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
@@ -357,14 +360,52 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
         unsafe { Region::format(base, bytes, &geometry, &identity, config.mode, kind, anchor()) }
             .map_err(|_| Failure::Format)
     });
-    let Ok(mut region) = formatted else {
-        mapped.unmap();
-        return formatted;
+    let formatted = formatted.and_then(|region| Ok((region, map_blocks(config, file, &geometry)?)));
+    let (mut region, blocks) = match formatted {
+        Ok(formatted) => formatted,
+        Err(failure) => {
+            mapped.unmap();
+            return Err(failure);
+        }
     };
     // SAFETY: mapped above, and never unmapped.
     unsafe { region.answer_in(answers) };
     region.invite_offers();
-    Ok(region)
+    Ok((region, blocks))
+}
+
+/// Bytes of the table of live blocks.
+fn blocks_len(config: &Config) -> usize {
+    blocks_capacity(config).map_or(0, LiveBlocks::len_for)
+}
+
+/// Places in the table of live blocks: half of them are enough for 8 GiB at the usual rate; none if allocations are not
+/// sampled.
+fn blocks_capacity(config: &Config) -> Option<usize> {
+    const USUAL: u64 = 1 << 15;
+    const MOST: u64 = 1 << 20;
+    const HEAP: u64 = USUAL * (512 << 10);
+    match config.allocations {
+        0 => None,
+        mean => Some((HEAP / mean).clamp(USUAL, MOST).next_power_of_two() as usize),
+    }
+}
+
+/// Backs and maps the table of live blocks, behind the answers.
+fn map_blocks(config: &Config, file: &File, geometry: &Geometry) -> Result<Option<LiveBlocks>, Failure> {
+    let Some(capacity) = blocks_capacity(config) else { return Ok(None) };
+    let (offset, bytes) = (geometry.total_len() + ANSWERS_LEN, LiveBlocks::len_for(capacity));
+    // A store to what has no memory would be answered by a signal.
+    file.allocate(offset, bytes).map_err(Failure::Room)?;
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let base = file.map_from(offset, bytes, both, libc::MAP_SHARED).map_err(Failure::Map)?;
+    // SAFETY: a new mapping that nobody else knows. Not inherited: the blocks of a child are its own; nor dumped.
+    let _ = unsafe {
+        kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK)
+            .and_then(|()| kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTDUMP))
+    };
+    // SAFETY: a new file's bytes are zero; they are backed, mapped, and never unmapped.
+    Ok(Some(unsafe { LiveBlocks::format(base, capacity) }))
 }
 
 /// The parts of a new region that are mapped: all up to the first chunks, and the place of answers.

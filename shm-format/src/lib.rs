@@ -24,6 +24,8 @@ mod durable;
 pub mod injection;
 mod kernel_answer;
 pub mod layout;
+#[cfg(not(loom))]
+mod live_blocks;
 mod pool;
 pub mod record;
 mod region;
@@ -42,6 +44,8 @@ pub use delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
 pub use drain::{DurableStats, RegionReader};
 pub use kernel_answer::{KernelAnswer, KernelAnswerHead};
 pub use layout::{ANSWER_BYTES, ANSWERS_LEN, BellPage, Geometry, Identity, LayoutError, Mode, REQUEST_SLOTS};
+#[cfg(not(loom))]
+pub use live_blocks::{AllocationNonce, BlockId, BlocksView, Inserted, LiveBlocks};
 pub use pool::{Pool, Step};
 pub use record::{DurableKind, DurableRecord, RecordKind};
 pub use region::Region;

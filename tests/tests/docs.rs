@@ -59,6 +59,7 @@ pages! {
     kernel_protocol "kernel-protocol.md"
     program "profile-a-program.md"
     service "profile-a-service.md"
+    heap "profile-heap.md"
     container "profile-in-a-container.md"
     ci "profile-in-ci.md"
     reading "read-a-profile.md"

@@ -23,6 +23,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
 pub mod activity;
+pub mod allocation;
 mod arch;
 pub mod chain;
 pub mod clock;

@@ -6,7 +6,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use shm_format::{Bell, Region};
+use shm_format::{Bell, LiveBlocks, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
@@ -25,16 +25,19 @@ pub enum Source {
     /// Events of perf_event_open(2) on each thread, with a synchronous SIGTRAP that carries the slot. A thread that
     /// cannot have them has a timer on its CPU clock instead, with the same signal.
     Perf,
+    /// No clock: the bytes that the program allocates.
+    Allocations,
 }
 
 impl Source {
     /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers, 3 for the kernel's
-    /// events.
+    /// events, 4 for allocations.
     pub const fn number(self) -> u8 {
         match self {
             Source::ProcessTimer => 1,
             Source::ThreadTimer => 2,
             Source::Perf => 3,
+            Source::Allocations => 4,
         }
     }
 }
@@ -59,6 +62,8 @@ pub struct Recording {
     pub rate_limit: RateLimit,
     /// How threads start that nobody has registered.
     pub late_start: LateStart,
+    /// Sampled blocks that nobody has freed; none if allocations are not sampled.
+    pub live_blocks: Option<LiveBlocks>,
 }
 
 impl Recording {

@@ -48,6 +48,11 @@ impl<'a> Sample<'a> {
         Self { recording, slot, walk, frames: words(stack_cache.frames()) }
     }
 
+    /// Of a walk that was made otherwise, inside the slot's nesting guard, and of which the chain was told.
+    pub(crate) fn of_walk(recording: &'a Recording, slot: &'a Slot, walk: Walk, frames: &'a [u64]) -> Self {
+        Self { recording, slot, walk, frames }
+    }
+
     /// Writes one stack record, and wakes the reader if it is time to.
     pub(crate) fn record(&self, weight: u32, source: u8, nonce: u64) -> Outcome {
         let head = StackHead { weight, end: self.walk.end as u8, source, nonce };
@@ -100,7 +105,7 @@ fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
 }
 
 /// Frames as they stand in records.
-fn words(frames: &[Frame]) -> &[u64] {
+pub(crate) fn words(frames: &[Frame]) -> &[u64] {
     // SAFETY: a `Frame` is one transparent word.
     unsafe { core::slice::from_raw_parts(frames.as_ptr().cast::<u64>(), frames.len()) }
 }

@@ -42,6 +42,10 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
     if let Some(source) = parent {
         return Choice { source, note: None };
     }
+    if config.source == Source::Allocations {
+        sampling_signal::set_for_timers();
+        return Choice { source: config.source, note: None };
+    }
     let mut note = None;
     let mut wanted = config.source;
     let harm = match wanted {
@@ -105,7 +109,7 @@ pub(crate) fn start_thread(
     };
     match recording.source {
         Source::ThreadTimer => timer("thread timer failed"),
-        Source::ProcessTimer => Ok(()),
+        Source::ProcessTimer | Source::Allocations => Ok(()),
         Source::Perf if EVENTS_ENDED.load(Ordering::SeqCst) && config.events.are_time() => {
             timer("thread timer failed")
         }

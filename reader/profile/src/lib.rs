@@ -21,6 +21,7 @@
 pub mod call_tree;
 pub mod collapsed_name;
 pub mod digits;
+pub mod heap;
 pub mod input;
 pub mod kernel_event;
 pub mod mapped_file;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::digits::grouped;
+use crate::heap::{self, HeapValue};
 use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
 use crate::profile_file::SessionInfo;
 
@@ -19,6 +20,8 @@ pub enum Unit {
     Microsecond,
     /// So many events.
     Events(u64),
+    /// A byte of allocated memory.
+    Byte,
     /// A sample that stands for a number of events that nobody knows.
     Sample,
 }
@@ -69,6 +72,9 @@ impl Measure {
         if let Some(list) = session.source.strip_prefix("perf:") {
             return list.split(',').map(|event| Measure::of_event(event, session.frequency)).collect();
         }
+        if heap::mean_of(&session.source).is_ok_and(|mean| mean.is_some()) {
+            return vec![Measure { name: "allocations".into(), unit: Unit::Sample }];
+        }
         let of_kernel = processes.next().filter(|(source, _)| source.as_ref() == "perf");
         let measure = match of_kernel.map(|(_, period)| period) {
             _ if session.source == "offcpu" => Measure::off_processor(),
@@ -77,6 +83,15 @@ impl Measure {
             _ => CPU.clone(),
         };
         vec![measure]
+    }
+
+    /// That of a value of sampled allocations.
+    pub fn of_heap(value: HeapValue) -> Measure {
+        let unit = match value {
+            HeapValue::AllocObjects | HeapValue::InuseObjects => Unit::Events(1),
+            HeapValue::AllocSpace | HeapValue::InuseSpace => Unit::Byte,
+        };
+        Measure { name: value.name().into(), unit }
     }
 
     fn off_processor() -> Measure {
@@ -103,6 +118,7 @@ impl Measure {
         match self.unit {
             Unit::CpuPeriod(_) => PERIODS,
             Unit::Microsecond => "microseconds",
+            Unit::Byte => "bytes",
             Unit::Events(1) => "count",
             Unit::Events(_) | Unit::Sample => "samples",
         }
@@ -125,6 +141,7 @@ impl Measure {
             Unit::CpuPeriod(_) => format!("{} periods of CPU time", grouped(weight)),
             Unit::Microsecond => format!("{} us off the CPU", grouped(weight)),
             Unit::Events(events) => format!("{} {name}", grouped(weight.saturating_mul(events))),
+            Unit::Byte => format!("{} bytes, {name}", grouped(weight)),
             Unit::Sample => format!("{} samples of {name}", grouped(weight)),
         }
     }

@@ -26,6 +26,7 @@ use crate::dump;
 use crate::flags::seconds::seconds;
 use crate::flags::source::SourceParser;
 use crate::flags::symbols::SymbolArgs;
+use crate::flags::value::{self, ValueArgs};
 use crate::list;
 use crate::record;
 use crate::record::{OWN_FAILURE, RecordOptions};
@@ -151,7 +152,7 @@ struct RecordArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
-    /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked)
+    /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked), alloc or alloc:BYTES (allocations: one in 512 KiB or so many bytes, alloc:all for all)
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
           value_parser = SourceParser, hide_possible_values = true)]
     event: Source,
@@ -218,6 +219,8 @@ struct ExportArgs {
     /// Begin each stack with its thread, NAME-PID/TID
     #[arg(long)]
     per_thread: bool,
+    #[command(flatten)]
+    value: ValueArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
     /// The profile
@@ -404,7 +407,15 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
     if let Some(path) = output {
         output::refuse_own(input.path(), path)?;
     }
-    let export = Export::read(format, input.path(), &sources)?;
+    let mut export = Export::read(format, input.path(), &sources)?;
+    if let Some(value) = args.value.value() {
+        match export.profile_mut() {
+            Some(profile) => value::choose(profile, Some(value))?,
+            None => {
+                anyhow::bail!("--value: {} has no values of allocations; use another format", format.name())
+            }
+        }
+    }
     if let Some(remark) = &export.incomplete {
         warn(format_args!("{}: {remark}", input::name(input.path())));
     }

@@ -37,7 +37,7 @@ impl Amount {
                 let value = weight * each as f64;
                 Some(Amount { value, unit: measure.name.to_string(), seconds: false })
             }
-            Unit::Sample => None,
+            Unit::Byte | Unit::Sample => None,
         }
     }
 

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
+use selfwind_profile::heap;
+use selfwind_profile::profile_file::{
+    Counters, CountersAt, Event, LiveBlocks, ProcessEnd, ProcessFate, Sample, Setting,
+};
 use shm_format::{
-    ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind, RecordRef, Scale,
-    Undecodable,
+    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind,
+    RecordRef, Scale, Undecodable,
 };
 
 use crate::drain::chains::Chains;
@@ -282,7 +285,23 @@ impl Process {
             _ => self.translator.exit().unwrap_or_default(),
         };
         let counters = self.counters(&scale);
+        self.tell_live_blocks(events);
         Some(ProcessEnd { process: self.id, ns: around.clock.now_ns(), fate, counters })
+    }
+
+    /// Tells which of the sampled blocks nobody has freed.
+    fn tell_live_blocks(&mut self, events: &mut Vec<Event>) {
+        let Some(table) = self.attached.live_blocks() else { return };
+        let Some(view) = BlocksView::parse(&table) else { return };
+        let blocks: Vec<u64> = view.ids().map(|id| id.0).collect();
+        events.extend(LiveBlocks::in_parts(self.id, blocks).into_iter().map(Event::LiveBlocks));
+        if view.untracked > 0 {
+            let value = format!(
+                "{} sampled blocks found no place in the table of live blocks: they count as freed",
+                view.untracked
+            );
+            events.push(Event::Setting(Setting { process: self.id, key: heap::UNTRACKED.into(), value }));
+        }
     }
 
     /// The counters, if anything fired since they were last told.

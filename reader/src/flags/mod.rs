@@ -5,3 +5,4 @@ pub(crate) mod seconds;
 pub(crate) mod selection;
 pub(crate) mod source;
 pub(crate) mod symbols;
+pub(crate) mod value;

@@ -25,7 +25,7 @@ impl TypedValueParser for SourceParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = ["auto", "cpu", "itimer", "perf", "offcpu"];
+        let names = ["auto", "cpu", "itimer", "perf", "offcpu", "alloc"];
         Some(Box::new(names.into_iter().map(PossibleValue::new)))
     }
 }

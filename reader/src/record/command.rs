@@ -41,7 +41,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     options.sampling.source.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
-    let agent = agent_file::unpack()?;
+    let agent = agent_file::unpack_for(&options.sampling.source)?;
     let output = Output::prepare(options.output.as_deref())?;
     leftovers::reap_abandoned();
     let session = match Session::create() {

@@ -32,6 +32,7 @@ use crate::record::interpreter::Interpreters;
 use crate::record::kernel_symbols::KernelSymbols;
 use crate::record::options::RecordOptions;
 use crate::resolve;
+use crate::sampling::source::Source;
 use crate::tables::builder::Builder;
 use crate::tables::cache::Cache;
 use crate::target::thread_search::NOT_SAMPLED;
@@ -116,6 +117,8 @@ pub(crate) struct Recording {
     started_ns: u64,
     delay: Delay,
     per_thread: bool,
+    /// Allocations are sampled, not time.
+    allocations: bool,
     open: bool,
     /// Names are stored at the end.
     names: bool,
@@ -237,6 +240,7 @@ impl Recording {
             // A flight recorder holds samples of before, which are welcome.
             delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 }),
             per_thread: options.per_thread,
+            allocations: matches!(options.sampling.source, Source::Allocations(_)),
             // Not each snapshot.
             open: options.open && since.is_none(),
             names: options.names,
@@ -325,6 +329,8 @@ impl Recording {
         }
         if stats.samples == 0 && stats.detail.images == 0 {
             notices.say("no process came up with the agent (is SELFWIND_ENABLE=0 set?); `selfwind record -v` tells more");
+        } else if stats.samples == 0 && self.allocations {
+            notices.say("too little was allocated for one sample: `-e alloc:all` records every allocation");
         } else if stats.samples == 0 && stats.detail.frequency == 0 {
             notices.say("the events did not happen in the processes, or could not be had");
         } else if stats.samples == 0 && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED)) {

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use selfwind_profile::heap::HeapValue;
 
 use super::{ReportOptions, Rows, Sort, View};
 use crate::flags::selection::{FilterArgs, UnitArgs};
 use crate::flags::symbols::SymbolArgs;
+use crate::flags::value::ValueArgs;
 
 const EXAMPLES: &str = "Examples:
   selfwind report                        the profile selfwind.data
@@ -15,6 +17,7 @@ const EXAMPLES: &str = "Examples:
   selfwind report --threads              who used it
   selfwind report --lines --symbol parse which lines, on the stacks through `parse`
   selfwind report --root '^main$'        stacks from `main` on
+  selfwind report --leaks                what nobody had freed at the end (record -e alloc)
   selfwind report --json job.data | jq '.functions[:5]'
 
 SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
@@ -47,6 +50,11 @@ pub(crate) struct ReportArgs {
     unit: UnitArgs,
     #[command(flatten)]
     filters: FilterArgs,
+    #[command(flatten)]
+    value: ValueArgs,
+    /// Of allocations (record -e alloc): what nobody had freed at the end, by where it was allocated; as --value inuse_space
+    #[arg(long, conflicts_with = "value")]
+    leaks: bool,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -77,6 +85,7 @@ impl From<&ReportArgs> for ReportOptions {
             sort: args.sort,
             flat: args.flat || args.sort.is_some(),
             filters: (&args.filters).into(),
+            value: if args.leaks { Some(HeapValue::InuseSpace) } else { args.value.value() },
             json: args.json,
             limit: args.limit,
             sources: (&args.symbols).into(),

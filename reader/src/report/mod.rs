@@ -17,7 +17,9 @@ use std::path::Path;
 
 pub(crate) use arguments::ReportArgs;
 
+use crate::flags::value;
 use crate::terminal::screen::Screen;
+use selfwind_profile::heap::HeapValue;
 use selfwind_profile::input;
 use selfwind_profile::profile;
 use selfwind_profile::selection::{Filters, Heading, Selection, Unit};
@@ -76,6 +78,8 @@ pub(crate) struct ReportOptions {
     pub(crate) flat: bool,
     /// Which stacks.
     pub(crate) filters: Filters,
+    /// Which value of allocations; none: the usual one.
+    pub(crate) value: Option<HeapValue>,
     /// JSON instead of text.
     pub(crate) json: bool,
     /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
@@ -109,7 +113,8 @@ pub(crate) fn run(
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let profile = profile::load(path, &options.sources)?;
+    let mut profile = profile::load(path, &options.sources)?;
+    value::choose(&mut profile, options.value)?;
     if options.json {
         let selection =
             Selection::new(&profile, options.unit, options.heading(Heading::Programs), &options.filters);

@@ -20,9 +20,15 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
     page.header(name, &filters);
     let footer = page.footer_lines();
     if profile.totals.weight == 0 {
-        page.line(
-            "No samples: the program used too little CPU time, or none of its processes ran the agent.",
-        );
+        page.line(match profile.is_of_heap() {
+            true if !profile.allocations.is_empty() => {
+                "Nothing sampled was held at the end: every such block had been freed."
+            }
+            true => "No samples: too little was allocated for one, or none of the processes ran the agent.",
+            false => {
+                "No samples: the program used too little CPU time, or none of its processes ran the agent."
+            }
+        });
     } else if selection.weight() == 0 {
         page.line(&format!("Nothing matches {filters}; `selfwind report` without it shows what there is."));
     } else {

@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
+use selfwind_profile::heap;
 use selfwind_profile::kernel_event::{HARDWARE_EVENTS, OFF_PROCESSOR_UNIT_NS, SOFTWARE_EVENTS};
 
 /// PERF_TYPE_ numbers of perf_event_open(2).
@@ -39,6 +40,8 @@ pub(crate) enum Source {
     Events(Vec<PerfEvent>),
     /// Leaving the processor; the weight is the time away.
     OffCpu,
+    /// What the program allocates: one allocation in so many bytes on average; all of them, if that is 1.
+    Allocations(u64),
 }
 
 /// An event of perf_event_open(2).
@@ -62,6 +65,7 @@ impl Source {
             Self::Itimer => "itimer".into(),
             Self::Perf => "perf".into(),
             Self::OffCpu => "offcpu".into(),
+            Self::Allocations(mean) => heap::source_name(*mean),
             Self::Events(events) => {
                 let name = |event: &PerfEvent| match event.period {
                     Some(period) => format!("{}@{period}", event.name),
@@ -75,7 +79,7 @@ impl Source {
     /// Samples per second asked for; 0 if the source has no rate.
     pub(crate) fn frequency(&self, asked: u32) -> u32 {
         match self {
-            Self::OffCpu => 0,
+            Self::OffCpu | Self::Allocations(_) => 0,
             Self::Events(events) if !events.iter().any(PerfEvent::has_rate) => 0,
             _ => asked,
         }
@@ -94,7 +98,7 @@ impl Source {
                 own = [software("context-switches", 3, false, None)];
                 (&own[..], WITH_SWITCHES)
             }
-            Self::Auto | Self::Cpu | Self::Itimer => return None,
+            Self::Auto | Self::Cpu | Self::Itimer | Self::Allocations(_) => return None,
         };
         let mut text = String::new();
         for event in events {
@@ -118,11 +122,20 @@ impl Source {
             Self::Auto => true,
             Self::Cpu => own == "cpu",
             Self::Itimer => own == "itimer",
+            Self::Allocations(_) => own == "alloc",
             Self::OffCpu => own == "perf" && unit_ns == OFF_PROCESSOR_UNIT_NS,
             Self::Perf => own == "perf" && unit_ns > OFF_PROCESSOR_UNIT_NS,
             // Which events an agent was told is not known here.
             Self::Events(_) => own == "perf" && unit_ns == 0,
         }
+    }
+
+    /// Refuses what a screen of the present cannot show.
+    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
+        if let Self::Allocations(_) = self {
+            anyhow::bail!("alloc: top shows time; `selfwind record -e alloc -- CMD` records allocations");
+        }
+        Ok(())
     }
 
     /// Refuses what this user may not have, where nothing else could take its place.
@@ -264,6 +277,9 @@ impl FromStr for Source {
             }
             return Ok(Self::Events(events));
         }
+        if let Some(mean) = heap::mean_of(text)? {
+            return Ok(Self::Allocations(mean));
+        }
         [Self::Auto, Self::Cpu, Self::Itimer, Self::Perf, Self::OffCpu]
             .into_iter()
             .find(|source| source.name() == text)
@@ -273,7 +289,7 @@ impl FromStr for Source {
                 if software || HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) || name.contains(':') {
                     return format!("events of the kernel begin with perf: here; use -e perf:{text}");
                 }
-                format!("`{text}` is not among the sources: auto, cpu, itimer, perf, perf:EVENT,..., offcpu")
+                format!("`{text}` is not among the sources: auto, cpu, itimer, perf, perf:EVENT,..., offcpu, alloc")
             })
     }
 }
@@ -297,6 +313,14 @@ mod tests {
         assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
         assert_eq!("perf:faults,cs@10".parse::<Source>().unwrap().name(), "perf:faults,cs@10");
         assert_eq!("perf:cs".parse::<Source>().unwrap().frequency(99), 0);
+        for (text, mean, name) in [
+            ("alloc", 512 << 10, "alloc:524288"),
+            ("alloc:all", 1, "alloc:all"),
+            ("alloc:64K", 65_536, "alloc:65536"),
+        ] {
+            let source: Source = text.parse().unwrap();
+            assert_eq!((&source, source.name().as_str()), (&Source::Allocations(mean), name));
+        }
     }
 
     #[test]
@@ -313,6 +337,8 @@ mod tests {
             ("perf:a:b/../c", "no tracepoint"),
             ("perf:syscalls:sys_enter_rt_sigreturn", "for ever"),
             ("perf:cs,cs,cs,cs,cs", "at most 4"),
+            ("alloc:0", "a number of bytes above 0"),
+            ("alloc:often", "a number of bytes above 0"),
         ] {
             let error = text.parse::<Source>().unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

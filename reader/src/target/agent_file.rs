@@ -14,7 +14,11 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 use selfwind_profile::private_directory::{candidates, private_directory};
 
+use crate::sampling::source::Source;
+
 static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
+/// The same with the allocator's names.
+static ALLOC_AGENT: &[u8] = include_bytes!(env!("SELFWIND_ALLOC_AGENT_FILE"));
 
 /// Why there is no agent to preload.
 #[derive(Debug, thiserror::Error)]
@@ -41,13 +45,28 @@ pub(crate) fn content() -> Option<&'static [u8]> {
 
 /// Unpacks the agent when that has not been done yet, and says where it is.
 pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
-    if AGENT.is_empty() {
+    let name = concat!("agent-", env!("CARGO_PKG_VERSION"), "-", env!("SELFWIND_AGENT_HASH"), ".so");
+    unpack_content(name, AGENT)
+}
+
+/// The same for the agent that samples what `source` says.
+pub(crate) fn unpack_for(source: &Source) -> Result<PathBuf, AgentFileError> {
+    match source {
+        Source::Allocations(_) => {
+            let hash = env!("SELFWIND_ALLOC_AGENT_HASH");
+            unpack_content(&format!("agent-alloc-{}-{hash}.so", env!("CARGO_PKG_VERSION")), ALLOC_AGENT)
+        }
+        _ => unpack(),
+    }
+}
+
+fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError> {
+    if content.is_empty() {
         return Err(AgentFileError::NotEmbedded);
     }
-    let name = concat!("agent-", env!("CARGO_PKG_VERSION"), "-", env!("SELFWIND_AGENT_HASH"), ".so");
     let mut tried = Vec::new();
     for (directory, access) in places() {
-        match unpack_into(&directory, name, AGENT, access) {
+        match unpack_into(&directory, name, content, access) {
             Ok(path) => return Ok(path),
             Err(error) => tried.push(format!("{}: {error}", directory.display())),
         }

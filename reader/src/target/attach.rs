@@ -12,7 +12,7 @@ mod truncation;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -27,8 +27,8 @@ use rustix::thread::futex;
 use shm_format::injection::Call;
 use shm_format::layout::PAGE;
 use shm_format::{
-    Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats, Geometry,
-    Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
+    ANSWERS_LEN, Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats,
+    Geometry, Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
 };
 
 pub(crate) use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
@@ -172,6 +172,16 @@ impl Attached {
     /// Its counters now.
     pub(crate) fn counters(&self) -> CountersSnapshot {
         self.read(RegionReader::counters)
+    }
+
+    /// The table of live sampled blocks, copied, if the region has one.
+    pub(crate) fn live_blocks(&self) -> Option<Vec<u8>> {
+        let offset = (self.geometry().total_len() + ANSWERS_LEN) as u64;
+        let len = self.file.metadata().ok()?.len().checked_sub(offset).filter(|len| *len > 0)?;
+        let mut table = vec![0; usize::try_from(len).ok()?];
+        // From the file: nothing of it is mapped, so nothing can go away meanwhile.
+        self.file.read_exact_at(&mut table, offset).ok()?;
+        Some(table)
     }
 
     /// Delivers new durable records.

@@ -232,6 +232,7 @@ pub(super) fn source_name(source: u32) -> String {
         1 => "itimer".into(),
         2 => "cpu".into(),
         3 => "perf".into(),
+        4 => "alloc".into(),
         other => format!("source_{other}"),
     }
 }

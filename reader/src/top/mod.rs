@@ -110,6 +110,7 @@ fn sampling(args: &TopArgs) -> SamplingSettings {
 
 fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     args.event.check()?;
+    args.event.check_live()?;
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
     let log = match &args.log {
         None => OpenOptions::new().write(true).open("/dev/null"),

@@ -126,6 +126,7 @@ fn counting(profile: &Profile) -> (f64, String) {
     let [measure] = &profile.measures[..] else { return (1.0, "weight".into()) };
     match measure.unit {
         Unit::Microsecond => (1.0, "us".into()),
+        Unit::Byte => (1.0, "bytes".into()),
         Unit::Events(events) => (events as f64, measure.name.to_string()),
         Unit::Sample => (1.0, "samples".into()),
         Unit::CpuPeriod(_) => match period_ns(profile) {

@@ -164,6 +164,14 @@ impl Export {
         Ok(Self { format, content, incomplete })
     }
 
+    /// The profile, if it is made of one with names.
+    pub fn profile_mut(&mut self) -> Option<&mut Profile> {
+        match &mut self.content {
+            Content::Named(profile) => Some(profile),
+            Content::Recorded(_) => None,
+        }
+    }
+
     /// Writes it; says what it adds up to.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! pprof's gzipped protocol buffer (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 //!
 //! One sample per thread, event and distinct stack. Its values: timer periods and their nanoseconds; or microseconds off
-//! the processor; or events, with a value for each event of the recording. The addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
+//! the processor; or events, with a value for each event of the recording; or, of allocations, the four of heap profiles. The addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
 //! Records are written as they are made; only texts and functions are kept until the end.
 
 mod protobuf;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use flate2::Compression;
@@ -16,6 +16,7 @@ use self::protobuf::Message;
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::strings::Strings;
 use super::title::source;
+use crate::heap::{self, HeapValue};
 use crate::measure::{Measure, Unit};
 use crate::names::NameId;
 use crate::profile::{Bucket, FunctionId, Profile};
@@ -104,7 +105,11 @@ impl<W: Write> Writer<'_, W> {
         let columns = columns(self.profile);
         let types: Vec<Message> =
             columns.iter().map(|column| self.value_type(&column.name, column.unit)).collect();
-        let shown = columns.iter().position(|column| column.value == Value::CpuTime).unwrap_or(0);
+        let is_shown = |column: &Column| match self.profile.is_of_heap() {
+            true => column.name == self.profile.measure(0).name,
+            false => column.value == Value::CpuTime,
+        };
+        let shown = columns.iter().position(is_shown).unwrap_or(0);
         let threads = sampled_threads(self.profile);
         let period = match columns[shown].value {
             Value::CpuTime => threads.get(heaviest(&threads)).map_or(0, SampledThread::period_ns),
@@ -112,6 +117,9 @@ impl<W: Write> Writer<'_, W> {
             Value::Events(events) => events,
         };
         let default = self.text(&columns[shown].name);
+        // As Go and gperftools have it.
+        let mean = heap::mean_of(&session.source).ok().flatten();
+        let heap = mean.map(|mean| (self.value_type("space", "bytes"), mean));
         let comments: Vec<u64> = comments(self.profile).iter().map(|comment| self.text(comment)).collect();
         for value_type in &types {
             self.message.message(field::SAMPLE_TYPE, value_type);
@@ -119,8 +127,8 @@ impl<W: Write> Writer<'_, W> {
         self.message
             .integer(field::TIME_NANOS, session.started_realtime_ns)
             .integer(field::DURATION_NANOS, stats.detail.duration_ns)
-            .message(field::PERIOD_TYPE, &types[shown])
-            .integer(field::PERIOD, period)
+            .message(field::PERIOD_TYPE, heap.as_ref().map_or(&types[shown], |(space, _)| space))
+            .integer(field::PERIOD, heap.as_ref().map_or(period, |(_, mean)| *mean))
             .integers(field::COMMENT, comments)
             .integer(field::DEFAULT_SAMPLE_TYPE, default);
         self.flush()
@@ -128,27 +136,55 @@ impl<W: Write> Writer<'_, W> {
 
     fn samples(&mut self) -> io::Result<()> {
         let columns = columns(self.profile);
+        if self.profile.is_of_heap() {
+            return self.allocations();
+        }
         for thread in sampled_threads(self.profile) {
             let period = thread.period_ns();
-            let labels = self.labels(&thread);
+            let labels = self.labels(thread.number());
             for bucket in thread.buckets() {
-                let locations = self.stack(bucket.stack);
-                let mut sample = Message::default();
-                sample.integers(1, locations).integers(2, columns.iter().map(|c| c.of(bucket, period)));
-                labels.iter().for_each(|label| {
-                    sample.message(3, label);
-                });
-                self.message.message(field::SAMPLE, &sample);
-                self.flush()?;
+                let values: Vec<u64> = columns.iter().map(|column| column.of(bucket, period)).collect();
+                self.sample(bucket.stack, &values, &labels)?;
             }
         }
         Ok(())
     }
 
+    /// Sampled allocations: all values of a stack in one sample, as heap profiles have them.
+    fn allocations(&mut self) -> io::Result<()> {
+        let mut stacks: BTreeMap<(u32, u32), [u64; HeapValue::ALL.len()]> = BTreeMap::new();
+        for bucket in &self.profile.allocations {
+            let values = stacks.entry((bucket.thread, bucket.stack)).or_default();
+            if let Some(value) = values.get_mut(usize::from(bucket.event)) {
+                *value += bucket.weight.min(i64::MAX as u64);
+            }
+        }
+        let mut labels = (u32::MAX, Vec::new());
+        for ((thread, stack), values) in stacks {
+            if labels.0 != thread {
+                labels = (thread, self.labels(thread));
+            }
+            self.sample(stack, &values, &labels.1)?;
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, stack: u32, values: &[u64], labels: &[Message]) -> io::Result<()> {
+        let locations = self.stack(stack);
+        let mut sample = Message::default();
+        sample.integers(1, locations).integers(2, values.iter().copied());
+        labels.iter().for_each(|label| {
+            sample.message(3, label);
+        });
+        self.message.message(field::SAMPLE, &sample);
+        self.flush()
+    }
+
     /// Who the samples are of.
-    fn labels(&mut self, thread: &SampledThread<'_>) -> Vec<Message> {
-        let (process, info) = (thread.process(), thread.thread());
-        let texts = [("thread", thread.name()), ("process", process.name())];
+    fn labels(&mut self, thread: u32) -> Vec<Message> {
+        let (process, info) = (self.profile.process_of(thread), &self.profile.threads[thread as usize]);
+        let name = if info.name.is_empty() { process.name() } else { info.name.clone() };
+        let texts = [("thread", name), ("process", process.name())];
         let numbers = [("tid", info.tid), ("pid", process.info.pid)];
         let mut labels = Vec::new();
         for (key, text) in texts {
@@ -315,11 +351,18 @@ fn columns(profile: &Profile) -> Vec<Column> {
         let (unit, value) = match measure.unit {
             Unit::CpuPeriod(_) => ("nanoseconds", Value::CpuTime),
             Unit::Microsecond => ("microseconds", Value::Weight),
+            Unit::Byte => ("bytes", Value::Weight),
             Unit::Events(events) => ("count", Value::Events(events)),
             Unit::Sample => ("count", Value::Weight),
         };
         Column { name: measure.name.to_string(), unit, event, value }
     };
+    if profile.is_of_heap() {
+        return HeapValue::ALL
+            .iter()
+            .map(|value| column(Some(*value as u8), &Measure::of_heap(*value)))
+            .collect();
+    }
     if profile.measures.len() > 1 {
         let measures = profile.measures.iter().enumerate();
         return measures.map(|(event, measure)| column(Some(event as u8), measure)).collect();
@@ -330,7 +373,7 @@ fn columns(profile: &Profile) -> Vec<Column> {
     match measure.unit {
         Unit::CpuPeriod(_) => vec![count("samples", Value::Weight), main],
         Unit::Microsecond => vec![main, count("waits", Value::Samples)],
-        Unit::Events(1) | Unit::Sample => vec![main],
+        Unit::Events(1) | Unit::Byte | Unit::Sample => vec![main],
         Unit::Events(_) => vec![count("samples", Value::Weight), main],
     }
 }

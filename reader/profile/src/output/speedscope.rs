@@ -139,7 +139,11 @@ pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 
 /// speedscope's name for what a weight is.
 fn unit(measure: &Measure) -> &'static str {
-    if measure.unit == Unit::Microsecond { "microseconds" } else { "none" }
+    match measure.unit {
+        Unit::Microsecond => "microseconds",
+        Unit::Byte => "bytes",
+        _ => "none",
+    }
 }
 
 fn sampled<'a>(frames: &'a Frames<'a>, thread: Option<SampledThread<'a>>, name: String) -> Sampled<'a> {

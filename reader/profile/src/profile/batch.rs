@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use super::stacks::{Digest, RawStack};
-use crate::profile_file::SamplePart;
 
 /// Samples that are handed over at once.
 const HANDFUL: usize = 1024;
@@ -15,7 +14,7 @@ const HANDFUL: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) ns: u64,
-    pub(super) weight: u32,
+    pub(super) weight: u64,
     pub(super) event: u8,
     pub(super) thread: u32,
     pub(super) digest: Digest<3>,
@@ -36,15 +35,19 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes in a part of a sample.
-    pub(super) fn push(&mut self, part: &SamplePart<'_>, stack: &RawStack<'_>, digest: Digest<3>) {
+    /// Takes in a part of a sample: when, which event, and what it stands for.
+    pub(super) fn push(
+        &mut self,
+        (ns, event, weight): (u64, u8, u64),
+        stack: &RawStack<'_>,
+        digest: Digest<3>,
+    ) {
         let mut keep = |words: &[u64]| {
             let from = self.words.len();
             self.words.extend_from_slice(words);
             from..self.words.len()
         };
         let (kernel, frames) = (keep(stack.kernel), keep(stack.frames));
-        let &SamplePart { ns, weight, event, .. } = part;
         let &RawStack { thread, process, epoch, layout, end, .. } = stack;
         self.parts.push(Waiting {
             ns,

@@ -22,6 +22,7 @@ use super::stacks::{Counts, Key, Lately, RawStack, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, Moment};
 use super::{Binary, Profile, Stack};
+use crate::heap::{self, Heap, HeapValue};
 use crate::mappings::{History, Mapping};
 use crate::measure::Measure;
 use crate::profile_file::{
@@ -113,6 +114,8 @@ pub(super) struct Loader {
     kernel: KernelNames,
     /// Names that the file brings.
     stored: Option<StoredNames>,
+    /// What is known of allocations, if those were sampled.
+    heap: Option<Heap>,
 }
 
 impl Loader {
@@ -206,6 +209,10 @@ impl Loader {
                 self.generated.learn(&mut self.profile, process, history, code);
             }
             Event::KernelSymbol(symbol) => self.kernel.add(symbol),
+            Event::LiveBlocks(live) => {
+                let blocks = live.blocks.iter().map(|block| (live.process, *block));
+                self.heap.get_or_insert_default().live.extend(blocks);
+            }
             Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) => {}
             Event::Counters(_) | Event::ProcessEnd(_) | Event::End(_) => {}
         }
@@ -252,6 +259,10 @@ impl Loader {
         let Profile { session, processes, measures, .. } = &mut self.profile;
         let known = processes.iter().map(|process| (&process.info.source, process.info.period_ns));
         *measures = Measure::all(session, known);
+        match heap::mean_of(&session.source) {
+            Ok(Some(mean)) => self.heap.get_or_insert_default().mean = mean,
+            _ => self.heap = None,
+        }
     }
 
     /// Numbers what was mapped at a time, the same for all processes and times in which it was the same.
@@ -278,7 +289,8 @@ impl Loader {
         let histories = std::mem::take(&mut self.histories);
         let layouts = std::mem::take(&mut self.layouts);
         let mut counts = std::mem::take(&mut self.counts);
-        let mut intake = Intake::new(&histories, &layouts, &mut places, Secret::default());
+        let heap = std::mem::take(&mut self.heap);
+        let mut intake = Intake::new(&histories, &layouts, &mut places, heap.as_ref(), Secret::default());
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
         let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
@@ -325,8 +337,9 @@ impl Loader {
                     || Resolver { resolved, profile, generated, kernel, histories }.stack(&batch.stack(part));
                 let stack = known.unwrap_or_else(|| lately.number(part.digest, find));
                 let &Waiting { ns, weight, event, thread, .. } = part;
-                keys.push((Key { thread, event, stack }, weight.into()));
+                keys.push((Key { thread, event, stack }, weight));
                 if let Some(moments) = moments {
+                    let weight = u32::try_from(weight).unwrap_or(u32::MAX);
                     moments.push(Moment { ns, thread, event, stack, weight });
                 }
             }
@@ -339,7 +352,11 @@ impl Loader {
         (self.lately, self.resolved) = Default::default();
         self.order();
         naming::name(&mut self.profile, &self.generated, &self.kernel, self.stored.as_ref(), sources);
-        sum(&mut self.profile);
+        if self.profile.is_of_heap() {
+            self.profile.choose(HeapValue::default());
+        } else {
+            sum(&mut self.profile);
+        }
         self.profile
     }
 
@@ -365,9 +382,15 @@ impl Loader {
         profile.buckets = std::mem::take(&mut self.counts).into_buckets();
         profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
         profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
+        if profile.is_of_heap() {
+            profile.allocations = std::mem::take(&mut profile.buckets);
+        }
         profile.timeline = self.moments.take().unwrap_or_default();
         profile.timeline.iter_mut().for_each(|moment| moment.stack = places[moment.stack as usize]);
         profile.timeline.sort_by_key(|moment| moment.ns);
+        if profile.is_of_heap() {
+            profile.allocations_timeline = std::mem::take(&mut profile.timeline);
+        }
     }
 }
 
@@ -377,7 +400,7 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Adds up the buckets.
-fn sum(profile: &mut Profile) {
+pub(super) fn sum(profile: &mut Profile) {
     let mut totals = super::Totals::default();
     let mut of_stack = vec![0; profile.stacks.len()];
     for bucket in &profile.buckets {

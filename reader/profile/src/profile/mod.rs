@@ -31,6 +31,7 @@ pub use timeline::{Loss, Moment};
 
 use stacks::{Paths, ROOT};
 
+use crate::heap::{self, HeapValue};
 use crate::measure::{self, Measure, Unit};
 use crate::names::{NameId, Names};
 use crate::profile_file::{FileIdentity, NO_ANSWER, ProcessInfo, SessionInfo};
@@ -225,6 +226,10 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// Samples by thread and stack.
     pub buckets: Vec<Bucket>,
+    /// Of sampled allocations, all values by thread and stack; their events are places in [`HeapValue::ALL`].
+    pub allocations: Vec<Bucket>,
+    /// The same one by one, if samples at their times were asked for.
+    allocations_timeline: Vec<Moment>,
     /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
     pub timeline: Vec<Moment>,
     /// When samples were lost, as far as that is known.
@@ -316,6 +321,24 @@ impl Profile {
     pub fn is_kernel(&self, function: FunctionId) -> bool {
         let binary = self.functions[function.0 as usize].binary;
         binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
+    }
+
+    /// True if it is of sampled allocations: [`choose`](Self::choose) says which of their values the weights are.
+    pub fn is_of_heap(&self) -> bool {
+        heap::mean_of(&self.session.source).is_ok_and(|mean| mean.is_some())
+    }
+
+    /// Makes this value of sampled allocations the weight. Does nothing in other profiles.
+    pub fn choose(&mut self, value: HeapValue) {
+        if !self.is_of_heap() {
+            return;
+        }
+        let chosen = self.allocations.iter().filter(|bucket| bucket.event == value as u8);
+        self.buckets = chosen.map(|bucket| Bucket { event: 0, ..bucket.clone() }).collect();
+        let chosen = self.allocations_timeline.iter().filter(|moment| moment.event == value as u8);
+        self.timeline = chosen.map(|moment| Moment { event: 0, ..*moment }).collect();
+        self.measures = vec![Measure::of_heap(value)];
+        load::sum(self);
     }
 
     /// What the weights of an event count.

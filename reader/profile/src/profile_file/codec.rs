@@ -25,6 +25,7 @@ const GENERATED: u8 = 17;
 const KERNEL_SYMBOL: u8 = 12;
 const SETTING: u8 = 13;
 const MODULE_AGAIN: u8 = 14;
+const LIVE_BLOCKS: u8 = 20;
 
 /// What a sample is told relative to, the sample before it in the same block; and the modules that were told.
 #[derive(Default)]
@@ -104,6 +105,7 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
             PROCESS_END
         }
         Event::Generated(v) => put_generated(v, body),
+        Event::LiveBlocks(v) => put_live_blocks(v, body),
         Event::End(v) => {
             body.put_u64(v.ns);
             body.put_u64(v.wall_ns);
@@ -171,6 +173,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
             counters: counters(f)?,
         }),
         GENERATED => Event::Generated(generated(f)?),
+        LIVE_BLOCKS => Event::LiveBlocks(live_blocks(f)?),
         END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
         _ => return Ok(None),
     })))
@@ -313,6 +316,27 @@ fn generated(f: &mut Fields<'_>) -> Result<GeneratedCode, Malformed> {
         Ok(GeneratedFunction { since_ns: f.u64()?, start: f.u64()?, len: f.u64()?, name: f.string()? })
     }
     Ok(GeneratedCode { process: f.u32()?, source: path(f)?, functions: f.list(function)? })
+}
+
+fn put_live_blocks(v: &LiveBlocks, body: &mut Vec<u8>) -> u8 {
+    body.put_u32(v.process);
+    body.put_u64(v.blocks.len() as u64);
+    let mut before = 0;
+    for &block in &v.blocks {
+        body.put_u64(block.wrapping_sub(before));
+        before = block;
+    }
+    LIVE_BLOCKS
+}
+
+fn live_blocks(f: &mut Fields<'_>) -> Result<LiveBlocks, Malformed> {
+    let (process, mut blocks) = (f.u32()?, f.list(Fields::u64)?);
+    let mut before = 0u64;
+    for block in &mut blocks {
+        *block = block.wrapping_add(before);
+        before = *block;
+    }
+    Ok(LiveBlocks { process, blocks })
 }
 
 fn put_thread(process: u32, tid: u32, seq: u32, ns: u64, body: &mut Vec<u8>) {

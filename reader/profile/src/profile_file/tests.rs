@@ -121,6 +121,7 @@ fn events() -> Vec<Event> {
                 GeneratedFunction::default(),
             ],
         }),
+        Event::LiveBlocks(LiveBlocks { process: 1, blocks: vec![1, 1 << 32, u64::MAX] }),
         Event::End(End { ns: 13, wall_ns: 12, status: Some(139) }),
     ]
 }

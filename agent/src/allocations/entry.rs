@@ -1,0 +1,351 @@
+//! The allocator's names, as the program calls them: only in the library that is preloaded for `-e alloc`.
+//!
+//! An allocation that is not sampled costs a subtraction and a jump; a free, a look at one byte. What must never happen
+//! here: a frame of ours under the real function on that path, or a C++ exception that meets Rust. So these are written
+//! in assembly, and jump. Only a call that may be sampled is called through, by a frame that unwinders understand.
+
+use core::arch::{global_asm, naked_asm};
+use core::sync::atomic::AtomicU8;
+
+use super::real::{COUNT, REALS};
+
+/// Pages told apart by the filter of sampled blocks; more share their bytes.
+pub(super) const PAGES: usize = 1 << 18;
+
+/// Which function was called. Numbers are those of the tables here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind(pub(super) usize);
+
+/// What is known of a function: whether it calls another one of these for its block.
+pub(super) mod mode {
+    /// Nothing yet.
+    pub(in super::super) const UNKNOWN: u8 = 0;
+    /// It did not, once.
+    pub(in super::super) const ONCE_ALONE: u8 = 1;
+    /// It did, once.
+    pub(in super::super) const ONCE_NESTED: u8 = 2;
+    /// It does not: it is counted itself.
+    pub(in super::super) const COUNTS: u8 = 3;
+    /// It does, and that one is counted; or nothing is counted.
+    pub(in super::super) const PASSES: u8 = 4;
+}
+
+// The bytes until the thread's next sample, and what else `countdown` keeps. Initial-exec, as in `slot::note`.
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".globl selfwind_countdown",
+    ".hidden selfwind_countdown",
+    ".type selfwind_countdown,@object",
+    ".size selfwind_countdown,64",
+    ".p2align 3",
+    "selfwind_countdown:",
+    ".zero 64",
+    ".text",
+);
+
+// The parts of an entry: `sized` leaves in r11 how many bytes are wanted.
+macro_rules! sized {
+    (first) => {
+        "mov r11, rdi"
+    };
+    (second) => {
+        "mov r11, rsi"
+    };
+    (third) => {
+        "mov r11, rdx"
+    };
+    // Saturates where the product does not fit.
+    (first_by_second) => {
+        "mov rax, rdi
+        mul rsi
+        mov r11, rax
+        jno 3f
+        mov r11, -1
+        3:"
+    };
+    (second_by_third) => {
+        "mov r10, rdx
+        mov rax, rsi
+        mul rdx
+        mov r11, rax
+        mov rdx, r10
+        jno 3f
+        mov r11, -1
+        3:"
+    };
+}
+
+// A block that is given up on the way may be a sampled one.
+macro_rules! given_up {
+    (nothing) => {
+        ""
+    };
+    (first) => {
+        "mov rax, rdi
+        shr rax, 12
+        and eax, {pages} - 1
+        lea r10, [rip + {sampled}]
+        cmp byte ptr [r10 + rax], 0
+        jne 2f"
+    };
+}
+
+// Counts always, or as the function's mode says.
+macro_rules! counted {
+    (always) => {
+        "mov fs:[rax], r10"
+    };
+    (by_mode) => {
+        "cmp byte ptr [rip + {modes} + {kind}], {counts}
+        jb 2f
+        ja 4f
+        mov fs:[rax], r10
+        4:"
+    };
+}
+
+macro_rules! allocating {
+    ($kind:literal, $name:ident, $size:ident, $gives_up:ident, $counts:ident) => {
+        /// As the C or C++ library says.
+        ///
+        /// # Safety
+        /// As the C or C++ library says.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        #[allow(non_snake_case)]
+        pub(crate) unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                // Some entries do not need all of these.
+                "# {counts} {pages} {sampled} {modes}",
+                given_up!($gives_up),
+                sized!($size),
+                "mov rax, [rip + selfwind_countdown@GOTTPOFF]",
+                "mov r10, fs:[rax]",
+                "sub r10, r11",
+                "jbe 2f",
+                counted!($counts),
+                "jmp [rip + {reals} + 8 * {kind}]",
+                // The call may be sampled. `Call`, from its end.
+                "2:",
+                "push rbp",
+                ".cfi_adjust_cfa_offset 8",
+                "push rbx",
+                ".cfi_adjust_cfa_offset 8",
+                "push r12",
+                ".cfi_adjust_cfa_offset 8",
+                "push r13",
+                ".cfi_adjust_cfa_offset 8",
+                "push r14",
+                ".cfi_adjust_cfa_offset 8",
+                "push r15",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push {kind}",
+                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "lea rdi, [rsp + 8]",
+                "call {before}",
+                "mov [rsp], rax",
+                "mov rdi, [rsp + 16]",
+                "mov rsi, [rsp + 24]",
+                "mov rdx, [rsp + 32]",
+                "call [rip + {reals} + 8 * {kind}]",
+                "lea rdi, [rsp + 8]",
+                "mov rsi, [rsp]",
+                "mov rdx, rax",
+                "mov [rsp], rax",
+                "call {after}",
+                "mov rax, [rsp]",
+                "add rsp, 88",
+                ".cfi_adjust_cfa_offset -88",
+                "ret",
+                ".cfi_endproc",
+                kind = const $kind,
+                counts = const mode::COUNTS,
+                pages = const PAGES,
+                sampled = sym SAMPLED_PAGES,
+                modes = sym MODES,
+                reals = sym REALS,
+                before = sym super::before,
+                after = sym super::after,
+            )
+        }
+    };
+}
+
+macro_rules! freeing {
+    ($kind:literal, $name:ident) => {
+        /// As the C or C++ library says.
+        ///
+        /// # Safety
+        /// As the C or C++ library says.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        #[allow(non_snake_case)]
+        pub(crate) unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                "mov rax, rdi",
+                "shr rax, 12",
+                "and eax, {pages} - 1",
+                "lea r10, [rip + {sampled}]",
+                "cmp byte ptr [r10 + rax], 0",
+                "jne 2f",
+                "jmp [rip + {reals} + 8 * {kind}]",
+                "2:",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {freed}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp [rip + {reals} + 8 * {kind}]",
+                ".cfi_endproc",
+                kind = const $kind,
+                pages = const PAGES,
+                sampled = sym SAMPLED_PAGES,
+                reals = sym REALS,
+                freed = sym super::freed,
+            )
+        }
+    };
+}
+
+macro_rules! functions {
+    (
+        allocating { $($kind:literal $name:ident $size:ident $gives_up:ident $counts:ident;)* }
+        freeing { $($freeing:literal $free:ident;)* }
+    ) => {
+        $(allocating!($kind, $name, $size, $gives_up, $counts);)*
+        $(freeing!($freeing, $free);)*
+        /// How many allocate.
+        pub(super) const ALLOCATING: usize = [$($kind),*].len();
+        static ENTRIES: [unsafe extern "C" fn(); ALLOCATING] = [$($name),*];
+        // The tables of the real functions are in this order.
+        const _: () = assert!(ALLOCATING + [$($freeing),*].len() == COUNT);
+    };
+}
+
+/// What is known of each function.
+pub(super) static MODES: [AtomicU8; COUNT] = [const { AtomicU8::new(mode::UNKNOWN) }; COUNT];
+
+/// How many sampled blocks begin in each page.
+pub(super) static SAMPLED_PAGES: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
+
+functions! {
+    allocating {
+        0 malloc first nothing always;
+        1 calloc first_by_second nothing by_mode;
+        2 realloc second first always;
+        3 reallocarray second_by_third first by_mode;
+        4 memalign second nothing by_mode;
+        5 aligned_alloc second nothing by_mode;
+        6 posix_memalign third nothing by_mode;
+        7 valloc first nothing by_mode;
+        8 pvalloc first nothing by_mode;
+        9 _Znwm first nothing by_mode;
+        10 _Znam first nothing by_mode;
+        11 _ZnwmRKSt9nothrow_t first nothing by_mode;
+        12 _ZnamRKSt9nothrow_t first nothing by_mode;
+        13 _ZnwmSt11align_val_t first nothing by_mode;
+        14 _ZnamSt11align_val_t first nothing by_mode;
+        15 _ZnwmSt11align_val_tRKSt9nothrow_t first nothing by_mode;
+        16 _ZnamSt11align_val_tRKSt9nothrow_t first nothing by_mode;
+    }
+    freeing {
+        17 free;
+        18 _ZdlPv;
+        19 _ZdaPv;
+        20 _ZdlPvm;
+        21 _ZdaPvm;
+        22 _ZdlPvRKSt9nothrow_t;
+        23 _ZdaPvRKSt9nothrow_t;
+        24 _ZdlPvSt11align_val_t;
+        25 _ZdaPvSt11align_val_t;
+        26 _ZdlPvmSt11align_val_t;
+        27 _ZdaPvmSt11align_val_t;
+        28 _ZdlPvSt11align_val_tRKSt9nothrow_t;
+        29 _ZdaPvSt11align_val_tRKSt9nothrow_t;
+    }
+}
+
+impl Kind {
+    const REALLOC: Kind = Kind(2);
+    const REALLOCARRAY: Kind = Kind(3);
+
+    /// Whether it takes another block's place.
+    pub(super) fn resizes(self) -> bool {
+        self == Self::REALLOC || self == Self::REALLOCARRAY
+    }
+}
+
+/// A call of an allocating function, as its entry has put it on the stack.
+#[repr(C)]
+pub(super) struct Call {
+    kind: usize,
+    arguments: [u64; 3],
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    rbx: u64,
+    rbp: u64,
+    return_address: u64,
+}
+
+impl Call {
+    pub(super) fn kind(&self) -> Kind {
+        Kind(self.kind)
+    }
+
+    /// The block that is given up for the new one.
+    pub(super) fn given_up(&self) -> u64 {
+        if self.kind().resizes() { self.arguments[0] } else { 0 }
+    }
+
+    /// Bytes asked for.
+    pub(super) fn size(&self) -> u64 {
+        let [first, second, third] = self.arguments;
+        match self.kind {
+            1 => first.saturating_mul(second),
+            2 | 4 | 5 => second,
+            3 => second.saturating_mul(third),
+            6 => third,
+            _ => first,
+        }
+    }
+
+    /// The block, of what the function returned; 0 if there is none.
+    pub(super) fn block(&self, result: u64) -> u64 {
+        const POSIX_MEMALIGN: usize = 6;
+        match (self.kind, result) {
+            // SAFETY: on success posix_memalign(3) has stored the block where its first argument says.
+            (POSIX_MEMALIGN, 0) => unsafe { (self.arguments[0] as *const u64).read() },
+            (POSIX_MEMALIGN, _) => 0,
+            _ => result,
+        }
+    }
+
+    /// Who called.
+    pub(super) fn caller(&self) -> handler::allocation::Caller {
+        handler::allocation::Caller {
+            entry: ENTRIES.get(self.kind).map_or(0, |entry| *entry as usize as u64),
+            stack_pointer: &raw const self.return_address as u64,
+            preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The functions behind the allocator's names: the program's own allocator, whatever that is.
+
+use core::arch::naked_asm;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::symbols::{self, Real};
+
+/// How many functions there are.
+pub(super) const COUNT: usize = 30;
+/// The numbers of some of them.
+const MALLOC: usize = 0;
+const FIRST_NEW: usize = 9;
+const LAST_NEW: usize = 16;
+const FREE: usize = 17;
+
+macro_rules! places {
+    ($($number:literal)*) => { [$(AtomicPtr::new(find_first::<$number> as *mut ())),*] };
+}
+
+/// The real functions, or what looks them up.
+pub(super) static REALS: [AtomicPtr<()>; COUNT] =
+    places![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29];
+
+/// In the place of the real function `KIND`: looks it up and goes there.
+#[unsafe(naked)]
+unsafe extern "C" fn find_first<const KIND: usize>() {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "mov edi, {kind}",
+        "call {find}",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp rax",
+        ".cfi_endproc",
+        kind = const KIND,
+        find = sym find,
+    )
+}
+
+macro_rules! reals {
+    ($($name:literal),* $(,)?) => { [$(Real::new($name)),*] };
+}
+
+static REAL: [Real; COUNT] = reals![
+    c"malloc",
+    c"calloc",
+    c"realloc",
+    c"reallocarray",
+    c"memalign",
+    c"aligned_alloc",
+    c"posix_memalign",
+    c"valloc",
+    c"pvalloc",
+    c"_Znwm",
+    c"_Znam",
+    c"_ZnwmRKSt9nothrow_t",
+    c"_ZnamRKSt9nothrow_t",
+    c"_ZnwmSt11align_val_t",
+    c"_ZnamSt11align_val_t",
+    c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+    c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    c"free",
+    c"_ZdlPv",
+    c"_ZdaPv",
+    c"_ZdlPvm",
+    c"_ZdaPvm",
+    c"_ZdlPvRKSt9nothrow_t",
+    c"_ZdaPvRKSt9nothrow_t",
+    c"_ZdlPvSt11align_val_t",
+    c"_ZdaPvSt11align_val_t",
+    c"_ZdlPvmSt11align_val_t",
+    c"_ZdaPvmSt11align_val_t",
+    c"_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    c"_ZdaPvSt11align_val_tRKSt9nothrow_t",
+];
+
+/// Looks all of them up in one pass. One that is missing is looked for again when it is called: its library may be loaded
+/// by then.
+pub(super) fn find_all() {
+    let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
+    symbols::resolve(&all);
+    for (place, real) in REALS.iter().zip(&REAL) {
+        if let Some(address) = real.known() {
+            place.store(address as *mut (), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Looks one of them up at its first call.
+pub(super) unsafe extern "C" fn find(number: usize) -> usize {
+    let found = |number: usize| REAL.get(number)?.address();
+    if let Some(address) = found(number) {
+        if let Some(place) = REALS.get(number) {
+            place.store(address as *mut (), Ordering::Relaxed);
+        }
+        return address;
+    }
+    // C++'s operators do nothing else where nobody has them.
+    let substitute = match number {
+        FIRST_NEW..=LAST_NEW => Some(MALLOC),
+        number if number > FREE => Some(FREE),
+        _ => None,
+    };
+    substitute.and_then(found).unwrap_or(missing as extern "C" fn() -> usize as usize)
+}
+
+/// What a program gets that calls a function that nobody has.
+extern "C" fn missing() -> usize {
+    0
+}

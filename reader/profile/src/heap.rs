@@ -1,0 +1,183 @@
+//! Heap profiles: what sampled allocations stand for.
+//!
+//! Allocations are sampled by a Poisson process over their bytes, one in R bytes on average. So a block of S bytes is
+//! sampled with the probability `p = 1 - exp(-S/R)`, and stands for `1/p` blocks and `S/p` bytes. Weights are whole
+//! numbers: fractions are rounded up or down at random in proportion (by a number that the sample itself gives, so that
+//! equal profiles give equal weights), which leaves every sum right on average, however small the parts.
+
+use std::collections::HashSet;
+use std::str::FromStr;
+
+use shm_format::AllocationNonce;
+
+use crate::profile_file::Sample;
+
+/// Number of the source of samples that are allocations.
+pub(crate) const ALLOCATION: u8 = 4;
+/// Bytes between samples on average, unless asked otherwise.
+pub const DEFAULT_MEAN: u64 = 512 << 10;
+/// The setting that tells of blocks that the table of live blocks had no room for.
+pub const UNTRACKED: &str = "live blocks";
+
+/// What is told of allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeapValue {
+    /// Blocks that were allocated.
+    AllocObjects,
+    /// Their bytes.
+    #[default]
+    AllocSpace,
+    /// Blocks that nobody has freed.
+    InuseObjects,
+    /// Their bytes.
+    InuseSpace,
+}
+
+impl HeapValue {
+    /// All of them, in the order in which pprof's heap profiles have them.
+    pub const ALL: [HeapValue; 4] =
+        [HeapValue::AllocObjects, HeapValue::AllocSpace, HeapValue::InuseObjects, HeapValue::InuseSpace];
+
+    /// As pprof and the command line name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            HeapValue::AllocObjects => "alloc_objects",
+            HeapValue::AllocSpace => "alloc_space",
+            HeapValue::InuseObjects => "inuse_objects",
+            HeapValue::InuseSpace => "inuse_space",
+        }
+    }
+}
+
+impl FromStr for HeapValue {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        HeapValue::ALL.into_iter().find(|value| value.name() == name).ok_or_else(|| {
+            let names = HeapValue::ALL.map(HeapValue::name).join(", ");
+            format!("no value `{name}` of allocations; use one of {names}")
+        })
+    }
+}
+
+/// `alloc`, `alloc:BYTES` or `alloc:all` as a mean distance in bytes; none if it is another source.
+///
+/// # Errors
+/// When it is `alloc` with something else behind it.
+pub fn mean_of(source: &str) -> Result<Option<u64>, String> {
+    let Some(rest) = source.strip_prefix("alloc") else { return Ok(None) };
+    let wrong = || format!("`{source}`: expected alloc:all or a number of bytes above 0, such as alloc:64K");
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Ok(Some(DEFAULT_MEAN)),
+        None => Ok(None),
+        Some("all") => Ok(Some(1)),
+        Some(bytes) => {
+            let (digits, shift) = match bytes.as_bytes().last() {
+                Some(b'K' | b'k') => (&bytes[..bytes.len() - 1], 10),
+                Some(b'M' | b'm') => (&bytes[..bytes.len() - 1], 20),
+                Some(b'G' | b'g') => (&bytes[..bytes.len() - 1], 30),
+                _ => (bytes, 0),
+            };
+            let mean: u64 = digits.parse().map_err(|_| wrong())?;
+            Some(mean)
+                .filter(|mean| (1..1 << 20).contains(mean))
+                .map(|mean| Some(mean << shift))
+                .ok_or_else(wrong)
+        }
+    }
+}
+
+/// The source of that mean distance, as a session names it.
+pub fn source_name(mean: u64) -> String {
+    if mean == 1 { "alloc:all".into() } else { format!("alloc:{mean}") }
+}
+
+/// What is known of the allocations of a profile before its samples are read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heap {
+    /// Bytes between samples on average.
+    pub(crate) mean: u64,
+    /// Process number in the file, and allocation, of the blocks that nobody has freed.
+    pub(crate) live: HashSet<(u32, u64)>,
+}
+
+impl Heap {
+    /// The values of a sampled allocation, in the order of [`HeapValue::ALL`].
+    pub(crate) fn values(&self, sample: &Sample) -> [u64; 4] {
+        let nonce = AllocationNonce(sample.nonce);
+        let size = nonce.size();
+        let (objects, bytes) = stands_for(size, self.mean);
+        let id = nonce.id(sample.thread_seq).0;
+        let dice = fraction(id ^ u64::from(sample.process) << 28);
+        let (objects, bytes) = ((objects + dice) as u64, (bytes + dice) as u64);
+        match self.live.contains(&(sample.process, id)) {
+            true => [objects, bytes, objects, bytes],
+            false => [objects, bytes, 0, 0],
+        }
+    }
+}
+
+/// Blocks and bytes for which a sampled block of this size stands.
+fn stands_for(size: u64, mean: u64) -> (f64, f64) {
+    if mean <= 1 {
+        return (1.0, size as f64);
+    }
+    let size = size.max(1) as f64;
+    let probability = -(-size / mean as f64).exp_m1();
+    (1.0 / probability, size / probability)
+}
+
+/// A number in [0, 1) that looks random (splitmix64, Steele and others, 2014).
+fn fraction(seed: u64) -> f64 {
+    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ x >> 31) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_have_their_mean() {
+        for (source, mean) in [
+            ("alloc", Ok(Some(DEFAULT_MEAN))),
+            ("alloc:all", Ok(Some(1))),
+            ("alloc:1000", Ok(Some(1000))),
+            ("alloc:2M", Ok(Some(2 << 20))),
+            ("allocations", Ok(None)),
+            ("cpu", Ok(None)),
+        ] {
+            assert_eq!(mean_of(source), mean, "{source}");
+        }
+        for source in ["alloc:", "alloc:0", "alloc:x", "alloc:-1", "alloc:K"] {
+            assert!(mean_of(source).unwrap_err().contains("alloc:64K"), "{source}");
+        }
+        assert_eq!(mean_of(&source_name(77)), Ok(Some(77)));
+        assert_eq!(mean_of(&source_name(1)), Ok(Some(1)));
+    }
+
+    #[test]
+    fn a_small_block_stands_for_many_and_a_large_one_for_itself() {
+        let (objects, bytes) = stands_for(64, 1 << 19);
+        assert!((objects - 8192.5).abs() < 0.01 && (bytes - 524_320.0).abs() < 1.0, "{objects} {bytes}");
+        let (objects, bytes) = stands_for(1 << 30, 1 << 19);
+        assert_eq!((objects, bytes), (1.0, (1u64 << 30) as f64));
+        assert_eq!(stands_for(0, 1), (1.0, 0.0));
+    }
+
+    #[test]
+    fn rounding_leaves_sums_right_on_average() {
+        let heap = Heap { mean: 1 << 19, live: HashSet::from([(1, 5)]) };
+        let of = |serial| {
+            let nonce = AllocationNonce::new(1 << 19, serial).0;
+            heap.values(&Sample { process: 1, nonce, source: ALLOCATION, ..Sample::default() })
+        };
+        let objects: u64 = (1..=100_000).map(|serial| of(serial)[0]).sum();
+        let expected = 100_000.0 / (1.0 - (-1f64).exp());
+        assert!((objects as f64 / expected - 1.0).abs() < 0.01, "{objects} instead of {expected}");
+        assert_eq!(of(5)[..2], of(5)[2..], "a live block counts twice");
+        assert_eq!(of(6)[2..], [0, 0]);
+    }
+}

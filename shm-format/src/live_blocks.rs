@@ -1,0 +1,300 @@
+//! The table of live sampled blocks: which of the allocations that were sampled nobody has freed yet.
+//!
+//! It lies in the region's file behind the answers, so that it outlives its process, however that ends. The writer finds
+//! a block by its address, in a bounded window of places; several threads and signal handlers do so at a time, without
+//! waiting. What must never happen here: a loop without a bound, an address or an index taken from the shared memory.
+
+use core::ptr::NonNull;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::layout::PAGE;
+
+/// `SWBLOCKS`, the first word of a table.
+const MAGIC: u64 = u64::from_le_bytes(*b"SWBLOCKS");
+/// Places in which a block may be, from the one that its address says on.
+const WINDOW: usize = 32;
+/// In place of an address: there never was a block.
+const NEVER: u64 = 0;
+/// There was a block, which is gone.
+const GONE: u64 = 1;
+/// A block is being entered.
+const ENTERING: u64 = 2;
+
+/// The words before the first place, which take a page of their own.
+#[repr(C)]
+struct Head {
+    magic: AtomicU64,
+    capacity: AtomicU64,
+    untracked: AtomicU64,
+}
+
+/// A place of the table.
+#[repr(C)]
+struct Place {
+    address: AtomicU64,
+    id: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Place>() == 16 && size_of::<Head>() == 24);
+
+/// A sampled allocation: the number of its thread in the region, and its number in that thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u64);
+
+impl BlockId {
+    /// The allocation of this number (its low 28 bits count) of a thread.
+    #[must_use]
+    pub const fn new(thread_seq: u32, serial: u64) -> Self {
+        Self((thread_seq as u64) << 32 | serial & SERIAL)
+    }
+}
+
+const SERIAL: u64 = (1 << SERIAL_BITS) - 1;
+const SERIAL_BITS: u32 = 28;
+/// Sizes below this are exact.
+const EXACT: u64 = 1 << 32;
+/// Larger ones are in pages.
+const IN_PAGES: u64 = 1 << 63;
+const SIZE_BITS: u32 = 35;
+
+/// What the nonce of an allocation's stack says: `in pages:1 | size:35 | serial:28`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationNonce(pub u64);
+
+impl AllocationNonce {
+    /// Of a block of this size.
+    #[must_use]
+    pub const fn new(size: u64, serial: u64) -> Self {
+        let pages = size.div_ceil(PAGE as u64);
+        let most = (1 << SIZE_BITS) - 1;
+        let size = match size {
+            0..EXACT => size << SERIAL_BITS,
+            _ => (if pages < most { pages } else { most }) << SERIAL_BITS | IN_PAGES,
+        };
+        Self(size | serial & SERIAL)
+    }
+
+    /// The size in bytes, of blocks of 4 GiB and more rounded up to pages.
+    #[must_use]
+    pub const fn size(self) -> u64 {
+        let size = (self.0 & !IN_PAGES) >> SERIAL_BITS;
+        if self.0 & IN_PAGES == 0 { size } else { size * PAGE as u64 }
+    }
+
+    /// Which allocation of that thread it is.
+    #[must_use]
+    pub const fn id(self, thread_seq: u32) -> BlockId {
+        BlockId::new(thread_seq, self.0)
+    }
+}
+
+/// The writer's side of a table.
+#[derive(Debug)]
+pub struct LiveBlocks {
+    base: NonNull<u8>,
+    /// A power of two.
+    capacity: usize,
+}
+
+// SAFETY: the memory is used through atomics alone.
+unsafe impl Send for LiveBlocks {}
+// SAFETY: as above.
+unsafe impl Sync for LiveBlocks {}
+
+impl LiveBlocks {
+    /// Bytes of a table of `capacity` places.
+    #[must_use]
+    pub const fn len_for(capacity: usize) -> usize {
+        PAGE + capacity * size_of::<Place>()
+    }
+
+    /// Makes a table of `capacity` places, a power of two.
+    ///
+    /// # Safety
+    /// `base` is the start of [`len_for`](Self::len_for) zeroed bytes, aligned to a page, that stay mapped and backed.
+    #[must_use]
+    pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
+        debug_assert!(capacity.is_power_of_two());
+        let table = Self { base, capacity };
+        let head = table.head();
+        head.capacity.store(capacity as u64, Ordering::Relaxed);
+        // Acquired by nobody who runs beside us in earnest: the reader reads the file.
+        head.magic.store(MAGIC, Ordering::Release);
+        table
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the promise of `format`.
+        unsafe { self.base.cast::<Head>().as_ref() }
+    }
+
+    fn places(&self) -> &[Place] {
+        // SAFETY: the promise of `format`; places are made of atomics, for which any bytes will do.
+        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Place>().as_ptr(), self.capacity) }
+    }
+
+    /// The places in which the block at `address` may be.
+    fn window(&self, address: u64) -> impl Iterator<Item = &Place> {
+        let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let places = self.places();
+        (0..WINDOW).filter_map(move |step| places.get(first.wrapping_add(step) & (self.capacity - 1)))
+    }
+
+    fn find(&self, address: u64) -> Option<&Place> {
+        for place in self.window(address) {
+            match place.address.load(Ordering::Acquire) {
+                NEVER => return None,
+                found if found == address => return Some(place),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Enters the block at `address`, which the caller alone knows. What became of it; a block of that address whose end
+    /// went by unseen is replaced.
+    pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
+        if let Some(place) = self.find(address) {
+            place.id.store(id.0, Ordering::Relaxed);
+            return Inserted::Replaced;
+        }
+        for place in self.window(address) {
+            let before = place.address.load(Ordering::Relaxed);
+            let is_free = before == NEVER || before == GONE;
+            let claim = |before| {
+                place.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            };
+            if is_free && claim(before) {
+                place.id.store(id.0, Ordering::Relaxed);
+                // Whoever finds the address finds its id.
+                place.address.store(address, Ordering::Release);
+                return Inserted::New;
+            }
+        }
+        self.head().untracked.fetch_add(1, Ordering::Relaxed);
+        Inserted::NoRoom
+    }
+
+    /// Takes the block at `address` out, if it is there.
+    pub fn remove(&self, address: u64) -> Option<BlockId> {
+        let place = self.find(address)?;
+        let id = place.id.load(Ordering::Relaxed);
+        place.address.store(GONE, Ordering::Release);
+        Some(BlockId(id))
+    }
+}
+
+/// What became of a block that was to be entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// It is there.
+    New,
+    /// It has taken the place of one with its address.
+    Replaced,
+    /// All of its places are taken: the table does not tell of it.
+    NoRoom,
+}
+
+/// What a table says.
+#[derive(Clone, Copy, Debug)]
+pub struct BlocksView<'a> {
+    /// Blocks that found no place.
+    pub untracked: u64,
+    places: &'a [u8],
+}
+
+impl<'a> BlocksView<'a> {
+    /// Reads the bytes that follow the answers in a region's file, a copy; none if that is no table.
+    #[must_use]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let capacity = usize::try_from(word(8)?).ok()?;
+        let places = bytes.get(PAGE..)?.get(..capacity.checked_mul(size_of::<Place>())?)?;
+        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, places })
+    }
+
+    /// The blocks that nobody has freed.
+    pub fn ids(self) -> impl Iterator<Item = BlockId> + 'a {
+        let (places, _) = self.places.as_chunks::<16>();
+        places.iter().filter_map(|place| {
+            let (address, id) = (u64::from_le_bytes(*place.first_chunk()?), *place.last_chunk()?);
+            (address > ENTERING).then_some(BlockId(u64::from_le_bytes(id)))
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn with_table(capacity: usize, body: impl FnOnce(&LiveBlocks, &dyn Fn() -> Vec<u8>)) {
+        #[repr(align(4096))]
+        #[derive(Clone)]
+        struct Page(#[expect(dead_code, reason = "it is there for its size")] [u8; PAGE]);
+        let mut memory = std::vec![Page([0; PAGE]); LiveBlocks::len_for(capacity).div_ceil(PAGE)];
+        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
+        let table = unsafe { LiveBlocks::format(base, capacity) };
+        body(&table, &|| {
+            // SAFETY: as above; no other thread is at work.
+            unsafe { core::slice::from_raw_parts(base.as_ptr(), LiveBlocks::len_for(capacity)) }.to_vec()
+        });
+    }
+
+    #[test]
+    fn what_was_entered_and_not_removed_is_told() {
+        with_table(256, |table, bytes| {
+            for block in 1..=100u64 {
+                assert_eq!(table.insert(block << 20, BlockId::new(1, block)), Inserted::New);
+            }
+            for block in 1..=50u64 {
+                assert_eq!(table.remove(block << 20), Some(BlockId::new(1, block)));
+                assert_eq!(table.remove(block << 20), None);
+            }
+            assert_eq!(table.insert(60 << 20, BlockId::new(2, 7)), Inserted::Replaced);
+            let bytes = bytes();
+            let view = BlocksView::parse(&bytes).unwrap();
+            let mut ids: Vec<_> = view.ids().collect();
+            ids.sort();
+            let mut expected: Vec<_> =
+                (51..=100).filter(|block| *block != 60).map(|block| BlockId::new(1, block)).collect();
+            expected.push(BlockId::new(2, 7));
+            assert_eq!((ids, view.untracked), (expected, 0));
+        });
+    }
+
+    #[test]
+    fn a_full_table_says_how_many_it_does_not_tell_of() {
+        with_table(64, |table, bytes| {
+            let blocks = (1..=200u64).map(|block| table.insert(block << 4, BlockId(block)));
+            let kept = blocks.filter(|inserted| *inserted == Inserted::New).count();
+            let bytes = bytes();
+            let view = BlocksView::parse(&bytes).unwrap();
+            assert_eq!((view.ids().count(), view.untracked), (kept, 200 - kept as u64));
+            assert!(kept <= 64);
+        });
+    }
+
+    #[test]
+    fn what_is_no_table_is_none() {
+        assert!(BlocksView::parse(&[]).is_none());
+        assert!(BlocksView::parse(&[0; 2 * PAGE]).is_none());
+        with_table(64, |_, bytes| {
+            let bytes = bytes();
+            assert!(BlocksView::parse(&bytes[..bytes.len() - 1]).is_none());
+        });
+    }
+
+    #[test]
+    fn a_nonce_says_size_and_number() {
+        for size in [0, 1, 4096, EXACT - 1, EXACT, EXACT + 1, 1 << 40] {
+            let nonce = AllocationNonce::new(size, 77 | 1 << 30);
+            let rounded = if size < EXACT { size } else { size.next_multiple_of(PAGE as u64) };
+            assert_eq!((nonce.size(), nonce.id(3)), (rounded, BlockId::new(3, 77)));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Heap profiles (`-e alloc`) against programs that count for themselves, and against programs that must not notice.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::{run, shell_status};
+use selfwind_tests::recording::{Recorder, Recording, read, stats};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip;
+use selfwind_tests::target::Target;
+
+/// Parts of a value by which a profile may be off.
+const TOLERANCE: f64 = 0.03;
+
+/// A recorder that loses nothing while its processor is somebody else's.
+fn recorder(source: &str) -> Recorder {
+    Recorder::at(99).event(source).env("SELFWIND_POOL", "128M")
+}
+
+fn folded(file: &Path, value: &str) -> Folded {
+    Folded::parse(&read(&["export", "-f", "folded", "--value", value], file))
+}
+
+/// Nothing was lost of what was to be recorded.
+fn assert_all_there(file: &Path) {
+    let stats = stats(file);
+    stats.assert_adds_up();
+    assert_eq!(stats.number("lost"), 0, "lost samples");
+}
+
+/// By site: objects and bytes that it allocated, objects and bytes that are held at the end.
+fn counted(said: &str) -> BTreeMap<String, [u64; 4]> {
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next().expect("a name").to_owned();
+        let numbers: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
+        (name, numbers.try_into().expect("four numbers"))
+    };
+    said.lines().map(line).collect()
+}
+
+/// Compares all four values of all sites with what the program says; `mean` bytes lie between samples.
+///
+/// Of N blocks of S bytes, each sampled with the probability p = 1 - exp(-S/mean), the estimate has the relative standard
+/// deviation sqrt((1 - p) / (p N)). Where little is held that is more than the tolerance.
+fn assert_sites(file: &Path, said: &str, mean: f64) {
+    let values = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
+    let profiles = values.map(|value| folded(file, value));
+    let sites = counted(said);
+    assert_eq!(sites.len(), 10);
+    for (site, expected) in sites {
+        for (place, (value, profile)) in values.iter().zip(&profiles).enumerate() {
+            let size = expected[1] as f64 / expected[0] as f64;
+            let (found, expected, objects) = (profile.inclusive(&site), expected[place], expected[place & 2]);
+            let probability = -(-size / mean).exp_m1();
+            let deviation = ((1.0 - probability) / (probability * objects.max(1) as f64)).sqrt();
+            let off = (found as f64 - expected as f64).abs() / expected.max(1) as f64;
+            let allowed = TOLERANCE.max(4.5 * deviation);
+            assert!(
+                off <= allowed,
+                "{site}, {value}: {found} instead of {expected}: off by {:.2}%",
+                off * 100.0
+            );
+        }
+    }
+}
+
+/// All values of all sites are exactly what the program says.
+fn assert_exact(file: &Path, said: &str) {
+    let values = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
+    let profiles = values.map(|value| folded(file, value));
+    for (site, expected) in counted(said) {
+        assert_eq!(profiles.each_ref().map(|profile| profile.inclusive(&site)), expected, "{site}");
+    }
+}
+
+#[test]
+fn sites_have_their_parts_of_what_was_allocated_and_the_leak_alone_is_held() {
+    let recording = recorder("alloc:1024").record(&Target::c("heap_sites").build(), &["10000"]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    assert_all_there(&recording.file);
+    assert_sites(&recording.file, &recording.outcome.stdout, 1024.0);
+    let leaks = read(&["report", "--leaks", "--json"], &recording.file);
+    let leaks: serde_json::Value = serde_json::from_str(&leaks).expect("JSON");
+    let functions = leaks["functions"].as_array().expect("a list");
+    let sites: Vec<&str> = functions
+        .iter()
+        .filter_map(|row| row["function"].as_str())
+        .filter(|name| name.starts_with("site_"))
+        .collect();
+    assert_eq!(sites, ["site_9"]);
+}
+
+#[test]
+fn what_is_held_at_the_end_has_its_sites() {
+    let recording = recorder("alloc:1024").record(&Target::c("heap_sites").build(), &["10000", "hold"]);
+    assert_all_there(&recording.file);
+    assert_sites(&recording.file, &recording.outcome.stdout, 1024.0);
+}
+
+#[test]
+fn a_killed_program_leaves_what_it_held() {
+    let scratch = Scratch::new();
+    let file = scratch.join("selfwind.data");
+    let program = Target::c("heap_sites").build();
+    let mut command = recorder("alloc:all").command(&file, &program, &["300", "hold", "wait"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("selfwind runs");
+    let mut pipe = BufReader::new(child.stdout.take().expect("piped"));
+    let mut said = String::new();
+    for _ in 0..10 {
+        pipe.read_line(&mut said).expect("a line");
+    }
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let target = std::fs::read_to_string(children).expect("our child's").trim().parse().expect("one process");
+    kill(Pid::from_raw(target), Signal::SIGKILL).expect("our grandchild");
+    assert_eq!(shell_status(child.wait().expect("our child")), 137);
+    assert_all_there(&file);
+    assert_exact(&file, &said);
+}
+
+/// All allocations: the numbers are exact.
+#[test]
+fn blocks_that_pass_between_threads_are_counted_once() {
+    let recording = recorder("alloc:all").record(&Target::c("heap_threads").build(), &["20000"]);
+    assert_all_there(&recording.file);
+    let words = recording.outcome.stdout.split_whitespace();
+    let said: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
+    let found = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]
+        .map(|value| folded(&recording.file, value).inclusive("make"));
+    assert_eq!(found.to_vec(), said);
+}
+
+#[test]
+fn pprof_has_the_four_values_of_heap_profiles() {
+    let recording = recorder("alloc:4096").record(&Target::c("heap_sites").build(), &["500", "hold"]);
+    let scratch = Scratch::new();
+    let out = scratch.join("heap.pb.gz");
+    let outcome = run(Command::new(selfwind_tests::binary::selfwind())
+        .args(["export", "-o"])
+        .args([&out, &recording.file]));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    let mut text = Vec::new();
+    let unzipped = Command::new("gzip").args(["-dc"]).arg(&out).stdout(Stdio::piped()).spawn();
+    unzipped.expect("gzip runs").stdout.expect("piped").read_to_end(&mut text).expect("a pipe");
+    let has = |word: &str| text.windows(word.len()).any(|part| part == word.as_bytes());
+    for word in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space", "site_9"] {
+        assert!(has(word), "no {word} in the profile");
+    }
+}
+
+#[test]
+fn a_profile_of_time_has_no_values_of_allocations() {
+    let recording = Recorder::default().event("cpu").record(Path::new("/bin/true"), &[] as &[&str]);
+    let outcome = run(Command::new(selfwind_tests::binary::selfwind())
+        .args(["report", "--leaks"])
+        .arg(&recording.file));
+    assert_eq!(outcome.status, 1);
+    assert!(outcome.stderr.contains("not of allocations (record -e alloc)"), "{}", outcome.stderr);
+}
+
+/// Records `program` and asserts that it behaves as it does alone.
+fn record_unharmed(recorder: &Recorder, program: &Path, arguments: &[&str]) -> Recording {
+    let alone = run(Command::new(program).args(arguments));
+    let recording = recorder.record(program, arguments);
+    assert_eq!(recording.outcome, alone, "left: recorded, right: alone: {}", program.display());
+    recording.stats().assert_adds_up();
+    recording
+}
+
+#[test]
+fn hazards_are_unharmed() {
+    for name in
+        ["fork", "exec", "vfork", "posix_spawn", "dlopen_churn", "thread_churn", "malloc_storm", "siglongjmp"]
+    {
+        for source in ["alloc", "alloc:all"] {
+            record_unharmed(&Recorder::at(99).event(source), &Target::c(name).build(), &[]);
+        }
+    }
+    for name in ["throw", "thread_locals"] {
+        record_unharmed(&recorder("alloc:all"), &Target::cpp(name).build(), &[]);
+    }
+}
+
+#[test]
+fn calls_before_the_start_and_after_the_end_are_served() {
+    let recording = record_unharmed(&recorder("alloc:all"), &Target::cpp("heap_hazards").build(), &[]);
+    let objects = folded(&recording.file, "alloc_objects");
+    for function in
+        ["in_constructor", "in_main", "in_handler", "in_exit_handler", "in_destructor", "in_child"]
+    {
+        assert!(objects.inclusive(function) > 0, "no allocation in {function}");
+    }
+    let held = folded(&recording.file, "inuse_objects");
+    assert_eq!(held.inclusive("in_main"), 0, "what was freed is held");
+    assert!(held.inclusive("in_handler") > 0, "what was not freed is not held");
+}
+
+/// The real programs, each with a little work of its own.
+#[test]
+fn programs_are_unharmed() {
+    let scratch = Scratch::new();
+    let source = scratch.join("a.c");
+    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 3; }\n")
+        .expect("a file");
+    let (source, object) = (source.display().to_string(), scratch.join("a.o").display().to_string());
+    let programs: [(&str, &[&str]); 4] = [
+        ("gcc", &["-O2", "-c", &source, "-o", &object]),
+        ("python3", &["-c", "print(sum(len(str(i) * 50) for i in range(20000)))"]),
+        (
+            "sqlite3",
+            &[
+                ":memory:",
+                "create table t(a); with recursive c(x) as (values(1) union all select x+1 from c where x<20000) insert into t select x from c; select sum(a), count(*) from t;",
+            ],
+        ),
+        ("perl", &["-e", "my %h; $h{$_} = \"x\" x $_ for 1..2000; print scalar(keys %h), \"\\n\"; exit 4"]),
+    ];
+    for (name, arguments) in programs {
+        let Some(program) = which(name) else {
+            skip::leave(format_args!("{name} is not installed"));
+        };
+        for source in ["alloc", "alloc:all"] {
+            record_unharmed(&Recorder::at(99).event(source), &program, arguments);
+        }
+    }
+}
+
+/// Other allocators stand behind the same names, or bring C++'s operators of their own.
+#[test]
+fn other_allocators_are_counted_once() {
+    for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
+        let found = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"]
+            .map(|directory| Path::new(directory).join(library));
+        let Some(library) = found.into_iter().find(|path| path.exists()) else {
+            skip::leave(format_args!("{library} is not installed"));
+        };
+        let recorder = recorder("alloc:all").env("LD_PRELOAD", &library);
+        let recording = recorder.record(&Target::c("heap_sites").build(), &["20", "hold"]);
+        assert_eq!(recording.outcome.status, 0, "{}: {}", library.display(), recording.outcome.stderr);
+        assert_exact(&recording.file, &recording.outcome.stdout);
+        let recording = recorder.record(&Target::cpp("heap_hazards").build(), &["no-throw"]);
+        assert_eq!(recording.outcome.status, 0, "{}: {}", library.display(), recording.outcome.stderr);
+        assert_eq!(
+            folded(&recording.file, "alloc_objects").inclusive("in_new"),
+            100,
+            "{}",
+            library.display()
+        );
+        assert_eq!(folded(&recording.file, "inuse_objects").inclusive("in_new"), 1, "{}", library.display());
+    }
+}
+
+fn which(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+}
