@@ -22,6 +22,7 @@ pub mod call_tree;
 pub mod collapsed_name;
 pub mod digits;
 pub mod input;
+pub mod interpreted;
 pub mod kernel_event;
 pub mod mapped_file;
 mod mappings;

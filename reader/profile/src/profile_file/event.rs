@@ -38,6 +38,8 @@ pub enum Event {
     ProcessEnd(ProcessEnd),
     /// Code that a process made itself, with the names it gave.
     Generated(GeneratedCode),
+    /// A function that an interpreter runs.
+    Function(InterpretedFunction),
     /// The recording ended in order. Absent when the recorder was killed.
     End(End),
 }
@@ -222,6 +224,27 @@ pub struct GeneratedFunction {
     pub len: u64,
     /// Its name.
     pub name: String,
+}
+
+/// A function that an interpreter runs, as frames name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct InterpretedFunction {
+    /// The process's number.
+    pub process: u32,
+    /// The function's number in the process.
+    pub id: u32,
+    /// The interpreter: 1 is CPython.
+    pub language: u32,
+    /// First line in the source.
+    pub first_line: u32,
+    /// How `lines` is to be read: see the region format.
+    pub lines_form: u32,
+    /// Its name.
+    pub name: String,
+    /// The source file.
+    pub file: String,
+    /// Which line each instruction is of.
+    pub lines: Vec<u8>,
 }
 
 /// A thread of a process.
