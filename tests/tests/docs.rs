@@ -57,6 +57,7 @@ pages! {
     dump "dump.md"
     kernel_protocol "kernel-protocol.md"
     program "profile-a-program.md"
+    python "profile-python.md"
     service "profile-a-service.md"
     container "profile-in-a-container.md"
     ci "profile-in-ci.md"
