@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::folded::Folded;
-use selfwind_tests::outcome::run;
-use selfwind_tests::recording::{Recorder, Recording, folded, read, record_unharmed};
+use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::recording::{Recorder, Recording, folded, read};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
@@ -80,14 +80,19 @@ fn weight_of_gaps(folded: &Folded) -> u64 {
 fn record_shares(recorder: &Recorder, python: &Path, seconds: &str) -> Recording {
     let library = Target::c("python_callback").shared("python_callback.so").build();
     let arguments = [script("python_shares"), library.display().to_string(), seconds.to_owned()];
-    record_unharmed(recorder, python, &arguments)
+    let recording = recorder.record(python, &arguments);
+    let Outcome { status, stdout, .. } = &recording.outcome;
+    assert!(*status == 0 && stdout.starts_with("{\"recursing\": 10"), "{:?}", recording.outcome);
+    recording.assert_adds_up();
+    recording
 }
 
 #[test]
 fn shares_are_those_of_the_program() {
     for (minor, python) in interpreters() {
-        for source in ["cpu", "perf"] {
-            let recording = record_shares(&Recorder::at(997).event(source), &python, "4");
+        // The threads' timers tick with the kernel's HZ: a quarter of the samples, often, with twice the spread.
+        for (source, points) in [("cpu", 4.0), ("perf", 2.0)] {
+            let recording = record_shares(&Recorder::at(997).event(source), &python, "3");
             let folded = recording.folded();
             let what = format!("3.{minor} {source} {}", python.display());
             let shares = [
@@ -98,10 +103,10 @@ fn shares_are_those_of_the_program() {
                 ("called_back", 30),
             ];
             let sum: u64 = shares.iter().map(|(name, _)| weight_with(&folded, name)).sum();
-            assert!(sum > 1000, "{what}: {sum} of {}", folded.total());
+            assert!(sum > 2000, "{what}: {sum} of {}", folded.total());
             for (name, percent) in shares {
                 let share = weight_with(&folded, name) as f64 / sum as f64 * 100.0;
-                assert!((share - f64::from(percent)).abs() <= 2.0, "{what}: {name} has {share:.1} %");
+                assert!((share - f64::from(percent)).abs() <= points, "{what}: {name} has {share:.1} %");
             }
             assert!(weight_of_gaps(&folded) <= folded.total() / 500, "{what}: {folded:?}");
             assert_in_place(&what, &folded);
