@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) allocations: u64,
     /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
     pub(crate) deferred: bool,
+    /// SELFWIND_NATIVE_ONLY: leave out the frames of interpreters.
+    pub(crate) native_only: bool,
     /// SELFWIND_MODE.
     pub(crate) mode: Mode,
     /// SELFWIND_MAX_STACK.
@@ -93,6 +95,7 @@ impl Config {
             events: Events::default(),
             allocations: 0,
             deferred: false,
+            native_only: false,
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
             max_overhead: DEFAULT_OVERHEAD,
@@ -170,6 +173,7 @@ impl Config {
         events: &mut Option<Events>,
     ) -> Option<()> {
         match name {
+            b"NATIVE_ONLY" => self.native_only = flag(value)?,
             b"DEFER" => self.deferred = flag(value)?,
             b"ENABLE" => self.enabled = flag(value)?,
             b"VERBOSE" => self.verbose = flag(value)?,

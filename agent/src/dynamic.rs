@@ -103,6 +103,11 @@ impl Symbols {
 
     /// The address of the function or variable `name`; other than default versions only if `allow_hidden`.
     pub(crate) fn find(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
+        self.find_with_size(name, allow_hidden).map(|(address, _)| address)
+    }
+
+    /// The same with its size in bytes.
+    pub(crate) fn find_with_size(&self, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         if !self.gnu_hash.is_null() {
             self.find_by_gnu_hash(name, allow_hidden)
         } else if !self.hash.is_null() {
@@ -113,7 +118,7 @@ impl Symbols {
     }
 
     /// The GNU hash table: header, Bloom filter, buckets, chains that end with a set lowest bit.
-    fn find_by_gnu_hash(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
+    fn find_by_gnu_hash(&self, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         let hash = name
             .to_bytes()
             .iter()
@@ -139,9 +144,9 @@ impl Symbols {
             loop {
                 let link = *chain.add((index - first) as usize);
                 if link | 1 == hash | 1
-                    && let Some(address) = self.matches(index, name, allow_hidden)
+                    && let Some(found) = self.matches(index, name, allow_hidden)
                 {
-                    return Some(address);
+                    return Some(found);
                 }
                 if link & 1 == 1 {
                     return None;
@@ -152,7 +157,7 @@ impl Symbols {
     }
 
     /// The System V hash table: bucket count, chain count, buckets, chains that end with 0.
-    fn find_by_hash(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
+    fn find_by_hash(&self, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         let hash = name.to_bytes().iter().fold(0u32, |hash, byte| {
             let hash = (hash << 4).wrapping_add(u32::from(*byte));
             let high = hash & 0xf000_0000;
@@ -168,8 +173,8 @@ impl Symbols {
             let chain = bucket.add(buckets as usize);
             let mut index = *bucket.add((hash % buckets) as usize);
             while index != 0 {
-                if let Some(address) = self.matches(index, name, allow_hidden) {
-                    return Some(address);
+                if let Some(found) = self.matches(index, name, allow_hidden) {
+                    return Some(found);
                 }
                 index = *chain.add(index as usize);
             }
@@ -177,11 +182,11 @@ impl Symbols {
         None
     }
 
-    /// The address of symbol `index` if it is a definition of `name`.
+    /// Address and size of symbol `index` if it is a definition of `name`.
     ///
     /// # Safety
     /// The index came from the object's hash table.
-    unsafe fn matches(&self, index: u32, name: &CStr, allow_hidden: bool) -> Option<u64> {
+    unsafe fn matches(&self, index: u32, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         // SAFETY: the caller's promise; names are offsets into the string table.
         unsafe {
             let symbol = &*self.symbols.add(index as usize);
@@ -190,7 +195,7 @@ impl Symbols {
             let hidden = !self.versions.is_null() && *self.versions.add(index as usize) & VERSION_HIDDEN != 0;
             let same = || CStr::from_ptr(self.strings.add(symbol.name as usize)) == name;
             (defined && usable && (allow_hidden || !hidden) && same())
-                .then(|| self.bias.wrapping_add(symbol.value))
+                .then(|| (self.bias.wrapping_add(symbol.value), symbol.size))
         }
     }
 }

@@ -49,6 +49,12 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
     }
 }
 
+/// Backs so many bytes of the log, or as many as there can be: handlers cannot.
+pub(crate) fn make_log(recording: &Recording, bytes: u64) {
+    let _held = GROWTH.hold();
+    while recording.region.durable_backed() < bytes && room::grow_log(&recording.region) {}
+}
+
 /// Backs chunks for `threads` threads.
 pub(crate) fn make_room(recording: &Recording, threads: usize) {
     if room::is_needed(&recording.region, threads) {

@@ -37,6 +37,7 @@ mod pending;
 mod perf_attributes;
 mod preload;
 mod process;
+mod python;
 mod room;
 mod sampling_signal;
 mod second_mappings;
@@ -164,5 +165,5 @@ fn names(config: &Config) -> Names {
     let program = kernel::read_link(c"/proc/self/exe", &mut buffer).map(<[u8]>::to_vec).unwrap_or_default();
     let directory: Vec<u8> = kernel::current_directory(&mut buffer).to_vec();
     let tables = config.tables.clone().and_then(sections::trusted_directory);
-    Names { program, directory, tables }
+    Names { program, directory, tables, native_only: config.native_only }
 }

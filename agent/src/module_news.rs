@@ -8,8 +8,9 @@ use handler::snapshot;
 use shm_format::record::{self, DurableRecord, Segments};
 
 use crate::agent;
-use crate::journal::append;
+use crate::journal::{self, append};
 use crate::modules::{self, Listener, Object, Stage};
+use crate::python;
 
 /// Looks at the loaded objects again if something may have changed.
 pub(crate) fn refresh(recording: &Recording) {
@@ -17,6 +18,33 @@ pub(crate) fn refresh(recording: &Recording) {
         && let Some(agent) = agent::get()
     {
         modules::rescan(Stage::Later, &agent.names, &mut ModuleNews(recording));
+    }
+}
+
+/// Tells of an interpreter, and makes room for what handlers will tell of its functions.
+fn tell_interpreter(recording: &Recording, found: &python::Found) {
+    /// Some 2500 functions.
+    const NAMES: u64 = 1 << 20;
+    let (major, minor, remark) = match found {
+        python::Found::Known(python) => {
+            journal::make_log(recording, NAMES);
+            (3, python.layout.minor, &b""[..])
+        }
+        python::Found::Refused(major, minor) => (*major, *minor, &b" is not known: native frames only"[..]),
+    };
+    let mut version = Vec::new();
+    push_number(&mut version, major);
+    version.push(b'.');
+    push_number(&mut version, minor);
+    version.extend_from_slice(remark);
+    journal::tell_setting(recording, b"python", &version);
+}
+
+fn push_number(text: &mut Vec<u8>, number: u8) {
+    for unit in [100, 10, 1] {
+        if number >= unit || unit == 1 {
+            text.push(b'0' + number / unit % 10);
+        }
     }
 }
 
@@ -49,6 +77,9 @@ impl Listener for ModuleNews<'_> {
                 segments: Segments::new(&segments),
             }),
         );
+        if let Some(found) = &object.python {
+            tell_interpreter(self.0, found);
+        }
     }
 
     fn unloaded(&mut self, object: &Object) {

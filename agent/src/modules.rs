@@ -20,6 +20,7 @@ use crate::copied_image::CopiedImage;
 use crate::dynamic::Symbols;
 use crate::lock::{Lock, Masked};
 use crate::object_info::ObjectInfo;
+use crate::python;
 use crate::sections;
 use crate::signal_stacks;
 use crate::symbols;
@@ -47,6 +48,8 @@ pub(crate) struct Object {
     pub(crate) path: Vec<u8>,
     pub(crate) build_id: Vec<u8>,
     pub(crate) segments: Vec<Segment>,
+    /// The interpreter in it.
+    pub(crate) python: Option<python::Found>,
     module: Module<'static>,
     /// What `module` refers to, if it is not in place.
     _sections: sections::Kept,
@@ -178,6 +181,8 @@ pub(crate) struct Names {
     pub(crate) directory: Vec<u8>,
     /// Directory of table files, if any.
     pub(crate) tables: Option<Vec<u8>>,
+    /// Interpreters are not looked for.
+    pub(crate) native_only: bool,
 }
 
 impl Names {
@@ -193,6 +198,36 @@ impl Names {
             return name.to_vec();
         }
         [self.directory.as_slice(), b"/", name.strip_prefix(b"./").unwrap_or(name)].concat()
+    }
+}
+
+impl Names {
+    /// The interpreter in an object, if it is looked for.
+    ///
+    /// # Safety
+    /// The object is loaded and stays so meanwhile.
+    unsafe fn interpreter_by(&self, symbols: &Symbols, image: &ElfImage<'_>) -> Option<python::Found> {
+        // SAFETY: the caller's promise.
+        if self.native_only { None } else { unsafe { python::recognise(symbols, image) } }
+    }
+
+    /// The interpreter in an object, if it may have one by its name: of others nothing is read.
+    ///
+    /// # Safety
+    /// As above, if the object is the program or a `libpython`.
+    unsafe fn interpreter(
+        &self,
+        is_program: bool,
+        path: &[u8],
+        info: &ObjectInfo,
+        image: &ElfImage<'_>,
+    ) -> Option<python::Found> {
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        if !is_program && !file.starts_with(b"libpython") {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.interpreter_by(&Symbols::of_object(info)?, image) }
     }
 }
 
@@ -219,7 +254,11 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
             }
             let copied = copied.with_sections();
             if let Some(image) = copied.image() {
-                seen.new.push(describe(&image, headers, path(&image), tables));
+                let path = path(&image);
+                // SAFETY: nobody vouches for it, but a program never goes away, and its interpreter's library does not
+                // either: CPython cannot be unloaded while a thread runs it.
+                let python = unsafe { names.interpreter(is_program, &path, info, &image) };
+                seen.new.push(Object { python, ..describe(&image, headers, path, tables) });
             }
             return true;
         }
@@ -232,12 +271,15 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
             return true;
         }
         // SAFETY: as above.
-        unsafe { Symbols::of_object(info) }.inspect(signal_stacks::look_into);
-        seen.new.push(if stage == Stage::Start {
+        let symbols = unsafe { Symbols::of_object(info) }.inspect(signal_stacks::look_into);
+        // SAFETY: as above.
+        let python = symbols.and_then(|symbols| unsafe { names.interpreter_by(&symbols, &image) });
+        let object = if stage == Stage::Start {
             describe_in_place(&image, headers, path(&image), tables)
         } else {
             describe(&image, headers, path(&image), tables)
-        });
+        };
+        seen.new.push(Object { python, ..object });
         true
     });
     seen
@@ -298,6 +340,7 @@ fn object(
         path,
         build_id: image.build_id.unwrap_or(&[]).to_vec(),
         segments,
+        python: None,
         module,
         _sections: sections,
         _before: None,
@@ -371,7 +414,9 @@ impl Registry {
         // SAFETY: the list lives in the same `Published`, which is freed as a whole.
         let shared: &'static [Module<'static>] = unsafe { &*core::ptr::from_ref(&*list) };
         let Some(modules) = Modules::new(shared, self.generation) else { return };
-        let published = Published { snapshot: Snapshot { modules }, list, objects: self.objects.clone() };
+        let python = self.objects.iter().find_map(|object| object.python?.known());
+        let snapshot = Snapshot { modules, python };
+        let published = Published { snapshot, list, objects: self.objects.clone() };
         let published = Box::into_raw(Box::new(published));
         let before = snapshot::replace(published.cast());
         if !before.is_null() {

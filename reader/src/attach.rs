@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 
 use crate::sampling::rate::{self, Overhead};
 use crate::target::inject::{self, Attachment, InjectError, Settings};
@@ -32,6 +33,9 @@ pub(crate) struct AttachArgs {
     /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     max_overhead: Overhead,
+    /// Leave out the frames of functions that interpreters run (Python)
+    #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
+    native_only: bool,
     /// End the sampling; the process runs on
     #[arg(long)]
     detach: bool,
@@ -49,6 +53,7 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         frequency: args.freq,
         max_stack: args.max_stack,
         max_overhead: args.max_overhead,
+        native_only: args.native_only,
         ends_with_us: false,
     };
     let what = match inject::attach(pid, settings)? {

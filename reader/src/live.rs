@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use selfwind_profile::interpreted;
 use selfwind_profile::measure::Measure;
 use selfwind_profile::profile_file::{
-    Event, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY, WAKE_LATENCY_NAME,
+    Event, InterpretedFunction, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY,
+    WAKE_LATENCY_NAME,
 };
 use selfwind_profile::symbolize::{Request, SymbolSources, base_name, symbolize};
-use unwind::{FoundBy, Frame};
+use unwind::{FoundBy, Frame, Interpreted};
 
 use crate::record::kernel_symbols::KernelSymbols;
 
@@ -37,6 +39,8 @@ pub(crate) struct Image {
     /// By first address.
     modules: BTreeMap<u64, Module>,
     threads: BTreeMap<u32, String>,
+    /// Those that an interpreter runs.
+    functions: BTreeMap<u32, InterpretedFunction>,
 }
 
 struct Module {
@@ -45,11 +49,15 @@ struct Module {
     binary: Arc<Binary>,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Binary {
     path: PathBuf,
     build_id: Vec<u8>,
     in_kernel: bool,
+    /// A source file, whose functions an interpreter runs.
+    interpreted: bool,
+    /// The process whose numbers its functions have.
+    process: u32,
 }
 
 /// A frame that is ready to be named.
@@ -76,6 +84,20 @@ impl Located {
     /// True for a frame in the kernel.
     pub(crate) fn is_in_kernel(&self) -> bool {
         self.binary.as_ref().is_some_and(|binary| binary.in_kernel)
+    }
+
+    /// True for a frame of a function that an interpreter runs.
+    pub(crate) fn is_interpreted(&self) -> bool {
+        self.binary.as_ref().is_some_and(|binary| binary.interpreted)
+    }
+
+    /// What marks it in folded stacks.
+    pub(crate) fn mark(&self) -> &'static str {
+        match self.is_interpreted() {
+            true => interpreted::PYTHON_MARK,
+            false if self.is_in_kernel() => "_[k]",
+            false => "",
+        }
     }
 
     /// The file name of its binary; empty outside all modules.
@@ -113,6 +135,9 @@ impl Live {
                 self.image(id).info = info;
             }
             Event::Module(module) => self.map(module),
+            Event::Function(function) => {
+                self.image(function.process).functions.insert(function.id, function);
+            }
             // Samples of the time before are still to come: what takes its place ends a module.
             Event::ModuleGone(_) => {}
             Event::Thread(thread) => {
@@ -146,7 +171,7 @@ impl Live {
     }
 
     fn map(&mut self, module: ModuleInfo) {
-        let binary = Arc::new(Binary { path: module.path, build_id: module.build_id, in_kernel: false });
+        let binary = Arc::new(Binary { path: module.path, build_id: module.build_id, ..Binary::default() });
         let ModuleInfo { start, end, bias, process, .. } = module;
         let modules = &mut self.image(process).modules;
         modules.retain(|&other, module| module.end <= start || end <= other);
@@ -177,7 +202,7 @@ impl Live {
             Some(known) => known.clone(),
             None => {
                 let path = PathBuf::from(format!("[{module}]"));
-                let new = Arc::new(Binary { path, build_id: Vec::new(), in_kernel: true });
+                let new = Arc::new(Binary { path, in_kernel: true, ..Binary::default() });
                 self.kernel_binaries.insert(module.to_owned(), new.clone());
                 new
             }
@@ -187,8 +212,47 @@ impl Live {
         Located { binary: Some(binary), address, found_by: FoundBy::Cfi }
     }
 
+    /// Names a frame of an interpreter at once: what is known of it was told.
+    fn locate_interpreted(&mut self, process: u32, word: u64) -> Option<Located> {
+        let Interpreted { function, offset } = Frame::from_bits(word).as_interpreted()?;
+        let known = self.processes.get(&process).and_then(|image| image.functions.get(&function));
+        let (path, name) = match known {
+            Some(known) => (PathBuf::from(&known.file), known.shown(known.first_line)),
+            None => {
+                let reason = if function == Interpreted::NOTHING { offset } else { 0 };
+                (PathBuf::new(), interpreted::gap(reason).to_owned())
+            }
+        };
+        // The same numbers are other functions in other processes; one that is not known yet may be in the next sample.
+        let binary = Arc::new(Binary { path, interpreted: true, process, ..Binary::default() });
+        self.names.insert((binary.clone(), word), vec![name]);
+        Some(Located { binary: Some(binary), address: word, found_by: FoundBy::Region })
+    }
+
+    /// The frames of a stack that are shown, leaf first, once all are named: not those by which an interpreter only calls.
+    pub(crate) fn shown<'s>(&self, stack: &'s [Located]) -> impl DoubleEndedIterator<Item = &'s Located> {
+        let outermost = stack.iter().rposition(Located::is_interpreted);
+        let is_internal = |located: &Located| {
+            let path = located.binary.as_ref().map(|binary| binary.path.as_path());
+            path.is_some_and(|path| self.functions(located).all(|name| interpreted::is_internal(path, name)))
+        };
+        // Behind the outermost one is the loop that evaluates it.
+        let hidden: Vec<bool> = stack
+            .iter()
+            .enumerate()
+            .map(|(at, located)| {
+                outermost.is_some_and(|last| at <= last + 1)
+                    && !located.is_interpreted()
+                    && is_internal(located)
+            })
+            .collect();
+        stack.iter().zip(hidden).filter(|(_, hidden)| !hidden).map(|(located, _)| located)
+    }
+
     /// Finds the binaries of a sample's frames in the program, leaf first.
-    fn locate(&self, sample: &Sample) -> Vec<Located> {
+    fn locate(&mut self, sample: &Sample) -> Vec<Located> {
+        let interpreted: Vec<Option<Located>> =
+            sample.frames.iter().map(|&word| self.locate_interpreted(sample.process, word)).collect();
         let modules = self.processes.get(&sample.process).map(|image| &image.modules);
         let locate = |&word: &u64| {
             let frame = Frame::from_bits(word);
@@ -203,7 +267,12 @@ impl Live {
                 None => Located { binary: None, address, found_by },
             }
         };
-        sample.frames.iter().map(locate).collect()
+        sample
+            .frames
+            .iter()
+            .zip(interpreted)
+            .map(|(word, known)| known.unwrap_or_else(|| locate(word)))
+            .collect()
     }
 
     /// Names the addresses that have no name yet.

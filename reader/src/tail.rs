@@ -64,7 +64,7 @@ struct FrameLine<'a> {
     address: u64,
     /// As folded stacks mark it; here the module says so.
     #[serde(skip)]
-    in_kernel: bool,
+    mark: &'static str,
 }
 
 impl<'a> Tail<'a> {
@@ -79,11 +79,11 @@ impl<'a> Tail<'a> {
                 function,
                 module: Located::module(located),
                 address: located.address,
-                in_kernel: located.is_in_kernel(),
+                mark: located.mark(),
             };
             self.live.functions(located).map(line)
         };
-        stack.iter().flat_map(frame).collect()
+        self.live.shown(stack).flat_map(frame).collect()
     }
 
     fn print(&mut self, sample: &Sample, part: &Part) -> io::Result<()> {
@@ -112,9 +112,8 @@ impl<'a> Tail<'a> {
                 write!(text, " x{}", line.weight)?;
             }
             for (number, frame) in line.frames.iter().enumerate() {
-                let (before, mark) =
-                    (if number == 0 { "  " } else { " < " }, if frame.in_kernel { "_[k]" } else { "" });
-                write!(text, "{before}{}{mark}", frame.function)?;
+                let before = if number == 0 { "  " } else { " < " };
+                write!(text, "{before}{}{}", frame.function, frame.mark)?;
             }
             if sample.end != End::Root as u8 {
                 write!(text, " < [truncated: {}]", line.end)?;

@@ -2,8 +2,8 @@
 //!
 //! Space is reserved by one compare-and-swap of `last | end`; the record's header is then PENDING, and DONE (release)
 //! when the payload is there. As in chunks only the newest record can lack a header, and whoever reserves next writes
-//! it. The log only grows, so a word that nobody has written is zero. Not for signal handlers: nothing here is
-//! bounded by more than the number of appenders.
+//! it. The log only grows, so a word that nobody has written is zero. A signal handler may append
+//! too, also one that interrupts an append: it tries a bounded number of times, and waits for nobody.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::control::Loss;

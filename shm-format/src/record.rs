@@ -65,6 +65,8 @@ pub enum DurableKind {
     Setting = 10,
     /// [`KernelRing`].
     KernelRing = 11,
+    /// [`Function`].
+    Function = 12,
 }
 
 impl DurableKind {
@@ -83,6 +85,7 @@ impl DurableKind {
             9 => Self::Anchor,
             10 => Self::Setting,
             11 => Self::KernelRing,
+            12 => Self::Function,
             _ => return None,
         })
     }
@@ -268,6 +271,31 @@ pub struct KernelRing {
     pub code_end: u64,
 }
 
+/// A function that an interpreter runs, as frames of meaning name it by its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Function<'a> {
+    /// When it was first seen.
+    pub ticks: u64,
+    /// Its number in the region, from 1 on; no number is used for two functions, two numbers may be of one.
+    pub id: u32,
+    /// The interpreter: 1 = CPython.
+    pub language: u32,
+    /// How `lines` is to be read: see FORMAT.md.
+    pub lines_form: u32,
+    /// First line in the source.
+    pub first_line: u32,
+    /// Bytes of a character of `name`: 1 (Latin-1), 2 or 4.
+    pub name_width: u32,
+    /// The same of `file`.
+    pub file_width: u32,
+    /// Its name.
+    pub name: &'a [u8],
+    /// The source file.
+    pub file: &'a [u8],
+    /// Which line each instruction is of; may be cut off.
+    pub lines: &'a [u8],
+}
+
 /// A durable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -284,6 +312,7 @@ pub enum DurableRecord<'a> {
     Anchor(Anchor),
     Setting(Setting<'a>),
     KernelRing(KernelRing),
+    Function(Function<'a>),
 }
 
 impl<'a> DurableRecord<'a> {
@@ -329,6 +358,11 @@ impl<'a> DurableRecord<'a> {
                 fixed.u64(r.ticks).u32(r.tid).u32(r.seq).u32(r.ring).u32(r.event).u32(r.bytes);
                 fixed.u32(r.user_only).u64(r.code_start).u64(r.code_end);
                 sink(DurableKind::KernelRing, &[fixed.bytes()])
+            }
+            Self::Function(f) => {
+                fixed.u64(f.ticks).u32(f.id).u32(f.language).u32(f.lines_form).u32(f.first_line);
+                fixed.u32(f.name_width).u32(f.file_width).len(f.name).len(f.file).len(f.lines);
+                sink(DurableKind::Function, &[fixed.bytes(), f.name, f.file, f.lines])
             }
         }
     }
@@ -376,6 +410,7 @@ impl<'a> DurableRecord<'a> {
                 code_start: f.u64()?,
                 code_end: f.u64()?,
             }),
+            DurableKind::Function => Self::Function(Function::parse(f)?),
         };
         fields.0.is_empty().then_some(record)
     }
@@ -421,6 +456,26 @@ impl<'a> Module<'a> {
             build_id: f.take(lens[1])?,
             path: f.take(lens[2])?,
         })
+    }
+}
+
+impl<'a> Function<'a> {
+    fn parse(f: &mut Fields<'a>) -> Option<Self> {
+        let mut function = Self {
+            ticks: f.u64()?,
+            id: f.u32()?,
+            language: f.u32()?,
+            lines_form: f.u32()?,
+            first_line: f.u32()?,
+            name_width: f.u32()?,
+            file_width: f.u32()?,
+            ..Self::default()
+        };
+        let lens = [f.u32()?, f.u32()?, f.u32()?];
+        function.name = f.take(lens[0])?;
+        function.file = f.take(lens[1])?;
+        function.lines = f.take(lens[2])?;
+        Some(function)
     }
 }
 

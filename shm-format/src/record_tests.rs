@@ -46,6 +46,18 @@ fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
         DurableRecord::Exit(Exit { ticks: 4, status: Some(-1) }),
         DurableRecord::Anchor(Anchor { ticks: 1, monotonic_ns: 2, realtime_ns: 3 }),
         DurableRecord::Setting(Setting { ticks: 1, key: b"freq", value: b"99" }),
+        DurableRecord::Function(Function {
+            ticks: 5,
+            id: 1 << 27,
+            language: 1,
+            lines_form: 3,
+            first_line: 12,
+            name_width: 1,
+            file_width: 4,
+            name: b"Worker.run",
+            file: b"a\0\0\0",
+            lines: &[0x80, 1],
+        }),
         DurableRecord::KernelRing(KernelRing {
             ticks: 1,
             tid: 77,

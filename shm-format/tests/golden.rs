@@ -14,7 +14,7 @@ use rig::stacks::Decoders;
 use rig::{Mapping, identity};
 use shm_format::layout::VERSION;
 use shm_format::record::{
-    Anchor, Exec, Exit, Module, ModuleGone, Process, Segment, Segments, Setting, Thread,
+    Anchor, Exec, Exit, Function, Module, ModuleGone, Process, Segment, Segments, Setting, Thread,
 };
 use shm_format::{
     ClockKind, DurableRecord, Geometry, LayoutError, Loss, Mode, Pass, RecordKind, Region, RegionReader,
@@ -83,6 +83,18 @@ fn durable() -> Vec<DurableRecord<'static>> {
         DurableRecord::Setting(Setting { ticks: 1_000, key: b"freq", value: b"99" }),
         DurableRecord::ModuleGone(ModuleGone { ticks: 5_000, id: 1 }),
         DurableRecord::ThreadEnd(Thread { ticks: 6_000, ..thread }),
+        DurableRecord::Function(Function {
+            ticks: 6_500,
+            id: 1,
+            language: 1,
+            lines_form: 3,
+            first_line: 7,
+            name_width: 1,
+            file_width: 2,
+            name: b"Caf\xe9.open",
+            file: b"\x42\x04.\0p\0y\0",
+            lines: &[0x80, 0x00, 0x8b],
+        }),
         DurableRecord::Exec(Exec { ticks: 7_000, path: b"/bin/next" }),
         DurableRecord::Exit(Exit { ticks: 8_000, status: Some(3) }),
         DurableRecord::Exit(Exit { ticks: 8_001, status: None }),
@@ -93,10 +105,16 @@ fn stack(number: u64) -> StackHead {
     StackHead { weight: 1 + number as u32, end: (number % 3) as u8, source: 1, nonce: number % 2 * number }
 }
 
-/// Stacks of one to five frames that differ in the outer and the inner ones.
+/// A frame of function 1, which an interpreter runs.
+const INTERPRETED: u64 = 3 << 62 | 1 << 60 | 1 << 24;
+
+/// Stacks of one to six frames that differ in the outer and the inner ones.
 fn frames(number: u64) -> Vec<u64> {
     let mut frames = vec![FRAMES[2] + number / 30];
     frames.extend((0..number % 4).map(|at| FRAMES[1] + at * (number % 7) * 0x1_0001));
+    if number % 5 == 0 {
+        frames.push(INTERPRETED | number % 3);
+    }
     frames.push(FRAMES[0]);
     frames.reverse();
     frames
@@ -191,7 +209,7 @@ fn the_reader_reads_the_golden_file() {
     assert_eq!(reader.anchor(), rig::anchor());
     let mut expected = durable().into_iter();
     let stats = reader.durable(&mut |record| assert_eq!(Some(record), expected.next()));
-    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (11, 0, 0, 0));
+    assert_eq!((stats.records, stats.unknown, stats.pending, stats.violations), (12, 0, 0, 0));
 
     let (mut seen, mut decoders) = (BTreeMap::new(), Decoders::default());
     decoders.drain(&mut reader, Pass::Final, &mut seen);

@@ -75,7 +75,7 @@ fn python() {
     let mut command = Command::new("python3");
     command.args(["-c", script]);
     let mut asked = Asked::start(command);
-    ask("python3", asked.pid(), &["_PyEval_EvalFrameDefault", "Py_BytesMain", "Py_RunMain"]);
+    ask("python3", asked.pid(), &["work (<string>:3)"]);
     assert_eq!(asked.end(), ("ended\n".into(), 0));
 }
 

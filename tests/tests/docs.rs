@@ -58,6 +58,7 @@ pages! {
     dump "dump.md"
     kernel_protocol "kernel-protocol.md"
     program "profile-a-program.md"
+    python "profile-python.md"
     service "profile-a-service.md"
     heap "profile-heap.md"
     container "profile-in-a-container.md"

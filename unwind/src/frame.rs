@@ -11,11 +11,12 @@ pub enum FoundBy {
     FramePointer = 1,
     /// By scanning the stack for a plausible return address.
     Guess = 2,
-    /// By the unwinder of a registered region (generated code).
+    /// By the unwinder of a registered region: generated code, or a program that an interpreter runs.
     Region = 3,
 }
 
-/// A frame: bits 0..=55 the address, bit 61 `exact`, bits 62..=63 [`FoundBy`].
+/// A frame: bits 0..=55 the address, bit 61 `exact`, bits 62..=63 [`FoundBy`]. With bit 60 it is no frame of the machine
+/// but an [`Interpreted`] one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Frame(u64);
@@ -24,6 +25,7 @@ impl Frame {
     /// Bits of an address.
     pub(crate) const ADDRESS_BITS: u32 = 56;
     const ADDRESS: u64 = (1 << Self::ADDRESS_BITS) - 1;
+    const INTERPRETED: u64 = 1 << 60;
     const EXACT: u64 = 1 << 61;
 
     /// A frame at `address`; `exact` says that it is the address of the next instruction to run (a leaf, or code
@@ -46,6 +48,22 @@ impl Frame {
     pub(crate) const fn all_bits(frames: &[Self]) -> &[u64] {
         // SAFETY: a frame is nothing but its bits (`repr(transparent)`).
         unsafe { core::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+    }
+
+    /// A frame of a function that an interpreter runs.
+    pub const fn interpreted(frame: Interpreted) -> Self {
+        let place = (frame.function as u64 & Interpreted::MOST_FUNCTIONS as u64) << Interpreted::OFFSET_BITS;
+        let offset = frame.offset as u64 & Interpreted::LAST_OFFSET as u64;
+        Self(place | offset | Self::INTERPRETED | (FoundBy::Region as u64) << 62)
+    }
+
+    /// What an interpreter runs there; none for a frame of the machine.
+    pub const fn as_interpreted(self) -> Option<Interpreted> {
+        if self.0 & Self::INTERPRETED == 0 {
+            return None;
+        }
+        let function = (self.0 >> Interpreted::OFFSET_BITS) as u32 & Interpreted::MOST_FUNCTIONS;
+        Some(Interpreted { function, offset: self.0 as u32 & Interpreted::LAST_OFFSET })
     }
 
     /// The program counter or return address.
@@ -74,6 +92,25 @@ impl Frame {
     }
 }
 
+/// A place in a function that an interpreter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Interpreted {
+    /// The function's number in the region, 28 bits; [`Interpreted::NOTHING`] if frames are missing here.
+    pub function: u32,
+    /// The instruction, counted in the interpreter's smallest ones: 24 bits. Where frames are missing, the reason.
+    pub offset: u32,
+}
+
+impl Interpreted {
+    const OFFSET_BITS: u32 = 24;
+    /// The greatest number of a function.
+    pub const MOST_FUNCTIONS: u32 = (1 << 28) - 1;
+    /// The greatest instruction.
+    pub const LAST_OFFSET: u32 = (1 << Self::OFFSET_BITS) - 1;
+    /// In place of a function: frames are missing.
+    pub const NOTHING: u32 = 0;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +126,17 @@ mod tests {
                 assert_eq!(frame.lookup_address(), 0x7fff_1234_5678 - u64::from(!exact));
             }
         }
+    }
+
+    #[test]
+    fn what_is_interpreted_is_no_address() {
+        for (function, offset) in
+            [(0, 0), (1, 7), (Interpreted::MOST_FUNCTIONS, Interpreted::LAST_OFFSET), (0x123_4567, 0x89_abcd)]
+        {
+            let frame = Frame::interpreted(Interpreted { function, offset });
+            assert_eq!(frame.as_interpreted(), Some(Interpreted { function, offset }));
+            assert_eq!((frame.found_by(), frame.is_exact()), (FoundBy::Region, false));
+        }
+        assert_eq!(Frame::new(u64::MAX, FoundBy::Region, true).as_interpreted(), None);
     }
 }

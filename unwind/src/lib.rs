@@ -74,7 +74,7 @@ mod walk_tests;
 
 pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
-pub use frame::{FoundBy, Frame};
+pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use memory::Memory;
 pub use module::Module;

@@ -207,6 +207,12 @@ impl StackCache {
         self.previous.frames.get(self.previous.start..).unwrap_or(&[])
     }
 
+    /// The stack pointers of the frames of the last walk, leaf first; 0 for one that is not known.
+    pub fn stack_pointers(&self) -> impl Iterator<Item = u64> + '_ {
+        let slots = self.previous.slots.get(self.previous.start..).unwrap_or(&[]);
+        slots.iter().map(|&slot| if slot == u64::MAX { 0 } else { sp(slot) })
+    }
+
     /// Prepares for a walk of modules of this generation.
     pub(crate) fn begin(&mut self, generation: u32) {
         self.others = 0;

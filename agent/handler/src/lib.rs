@@ -32,6 +32,7 @@ pub mod decimal;
 mod delay;
 mod discovery;
 pub mod entry;
+pub mod interpreter;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;

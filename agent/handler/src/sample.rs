@@ -6,6 +6,7 @@ use unwind::{End, Frame, Walk};
 use crate::activity::is_filtered;
 use crate::clock;
 use crate::context::Context;
+use crate::interpreter;
 use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -27,14 +28,23 @@ impl<'a> Sample<'a> {
         // SAFETY: the caller's guard makes this the only use of the stack cache.
         let stack_cache = unsafe { &mut *slot.stack_cache() };
         let mut memory = Stack::new(known_bounds(slot, context), !is_filtered());
+        let mut mixed = None;
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
                 let (modules, registers) = (pinned.modules(), &context.registers());
                 let most = recording.max_frames;
-                let walk = unwind::walk(modules, recording.cache, registers, &mut memory, stack_cache, most);
+                let mut walk =
+                    unwind::walk(modules, recording.cache, registers, &mut memory, stack_cache, most);
                 // Guesses may lead out of code that no module holds.
                 if walk.end == End::NoModule || modules.find(registers.pc).is_none() {
                     snapshot::note_unknown_code();
+                }
+                if let Some(python) = pinned.python() {
+                    // What the walk before had among its frames is not remembered.
+                    walk.unchanged = 0;
+                    // SAFETY: the scratch is the caller's too, by the guard.
+                    let scratch = unsafe { &mut *slot.scratch() };
+                    mixed = interpreter::add_frames(python, recording, stack_cache, &mut walk, scratch);
                 }
                 walk
             }
@@ -45,7 +55,7 @@ impl<'a> Sample<'a> {
         };
         // SAFETY: the chain is the caller's too, by the guard.
         unsafe { &mut *slot.chain() }.walked(walk.unchanged);
-        Self { recording, slot, walk, frames: words(stack_cache.frames()) }
+        Self { recording, slot, walk, frames: mixed.unwrap_or_else(|| words(stack_cache.frames())) }
     }
 
     /// Of a walk that was made otherwise, inside the slot's nesting guard, and of which the chain was told.

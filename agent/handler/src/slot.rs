@@ -18,6 +18,7 @@ pub use arena::{at, find, noted, taken};
 pub(crate) use note::has_ended;
 pub use note::note_end;
 
+use crate::interpreter::Scratch;
 use crate::kernel_ring::KernelRings;
 use crate::nesting::Nesting;
 use crate::signal_stack::SignalStack;
@@ -334,6 +335,12 @@ impl Slot {
     pub(crate) fn chain(&self) -> *mut StackChain {
         // SAFETY: what `prepare` gave stays mapped.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).chain.get() }
+    }
+
+    /// What the thread needs for the frames of interpreters.
+    pub(crate) fn scratch(&self) -> *mut Scratch {
+        // SAFETY: as above.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).scratch.get() }
     }
 
     /// What the thread's last walk found.

@@ -7,10 +7,14 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use unwind::Modules;
 
+use crate::interpreter::python::Python;
+
 /// The modules at one time, immutable once published.
 pub struct Snapshot {
     /// What the walker looks up.
     pub modules: Modules<'static>,
+    /// The interpreter among them.
+    pub python: Option<Python>,
 }
 
 static PUBLISHED: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
@@ -103,6 +107,13 @@ impl<'a> Pinned<'a> {
     pub(crate) fn modules(&self) -> &Modules<'static> {
         // SAFETY: published when pinned, and not freed before the pin is gone.
         unsafe { &(*self.snapshot).modules }
+    }
+
+    /// The interpreter that is loaded, if there is one.
+    #[inline]
+    pub(crate) fn python(&self) -> Option<&Python> {
+        // SAFETY: as of the modules.
+        unsafe { (*self.snapshot).python.as_ref() }
     }
 }
 

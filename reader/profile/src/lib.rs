@@ -23,6 +23,7 @@ pub mod collapsed_name;
 pub mod digits;
 pub mod heap;
 pub mod input;
+pub mod interpreted;
 pub mod kernel_event;
 pub mod mapped_file;
 mod mappings;

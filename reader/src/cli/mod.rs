@@ -185,6 +185,9 @@ struct RecordArgs {
     /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     max_overhead: Overhead,
+    /// Leave out the frames of functions that interpreters run (Python)
+    #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
+    native_only: bool,
     /// Memory in which each process can hold its samples back while the recorder gets no processor, such as 512K or 16M [default: grows with the samples, to 2M and more]
     #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
     buffer: Option<Buffer>,
@@ -460,6 +463,7 @@ impl From<RecordArgs> for RecordOptions {
                 source: args.event,
                 max_stack: args.max_stack,
                 max_overhead: args.max_overhead,
+                native_only: args.native_only,
                 buffer: args.buffer.unwrap_or_default(),
             },
             duration: args.duration,

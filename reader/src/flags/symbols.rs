@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use selfwind_profile::interpreted::InterpretedView;
 use selfwind_profile::symbolize::{Again, Debuginfod, SymbolSources};
 
 use crate::terminal::progress::Bar;
@@ -25,6 +26,12 @@ pub(crate) struct SymbolArgs {
     /// Neither use nor keep symbols in the cache
     #[arg(long)]
     no_symbol_cache: bool,
+    /// Tell the lines of Python functions apart
+    #[arg(long)]
+    python_line: bool,
+    /// Show the frames of the Python interpreter itself between those of the program
+    #[arg(long)]
+    python_internals: bool,
 }
 
 impl SymbolArgs {
@@ -49,6 +56,7 @@ impl From<&SymbolArgs> for SymbolSources {
         if args.fresh_names {
             sources.again = Again::Always;
         }
+        sources.interpreted = InterpretedView { lines: args.python_line, internals: args.python_internals };
         sources
     }
 }

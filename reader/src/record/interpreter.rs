@@ -1,14 +1,15 @@
 //! Interpreters that could name the functions of their programs, and were not asked to.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use selfwind_profile::profile_file::{Event, ProcessInfo};
 use selfwind_profile::symbolize::base_name;
 
 /// Samples below which names would tell nothing.
 const ENOUGH: u64 = 10;
-/// The first minor version of Python 3 that names its functions.
-const NAMING_PYTHON: u32 = 12;
+/// The minor versions of Python 3 whose frames agents read; those behind can name their functions themselves.
+const READ_PYTHON: RangeInclusive<u32> = 9..=14;
 
 /// What to tell of the processes of a recording.
 #[derive(Debug, Default)]
@@ -26,6 +27,7 @@ impl Interpreters {
                 self.unnamed.extend(advice(info).map(|advice| (info.id, (advice, 0))));
             }
             Event::Generated(code) => drop(self.unnamed.remove(&code.process)),
+            Event::Function(function) => drop(self.unnamed.remove(&function.process)),
             Event::Sample(sample) => {
                 if let Some((_, samples)) = self.unnamed.get_mut(&sample.process) {
                     *samples += 1;
@@ -55,8 +57,9 @@ fn advice(info: &ProcessInfo) -> Option<&'static str> {
         let asked =
             info.argv.windows(2).any(|pair| pair[0] == "-X" && pair[1].starts_with("perf")) || has("-Xperf");
         return match digits.parse::<u32>() {
-            Ok(minor) if minor < NAMING_PYTHON => Some(
-                "Python functions are shown as their interpreter's; Python 3.12 and later names them with -X perf",
+            Ok(minor) if READ_PYTHON.contains(&minor) => None,
+            Ok(minor) if minor < *READ_PYTHON.start() => Some(
+                "Python functions are shown as their interpreter's: those of Python 3.9 to 3.14 would be named",
             ),
             Ok(_) if !asked => Some(
                 "Python functions are shown as their interpreter's; `python -X perf` (or PYTHONPERFSUPPORT=1) names them",
@@ -90,11 +93,12 @@ mod tests {
 
     #[test]
     fn advice_goes_to_those_who_can_follow_it() {
-        assert!(told("/usr/bin/python3.13", &["python3", "x.py"], false).unwrap().contains("-X perf`"));
-        assert!(told("/usr/bin/python3.11", &["python3"], false).unwrap().contains("3.12 and later"));
+        assert!(told("/usr/bin/python3.15", &["python3", "x.py"], false).unwrap().contains("-X perf`"));
+        assert!(told("/usr/bin/python3.8", &["python3"], false).unwrap().contains("3.9 to 3.14"));
+        assert_eq!(told("/usr/bin/python3.11", &["python3"], false), None, "the agent names its functions");
         assert!(told("/usr/bin/node", &["node", "x.js"], false).unwrap().contains("--perf-basic-prof"));
-        assert_eq!(told("/usr/bin/python3.13", &["python3", "-X", "perf", "x.py"], false), None);
-        assert_eq!(told("/usr/bin/python3.13", &["python3"], true), None, "it was asked in its environment");
+        assert_eq!(told("/usr/bin/python3.15", &["python3", "-X", "perf", "x.py"], false), None);
+        assert_eq!(told("/usr/bin/python3.15", &["python3"], true), None, "it was asked in its environment");
         assert_eq!(told("/usr/bin/node", &["node", "--perf-prof"], false), None);
         assert_eq!(told("/usr/bin/make", &["make"], false), None);
     }

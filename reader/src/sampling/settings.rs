@@ -15,6 +15,8 @@ pub(crate) struct SamplingSettings {
     pub(crate) max_stack: u32,
     /// What sampling may cost.
     pub(crate) max_overhead: Overhead,
+    /// Frames of interpreters are left out.
+    pub(crate) native_only: bool,
     /// What each process can hold back at least.
     pub(crate) buffer: Buffer,
 }

@@ -124,6 +124,9 @@ impl Session {
             ("SELFWIND_MAX_OVERHEAD".into(), sampling.max_overhead.to_string().into()),
             ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
         ];
+        if sampling.native_only {
+            variables.push(("SELFWIND_NATIVE_ONLY".into(), "1".into()));
+        }
         if sampling.buffer.bytes() > 0 {
             variables.push(("SELFWIND_POOL".into(), sampling.buffer.to_string().into()));
         }

@@ -7,9 +7,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use selfwind_profile::interpreted;
 use selfwind_profile::profile_file::{
-    Cause, Counters, Event, ModuleGone, ModuleInfo, NanosBucket, ProcessFate, ProcessInfo, Sample, Segment,
-    Setting, ThreadEnd, ThreadInfo, ThreadName,
+    Cause, Counters, Event, InterpretedFunction, ModuleGone, ModuleInfo, NanosBucket, ProcessFate,
+    ProcessInfo, Sample, Segment, Setting, ThreadEnd, ThreadInfo, ThreadName,
 };
 use shm_format::injection::Call;
 use shm_format::{
@@ -127,6 +128,7 @@ impl Translator {
                 self.anchors.push(*anchor);
                 return;
             }
+            DurableRecord::Function(function) => Event::Function(interpreted_function(process, function)),
             // What injections tell each other is nobody else's business.
             DurableRecord::Setting(setting) if setting.key == Call::SETTING => return,
             DurableRecord::Setting(setting) => {
@@ -251,6 +253,19 @@ fn process_info(id: u32, info: &record::Process<'_>, start_ns: u64, parent: Opti
         exe: path(info.exe),
         argv: if argv.is_empty() { Vec::new() } else { argv.split(|&byte| byte == 0).map(text).collect() },
         note: text(info.note),
+    }
+}
+
+fn interpreted_function(process: u32, function: &record::Function<'_>) -> InterpretedFunction {
+    InterpretedFunction {
+        process,
+        id: function.id,
+        language: function.language,
+        first_line: function.first_line,
+        lines_form: function.lines_form,
+        name: interpreted::text(function.name, function.name_width),
+        file: interpreted::text(function.file, function.file_width),
+        lines: function.lines.to_vec(),
     }
 }
 

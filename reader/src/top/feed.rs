@@ -134,7 +134,7 @@ impl Feed {
             let mark = Name { text, module: String::new(), program: false };
             steps.push(Step::certain(self.window.label(mark)));
         }
-        for located in stack.iter().rev() {
+        for located in self.live.shown(stack).rev() {
             for function in self.live.functions(located).rev() {
                 let name = Name { text: function.to_owned(), module: located.module(), program: false };
                 let label = self.window.label(name);

@@ -120,6 +120,18 @@ pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
     }
 }
 
+/// What `pthread_self` says, with glibc and musl alike: the first word of the thread's control block is its own address
+/// (System V ABI, x86-64 supplement; variant II of thread-local storage).
+pub(crate) fn pthread_self() -> Option<u64> {
+    let pointer;
+    // SAFETY: a load from the thread's control block, which every thread with a C library has; one without has no
+    // interpreter either, and is not asked.
+    unsafe {
+        asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    Some(pointer)
+}
+
 /// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
 ///
 /// # Safety

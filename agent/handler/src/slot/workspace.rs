@@ -1,6 +1,6 @@
 //! What a thread needs for its samples and not before the first one: the memory of its last walk and of its last record.
 //!
-//! Some 90 KiB of addresses, of which a thread touches what its stacks need. Most threads of most programs sleep, so
+//! Some 130 KiB of addresses, of which a thread touches what its stacks need. Most threads of most programs sleep, so
 //! workspaces are lent: the handler takes one for a thread's first sample, and it goes back with the slot. They are
 //! mapped a few at a time, never given back to the kernel, and not locked into memory where the program locks all of its
 //! own.
@@ -14,6 +14,7 @@ use shm_format::StackChain;
 use unwind::StackCache;
 
 use crate::activity::Active;
+use crate::interpreter::Scratch;
 use crate::sys;
 
 /// Workspaces mapped at a time.
@@ -32,6 +33,8 @@ pub(super) struct Workspace {
     next: AtomicU64,
     pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
+    /// Last: most programs touch nothing of it.
+    pub(super) scratch: UnsafeCell<Scratch>,
 }
 
 /// `changes:28 | place:36` of the first free workspace; the place is its address in pages, 0 for none. The count of
@@ -52,6 +55,7 @@ pub(super) fn take() -> Option<&'static Workspace> {
     unsafe {
         (*workspace.stack_cache.get()).forget();
         (*workspace.chain.get()).reset();
+        (*workspace.scratch.get()).reset();
     }
     Some(workspace)
 }

@@ -102,6 +102,7 @@ fn colour(kind: Kind, name: &str) -> Color {
         Kind::Program => (shade(225, 30, 0), shade(85, 70, 1), shade(40, 25, 2)),
         Kind::Library => (shade(225, 30, 0), shade(190, 40, 1), shade(60, 30, 2)),
         Kind::Inlined => (shade(105, 40, 0), shade(190, 35, 1), shade(150, 30, 2)),
+        Kind::Interpreted => (shade(185, 30, 0), shade(145, 30, 1), shade(215, 30, 2)),
         Kind::Generated => (shade(130, 40, 0), shade(190, 40, 1), shade(60, 30, 2)),
         Kind::Kernel => (shade(120, 30, 0), shade(165, 30, 1), shade(220, 30, 2)),
         Kind::Mark => (shade(195, 15, 0), shade(195, 15, 0), shade(195, 15, 0)),
@@ -115,6 +116,7 @@ fn legend(kinds: &[Kind]) -> String {
         Kind::Library => Some("yellow: libraries"),
         Kind::Inlined => Some("teal: inlined"),
         Kind::Generated => Some("green: generated code"),
+        Kind::Interpreted => Some("violet: Python"),
         Kind::Kernel => Some("blue: kernel"),
         Kind::Mark => None,
     };

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use super::Grouping;
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::collapsed_name::collapsed_name;
+use crate::interpreted::PYTHON_MARK;
 use crate::names::{NameId, Names};
 use crate::profile::{Bucket, FunctionId, Place, Profile, Trail};
 use crate::symbolize::base_name;
@@ -23,6 +24,8 @@ pub(super) enum Kind {
     Library,
     Inlined,
     Generated,
+    /// Run by an interpreter.
+    Interpreted,
     Kernel,
     /// No function: a reason, a process, what has no name.
     Mark,
@@ -36,13 +39,14 @@ impl Kind {
             Kind::Library => "_[w]",
             Kind::Inlined => "_[i]",
             Kind::Generated => "_[j]",
+            Kind::Interpreted => PYTHON_MARK,
             Kind::Kernel => "_[k]",
         }
     }
 
     /// The kind of an annotated element.
     pub(super) fn of(element: &str) -> Kind {
-        let kinds = [Kind::Library, Kind::Inlined, Kind::Generated, Kind::Kernel];
+        let kinds = [Kind::Library, Kind::Inlined, Kind::Generated, Kind::Interpreted, Kind::Kernel];
         let annotated = kinds.into_iter().find(|kind| element.ends_with(kind.annotation()));
         annotated.unwrap_or(if element.starts_with('[') { Kind::Mark } else { Kind::Program })
     }
@@ -95,6 +99,8 @@ impl Naming {
             push_element(&mut text, profile.function_name(function));
             if profile.is_kernel(function) {
                 text.push_str("_[k]");
+            } else if profile.is_interpreted(function) {
+                text.push_str(PYTHON_MARK);
             }
             return [text.clone(), text];
         };
@@ -106,6 +112,7 @@ impl Naming {
                 text.push_str(" [kernel]");
                 Kind::Kernel
             }
+            _ if profile.is_interpreted(function) => Kind::Interpreted,
             _ if text.starts_with('[') => Kind::Mark,
             None => Kind::Generated,
             Some(path) if programs.contains(&base_name(path)) => Kind::Program,

@@ -259,18 +259,21 @@ impl Records<'_> {
             // A mark is no address.
             let kernel = kernel.strip_prefix(&[WAKE_LATENCY]).unwrap_or(kernel);
             let in_kernel = !kernel.is_empty();
-            let leaf = kernel.first().copied().or_else(|| sample.frames.first().map(address)).unwrap_or(0);
+            // perf knows no frames but those of the machine.
+            let frames =
+                || sample.frames.iter().filter(|word| Frame::from_bits(**word).as_interpreted().is_none());
+            let leaf = kernel.first().copied().or_else(|| frames().next().map(address)).unwrap_or(0);
             let event = usize::from(event).min(self.recording.measures.len() - 1) as u64;
             self.body.u64(header::EVENT_ID + event);
             self.body.u64(leaf).u32(pid).u32(sample.tid).u64(ns).u64(weight.into());
             let marks = if in_kernel { 2 } else { 1 };
-            self.body.u64((kernel.len() + sample.frames.len()) as u64 + marks);
+            self.body.u64((kernel.len() + frames().count()) as u64 + marks);
             if in_kernel {
                 self.body.u64(CONTEXT_KERNEL);
                 kernel.iter().for_each(|&address| _ = self.body.u64(address));
             }
             self.body.u64(CONTEXT_USER);
-            for address in sample.frames.iter().map(address) {
+            for address in frames().map(address) {
                 self.body.u64(address);
             }
             self.body.finish(

@@ -15,6 +15,7 @@ use unwind::{End, FoundBy};
 use super::batch::{Batch, Waiting};
 use super::generated::Generated;
 use super::intake::{Intake, Places};
+use super::interpreted::{self, InterpretedFunctions};
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Known, Resolver};
@@ -104,6 +105,7 @@ pub(super) struct Loader {
     layouts: Vec<Vec<u32>>,
     binaries: HashMap<BinaryKey, u32>,
     generated: Generated,
+    interpreted: InterpretedFunctions,
     lately: Lately,
     resolved: Known,
     counts: Counts,
@@ -169,7 +171,7 @@ impl Loader {
         let histories = std::mem::take(&mut self.histories);
         let mut strangers = Vec::new();
         let mut last = None;
-        let Loader { profile, places, layouts, generated, kernel, resolved, .. } = &mut self;
+        let Loader { profile, places, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
         ProfileReader::open(path)?.for_each_sample(|LentSample { sample, frames, shared }| {
             let process = places.process(sample.process, |stranger| strangers.push(stranger));
             let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
@@ -178,9 +180,10 @@ impl Loader {
             // The same words are the same code only where the same is mapped.
             let shared = if last.replace(layout) == Some(layout) { shared } else { 0 };
             let raw = RawStack { thread: 0, process, epoch, layout, end: sample.end, kernel: &[], frames };
-            Resolver { resolved, profile, generated, kernel, histories: &histories }.locate(&raw, shared);
+            Resolver { resolved, profile, generated, interpreted, kernel, histories: &histories }
+                .locate(&raw, shared);
         })?;
-        naming::name(&mut self.profile, &self.generated, &self.kernel, self.stored.as_ref(), sources);
+        self.name(sources);
         Ok(Resolved {
             generated: self.generated.found(&self.profile),
             section: stored::section(&self.profile),
@@ -207,6 +210,10 @@ impl Loader {
                 let process = self.process(code.process);
                 let history = &mut self.histories[process as usize];
                 self.generated.learn(&mut self.profile, process, history, code);
+            }
+            Event::Function(function) => {
+                let process = self.process(function.process);
+                self.interpreted.learn(&mut self.profile, process, function);
             }
             Event::KernelSymbol(symbol) => self.kernel.add(symbol),
             Event::LiveBlocks(live) => {
@@ -270,7 +277,8 @@ impl Loader {
         let mut numbers = HashMap::new();
         for (place, history) in self.histories.iter().enumerate() {
             let info = &self.profile.processes[place].info;
-            let alone = self.generated.is_of(place as u32, info).then_some(place);
+            let of_its_own = self.generated.is_of(place as u32, info) || self.interpreted.is_of(place as u32);
+            let alone = of_its_own.then_some(place);
             let number = |epoch| {
                 let next = numbers.len() as u32;
                 *numbers.entry((alone, history.layout(epoch))).or_insert(next)
@@ -327,14 +335,16 @@ impl Loader {
 
     /// The stacks of samples.
     fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<(Key, u64)> {
-        let Loader { profile, generated, kernel, lately, resolved, found, moments, .. } = self;
+        let Loader { profile, generated, interpreted, kernel, lately, resolved, found, moments, .. } = self;
         let mut keys = Vec::with_capacity(batch.parts.len());
         for parts in batch.parts.chunks(TOGETHER) {
             found.clear();
             found.extend(parts.iter().map(|part| lately.get(&part.digest)));
             for (part, known) in parts.iter().zip(&*found) {
-                let find =
-                    || Resolver { resolved, profile, generated, kernel, histories }.stack(&batch.stack(part));
+                let find = || {
+                    Resolver { resolved, profile, generated, interpreted, kernel, histories }
+                        .stack(&batch.stack(part))
+                };
                 let stack = known.unwrap_or_else(|| lately.number(part.digest, find));
                 let &Waiting { ns, weight, event, thread, .. } = part;
                 keys.push((Key { thread, event, stack }, weight));
@@ -350,14 +360,27 @@ impl Loader {
     /// Names and sums up.
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
         (self.lately, self.resolved) = Default::default();
+        self.name(sources);
+        if !sources.interpreted.internals {
+            interpreted::fold(&mut self.profile, &mut self.counts, &mut self.moments);
+        }
         self.order();
-        naming::name(&mut self.profile, &self.generated, &self.kernel, self.stored.as_ref(), sources);
         if self.profile.is_of_heap() {
             self.profile.choose(HeapValue::default());
         } else {
             sum(&mut self.profile);
         }
         self.profile
+    }
+
+    fn name(&mut self, sources: &SymbolSources) {
+        let known = naming::Known {
+            generated: &self.generated,
+            interpreted: &self.interpreted,
+            kernel: &self.kernel,
+            stored: self.stored.as_ref(),
+        };
+        naming::name(&mut self.profile, &known, sources);
     }
 
     /// Puts paths, stacks, buckets and samples in order: neighbours have most in common.

@@ -7,6 +7,7 @@
 mod batch;
 mod generated;
 mod intake;
+mod interpreted;
 mod kernel;
 mod load;
 mod naming;
@@ -20,6 +21,7 @@ pub mod fixture;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -214,6 +216,8 @@ pub struct Profile {
     pub binaries: Vec<Binary>,
     /// Places in [`Profile::binaries`] of the kernel and its modules.
     pub kernel_binaries: Vec<u32>,
+    /// Places in [`Profile::binaries`] of source files whose functions an interpreter runs.
+    pub interpreted_binaries: BTreeSet<u32>,
     /// Functions.
     pub functions: Vec<Function>,
     /// Functions at places in the source.

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use super::generated::Generated;
+use super::interpreted::{InterpretedFunctions, Shown};
 use super::kernel::KernelNames;
 use super::stored::StoredNames;
 use super::{Binary, Function, FunctionId, Location, Place, Profile, truncation_mark};
@@ -14,18 +15,26 @@ use crate::symbolize::{self, Again, Debuginfod, Origin, Request, SymbolSources, 
 /// Code outside all modules, as perf names it.
 const UNKNOWN: &str = "[unknown]";
 
+/// Names that are known without a look into binaries.
+pub(super) struct Known<'a> {
+    pub(super) generated: &'a Generated,
+    pub(super) interpreted: &'a InterpretedFunctions,
+    pub(super) kernel: &'a KernelNames,
+    /// Those that the profile brings.
+    pub(super) stored: Option<&'a StoredNames>,
+}
+
 /// Names all locations.
-pub(super) fn name(
-    profile: &mut Profile,
-    generated: &Generated,
-    kernel: &KernelNames,
-    stored: Option<&StoredNames>,
-    sources: &SymbolSources,
-) {
+pub(super) fn name(profile: &mut Profile, known: &Known<'_>, sources: &SymbolSources) {
+    let Known { generated, interpreted, kernel, stored } = *known;
     let mut by_binary: Vec<Vec<(u64, u32)>> = vec![Vec::new(); profile.binaries.len()];
     let mut functions = Functions::default();
     for place in 0..profile.locations.len() {
         let Location { binary, address, .. } = profile.locations[place];
+        if let Some(shown) = interpreted.find(binary, address, sources.interpreted) {
+            adopt_interpreted(profile, &mut functions, place, binary, &shown);
+            continue;
+        }
         match binary {
             Some(binary) if profile.binaries[binary as usize].origin.is_none() => {
                 by_binary[binary as usize].push((address, place as u32));
@@ -61,6 +70,22 @@ pub(super) fn name(
             profile.truncated.push((end, function));
         }
     }
+}
+
+/// Takes a line of a function that an interpreter runs into the profile.
+fn adopt_interpreted(
+    profile: &mut Profile,
+    functions: &mut Functions,
+    location: usize,
+    binary: Option<u32>,
+    shown: &Shown<'_>,
+) {
+    let name = profile.names.intern(&shown.name);
+    let file = shown.file.map(|file| profile.names.intern(file));
+    let function = functions.intern(profile, Function { name, binary });
+    let first = profile.places.len() as u32;
+    profile.places.push(Place { function, linkage: name, file, line: shown.line, inlined: false });
+    profile.locations[location].places = first..first + 1;
 }
 
 /// The names of the addresses of each binary that has some: those in the profile, and where there are none, or better

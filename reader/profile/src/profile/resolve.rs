@@ -3,6 +3,7 @@
 use unwind::Frame;
 
 use super::generated::Generated;
+use super::interpreted::InterpretedFunctions;
 use super::kernel::{KERNEL, KernelNames};
 use super::stacks::RawStack;
 use super::{Location, Profile, Stack, StackFrame};
@@ -44,6 +45,7 @@ pub(super) struct Resolver<'a> {
     pub(super) resolved: &'a mut Known,
     pub(super) profile: &'a mut Profile,
     pub(super) generated: &'a mut Generated,
+    pub(super) interpreted: &'a InterpretedFunctions,
     pub(super) kernel: &'a mut KernelNames,
     /// By place of the process.
     pub(super) histories: &'a [History],
@@ -92,9 +94,12 @@ impl Resolver<'_> {
         let frame = Frame::from_bits(word);
         let address = frame.lookup_address();
         let history = self.histories.get(process as usize);
-        let (binary, address) = match history.and_then(|history| history.find(epoch, address)) {
-            Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
-            None => (self.generated.binary(self.profile, process), address),
+        let (binary, address) = match frame.as_interpreted() {
+            Some(interpreted) => self.interpreted.locate(process, interpreted),
+            None => match history.and_then(|history| history.find(epoch, address)) {
+                Some(mapping) => (Some(mapping.binary), mapping.file_address(address)),
+                None => (self.generated.binary(self.profile, process), address),
+            },
         };
         let resolved =
             StackFrame { location: self.location(binary, address), found_by: frame.found_by() as u8 };

@@ -180,6 +180,24 @@ impl Counts {
         merge(sums, &new);
     }
 
+    /// Gives stacks new numbers, by their old ones. Those that get the same are counted together.
+    pub(super) fn renumber(&mut self, numbers: &[u32]) {
+        self.settle();
+        for bucket in &mut self.sums {
+            bucket.stack = numbers.get(bucket.stack as usize).copied().unwrap_or(bucket.stack);
+        }
+        self.sums.sort_by_key(Key::of);
+        self.sums.dedup_by(|next, kept| {
+            let same = Key::of(next) == Key::of(kept);
+            if same {
+                kept.samples += next.samples;
+                kept.weight += next.weight;
+                kept.squares += next.squares;
+            }
+            same
+        });
+    }
+
     /// Everything that was counted, by key.
     pub(super) fn into_buckets(mut self) -> Vec<Bucket> {
         self.settle();

@@ -22,6 +22,7 @@ const COUNTERS: u8 = 9;
 const PROCESS_END: u8 = 10;
 const END: u8 = 11;
 const GENERATED: u8 = 17;
+const FUNCTION: u8 = 18;
 const KERNEL_SYMBOL: u8 = 12;
 const SETTING: u8 = 13;
 const MODULE_AGAIN: u8 = 14;
@@ -106,6 +107,7 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
         }
         Event::Generated(v) => put_generated(v, body),
         Event::LiveBlocks(v) => put_live_blocks(v, body),
+        Event::Function(v) => put_function(v, body),
         Event::End(v) => {
             body.put_u64(v.ns);
             body.put_u64(v.wall_ns);
@@ -174,6 +176,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
         }),
         GENERATED => Event::Generated(generated(f)?),
         LIVE_BLOCKS => Event::LiveBlocks(live_blocks(f)?),
+        FUNCTION => Event::Function(function(f)?),
         END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
         _ => return Ok(None),
     })))
@@ -337,6 +340,29 @@ fn live_blocks(f: &mut Fields<'_>) -> Result<LiveBlocks, Malformed> {
         before = *block;
     }
     Ok(LiveBlocks { process, blocks })
+}
+
+fn put_function(v: &InterpretedFunction, body: &mut Vec<u8>) -> u8 {
+    for number in [v.process, v.id, v.language, v.first_line, v.lines_form] {
+        body.put_u32(number);
+    }
+    body.put_bytes(v.name.as_bytes());
+    body.put_bytes(v.file.as_bytes());
+    body.put_bytes(&v.lines);
+    FUNCTION
+}
+
+fn function(f: &mut Fields<'_>) -> Result<InterpretedFunction, Malformed> {
+    Ok(InterpretedFunction {
+        process: f.u32()?,
+        id: f.u32()?,
+        language: f.u32()?,
+        first_line: f.u32()?,
+        lines_form: f.u32()?,
+        name: f.string()?,
+        file: f.string()?,
+        lines: f.bytes()?.to_vec(),
+    })
 }
 
 fn put_thread(process: u32, tid: u32, seq: u32, ns: u64, body: &mut Vec<u8>) {

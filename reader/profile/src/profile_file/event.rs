@@ -40,6 +40,8 @@ pub enum Event {
     Generated(GeneratedCode),
     /// Sampled blocks of memory that nobody has freed, at the end of their process or of the recording.
     LiveBlocks(LiveBlocks),
+    /// A function that an interpreter runs.
+    Function(InterpretedFunction),
     /// The recording ended in order. Absent when the recorder was killed.
     End(End),
 }
@@ -245,6 +247,27 @@ impl LiveBlocks {
         blocks.dedup();
         blocks.chunks(Self::MOST).map(|part| Self { process, blocks: part.to_vec() }).collect()
     }
+}
+
+/// A function that an interpreter runs, as frames name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct InterpretedFunction {
+    /// The process's number.
+    pub process: u32,
+    /// The function's number in the process.
+    pub id: u32,
+    /// The interpreter: 1 is CPython.
+    pub language: u32,
+    /// First line in the source.
+    pub first_line: u32,
+    /// How `lines` is to be read: see the region format.
+    pub lines_form: u32,
+    /// Its name.
+    pub name: String,
+    /// The source file.
+    pub file: String,
+    /// Which line each instruction is of.
+    pub lines: Vec<u8>,
 }
 
 /// A thread of a process.

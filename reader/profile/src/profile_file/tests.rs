@@ -113,6 +113,16 @@ fn events() -> Vec<Event> {
             fate: ProcessFate::Executed,
             counters: counters(),
         }),
+        Event::Function(InterpretedFunction {
+            process: 3,
+            id: 1 << 27,
+            language: 1,
+            first_line: 9,
+            lines_form: 3,
+            name: "Café.<locals>.f".into(),
+            file: "/srv/app.py".into(),
+            lines: vec![0x80, 0, 255],
+        }),
         Event::Generated(GeneratedCode {
             process: 1,
             source: "/tmp/perf-77.map".into(),

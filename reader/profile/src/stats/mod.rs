@@ -279,7 +279,7 @@ impl Tally {
             }
             Event::KernelSymbol(_) => {}
             Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
-            Event::Generated(_) | Event::LiveBlocks(_) => {}
+            Event::Generated(_) | Event::Function(_) | Event::LiveBlocks(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::debuginfod::Debuginfod;
 use super::file_tree::FileTree;
 use super::symbol_cache::SymbolCache;
+use crate::interpreted::InterpretedView;
 
 /// Shows how far a task has got; it is over when this is dropped.
 pub trait Progress: Sync {
@@ -33,6 +34,8 @@ pub struct SymbolSources {
     pub progress: Option<StartProgress>,
     /// What of the names that a profile brings is looked up again.
     pub again: Again,
+    /// How frames of interpreters are shown.
+    pub interpreted: InterpretedView,
 }
 
 /// Names that are looked up though the profile brings them. Better ones are kept, whichever they are.
@@ -97,6 +100,7 @@ impl SymbolSources {
             cache: None,
             progress: None,
             again: Again::Never,
+            interpreted: InterpretedView::default(),
         }
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) max_stack: u32,
     /// What sampling may cost.
     pub(crate) max_overhead: Overhead,
+    /// Frames of interpreters are left out.
+    pub(crate) native_only: bool,
     /// It ends with this recorder.
     pub(crate) ends_with_us: bool,
 }
@@ -199,6 +201,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
             frequency: frequency.clamp(1, rate::HIGHEST_FREQUENCY),
             max_stack: DEFAULT_STACK,
             max_overhead: Overhead::default(),
+            native_only: false,
             ends_with_us: true,
         },
     )?;
@@ -277,6 +280,7 @@ fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>,
         ("FREQ", settings.frequency.to_string()),
         ("MAX_STACK", settings.max_stack.to_string()),
         ("MAX_OVERHEAD", settings.max_overhead.to_string()),
+        ("NATIVE_ONLY", u8::from(settings.native_only).to_string()),
         ("RECORDER", recorder),
     ] {
         strings.extend(format!("SELFWIND_{name}={value}\0").bytes());

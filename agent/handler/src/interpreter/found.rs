@@ -1,0 +1,113 @@
+//! The frames that an interpreter has found for a thread, in runs: leaf first, as they are recorded.
+
+use shm_format::MAX_DEPTH;
+use unwind::{Frame, Interpreted};
+
+use super::gap::Gap;
+
+/// Most runs: evaluation loops on top of each other.
+const RUNS: usize = 1024;
+
+/// Frames that one call of the evaluation loop runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    /// An address in the native frame of that call.
+    pub(super) inside: u64,
+    from: u32,
+    until: u32,
+}
+
+/// Runs of frames, the innermost first.
+pub(crate) struct Found {
+    frames: [u64; MAX_DEPTH],
+    runs: [Run; RUNS],
+    depth: usize,
+    /// Frames in closed runs.
+    closed: usize,
+    count: usize,
+}
+
+impl Found {
+    pub(super) fn clear(&mut self) {
+        (self.depth, self.closed, self.count) = (0, 0, 0);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The runs.
+    pub(crate) fn runs(&self) -> &[Run] {
+        self.runs.get(..self.count).unwrap_or(&[])
+    }
+
+    /// The frames of a run.
+    pub(super) fn of(&self, run: &Run) -> &[u64] {
+        self.frames.get(run.from as usize..run.until as usize).unwrap_or(&[])
+    }
+
+    /// Frames so far.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The address by which the last run was closed.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.runs().last().map(|run| run.inside)
+    }
+
+    /// Adds a frame to the run that is not closed yet; none if there is no room.
+    #[inline]
+    pub(crate) fn push(&mut self, frame: Interpreted) -> Option<()> {
+        *self.frames.get_mut(self.depth)? = Frame::interpreted(frame).bits();
+        self.depth += 1;
+        Some(())
+    }
+
+    /// Adds a mark: frames are missing here.
+    pub(crate) fn push_gap(&mut self, gap: Gap) {
+        let mark = Interpreted { function: Interpreted::NOTHING, offset: gap as u32 };
+        if self.push(mark).is_none()
+            && let Some(last) = self.frames.last_mut()
+        {
+            *last = Frame::interpreted(mark).bits();
+        }
+    }
+
+    /// Closes the run of all frames since the last one, without an empty one: `inside` is an address in the native frame that
+    /// evaluates it.
+    pub(crate) fn close(&mut self, inside: u64) {
+        self.close_at(inside, self.depth);
+    }
+
+    /// The same of the frames before number `until`.
+    pub(crate) fn close_at(&mut self, inside: u64, until: usize) {
+        if until > self.closed
+            && let Some(run) = self.runs.get_mut(self.count)
+        {
+            *run = Run { inside, from: self.closed as u32, until: until as u32 };
+            self.count += 1;
+            self.closed = until;
+        }
+    }
+
+    /// Forgets the frames of the run that is not closed yet.
+    pub(crate) fn forget_open(&mut self) {
+        self.depth = self.closed;
+    }
+
+    /// Puts the runs of several thread states in the order of the stack.
+    pub(crate) fn sort(&mut self) {
+        let runs = self.runs.get_mut(..self.count).unwrap_or_default();
+        // Those of each state are in order: a run goes back a few places at most where states alternate.
+        for sorted in 1..runs.len() {
+            for place in (1..=sorted).rev() {
+                let (Some(&outer), Some(&inner)) = (runs.get(place - 1), runs.get(place)) else { break };
+                if outer.inside <= inner.inside {
+                    break;
+                }
+                runs.swap(place - 1, place);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The numbers of functions that frames name, and their first telling.
+//!
+//! A function is known by a hash of what tells it from others (its address and what stands there, see the interpreter's
+//! own rooms) and of the region it was told in: memory is used again, and a region is told everything anew. All threads
+//! share the table. Each place is one word, so there is nothing that could be seen half-written; a function that two
+//! threads meet at once gets two numbers, which the reader takes for one.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use unwind::Interpreted;
+
+/// A power of two.
+const PLACES: usize = 1 << 14;
+/// Places that a function may have.
+const WAYS: usize = 4;
+const NUMBER_BITS: u32 = 28;
+
+/// `hash:36 | number:28`; 0 is free. The hash is the highest bits of the key, the place depends on the lowest.
+static TABLE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+/// What a function is known by.
+#[derive(Clone, Copy)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    /// Of a region.
+    pub(crate) fn new(nonce: u64) -> Self {
+        Self(nonce)
+    }
+
+    /// The same with one more word that tells functions apart.
+    #[inline]
+    pub(crate) fn and(self, word: u64) -> Self {
+        let product = u128::from((self.0 ^ word).rotate_left(29)) * 0x9e37_79b9_7f4a_7c15;
+        Self(product as u64 ^ (product >> 64) as u64 ^ word)
+    }
+
+    fn places(self) -> impl Iterator<Item = &'static AtomicU64> {
+        let first = self.0 as usize;
+        (0..WAYS).filter_map(move |way| TABLE.get((first ^ way) % PLACES))
+    }
+
+    fn tag(self) -> u64 {
+        self.0 >> NUMBER_BITS << NUMBER_BITS
+    }
+}
+
+/// The function's number, if it was told.
+#[inline]
+pub(crate) fn find(key: Key) -> Option<u32> {
+    let number = |word: u64| (word as u32) & Interpreted::MOST_FUNCTIONS;
+    let mut words = key.places().map(|place| place.load(Ordering::Relaxed));
+    words.find(|&word| word != 0 && word >> NUMBER_BITS == key.tag() >> NUMBER_BITS).map(number)
+}
+
+/// A number that nobody has; none after the last.
+pub(crate) fn next() -> Option<u32> {
+    let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    (number != 0 && number <= Interpreted::MOST_FUNCTIONS).then_some(number)
+}
+
+/// Remembers that the function was told by this number, in the place of another one if there is no other.
+pub(crate) fn remember(key: Key, number: u32) {
+    let word = key.tag() | u64::from(number);
+    let free = key.places().find(|place| place.load(Ordering::Relaxed) == 0);
+    if let Some(place) = free.or_else(|| key.places().nth(number as usize % WAYS)) {
+        place.store(word, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_found_by_all_of_its_key() {
+        let key = |nonce: u64, words: &[u64]| words.iter().fold(Key::new(nonce), |key, &word| key.and(word));
+        assert_eq!(find(key(7, &[1, 2, 3])), None);
+        let number = next().unwrap();
+        remember(key(7, &[1, 2, 3]), number);
+        assert_eq!(find(key(7, &[1, 2, 3])), Some(number));
+        for other in [key(8, &[1, 2, 3]), key(7, &[2, 1, 3]), key(7, &[1, 2]), key(7, &[1, 2, 4])] {
+            assert_eq!(find(other), None);
+        }
+        // However many there are, one that is found is the right one.
+        for word in 0..3 * PLACES as u64 {
+            let number = next().unwrap();
+            remember(key(9, &[word]), number);
+            assert_eq!(find(key(9, &[word])), Some(number));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Reads of an interpreter's memory that can never fault.
+//!
+//! Its frames, code and names lie on the heap, which another thread may unmap at any time, and pointers to the stack may be
+//! old ones. So each page is asked for once per walk (`sys::is_readable`), and nothing of that is believed in the next one.
+
+use crate::arch::load;
+use crate::sys::{self, PAGE};
+
+const PLACES: usize = 128;
+/// Probes per walk, so that a chain of wild pointers stays cheap.
+const PROBES: u32 = 512;
+
+/// The pages seen readable in a walk, each beside the number of that walk.
+pub(crate) struct Pages {
+    /// By page: its address and, in the low bits, the walk.
+    seen: [u64; PLACES],
+    /// 1 to 4095; 0 before the first.
+    walk: u64,
+}
+
+impl Pages {
+    fn begin(&mut self) {
+        self.walk += 1;
+        if self.walk >= PAGE {
+            self.seen.fill(0);
+            self.walk = 1;
+        }
+    }
+}
+
+/// The memory that one walk may read.
+pub(crate) struct Memory<'a> {
+    pages: &'a mut Pages,
+    probes: u32,
+}
+
+impl<'a> Memory<'a> {
+    /// All that can be read if `may_probe`, else nothing.
+    pub(crate) fn new(may_probe: bool, pages: &'a mut Pages) -> Self {
+        pages.begin();
+        Self { pages, probes: if may_probe { PROBES } else { 0 } }
+    }
+
+    /// The word at `address`, of any alignment. Apart: it is called from everywhere.
+    #[inline(never)]
+    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
+        // SAFETY: the eight bytes lie in pages that were just seen mapped.
+        self.spans_readable(address).then(|| unsafe { load(address) })
+    }
+
+    /// The word at `offset` of the structure at `base`.
+    pub(crate) fn field(&mut self, base: u64, offset: u16) -> Option<u64> {
+        self.word(base.checked_add(offset.into())?)
+    }
+
+    /// A field of 32 bits.
+    #[inline(never)]
+    pub(crate) fn half(&mut self, base: u64, offset: u16) -> Option<u32> {
+        // A word from the same eight bytes on: never beyond the page that holds the field.
+        let address = base.checked_add(offset.into())?;
+        let word = self.word(address & !7)?;
+        (address % 8 <= 4).then(|| (word >> (address % 8 * 8)) as u32)
+    }
+
+    /// A field of one byte.
+    #[inline(never)]
+    pub(crate) fn byte(&mut self, base: u64, offset: u16) -> Option<u8> {
+        let address = base.checked_add(offset.into())?;
+        Some((self.word(address & !7)? >> (address % 8 * 8)) as u8)
+    }
+
+    /// Copies the bytes from `address` on.
+    pub(crate) fn copy(&mut self, address: u64, to: &mut [u8]) -> Option<()> {
+        let mut at = address;
+        for part in to.chunks_mut(8) {
+            // The last word is read up to its end: from aligned ones, so that nothing beyond its page is touched.
+            let (low, shift) = (at & !7, at % 8 * 8);
+            let mut word = self.word(low)? >> shift;
+            if shift != 0 && part.len() as u64 > 8 - at % 8 {
+                word |= self.word(low.checked_add(8)?)? << (64 - shift);
+            }
+            let bytes = word.to_le_bytes();
+            part.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+            at = at.checked_add(8)?;
+        }
+        Some(())
+    }
+
+    #[inline]
+    fn spans_readable(&mut self, address: u64) -> bool {
+        let first = address & !(PAGE - 1);
+        let Some(last) = address.checked_add(7).map(|end| end & !(PAGE - 1)) else { return false };
+        self.is_readable(first) && (first == last || self.is_readable(last))
+    }
+
+    #[inline]
+    fn is_readable(&mut self, page: u64) -> bool {
+        let place = (page / PAGE) as usize % PLACES;
+        self.pages.seen.get(place) == Some(&(page | self.pages.walk)) || self.probe(page, place)
+    }
+
+    #[cold]
+    fn probe(&mut self, page: u64, place: usize) -> bool {
+        let Some(left) = self.probes.checked_sub(1) else { return false };
+        self.probes = left;
+        let readable = sys::is_readable(page);
+        if readable && let Some(seen) = self.pages.seen.get_mut(place) {
+            *seen = page | self.pages.walk;
+        }
+        readable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages() -> Pages {
+        Pages { seen: [0; PLACES], walk: 0 }
+    }
+
+    #[test]
+    fn fields_are_read_by_their_size() {
+        let words = [0x1122_3344_5566_7788u64, 0x99aa_bbcc_ddee_ff00];
+        let base = words.as_ptr() as u64;
+        let mut pages = pages();
+        let mut memory = Memory::new(true, &mut pages);
+        assert_eq!(memory.field(base, 4), Some(0xddee_ff00_1122_3344));
+        assert_eq!((memory.half(base, 0), memory.half(base, 4)), (Some(0x5566_7788), Some(0x1122_3344)));
+        assert_eq!((memory.byte(base, 1), memory.byte(base, 15)), (Some(0x77), Some(0x99)));
+        let mut bytes = [0u8; 11];
+        assert_eq!(memory.copy(base + 3, &mut bytes), Some(()));
+        assert_eq!(bytes, [0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb]);
+        for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
+            assert_eq!((memory.word(wild), memory.copy(wild, &mut bytes)), (None, None), "{wild:x}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_believed_in_the_next_walk() {
+        let word = 7u64;
+        let address = &raw const word as u64;
+        let mut pages = pages();
+        assert_eq!(Memory::new(true, &mut pages).word(address), Some(7));
+        for _ in 0..2 * PAGE {
+            assert_eq!(Memory::new(false, &mut pages).word(address), None);
+        }
+    }
+}

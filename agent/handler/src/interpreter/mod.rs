@@ -1,0 +1,68 @@
+//! Frames of meaning: what an interpreter runs in the frames of the machine that are its evaluation loop.
+//!
+//! An interpreter's part of a walk comes after the native one. It gets the thread pointer, a reader of memory that never
+//! faults ([`Memory`]), and gives runs of frames ([`Found`]), each with an address in the very native frame that evaluates
+//! it. These are then put among the native frames where they belong. It need not know how frames are recorded, and the
+//! walker does not know of interpreters: one more of them is one more room beside [`python`].
+//!
+//! What must never happen here: a read past [`Memory`], a frame that is not certain (a run that cannot be read ends with a
+//! mark, [`gap`]), work in a process without an interpreter.
+
+mod found;
+mod functions;
+mod gap;
+mod memory;
+mod placing;
+pub mod python;
+
+use shm_format::MAX_DEPTH;
+use unwind::{End, StackCache, Walk};
+
+use crate::activity::is_filtered;
+use crate::arch;
+use crate::recording::Recording;
+use found::Found;
+use memory::{Memory, Pages};
+use python::{Cached, Python, Text, Thread};
+
+/// What a thread needs for this part of its walks. Zeros are an empty one.
+pub(crate) struct Scratch {
+    pages: Pages,
+    cached: Cached,
+    found: Found,
+    /// Native and interpreted frames, leaf first.
+    frames: [u64; MAX_DEPTH],
+    text: Text,
+}
+
+impl Scratch {
+    /// Forgets what was another thread's.
+    pub(crate) fn reset(&mut self) {
+        self.cached = Cached::default();
+    }
+}
+
+/// The frames of `walk`, which are those of `native`, with those of `python` among them; none if there are none of these.
+#[inline(never)]
+pub(crate) fn add_frames<'s>(
+    python: &Python,
+    recording: &Recording,
+    native: &StackCache,
+    walk: &mut Walk,
+    scratch: &'s mut Scratch,
+) -> Option<&'s [u64]> {
+    let Scratch { pages, cached, found, frames, text } = scratch;
+    let mut memory = Memory::new(!is_filtered(), pages);
+    found.clear();
+    let thread = Thread { python, recording, native, pointer: arch::pthread_self()? };
+    python::find(&thread, &mut memory, cached, found, text);
+    if found.is_empty() {
+        return None;
+    }
+    let count = placing::place(found, native, walk.end.is_complete(), frames)?;
+    if count > recording.max_frames {
+        walk.end = End::DepthLimit;
+    }
+    walk.depth = count.min(recording.max_frames);
+    frames.get(..walk.depth)
+}

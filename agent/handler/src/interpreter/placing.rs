@@ -1,0 +1,53 @@
+//! Puts interpreted frames among the native ones: each run just inside the native frame that evaluates it, which is the one
+//! that holds the run's address.
+
+use shm_format::MAX_DEPTH;
+use unwind::StackCache;
+
+use super::found::{Found, Run};
+
+/// Runs that may be passed over at a time, because they lie in no native frame.
+const LOST: usize = 4;
+
+/// Frames that are put together.
+struct Mixed<'a> {
+    frames: &'a mut [u64; MAX_DEPTH],
+    count: usize,
+}
+
+impl Mixed<'_> {
+    fn extend(&mut self, frames: &[u64]) {
+        let room = self.frames.get_mut(self.count..).unwrap_or(&mut []);
+        room.iter_mut().zip(frames).for_each(|(place, frame)| *place = *frame);
+        self.count += frames.len();
+    }
+}
+
+/// Fills `frames` with both, leaf first; how many there are, which may be more than fit. None if nothing is to be added.
+///
+/// Runs that lie in no native frame are left out, unless the native walk did not get to its end: then they follow it.
+pub(super) fn place(
+    found: &Found,
+    native: &StackCache,
+    is_complete: bool,
+    frames: &mut [u64; MAX_DEPTH],
+) -> Option<usize> {
+    let mut mixed = Mixed { frames, count: 0 };
+    let mut runs = found.runs();
+    let mut outer = native.stack_pointers().skip(1);
+    for (frame, low) in native.frames().iter().zip(native.stack_pointers()) {
+        let high = outer.next().unwrap_or(u64::MAX);
+        let is_here = |run: &Run| low != 0 && low <= run.inside && run.inside < high;
+        while let Some(next) = runs.iter().take(LOST).position(is_here) {
+            if let Some(run) = runs.get(next) {
+                mixed.extend(found.of(run));
+            }
+            runs = runs.get(next + 1..).unwrap_or(&[]);
+        }
+        mixed.extend(core::slice::from_ref(&frame.bits()));
+    }
+    if !is_complete {
+        runs.iter().for_each(|run| mixed.extend(found.of(run)));
+    }
+    (mixed.count > native.frames().len()).then_some(mixed.count)
+}

@@ -1,0 +1,128 @@
+//! Code objects: which function a frame runs, and what is told of it once.
+//!
+//! A function is told by the handler that meets it first, into the durable log, where its name outlives it and the process.
+//! Whether it was told is known by where it is and by what stands there, the hash of its name among it, because memory is
+//! used again for other functions. The hash is the interpreter's own: it has one of every name in code.
+
+use shm_format::record::{self, DurableRecord};
+
+use super::layout::Layout;
+use super::unreadable::Unreadable;
+use super::walker::Walker;
+use crate::clock;
+use crate::interpreter::functions::{self, Key};
+use crate::interpreter::gap::Gap;
+use crate::interpreter::memory::Memory;
+
+/// The interpreter's number in records.
+const CPYTHON: u32 = 1;
+/// Most bytes that are told of a name, and of a file's.
+const NAME: usize = 512;
+const FILE: usize = 1536;
+
+/// What tells a code object from others.
+pub(super) struct Code {
+    address: u64,
+    name: u64,
+    file: u64,
+    lines: u64,
+    first_line: u32,
+    name_hash: u64,
+}
+
+impl Code {
+    /// The code object at an address; none if its code is the interpreter's own, which has no name.
+    pub(super) fn read(walker: &mut Walker<'_, '_>, address: u64) -> Result<Option<Code>, Unreadable> {
+        let python = walker.thread.python;
+        let (layout, memory) = (&python.layout, &mut *walker.memory);
+        let mut field = |base, offset| memory.field(base, offset).ok_or(Unreadable);
+        if field(address, layout.object_type)? != python.code_type {
+            return Err(Unreadable);
+        }
+        let name = field(address, layout.code_name)?;
+        if name == 0 {
+            return Ok(None);
+        }
+        let file = field(address, layout.code_file)?;
+        let lines = field(address, layout.code_lines)?;
+        let name_hash = field(name, layout.string_hash)?;
+        let first_line = memory.half(address, layout.code_first_line).ok_or(Unreadable)?;
+        Ok(Some(Code { address, name, file, lines, first_line, name_hash }))
+    }
+
+    /// The function's number, which is told now if it was not before.
+    pub(super) fn number(&self, walker: &mut Walker<'_, '_>) -> Result<u32, Gap> {
+        let Code { address, name, file, lines, first_line, name_hash } = *self;
+        let nonce = walker.thread.recording.region.nonce();
+        let words = [address, name, file, lines, first_line.into(), name_hash];
+        let key = words.into_iter().fold(Key::new(nonce), Key::and);
+        match functions::find(key) {
+            Some(number) => Ok(number),
+            None => self.tell(walker, key),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell(&self, walker: &mut Walker<'_, '_>, key: Key) -> Result<u32, Gap> {
+        let id = functions::next().ok_or(Gap::Unnamed)?;
+        let layout = &walker.thread.python.layout;
+        let memory = &mut *walker.memory;
+        let (name_room, rest) = walker.text.split_at_mut_checked(NAME).ok_or(Unreadable)?;
+        let (file_room, lines_room) = rest.split_at_mut_checked(FILE).ok_or(Unreadable)?;
+        let (name, name_width) = string(layout, memory, self.name, name_room).ok_or(Unreadable)?;
+        let (file, file_width) = string(layout, memory, self.file, file_room).ok_or(Unreadable)?;
+        let lines = bytes(layout, memory, self.lines, lines_room).unwrap_or(&[]);
+        let function = record::Function {
+            ticks: clock::now(),
+            id,
+            language: CPYTHON,
+            lines_form: layout.lines_form.into(),
+            first_line: self.first_line,
+            name_width,
+            file_width,
+            name,
+            file,
+            lines,
+        };
+        walker
+            .thread
+            .recording
+            .region
+            .append(&DurableRecord::Function(function))
+            .map_err(|_| Gap::Unnamed)?;
+        functions::remember(key, id);
+        Ok(id)
+    }
+}
+
+/// Copies the characters of a string, as many as there is room for, and says how wide they are.
+fn string<'r>(
+    layout: &Layout,
+    memory: &mut Memory<'_>,
+    address: u64,
+    room: &'r mut [u8],
+) -> Option<(&'r [u8], u32)> {
+    const COMPACT: u32 = 1 << 3;
+    const ASCII: u32 = 1 << 4;
+    let state = memory.half(address, layout.string_state)? >> layout.string_kind_bit;
+    let width = state & 7;
+    // Names in code were made by the compiler, or read from its files: all are of this form.
+    if state & COMPACT == 0 || !matches!(width, 1 | 2 | 4) {
+        return None;
+    }
+    let start = if state & ASCII != 0 { layout.string_ascii } else { layout.string_compact };
+    let length = memory.field(address, layout.string_length)?.checked_mul(width.into())?;
+    let count = usize::try_from(length).ok()?.min(room.len());
+    let room = room.get_mut(..count)?;
+    memory.copy(address.checked_add(start.into())?, room)?;
+    Some((room, width))
+}
+
+/// Copies a bytes object, as much as there is room for.
+fn bytes<'r>(layout: &Layout, memory: &mut Memory<'_>, address: u64, room: &'r mut [u8]) -> Option<&'r [u8]> {
+    let length = usize::try_from(memory.field(address, layout.bytes_size)?).ok()?;
+    let room = room.get_mut(..length.min(room.len()))?;
+    memory.copy(address.checked_add(layout.bytes_data.into())?, room)?;
+    Some(room)
+}

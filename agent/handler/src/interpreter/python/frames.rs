@@ -1,0 +1,225 @@
+//! The frames of one thread state, innermost first, in runs: what each call of the evaluation loop evaluates.
+
+use unwind::Interpreted;
+
+use super::code::Code;
+use super::layout::{Linkage, OWN};
+use super::unreadable::Unreadable;
+use super::walker::Walker;
+use crate::interpreter::gap::Gap;
+
+/// Frames of one thread state that are looked at.
+const FRAMES: usize = 8192;
+
+/// Whether a C frame is that of the thread state itself, which is in it and belongs to no call: the outermost one. (What
+/// its `previous` is nobody says in 3.10.)
+fn is_in(state: u64, c_frame: u64) -> bool {
+    /// More than any version's thread state has.
+    const BYTES: u64 = 1024;
+    c_frame.wrapping_sub(state) < BYTES
+}
+
+impl Walker<'_, '_> {
+    /// Finds all runs; the reason if there are more that cannot be.
+    pub(super) fn walk(&mut self, state: u64) -> Result<(), Gap> {
+        match self.thread.python.layout.linkage {
+            Linkage::Objects | Linkage::ObjectsAndCFrames => self.frame_objects(state),
+            Linkage::CFrames | Linkage::CFramesAndEntries => self.c_frames(state),
+            Linkage::Entries => self.entries(state),
+        }
+    }
+
+    /// 3.13 and later: all frames in one chain, in which those of the calls themselves end the runs.
+    fn entries(&mut self, state: u64) -> Result<(), Gap> {
+        let layout = self.thread.python.layout;
+        let mut frame = self.field(state, layout.thread_frame)?;
+        let mut full = false;
+        for _ in 0..FRAMES {
+            if frame == 0 {
+                return if full { Err(Gap::TooDeep) } else { Ok(()) };
+            }
+            if self.memory.byte(frame, layout.frame_owner).ok_or(Unreadable)? >= OWN {
+                self.found.close(frame);
+                if full {
+                    return Err(Gap::TooDeep);
+                }
+            } else if !full {
+                full = self.push_or_full(frame)?;
+            }
+            frame = self.field(frame, layout.frame_previous)?;
+        }
+        Err(Gap::TooDeep)
+    }
+
+    /// 3.11 and 3.12: a `_PyCFrame` for each call, in a chain of their own that leads to the runs. One whose run cannot be
+    /// read does not spoil those further out. The innermost call may have just begun: until its first frame is linked there
+    /// is whatever an earlier call left at that place of the stack, of which nothing is taken over.
+    fn c_frames(&mut self, state: u64) -> Result<(), Gap> {
+        let layout = self.thread.python.layout;
+        let mut c_frame = self.field(state, layout.thread_frame)?;
+        for number in 0..FRAMES {
+            if is_in(state, c_frame) {
+                return Ok(());
+            }
+            let innermost = self.field(c_frame, layout.c_frame_current)?;
+            let outer = self.field(c_frame, layout.c_frame_previous)?;
+            let behind = self.field(outer, layout.c_frame_current)?;
+            match self.run(innermost, behind) {
+                Ok(()) => {}
+                Err(Gap::Unreadable) => {
+                    self.found.forget_open();
+                    if number > 0 {
+                        self.found.push_gap(Gap::Unreadable);
+                    }
+                }
+                Err(gap) => {
+                    self.found.close(c_frame);
+                    return Err(gap);
+                }
+            }
+            self.found.close(c_frame);
+            c_frame = outer;
+        }
+        Err(Gap::TooDeep)
+    }
+
+    /// The frames from `frame` on to the run's last one, which `behind` follows.
+    fn run(&mut self, mut frame: u64, behind: u64) -> Result<(), Gap> {
+        let layout = self.thread.python.layout;
+        let ends_itself = layout.linkage == Linkage::CFrames;
+        let mut full = false;
+        // A call that has just begun may have no frame yet.
+        if frame == behind {
+            return Ok(());
+        }
+        for _ in 0..FRAMES {
+            let mark = self.memory.byte(frame, layout.frame_owner).ok_or(Unreadable)?;
+            let is_own = !ends_itself && mark >= OWN;
+            if !is_own && !full {
+                full = self.push_or_full(frame)?;
+            }
+            frame = self.field(frame, layout.frame_previous)?;
+            if is_own || ends_itself && mark != 0 {
+                return match (frame == behind, full) {
+                    (true, false) => Ok(()),
+                    (true, true) => Err(Gap::TooDeep),
+                    (false, _) => Err(Gap::Unreadable),
+                };
+            }
+        }
+        Err(Gap::TooDeep)
+    }
+
+    /// 3.9 and 3.10: a frame object for each call. Frames and calls are counted from the root, where both are complete: a call
+    /// that begins or ends may have the one and not the other.
+    fn frame_objects(&mut self, state: u64) -> Result<(), Gap> {
+        let layout = self.thread.python.layout;
+        let mut frame = self.field(state, layout.thread_frame)?;
+        let mut frames = 0;
+        while frame != 0 {
+            if frames == FRAMES {
+                return Err(Gap::TooDeep);
+            }
+            if self.found.depth() == frames && self.push_or_full(frame)? {
+                return Err(Gap::TooDeep);
+            }
+            frames += 1;
+            frame = self.field(frame, layout.frame_previous)?;
+        }
+        match layout.linkage {
+            Linkage::Objects => self.close_by_code(frames),
+            _ => self.close_by_c_frames(state, frames),
+        }
+    }
+
+    /// Closes runs of one frame each: 3.9's calls are known by their code.
+    fn close_by_code(&mut self, frames: usize) -> Result<(), Gap> {
+        let thread = self.thread;
+        let evaluation = thread.python.evaluation;
+        let calls = || {
+            let frames = thread.native.frames().iter().zip(thread.native.stack_pointers());
+            frames.filter(|(frame, _)| evaluation.holds(frame.address())).map(|(_, pointer)| pointer)
+        };
+        let count = calls().count();
+        // One that begins or ends may have no frame. If there are less calls than frames, some are in code that is not known.
+        if count != frames && count != frames + 1 {
+            self.found.forget_open();
+            return Err(Gap::Unreadable);
+        }
+        for (number, pointer) in calls().enumerate() {
+            self.close_from_root(pointer, count - number, frames);
+        }
+        Ok(())
+    }
+
+    /// Closes runs of one frame each: 3.10's calls have a `CFrame` each.
+    fn close_by_c_frames(&mut self, state: u64, frames: usize) -> Result<(), Gap> {
+        let count = self.each_c_frame(state, |_, _, _| {})?;
+        self.each_c_frame(state, |this, c_frame, number| {
+            this.close_from_root(c_frame, count - number.min(count), frames);
+        })?;
+        Ok(())
+    }
+
+    /// Closes the run of the call that is number `from_root`, from 1 on.
+    fn close_from_root(&mut self, inside: u64, from_root: usize, frames: usize) {
+        // The innermost call takes what is further in.
+        if let Some(before) = frames.checked_sub(from_root) {
+            self.found.close_at(inside, before + 1);
+        }
+    }
+
+    /// Calls `each` for every `CFrame` of a call, innermost first, with its number; how many there are.
+    fn each_c_frame(
+        &mut self,
+        state: u64,
+        mut each: impl FnMut(&mut Self, u64, usize),
+    ) -> Result<usize, Gap> {
+        let layout = self.thread.python.layout;
+        let mut c_frame = self.field(state, layout.thread_c_frame)?;
+        for number in 0..FRAMES {
+            if is_in(state, c_frame) {
+                return Ok(number);
+            }
+            each(self, c_frame, number);
+            c_frame = self.field(c_frame, layout.c_frame_previous)?;
+        }
+        Err(Gap::TooDeep)
+    }
+
+    /// Adds a frame. True if there is no room for it.
+    fn push_or_full(&mut self, frame: u64) -> Result<bool, Gap> {
+        /// The lowest bits of a reference tell how it is counted, since 3.14.
+        const TAG: u64 = 3;
+        let layout = self.thread.python.layout;
+        let address = self.field(frame, layout.frame_code)? & !TAG;
+        let Some(code) = Code::read(self, address)? else { return Ok(false) };
+        let offset = self.instruction(frame, address)?;
+        let (function, offset) = match code.number(self) {
+            Ok(function) => (function, offset),
+            Err(gap) => (Interpreted::NOTHING, gap as u32),
+        };
+        Ok(self.found.push(Interpreted { function, offset }).is_none())
+    }
+
+    /// The instruction of a frame, counted in units of two bytes; the first one if it has not begun.
+    fn instruction(&mut self, frame: u64, code: u64) -> Result<u32, Unreadable> {
+        let layout = &self.thread.python.layout;
+        let place = layout.frame_instruction;
+        let offset = match layout.linkage {
+            Linkage::Objects | Linkage::ObjectsAndCFrames => {
+                let last = self.memory.half(frame, place).ok_or(Unreadable)?;
+                let bytes_each = if layout.linkage == Linkage::Objects { 2 } else { 1 };
+                i64::from(last as i32) / bytes_each
+            }
+            _ => {
+                let start = code.wrapping_add(layout.code_bytes.into());
+                self.field(frame, place)?.wrapping_sub(start) as i64 / 2
+            }
+        };
+        match u32::try_from(offset.max(0)) {
+            Ok(offset) if offset <= Interpreted::LAST_OFFSET => Ok(offset),
+            _ => Err(Unreadable),
+        }
+    }
+}

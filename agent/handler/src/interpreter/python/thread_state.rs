@@ -1,0 +1,69 @@
+//! The thread states of a thread: found in the lists of the interpreters by the thread's `pthread_self`, then remembered.
+//!
+//! A thread has one for each interpreter that it has entered. One that is remembered is looked at anew before each use: it
+//! must still be in its list, and the thread's.
+
+use super::descriptor::Python;
+use crate::interpreter::memory::Memory;
+
+/// Thread states of one thread.
+const STATES: usize = 4;
+/// Interpreters and, in each, threads that are looked at.
+const INTERPRETERS: usize = 64;
+const THREADS: usize = 8192;
+
+/// The thread states that were found for a thread; 0 for none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cached([u64; STATES]);
+
+impl Cached {
+    /// The thread states of the thread with this pointer.
+    pub(super) fn states(&mut self, python: &Python, thread: u64, memory: &mut Memory<'_>) -> [u64; STATES] {
+        let holds = |state: &u64| *state == 0 || is_state_of(python, *state, thread, memory) == Some(true);
+        if self.0.first() == Some(&0) || !self.0.iter().all(holds) {
+            self.0 = [0; STATES];
+            // What was found before the lists came to an end that is none is as good as any.
+            let _ = self.search(python, thread, memory);
+        }
+        self.0
+    }
+
+    fn search(&mut self, python: &Python, thread: u64, memory: &mut Memory<'_>) -> Option<()> {
+        let layout = &python.layout;
+        let mut places = self.0.iter_mut();
+        let mut interpreter = memory.field(python.runtime, layout.interpreters)?;
+        for _ in 0..INTERPRETERS {
+            if interpreter == 0 {
+                break;
+            }
+            let mut state = memory.field(interpreter, layout.interpreter_threads)?;
+            for _ in 0..THREADS {
+                if state == 0 {
+                    break;
+                }
+                if memory.field(state, layout.thread_id)? == thread {
+                    *places.next()? = state;
+                }
+                state = memory.field(state, layout.thread_next)?;
+            }
+            interpreter = memory.field(interpreter, layout.interpreter_next)?;
+        }
+        Some(())
+    }
+}
+
+/// Whether `state` is one of the thread's that is in its interpreter's list.
+fn is_state_of(python: &Python, state: u64, thread: u64, memory: &mut Memory<'_>) -> Option<bool> {
+    let layout = &python.layout;
+    if memory.field(state, layout.thread_id)? != thread {
+        return Some(false);
+    }
+    let linked = match memory.field(state, layout.thread_previous)? {
+        0 => {
+            let interpreter = memory.field(state, layout.thread_interpreter)?;
+            memory.field(interpreter, layout.interpreter_threads)?
+        }
+        previous => memory.field(previous, layout.thread_next)?,
+    };
+    Some(linked == state)
+}

@@ -1,0 +1,24 @@
+//! What the walk over the frames of one thread state has at hand.
+
+use super::thread::Thread;
+use super::unreadable::Unreadable;
+use crate::interpreter::found::Found;
+use crate::interpreter::memory::Memory;
+
+/// Room for the copy of a function's name, file and line table.
+pub(crate) type Text = [u8; 8192];
+
+/// Walks the frames of one thread state.
+pub(super) struct Walker<'a, 'm> {
+    pub(super) thread: &'a Thread<'a>,
+    pub(super) memory: &'a mut Memory<'m>,
+    pub(super) found: &'a mut Found,
+    pub(super) text: &'a mut Text,
+}
+
+impl Walker<'_, '_> {
+    /// The word at `offset` of the structure at `base`.
+    pub(super) fn field(&mut self, base: u64, offset: u16) -> Result<u64, Unreadable> {
+        self.memory.field(base, offset).ok_or(Unreadable)
+    }
+}

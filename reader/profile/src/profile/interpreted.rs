@@ -1,0 +1,211 @@
+//! Frames of interpreters in a profile: which function and line each is, and which native frames they make superfluous.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use unwind::Interpreted as Frame;
+
+use super::stacks::{Counts, Paths};
+use super::timeline::Moment;
+use super::{Binary, FunctionId, Place, Profile, Stack, StackFrame};
+use crate::interpreted::{InterpretedView, gap, is_internal};
+use crate::profile_file::InterpretedFunction;
+use crate::symbolize::Origin;
+use crate::word_map::WordMap;
+
+/// Bits of a line in the address that stands for a function's line.
+const LINE_BITS: u32 = 32;
+/// In an address: no function but a mark, whose reason follows.
+const MARK: u64 = 1 << 63;
+
+/// The functions that were told, each once for all processes that have it.
+#[derive(Debug, Default)]
+pub(super) struct InterpretedFunctions {
+    /// By place of the process and number in it.
+    numbers: HashMap<(u32, u32), u32>,
+    /// Places of processes that told some.
+    processes: BTreeSet<u32>,
+    /// By what was told, without process and number.
+    known: HashMap<InterpretedFunction, u32>,
+    /// Each with the binary that stands for its file.
+    functions: Vec<(InterpretedFunction, u32)>,
+    files: HashMap<PathBuf, u32>,
+}
+
+/// What is shown for a line of a function.
+pub(super) struct Shown<'a> {
+    pub(super) name: String,
+    pub(super) file: Option<&'a str>,
+    pub(super) line: u32,
+}
+
+impl InterpretedFunctions {
+    /// Takes in a function of a process.
+    pub(super) fn learn(&mut self, profile: &mut Profile, process: u32, function: InterpretedFunction) {
+        let number = function.id;
+        let function = InterpretedFunction { process: 0, id: 0, ..function };
+        let next = self.functions.len() as u32;
+        let place = *self.known.entry(function.clone()).or_insert(next);
+        if place == next {
+            let path = PathBuf::from(&function.file);
+            let file = *self.files.entry(path).or_insert_with_key(|path| stand_in(profile, path));
+            self.functions.push((function, file));
+        }
+        self.numbers.insert((process, number), place);
+        self.processes.insert(process);
+    }
+
+    /// True if the numbers in a process's frames mean nothing in another.
+    pub(super) fn is_of(&self, process: u32) -> bool {
+        self.processes.contains(&process)
+    }
+
+    /// The binary and the address that stand for a frame.
+    pub(super) fn locate(&self, process: u32, frame: Frame) -> (Option<u32>, u64) {
+        if frame.function == Frame::NOTHING {
+            return (None, MARK | u64::from(frame.offset));
+        }
+        let Some(&place) = self.numbers.get(&(process, frame.function)) else { return (None, MARK) };
+        let Some((function, file)) = self.functions.get(place as usize) else { return (None, MARK) };
+        (Some(*file), u64::from(place) << LINE_BITS | u64::from(function.line_of(frame.offset)))
+    }
+
+    /// What is shown for what [`locate`](Self::locate) has found; none if that is no frame of an interpreter.
+    pub(super) fn find(&self, binary: Option<u32>, address: u64, view: InterpretedView) -> Option<Shown<'_>> {
+        if binary.is_none() && address & MARK != 0 && address != crate::profile_file::WAKE_LATENCY {
+            return Some(Shown { name: gap(address as u32).into(), file: None, line: 0 });
+        }
+        let (function, file) = self.functions.get((address >> LINE_BITS) as usize)?;
+        let line = address as u32;
+        (Some(*file) == binary).then(|| Shown {
+            name: function.shown(if view.lines { line } else { function.first_line }),
+            file: Some(&function.file),
+            line,
+        })
+    }
+}
+
+fn stand_in(profile: &mut Profile, path: &Path) -> u32 {
+    // A file that is no program: its names are in the profile, and none of its addresses means anything elsewhere.
+    let origin = Some(Origin::PerfMap);
+    let binary = profile.binaries.len() as u32;
+    profile.binaries.push(Binary {
+        path: path.into(),
+        build_id: Vec::new(),
+        file: None,
+        origin,
+        read: false,
+    });
+    profile.interpreted_binaries.insert(binary);
+    binary
+}
+
+/// Takes the interpreter's own frames out of the stacks in which it runs a program, and counts what becomes the same.
+pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, moments: &mut Option<Vec<Moment>>) {
+    if profile.interpreted_binaries.is_empty() {
+        return;
+    }
+    fold_inlined(profile);
+    let kinds: Vec<Kind> = (0..profile.locations.len() as u32).map(|place| kind(profile, place)).collect();
+    let mut paths = Paths::default();
+    let mut numbers: WordMap<(u32, u8), u32> = WordMap::default();
+    let mut stacks = Vec::new();
+    let old = std::mem::take(&mut profile.stacks);
+    let mut path: Vec<StackFrame> = Vec::new();
+    let places: Vec<u32> = old
+        .iter()
+        .map(|stack| {
+            let before = std::mem::take(&mut path);
+            path = shown(&profile.frames_from_root(stack), &kinds);
+            let shared = path.iter().zip(&before).take_while(|(a, b)| a == b).count();
+            let innermost = paths.push(&path, shared);
+            let next = stacks.len() as u32;
+            let place = *numbers.entry((innermost, stack.end)).or_insert(next);
+            if place == next {
+                stacks.push(Stack { innermost, end: stack.end });
+            }
+            place
+        })
+        .collect();
+    (profile.paths, profile.stacks) = (paths, stacks);
+    counts.renumber(&places);
+    for moment in moments.iter_mut().flatten() {
+        moment.stack = places[moment.stack as usize];
+    }
+}
+
+/// What a location is to the frames of a program that an interpreter runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One of them.
+    Interpreted,
+    /// A function of the interpreter that only leads from one to the next.
+    Internal,
+    /// Code of the interpreter without a name.
+    Unnamed,
+    Other,
+}
+
+fn kind(profile: &Profile, location: u32) -> Kind {
+    let Some(binary) = profile.locations[location as usize].binary else { return Kind::Other };
+    if profile.interpreted_binaries.contains(&binary) {
+        return Kind::Interpreted;
+    }
+    let path = &profile.binaries[binary as usize].path;
+    // The last one is the function itself, those before are inlined into it.
+    let Some(place) = profile.places_of(location).last() else { return Kind::Other };
+    let name = profile.names.get(place.linkage);
+    if !crate::interpreted::is_interpreter(path) {
+        Kind::Other
+    } else if is_internal(path, name) {
+        Kind::Internal
+    } else if name.contains("+0x") {
+        Kind::Unnamed
+    } else {
+        Kind::Other
+    }
+}
+
+/// Takes what only calls out of the functions that are inlined into others.
+fn fold_inlined(profile: &mut Profile) {
+    for at in 0..profile.locations.len() as u32 {
+        let Some(binary) = profile.locations[at as usize].binary else { continue };
+        let path = &profile.binaries[binary as usize].path;
+        let places = profile.places_of(at);
+        let is_shown =
+            |place: &&Place| !place.inlined || !is_internal(path, profile.names.get(place.linkage));
+        let shown: Vec<Place> = places.iter().filter(is_shown).copied().collect();
+        if !shown.is_empty() && shown.len() < places.len() {
+            let first = profile.places.len() as u32;
+            profile.places.extend(shown);
+            profile.locations[at as usize].places = first..profile.places.len() as u32;
+        }
+    }
+}
+
+/// The frames of a stack that are shown, root first. Before its first interpreted one all are; behind it not those that only
+/// call, nor, between two, what has no name.
+fn shown(frames: &[StackFrame], kinds: &[Kind]) -> Vec<StackFrame> {
+    let kind = |frame: &StackFrame| kinds[frame.location as usize];
+    let Some(first) = frames.iter().position(|frame| kind(frame) == Kind::Interpreted) else {
+        return frames.to_vec();
+    };
+    let last = frames.iter().rposition(|frame| kind(frame) == Kind::Interpreted).unwrap_or(first);
+    // The call of the evaluation loop that runs the first one.
+    let first =
+        frames[..first].iter().rposition(|frame| kind(frame) != Kind::Internal).map_or(0, |at| at + 1);
+    let hides = |at: usize, frame: &StackFrame| match kind(frame) {
+        Kind::Internal => at >= first,
+        Kind::Unnamed => at > first && at < last,
+        Kind::Interpreted | Kind::Other => false,
+    };
+    frames.iter().enumerate().filter(|&(at, frame)| !hides(at, frame)).map(|(_, frame)| *frame).collect()
+}
+
+impl Profile {
+    /// True for a function that an interpreter runs.
+    pub fn is_interpreted(&self, function: FunctionId) -> bool {
+        let binary = self.functions[function.0 as usize].binary;
+        binary.is_some_and(|binary| self.interpreted_binaries.contains(&binary))
+    }
+}

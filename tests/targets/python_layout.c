@@ -1,0 +1,87 @@
+/* Where the structures of CPython have what, by its own headers: `FIELD OFFSET` a line, under the names that
+ * `agent/handler/src/interpreter/python/layout.rs` has for them. */
+
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <internal/pycore_runtime.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_pystate.h>
+#if PY_VERSION_HEX >= 0x030b0000
+#include <internal/pycore_code.h>
+#include <internal/pycore_frame.h>
+#else
+#include <code.h>
+#include <frameobject.h>
+#endif
+
+#define FIELD(name, type, field) printf("%s %zu\n", #name, offsetof(type, field))
+
+int main(void) {
+    PyASCIIObject string;
+    unsigned state;
+
+    FIELD(interpreters, _PyRuntimeState, interpreters.head);
+    FIELD(interpreter_next, PyInterpreterState, next);
+    FIELD(thread_previous, PyThreadState, prev);
+    FIELD(thread_next, PyThreadState, next);
+    FIELD(thread_interpreter, PyThreadState, interp);
+    FIELD(thread_id, PyThreadState, thread_id);
+#if PY_VERSION_HEX >= 0x030b0000
+    FIELD(interpreter_threads, PyInterpreterState, threads.head);
+#else
+    FIELD(interpreter_threads, PyInterpreterState, tstate_head);
+    FIELD(thread_frame, PyThreadState, frame);
+    FIELD(frame_previous, PyFrameObject, f_back);
+    FIELD(frame_code, PyFrameObject, f_code);
+    FIELD(frame_instruction, PyFrameObject, f_lasti);
+    FIELD(code_name, PyCodeObject, co_name);
+#endif
+#if PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x030b0000
+    FIELD(thread_c_frame, PyThreadState, cframe);
+    FIELD(c_frame_previous, CFrame, previous);
+#endif
+#if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000
+    FIELD(thread_frame, PyThreadState, cframe);
+    FIELD(c_frame_current, _PyCFrame, current_frame);
+    FIELD(c_frame_previous, _PyCFrame, previous);
+    FIELD(frame_code, _PyInterpreterFrame, f_code);
+    FIELD(frame_instruction, _PyInterpreterFrame, prev_instr);
+#endif
+#if PY_VERSION_HEX >= 0x030d0000
+    FIELD(thread_frame, PyThreadState, current_frame);
+    FIELD(frame_code, _PyInterpreterFrame, f_executable);
+    FIELD(frame_instruction, _PyInterpreterFrame, instr_ptr);
+#endif
+#if PY_VERSION_HEX >= 0x030b0000
+    FIELD(frame_previous, _PyInterpreterFrame, previous);
+    FIELD(code_name, PyCodeObject, co_qualname);
+    FIELD(code_bytes, PyCodeObject, co_code_adaptive);
+#endif
+#if PY_VERSION_HEX >= 0x030c0000
+    FIELD(frame_owner, _PyInterpreterFrame, owner);
+#elif PY_VERSION_HEX >= 0x030b0000
+    FIELD(frame_owner, _PyInterpreterFrame, is_entry);
+#endif
+#if PY_VERSION_HEX >= 0x030a0000
+    FIELD(code_lines, PyCodeObject, co_linetable);
+#else
+    FIELD(code_lines, PyCodeObject, co_lnotab);
+#endif
+    FIELD(object_type, PyObject, ob_type);
+    FIELD(code_file, PyCodeObject, co_filename);
+    FIELD(code_first_line, PyCodeObject, co_firstlineno);
+    FIELD(string_length, PyASCIIObject, length);
+    FIELD(string_hash, PyASCIIObject, hash);
+    FIELD(string_state, PyASCIIObject, state);
+    printf("string_ascii %zu\nstring_compact %zu\n", sizeof(PyASCIIObject), sizeof(PyCompactUnicodeObject));
+    memset(&string, 0, sizeof string);
+    string.state.kind = 1;
+    memcpy(&state, &string.state, sizeof state);
+    printf("string_kind_bit %d\n", __builtin_ctz(state));
+    FIELD(bytes_size, PyBytesObject, ob_base.ob_size);
+    FIELD(bytes_data, PyBytesObject, ob_sval);
+    return 0;
+}

@@ -1,0 +1,254 @@
+//! Python functions among native frames: in their right places, with their right shares, in all versions that are here, and
+//! never one that was not called.
+//!
+//! Two oracles: a program that says which shares of its time its functions have, and one whose every stack must be a path of
+//! the graph of calls that it prints.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::recording::{Recorder, Recording, folded, read};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::Target;
+
+/// What marks a Python frame in folded stacks.
+const MARK: &str = "_[py]";
+/// How a mark begins that stands for frames that could not be read.
+const GAP: &str = "[python:";
+
+fn script(name: &str) -> String {
+    format!("{}/targets/{name}.py", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The interpreters that are here, by the minor versions that are read: pyenv's builds, and the machine's own.
+fn interpreters() -> Vec<(u32, PathBuf)> {
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions")).into_iter().flatten().flatten();
+    let built = versions.map(|version| version.path().join("bin/python3"));
+    let candidates = built.chain([PathBuf::from("/usr/bin/python3")]);
+    let minor = |program: PathBuf| {
+        let print = "import sys; print(sys.version_info[1] if sys.version_info[0] == 3 else 0)";
+        let outcome = program.exists().then(|| run(Command::new(&program).args(["-c", print])))?;
+        Some((outcome.stdout.trim().parse().ok()?, program))
+    };
+    let known = candidates.filter_map(minor).filter(|(minor, _)| (9..=14).contains(minor));
+    let known: Vec<(u32, PathBuf)> = known.collect();
+    for wanted in 9..=14 {
+        if !known.iter().any(|(minor, _)| *minor == wanted) {
+            // 3.14 has no build that can be had here yet.
+            match wanted {
+                14 => eprintln!("no Python 3.14"),
+                _ => skip(format!("no Python 3.{wanted} in ~/.pyenv/versions")),
+            }
+        }
+    }
+    assert!(!known.is_empty(), "no Python 3.9 to 3.14 at all");
+    known
+}
+
+/// The name of a Python function in an element of a folded stack, without its place.
+fn function(element: &str) -> Option<&str> {
+    let shown = element.strip_suffix(MARK)?;
+    Some(shown.rsplit_once(" (").map_or(shown, |(name, _)| name))
+}
+
+/// The Python functions of a stack, outermost first, and the marks between them where some are missing.
+fn functions(stack: &[String]) -> Vec<&str> {
+    let shown =
+        |element| function(element).or(Some(element).filter(|element: &&str| element.starts_with(GAP)));
+    stack.iter().filter_map(|element| shown(element)).collect()
+}
+
+fn weight_with(folded: &Folded, name: &str) -> u64 {
+    let has = |stack: &[String]| functions(stack).contains(&name);
+    folded.stacks.iter().filter(|(stack, _)| has(stack)).map(|(_, weight)| weight).sum()
+}
+
+/// Frames that were not read.
+fn weight_of_gaps(folded: &Folded) -> u64 {
+    let has_gap = |stack: &[String]| stack.iter().any(|element| element.starts_with(GAP));
+    folded.stacks.iter().filter(|(stack, _)| has_gap(stack)).map(|(_, weight)| weight).sum()
+}
+
+fn record_shares(recorder: &Recorder, python: &Path, seconds: &str) -> Recording {
+    let library = Target::c("python_callback").shared("python_callback.so").build();
+    let arguments = [script("python_shares"), library.display().to_string(), seconds.to_owned()];
+    let recording = recorder.record(python, &arguments);
+    let Outcome { status, stdout, .. } = &recording.outcome;
+    assert!(*status == 0 && stdout.starts_with("{\"recursing\": 10"), "{:?}", recording.outcome);
+    recording.assert_adds_up();
+    recording
+}
+
+#[test]
+fn shares_are_those_of_the_program() {
+    for (minor, python) in interpreters() {
+        // The threads' timers tick with the kernel's HZ: a quarter of the samples, often, with twice the spread.
+        for (source, points) in [("cpu", 4.0), ("perf", 2.0)] {
+            let recording = record_shares(&Recorder::at(997).event(source), &python, "3");
+            let folded = recording.folded();
+            let what = format!("3.{minor} {source} {}", python.display());
+            let shares = [
+                ("recursing", 10),
+                ("generating", 15),
+                ("in_thread", 20),
+                ("in_library", 25),
+                ("called_back", 30),
+            ];
+            let sum: u64 = shares.iter().map(|(name, _)| weight_with(&folded, name)).sum();
+            assert!(sum > 2000, "{what}: {sum} of {}", folded.total());
+            for (name, percent) in shares {
+                let share = weight_with(&folded, name) as f64 / sum as f64 * 100.0;
+                assert!((share - f64::from(percent)).abs() <= points, "{what}: {name} has {share:.1} %");
+            }
+            assert!(weight_of_gaps(&folded) <= folded.total() / 500, "{what}: {folded:?}");
+            assert_in_place(&what, &folded);
+        }
+    }
+}
+
+/// Each Python function stands where it was called from, native frames between them where there are some.
+fn assert_in_place(what: &str, folded: &Folded) {
+    let position = |stack: &[String], name: &str| stack.iter().position(|element| element == name);
+    let python = |stack: &[String], name: &str| {
+        stack.iter().position(|element| function(element).is_some_and(|function| function == name))
+    };
+    for (stack, _) in &folded.stacks {
+        let called = functions(stack);
+        if called.contains(&"recursing") && called.contains(&"burn") {
+            let depth = called.iter().filter(|function| **function == "recursing").count();
+            assert!(depth == 21, "{what}: {depth} deep: {stack:?}");
+        }
+        if let Some(inner) = python(stack, "called_back") {
+            let call = position(stack, "call_back");
+            let main = python(stack, "main").expect("it is called by main");
+            assert!(call.is_some_and(|call| main < call && call < inner), "{what}: {stack:?}");
+        }
+        if let Some(inner) = python(stack, "generating") {
+            assert!(python(stack, "consuming").is_some_and(|outer| outer < inner), "{what}: {stack:?}");
+        }
+        if called.contains(&"in_thread") {
+            assert!(!called.contains(&"main"), "{what}: another thread's: {stack:?}");
+        }
+        let internal = stack.iter().find(|element| element.starts_with("_PyEval_EvalFrame"));
+        assert!(called.is_empty() || internal.is_none(), "{what}: {stack:?}");
+    }
+}
+
+#[test]
+fn no_stack_is_impossible() {
+    for (minor, python) in interpreters() {
+        for source in ["cpu", "perf"] {
+            let what = format!("3.{minor} {source} {}", python.display());
+            let recording =
+                Recorder::at(9973).event(source).record(&python, &[script("python_graph"), "3".into()]);
+            assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
+            recording.assert_adds_up();
+            let edges: BTreeSet<(&str, &str)> =
+                recording.outcome.stdout.lines().filter_map(|line| edge(minor, line)).collect();
+            assert!(edges.len() > 60, "{what}: {edges:?}");
+            let folded = recording.folded();
+            let mut looked_at = 0;
+            for (stack, weight) in &folded.stacks {
+                let called = functions(stack);
+                // The interpreter's own start and end run other files.
+                let is_foreign = |element: &String| element.ends_with(MARK) && !is_of_the_script(element);
+                if called.is_empty() || stack.iter().any(is_foreign) {
+                    continue;
+                }
+                looked_at += weight;
+                assert!(called[0] == "<module>" || called[0].starts_with(GAP), "{what}: {stack:?}");
+                for pair in called.windows(2).filter(|pair| !pair.iter().any(|name| name.starts_with(GAP))) {
+                    assert!(edges.contains(&(pair[0], pair[1])), "{what}: {pair:?} in {stack:?}");
+                }
+            }
+            assert!(looked_at * 10 >= folded.total() * 9, "{what}: {looked_at} of {}", folded.total());
+            assert!(weight_of_gaps(&folded) <= folded.total() / 500, "{what}: gaps");
+        }
+    }
+}
+
+/// An edge of the graph. Before 3.11 a function does not know its class.
+fn edge<'l>(minor: u32, line: &'l str) -> Option<(&'l str, &'l str)> {
+    let (caller, callee) = line.split_once(' ')?;
+    let known = |name: &'l str| name.rsplit_once('.').filter(|_| minor < 11).map_or(name, |(_, name)| name);
+    Some((known(caller), known(callee)))
+}
+
+/// True for a function of the graph, which is in its file or was compiled from a text.
+fn is_of_the_script(element: &str) -> bool {
+    element.contains(" (python_graph.py:") || element.contains(" (<string>:")
+}
+
+#[test]
+fn views_show_lines_and_the_interpreter_if_asked() {
+    let (_, python) = interpreters().pop().expect("there is one");
+    let recording = record_shares(&Recorder::at(997), &python, "1");
+    let export = |flags: &[&str]| {
+        Folded::parse(&read(&[&["export", "-f", "folded"], flags].concat(), &recording.file))
+    };
+    let lines = |folded: &Folded| {
+        let burning = folded.stacks.iter().flat_map(|(stack, _)| stack).filter(|e| e.starts_with("burn ("));
+        burning.cloned().collect::<BTreeSet<_>>()
+    };
+    let by_function = export(&[]);
+    assert_eq!(lines(&by_function), BTreeSet::from(["burn (python_shares.py:16)_[py]".into()]));
+    let by_line = export(&["--python-line"]);
+    let expected = ["19", "20"].map(|line| format!("burn (python_shares.py:{line})_[py]"));
+    assert!(expected.iter().all(|line| lines(&by_line).contains(line)), "{:?}", lines(&by_line));
+    let is_loop = |folded: &Folded| {
+        folded.stacks.iter().flat_map(|(stack, _)| stack).any(|e| e == "_PyEval_EvalFrameDefault")
+    };
+    assert!(!is_loop(&by_function) && is_loop(&export(&["--python-internals"])));
+    assert_eq!(by_function.total(), by_line.total());
+    for format in ["pprof", "speedscope", "firefox", "jsonl", "flamegraph", "perf", "parquet"] {
+        let out = recording.file.with_extension(format);
+        let outcome =
+            run(Command::new(selfwind()).args(["export", "-f", format, "-o"]).arg(&out).arg(&recording.file));
+        assert_eq!(outcome.status, 0, "{format}: {outcome:?}");
+        let text = fs::read(&out).expect("it was written");
+        let has_name = text.windows(11).any(|part| part == b"called_back");
+        // pprof is compressed, parquet may be; perf has no names at all.
+        assert!(has_name || matches!(format, "pprof" | "perf" | "parquet"), "{format}");
+    }
+    let report = run(Command::new(selfwind()).arg("report").arg(&recording.file)).stdout;
+    assert!(report.contains("burn (python_shares.py:16)"), "{report}");
+}
+
+#[test]
+fn native_only_leaves_python_out() {
+    let (_, python) = interpreters().pop().expect("there is one");
+    let recording = record_shares(&Recorder::at(997).env("SELFWIND_NATIVE_ONLY", "1"), &python, "0.5");
+    let folded = recording.folded();
+    assert!(folded.stacks.iter().all(|(stack, _)| functions(stack).is_empty()), "{folded:?}");
+    assert!(folded.inclusive("_PyEval_EvalFrameDefault") > 0, "{folded:?}");
+}
+
+#[test]
+fn running_interpreters_are_attached_to() {
+    /// By then the program is at work.
+    const STARTED: Duration = Duration::from_millis(700);
+    for (minor, python) in interpreters() {
+        let scratch = Scratch::new();
+        let file = scratch.join("attached.data");
+        let mut command = Command::new(&python);
+        let command = command.args([script("python_graph"), "4".into()]).stdout(Stdio::null());
+        let mut child = command.spawn().expect("it runs");
+        std::thread::sleep(STARTED);
+        let mut recorder = Command::new(selfwind());
+        recorder.args(["record", "-q", "-F", "997", "-p", &child.id().to_string(), "-o"]).arg(&file);
+        let outcome = run(recorder.env("XDG_RUNTIME_DIR", scratch.path()));
+        assert_eq!(outcome.status, 0, "3.{minor}: {outcome:?}");
+        assert!(child.wait().expect("our child").success());
+        let folded = folded(&file);
+        let main = weight_with(&folded, "main");
+        assert!(main * 10 >= folded.total() * 8, "3.{minor}: {main} of {}: {folded:?}", folded.total());
+    }
+}
