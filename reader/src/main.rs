@@ -12,6 +12,7 @@ mod doctor;
 mod drain;
 mod dump;
 mod flags;
+mod import;
 mod list;
 mod live;
 mod proc;

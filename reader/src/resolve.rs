@@ -43,13 +43,19 @@ pub(crate) fn run(args: &ResolveArgs) -> anyhow::Result<()> {
         sources.progress = None;
     }
     let name = args.file.display();
-    let resolved = profile::resolve(&args.file, &sources)?;
-    // A link leads to what is to be replaced.
-    let path = args.file.canonicalize().with_context(|| format!("{name}: cannot find it"))?;
-    replace(&path, &resolved)?;
+    let resolved = add_names(&args.file, &sources)?;
     resolved.notes.iter().for_each(|note| notices.say(note));
     notices.say(format_args!("{name}: names of {} addresses", resolved.addresses));
     Ok(())
+}
+
+/// Finds the names and puts a copy that has them in the place of the profile.
+pub(crate) fn add_names(file: &Path, sources: &SymbolSources) -> anyhow::Result<Resolved> {
+    let resolved = profile::resolve(file, sources)?;
+    // A link leads to what is to be replaced.
+    let path = file.canonicalize().with_context(|| format!("{}: cannot find it", file.display()))?;
+    replace(&path, &resolved)?;
+    Ok(resolved)
 }
 
 /// Marks a profile as being written, for as long as `file` is open.

@@ -66,6 +66,7 @@ pages! {
     reading "read-a-profile.md"
     sources "choose-a-source.md"
     troubleshooting "troubleshooting.md"
+    offline "offline.md"
     formats "file-formats.md"
     limits "limits.md"
     profile_file "profile-file.md"

@@ -27,6 +27,7 @@ use crate::flags::seconds::seconds;
 use crate::flags::source::SourceParser;
 use crate::flags::symbols::SymbolArgs;
 use crate::flags::value::{self, ValueArgs};
+use crate::import;
 use crate::list;
 use crate::record;
 use crate::record::{OWN_FAILURE, RecordOptions};
@@ -76,6 +77,11 @@ const RESOLVE_EXAMPLES: &str = "Examples:
   selfwind resolve job.data              a profile whose recording was cut short, or made with --no-names
   selfwind resolve --sysroot /mnt/image job.data    with the files of a container's image";
 
+const IMPORT_EXAMPLES: &str = "Examples:
+  selfwind import perf.data              writes selfwind.data, for report, export and diff
+  selfwind import -o job.data /tmp/perf.data
+  selfwind import --sysroot /mnt/image perf.data    unwind with the files of a container's image";
+
 const EXPORT_EXAMPLES: &str = "Examples:
   selfwind export -o job.svg             a flame graph of selfwind.data
   selfwind export -o job.pb.gz job.data  for pprof and what reads its format
@@ -114,6 +120,9 @@ enum Command {
     /// Add the names of its functions to a profile, so that it can be shown anywhere
     #[command(after_help = RESOLVE_EXAMPLES)]
     Resolve(resolve::ResolveArgs),
+    /// Make a profile of a file of `perf record`
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(import::ImportArgs),
     /// Compare two profiles
     Diff(diff::DiffArgs),
     /// Write a profile in another format
@@ -347,6 +356,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             report::run(input.path(), &(&args).into(), Screen::of_stdout(), stdout)?;
         }
         Command::Resolve(args) => resolve::run(&args)?,
+        Command::Import(args) => import::run(&args)?,
         Command::Diff(args) => return compare(&args, stdout),
         Command::Export(args) => export(&args, stdout)?,
         Command::Stats(args) => {

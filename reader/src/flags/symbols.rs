@@ -40,6 +40,11 @@ impl SymbolArgs {
         let sources = SymbolSources::from(self);
         SymbolSources { debuginfod: sources.debuginfod.filter(|_| self.debuginfod), ..sources }
     }
+
+    /// Root file systems in which binaries are looked for first.
+    pub(crate) fn sysroots(&self) -> &[PathBuf] {
+        &self.sysroot
+    }
 }
 
 impl From<&SymbolArgs> for SymbolSources {

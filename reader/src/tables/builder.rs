@@ -10,11 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use offline::SourceFile;
 use selfwind_profile::profile_file::{Event, ModuleInfo};
 use unwind::compile;
 
 use super::cache::{Cache, Limits};
-use super::source::SourceFile;
 use crate::terminal::notices::Notices;
 
 /// Niceness of the thread: whoever else wants the processor has it.

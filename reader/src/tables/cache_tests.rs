@@ -3,10 +3,10 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use offline::SourceFile;
 use unwind::compile;
 
 use super::*;
-use crate::tables::source::SourceFile;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 

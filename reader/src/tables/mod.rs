@@ -3,7 +3,6 @@
 
 pub(crate) mod builder;
 pub(crate) mod cache;
-mod source;
 
 use std::fs;
 use std::io::Write;
@@ -14,12 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use memmap2::Mmap;
+use offline::SourceFile;
 use selfwind_profile::mapped_file::map_file;
 use unwind::verify::{self, Report};
 use unwind::{Table, compile};
 
 use cache::{Cache, Limits};
-use source::SourceFile;
 
 /// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
 /// success means no mismatch. Files without unwind information are named with the reason and skipped.

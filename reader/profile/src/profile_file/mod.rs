@@ -98,7 +98,7 @@ pub enum ProfileError {
     },
     /// perf's own format.
     #[error(
-        "{path}: perf's own file, not a selfwind profile; `perf report -i {path}` shows it (`record -o` writes that format for names that end in perf.data; choose another name for a profile)"
+        "{path}: perf's own file, not a selfwind profile; `selfwind import {path}` makes one of it, `perf report -i {path}` shows it (`record -o` writes that format for names that end in perf.data; choose another name for a profile)"
     )]
     PerfData {
         /// The path as given.

@@ -1,36 +1,57 @@
 //! The unwind sections of an ELF file on disk, in private copies: a file that is cut short while it is read gives an
 //! error, where a mapping would give a bus error.
 
-use std::fs::{File, OpenOptions};
-use std::io::BufReader;
+use std::fs::OpenOptions;
+use std::io::{BufReader, Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use nix::fcntl::OFlag;
-use object::read::elf::ElfFile64;
+use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{LittleEndian, Object, ObjectSection, ReadCache, SectionFlags};
 use unwind::elf_file::ElfFile;
 use unwind::{Machine, Section, Source, debug_frame};
 
 const SHF_EXECINSTR: u64 = 4;
+const PT_LOAD: u32 = 1;
+const PF_X: u32 = 1;
+/// Programs have a handful.
+const SEGMENTS: usize = 64;
 
-type Parsed<'c> = ElfFile64<'c, LittleEndian, &'c ReadCache<BufReader<File>>>;
+type Parsed<'c, R> = ElfFile64<'c, LittleEndian, &'c ReadCache<R>>;
 
 /// What unwinding needs of a file.
-pub(crate) struct SourceFile {
+#[derive(Debug)]
+pub struct SourceFile {
     machine: Machine,
     /// With what `.debug_frame` says beside it.
     eh_frame: Option<Copied>,
     eh_frame_hdr: Option<Copied>,
     text: (u64, u64),
     entry: u64,
+    /// What of the file is mapped where.
+    pub segments: Vec<LoadSegment>,
     /// The GNU build-id; empty when there is none.
-    pub(crate) build_id: Vec<u8>,
+    pub build_id: Vec<u8>,
     /// The file, to be known again.
-    pub(crate) identity: Source,
+    pub identity: Source,
 }
 
+/// One PT_LOAD segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadSegment {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Its virtual address.
+    pub address: u64,
+    /// Its bytes in the file.
+    pub size: u64,
+    /// It holds code.
+    pub executable: bool,
+}
+
+#[derive(Debug)]
 struct Copied {
     bytes: Vec<u8>,
     address: u64,
@@ -45,7 +66,16 @@ impl Copied {
 impl SourceFile {
     /// Reads the sections of the file at `path`. Errors say what it is, if not an ELF file with call frame information
     /// for a machine that is known.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    pub fn read(path: &Path) -> Result<Self> {
+        let found = Self::read_any(path)?;
+        if found.eh_frame.is_none() {
+            bail!("neither .eh_frame nor .debug_frame");
+        }
+        Ok(found)
+    }
+
+    /// As [`SourceFile::read`], but a file without call frame information is good too: its segments tell addresses.
+    pub fn read_any(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -59,18 +89,24 @@ impl SourceFile {
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(metadata.mtime_nsec() as u64),
         };
-        let cache = ReadCache::new(BufReader::new(file));
+        Self::read_from(BufReader::new(file), identity)
+    }
+
+    /// Reads the sections of a file that lies somewhere else, as [`SourceFile::read_any`] does.
+    pub fn read_from(file: impl Read + Seek, identity: Source) -> Result<Self> {
+        let cache = ReadCache::new(file);
         let (elf, machine) = parse(&cache)?;
         Self::copy(&elf, machine, identity)
     }
 
-    fn copy(elf: &Parsed<'_>, machine: Machine, identity: Source) -> Result<Self> {
+    fn copy<R: Read + Seek>(elf: &Parsed<'_, R>, machine: Machine, identity: Source) -> Result<Self> {
         let mut found = Self {
             machine,
             eh_frame: None,
             eh_frame_hdr: None,
             text: (u64::MAX, 0),
             entry: elf.entry(),
+            segments: segments(elf),
             build_id: Vec::new(),
             identity,
         };
@@ -106,19 +142,16 @@ impl SourceFile {
             // The linker's search table knows nothing of the other section.
             found.eh_frame_hdr = None;
         }
-        if found.eh_frame.is_none() {
-            bail!("neither .eh_frame nor .debug_frame");
-        }
         Ok(found)
     }
 
     /// What the file is for.
-    pub(crate) fn machine(&self) -> Machine {
+    pub fn machine(&self) -> Machine {
         self.machine
     }
 
     /// The sections as the table builder takes them.
-    pub(crate) fn elf(&self) -> ElfFile<'_> {
+    pub fn elf(&self) -> ElfFile<'_> {
         ElfFile {
             machine: self.machine,
             eh_frame: self.eh_frame.as_ref().map(Copied::section),
@@ -132,14 +165,27 @@ impl SourceFile {
     }
 }
 
+fn segments<R: Read + Seek>(elf: &Parsed<'_, R>) -> Vec<LoadSegment> {
+    let headers = elf.elf_program_headers().iter().take(SEGMENTS);
+    let loaded = headers.filter(|header| header.p_type(LittleEndian) == PT_LOAD);
+    loaded
+        .map(|header| LoadSegment {
+            offset: header.p_offset(LittleEndian),
+            address: header.p_vaddr(LittleEndian),
+            size: header.p_filesz(LittleEndian),
+            executable: header.p_flags(LittleEndian) & PF_X != 0,
+        })
+        .collect()
+}
+
 /// The file and what it is for.
-fn parse(cache: &ReadCache<BufReader<File>>) -> Result<(Parsed<'_>, Machine)> {
+fn parse<R: Read + Seek>(cache: &ReadCache<R>) -> Result<(Parsed<'_, R>, Machine)> {
     match object::FileKind::parse(cache) {
         Ok(object::FileKind::Elf64) => {}
         Ok(object::FileKind::Elf32) => bail!("an ELF file for another machine"),
         _ => bail!("not an ELF file"),
     }
-    let elf: Parsed<'_> = ElfFile64::parse(cache).context("a damaged ELF file")?;
+    let elf: Parsed<'_, R> = ElfFile64::parse(cache).context("a damaged ELF file")?;
     let number = elf.elf_header().e_machine.get(LittleEndian);
     let machine = Machine::from_elf(number).context("an ELF file for another machine")?;
     Ok((elf, machine))

@@ -1,0 +1,54 @@
+//! Why a file cannot be imported: the cause and the way out, in one line.
+
+use std::io;
+
+/// Why there is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// Reading failed.
+    #[error("cannot read it: {0}")]
+    Read(io::Error),
+    /// What was read could not be handed on.
+    #[error("cannot write the profile: {0}")]
+    Write(io::Error),
+    /// The magic is missing.
+    #[error("not a file of `perf record` (it does not begin with PERFILE2)")]
+    NotPerf,
+    /// The other byte order.
+    #[error(
+        "recorded on a big-endian machine, which selfwind cannot unwind; `perf script` on that machine reads it"
+    )]
+    BigEndian,
+    /// What `perf record -o -` writes.
+    #[error("written to a pipe (`perf record -o -`); `perf inject -i FILE -o perf.data` makes a file of it")]
+    Pipe,
+    /// The header is cut off or damaged.
+    #[error("its header is damaged ({0}); record again")]
+    Header(&'static str),
+    /// No event was recorded.
+    #[error("it names no event; record again")]
+    NoEvents,
+    /// An event whose description is not known.
+    #[error("it has an event that this selfwind does not know; choose another one with `perf record -e`")]
+    UnknownEvent,
+    /// Too many of them.
+    #[error("it has {0} events, and a profile at most 255; choose fewer with `perf record -e`")]
+    TooManyEvents(usize),
+    /// Nothing tells whose a record is.
+    #[error("its events cannot be told apart; record them with the same options, or one at a time")]
+    MixedEvents,
+    /// Samples that hold counters.
+    #[error("its samples hold counters (`:S` or --sample-read); record again without")]
+    SampleRead,
+    /// Samples without what every profile needs.
+    #[error("its samples lack {0}; record again without options that leave it out (such as --no-timestamp)")]
+    Lacks(&'static str),
+    /// `perf record --threads`.
+    #[error("its samples are in several files (`perf record --threads`); record again without --threads")]
+    Directory,
+    /// Copied stacks of another machine.
+    #[error(
+        "its stacks were copied on {0}, and are unwound only where selfwind is built for that; import it there, or record with --call-graph fp"
+    )]
+    OtherMachine(String),
+}

@@ -1,0 +1,144 @@
+//! `import`: makes a profile of a file of `perf record`.
+//!
+//! What the file holds is read by `selfwind-import`; here it is written, with the names of its addresses if they can be
+//! found, and the kernel's if that is the one that runs.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use nix::sys::utsname::uname;
+use offline::Search;
+use selfwind_import::{Import, Sink, Summary, Tail};
+use selfwind_profile::digits::grouped;
+use selfwind_profile::profile_file::{Event, ProfileWriter};
+use selfwind_profile::staged_file::StagedFile;
+use selfwind_profile::symbolize::SymbolSources;
+
+use crate::flags::symbols::SymbolArgs;
+use crate::record::kernel_symbols::KernelSymbols;
+use crate::resolve;
+use crate::terminal::notices::{Notices, warn};
+
+/// Files that could not be read and are named.
+const UNREAD_MAX: usize = 5;
+
+/// What to import.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Where to write the profile
+    #[arg(short, long, value_name = "FILE", default_value = "selfwind.data")]
+    output: PathBuf,
+    /// Store no names in the profile: they are looked up whenever it is shown, or added by `selfwind resolve`
+    #[arg(long)]
+    no_names: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// What perf record has written
+    #[arg(value_name = "PERF.DATA", default_value = "perf.data")]
+    file: PathBuf,
+}
+
+/// Makes a profile of a file of `perf record`.
+///
+/// # Errors
+/// When the file cannot be imported, or the profile not be written.
+pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
+    let notices = Notices::new(args.quiet, false);
+    let name = args.file.display();
+    if args.file.is_dir() {
+        return Err(selfwind_import::ImportError::Directory).context(name.to_string());
+    }
+    let file = File::open(&args.file).with_context(|| format!("{name}: cannot open it"))?;
+    let import = Import::open(file).with_context(|| name.to_string())?;
+    if same_file(&args.file, &args.output) {
+        anyhow::bail!("{name}: it would be replaced by the profile; name another file with -o");
+    }
+    let unwritten = || format!("{}: cannot write it; choose another file with -o", args.output.display());
+    let staged = StagedFile::create(&args.output).with_context(unwritten)?;
+    let sources = SymbolSources::from(&args.symbols);
+    let mut search = Search::for_user();
+    search.roots.extend(args.symbols.sysroots().iter().cloned());
+    let mut profile = Profile {
+        writer: ProfileWriter::new(staged).with_context(unwritten)?,
+        symbols: KernelSymbols::default(),
+        is_running_kernel: false,
+    };
+    let summary = import.run(search, &mut profile).with_context(|| name.to_string())?;
+    profile.writer.finish().and_then(StagedFile::commit).with_context(unwritten)?;
+    if !args.no_names {
+        resolve::add_names(&args.output, &sources)?;
+    }
+    tell(args, &summary, notices);
+    Ok(())
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+}
+
+fn tell(args: &ImportArgs, summary: &Summary, notices: Notices) {
+    let name = args.file.display();
+    match summary.tail {
+        Tail::Whole => {}
+        Tail::Cut(bytes) => {
+            warn(format_args!("{name}: cut off; the {} bytes of records before are imported", grouped(bytes)))
+        }
+        Tail::Damaged(bytes, what) => {
+            warn(format_args!(
+                "{name}: damaged behind {} bytes of records ({what}); what precedes is imported",
+                grouped(bytes)
+            ));
+        }
+    }
+    if summary.damaged > 0 {
+        warn(format_args!("{name}: {} damaged records were left out", grouped(summary.damaged)));
+    }
+    for (path, why) in summary.unread.iter().take(UNREAD_MAX) {
+        notices.say(format_args!("{}: stacks end in it: {why}", path.display()));
+    }
+    if let Some(more @ 1..) = summary.unread.len().checked_sub(UNREAD_MAX) {
+        notices.say(format_args!("and {more} other files that could not be read"));
+    }
+    notices.say(format_args!(
+        "{}: {} samples, {} truncated, {} lost; next: selfwind report {}",
+        args.output.display(),
+        grouped(summary.samples),
+        grouped(summary.truncated),
+        grouped(summary.lost),
+        args.output.display()
+    ));
+}
+
+/// The profile while it is written.
+struct Profile<W: Write> {
+    writer: ProfileWriter<W>,
+    symbols: KernelSymbols,
+    /// What names kernel addresses have is known here.
+    is_running_kernel: bool,
+}
+
+impl<W: Write> Sink for Profile<W> {
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        if let Event::Sample(sample) = &event
+            && self.is_running_kernel
+        {
+            for symbol in self.symbols.news(sample) {
+                self.writer.push(&Event::KernelSymbol(symbol))?;
+            }
+        }
+        self.writer.push(&event)
+    }
+
+    fn kernel(&mut self, release: &str, text: u64) {
+        // The kernel chooses its address anew at each start.
+        let is_same = uname().is_ok_and(|running| running.release() == release);
+        self.is_running_kernel =
+            is_same && self.symbols.find(text).is_some_and(|symbol| symbol.start == text);
+    }
+}

@@ -1,0 +1,280 @@
+//! The process table: who has what mapped when, and the walks of samples.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use unwind::{Frame, Module, Modules, RuleCache, StackCache, Walk, walk};
+
+use crate::binaries::{Binaries, Index};
+use crate::binary::Binary;
+use crate::history::{Change, History};
+use crate::layout::{Layout, Mapping};
+use crate::sample::{Sample, SampleMemory};
+
+/// Processes whose walks are remembered. Each takes a third of a mebibyte at most.
+const WALKERS: usize = 32;
+/// How often one sample is walked again because a file was met that had not been read.
+const ATTEMPTS: usize = 64;
+
+/// A new mapping, as perf's MMAP2 records tell it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewMapping<'n> {
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Place in the file of the byte at `start`.
+    pub offset: u64,
+    /// The file by the name that the process has for it; names that do not begin with `/` or `[` are of no file.
+    pub path: &'n [u8],
+    /// Its build-id; empty if it is not known.
+    pub build_id: &'n [u8],
+    /// It holds code. Others only take the place of what was there.
+    pub executable: bool,
+}
+
+/// A frame and what is mapped at it.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacedFrame<'m, 'a> {
+    /// The frame.
+    pub frame: Frame,
+    /// What is mapped there; none where nothing is known.
+    pub mapping: Option<&'m Mapping<'a>>,
+}
+
+/// Processes and what they have mapped, over time.
+///
+/// Times are of any clock, as long as samples have the same. Events and samples may come out of order, but for one: a
+/// fork copies what is known of the parent when it is told.
+pub struct Processes<'a> {
+    index: Index<'a>,
+    processes: HashMap<u32, Process<'a>>,
+    walkers: Vec<Box<Walker>>,
+    /// Mappings so far.
+    mappings: u64,
+    /// Snapshots so far.
+    snapshots: u64,
+    /// Samples so far, to know which walker was used last.
+    samples: u64,
+}
+
+#[derive(Default)]
+struct Process<'a> {
+    history: History<'a>,
+    ended_ns: Option<u64>,
+    snapshot: Option<Snapshot<'a>>,
+}
+
+/// The modules of one layout.
+struct Snapshot<'a> {
+    edition: u64,
+    /// No two have the same.
+    number: u64,
+    modules: Vec<Module<'a>>,
+}
+
+/// What walks of one process remember.
+struct Walker {
+    pid: u32,
+    /// The snapshot that it is about.
+    snapshot: u64,
+    /// The last sample that it walked.
+    used: u64,
+    cache: RuleCache,
+    stack_cache: StackCache,
+}
+
+impl<'a> Processes<'a> {
+    /// None yet. What is read of files is put into `binaries`.
+    pub fn new(binaries: &'a Binaries) -> Self {
+        let (processes, walkers) = (HashMap::new(), Vec::new());
+        Self { index: Index::new(binaries), processes, walkers, mappings: 0, snapshots: 0, samples: 0 }
+    }
+
+    /// Something is mapped, in the place of whatever was there.
+    pub fn map(&mut self, pid: u32, ns: u64, new: &NewMapping<'_>) {
+        let end = new.start.saturating_add(new.len);
+        if end == new.start {
+            return;
+        }
+        if !new.executable {
+            return self.unmap(pid, ns, new.start, new.len);
+        }
+        let binary = is_file(new.path).then(|| self.index.get(&path_of(new.path), new.build_id));
+        self.mappings += 1;
+        let mapping =
+            Mapping { start: new.start, end, offset: new.offset, binary, since_ns: ns, id: self.mappings };
+        self.tell(pid, ns, Change::Map(mapping));
+    }
+
+    /// Nothing is mapped any more in these `len` bytes.
+    pub fn unmap(&mut self, pid: u32, ns: u64, start: u64, len: u64) {
+        self.tell(pid, ns, Change::Unmap { start, end: start.saturating_add(len) });
+    }
+
+    /// `child` begins with the mappings that `parent` has at this time.
+    pub fn fork(&mut self, parent: u32, child: u32, ns: u64) {
+        if parent == child {
+            return;
+        }
+        let layout = self.processes.get_mut(&parent).map(|parent| parent.history.at(ns).0);
+        self.tell(child, ns, Change::Replace(layout.unwrap_or_default()));
+    }
+
+    /// Another program takes the place of the one that ran, whose mappings are gone.
+    pub fn exec(&mut self, pid: u32, ns: u64) {
+        self.tell(pid, ns, Change::Clear);
+    }
+
+    /// The process ended. Samples from before can still come, until the time is said to be settled.
+    pub fn exit(&mut self, pid: u32, ns: u64) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.ended_ns = Some(ns);
+        }
+    }
+
+    /// Nothing from before this time will be told or asked about any more: what is not needed for later is forgotten.
+    pub fn settle(&mut self, ns: u64) {
+        self.processes.retain(|_, process| process.ended_ns.is_none_or(|ended| ended >= ns));
+        self.processes.values_mut().for_each(|process| process.history.settle(ns));
+    }
+
+    /// What is mapped at an address at a time.
+    pub fn find(&mut self, pid: u32, ns: u64, address: u64) -> Option<Mapping<'a>> {
+        let mapping = self.processes.get_mut(&pid)?.history.at(ns).0.find(address).copied()?;
+        // So that its place in the file is known.
+        mapping.binary.and_then(|binary| binary.read(self.index.search()));
+        Some(mapping)
+    }
+
+    /// Walks the stack of a sample and gives its frames to `take`, leaf first. Files are read when a frame lies in them.
+    ///
+    /// Says why the walk ended; a process that was never told of has nothing mapped.
+    pub fn frames(&mut self, sample: &Sample<'_>, mut take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
+        let process = self.processes.entry(sample.pid).or_default();
+        // The first thread has ended, others have not.
+        process.ended_ns = process.ended_ns.filter(|&ended| sample.ns <= ended);
+        let (layout, edition) = process.history.at(sample.ns);
+        self.samples += 1;
+        let walker = walker_of(&mut self.walkers, sample.pid, self.samples);
+        let mut attempts = ATTEMPTS;
+        let walked = loop {
+            if process.snapshot.as_ref().is_none_or(|snapshot| snapshot.edition != edition) {
+                self.snapshots += 1;
+                let modules = modules(&layout, &mut self.index);
+                process.snapshot = Some(Snapshot { edition, number: self.snapshots, modules });
+            }
+            let Some(snapshot) = &process.snapshot else { break Walk::fresh(0, unwind::End::NoModule) };
+            if walker.snapshot != snapshot.number {
+                walker.snapshot = snapshot.number;
+                walker.cache.clear();
+                walker.stack_cache.forget();
+            }
+            let modules = Modules::new(&snapshot.modules, 0).unwrap_or_default();
+            let mut memory = SampleMemory { layout: &layout, sample };
+            let walker = &mut *walker;
+            let walked = walk(
+                &modules,
+                &walker.cache,
+                &sample.registers,
+                &mut memory,
+                &mut walker.stack_cache,
+                StackCache::CAPACITY,
+            );
+            attempts -= 1;
+            if attempts == 0 || !read_met(&layout, walker.stack_cache.frames(), &self.index) {
+                break walked;
+            }
+            process.snapshot = None;
+        };
+        for &frame in walker.stack_cache.frames() {
+            take(PlacedFrame { frame, mapping: layout.find(frame.lookup_address()) });
+        }
+        walked
+    }
+
+    /// The files that could not be read and why, sorted by name.
+    pub fn problems(&self) -> Vec<(&'a Path, &'a str)> {
+        let all = self.index.all().into_iter();
+        let mut problems: Vec<_> =
+            all.filter_map(|binary: &'a Binary| Some((binary.path(), binary.problem()?))).collect();
+        problems.sort_unstable();
+        problems
+    }
+
+    fn tell(&mut self, pid: u32, ns: u64, change: Change<'a>) {
+        let process = self.processes.entry(pid).or_default();
+        // After an end it is a new process with the same number.
+        if process.ended_ns.is_some_and(|ended| ended <= ns) {
+            process.ended_ns = None;
+        }
+        process.history.tell(ns, change);
+    }
+}
+
+fn is_file(path: &[u8]) -> bool {
+    let anonymous = [&b"//anon"[..], b"/dev/zero", b"/SYSV", b"/anon_hugepage"];
+    let special = [&b"[heap]"[..], b"[stack]", b"[anon", b"[vsyscall]", b"[uprobes]"];
+    matches!(path.first(), Some(b'/' | b'['))
+        && !anonymous.iter().chain(&special).any(|prefix| path.starts_with(prefix))
+        && !path.starts_with(b"/memfd:")
+}
+
+fn path_of(path: &[u8]) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    Path::new(std::ffi::OsStr::from_bytes(path)).to_owned()
+}
+
+/// The modules of a layout. Those of files that were not read yet know only where they are.
+fn modules<'a>(layout: &Layout<'a>, index: &mut Index<'a>) -> Vec<Module<'a>> {
+    let named = layout.mappings().iter().filter_map(|mapping| Some((mapping, mapping.binary?)));
+    named
+        .map(|(mapping, binary)| {
+            let &Mapping { start, end, offset, .. } = mapping;
+            let known =
+                binary.contents().and_then(|contents| Some((contents, contents.bias(start, offset)?)));
+            match known {
+                Some((contents, bias)) => contents.module(start, end, bias, index.table(binary)),
+                None => Module { start, end, bias: start.wrapping_sub(offset), ..Module::default() },
+            }
+        })
+        .collect()
+}
+
+/// Reads the files that the frames lie in; whether there were any that had not been read.
+fn read_met(layout: &Rc<Layout<'_>>, frames: &[Frame], index: &Index<'_>) -> bool {
+    let mut any = false;
+    for frame in frames {
+        if let Some(binary) = layout.find(frame.lookup_address()).and_then(|mapping| mapping.binary)
+            && !binary.is_read()
+        {
+            any |= binary.read(index.search()).is_some();
+        }
+    }
+    any
+}
+
+/// What walks of a process remember: as it was left, or that of the process whose last sample is longest ago.
+fn walker_of(walkers: &mut Vec<Box<Walker>>, pid: u32, sample: u64) -> &mut Walker {
+    let place = walkers.iter().position(|walker| walker.pid == pid).unwrap_or_else(|| {
+        if walkers.len() < WALKERS {
+            walkers.push(Box::new(Walker {
+                pid,
+                snapshot: 0,
+                used: 0,
+                cache: RuleCache::new(),
+                stack_cache: StackCache::new(),
+            }));
+            return walkers.len() - 1;
+        }
+        let oldest = walkers.iter().enumerate().min_by_key(|(_, walker)| walker.used);
+        oldest.map_or(0, |(place, _)| place)
+    });
+    let walker = &mut walkers[place];
+    if walker.pid != pid {
+        (walker.pid, walker.snapshot) = (pid, 0);
+    }
+    walker.used = sample;
+    walker
+}

@@ -1,0 +1,67 @@
+//! What was copied of a thread.
+
+use unwind::{Memory, Registers};
+
+use crate::layout::Layout;
+
+/// A thread at one time: its registers and a copy of its stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'s> {
+    /// The number of its process.
+    pub pid: u32,
+    /// When it was taken, in the time of the mappings.
+    pub ns: u64,
+    /// Its registers.
+    pub registers: Registers,
+    /// The address of the first byte of `stack`.
+    pub stack_start: u64,
+    /// The bytes from there on.
+    pub stack: &'s [u8],
+}
+
+/// In the place of code that is not to be had: any address behind it is one behind a call.
+///
+/// What a compiler to memory made is in no file. It does keep frame pointers, and a word that a frame record has in the
+/// place of its return address is taken for one if it leads there. The bytes: six times nop, then `call *%rax`.
+const UNKNOWN_CODE: u64 = u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]);
+
+/// Bytes below the stack pointer that a function may use (System V ABI, 3.2.2).
+const RED_ZONE: u64 = 128;
+
+/// The memory of a sampled thread: the copied stack, and code from the files.
+pub(crate) struct SampleMemory<'s, 'a> {
+    pub(crate) layout: &'s Layout<'a>,
+    pub(crate) sample: &'s Sample<'s>,
+}
+
+impl Memory for SampleMemory<'_, '_> {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        let stack = self.sample.stack;
+        if let Some(distance) = address.checked_sub(self.sample.stack_start)
+            && distance < stack.len() as u64
+        {
+            return stack.get(distance as usize..)?.first_chunk().map(|word| u64::from_le_bytes(*word));
+        }
+        // Compilers do not say in an epilogue that a register was popped: its old place, which is not in the copy, still
+        // counts. The register has the value again. What a walk cannot do without of these is the frame pointer.
+        if self
+            .sample
+            .registers
+            .sp()
+            .checked_sub(address)
+            .is_some_and(|below| (1..=RED_ZONE).contains(&below))
+        {
+            return Some(self.sample.registers.fp());
+        }
+        let mapping = self.layout.find(address)?;
+        match mapping.binary {
+            Some(_) => mapping.word(address),
+            None => Some(UNKNOWN_CODE),
+        }
+    }
+
+    fn known_until(&mut self, address: u64) -> u64 {
+        let end = self.sample.stack_start.saturating_add(self.sample.stack.len() as u64);
+        if self.sample.stack_start <= address { end.max(address) } else { address }
+    }
+}

@@ -1,0 +1,115 @@
+//! Where files are looked for, by their names and build-ids.
+//!
+//! A file counts only if its build-id is the one that was told: what lies under the same name may be a later build.
+
+use std::fs::{self, File};
+use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use unwind::Source;
+
+use crate::source_file::SourceFile;
+
+/// The name of the kernel's own library in maps of processes.
+const VDSO: &str = "[vdso]";
+/// No vdso is larger.
+const VDSO_MAX: u64 = 1 << 20;
+
+/// Where to look for files.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// Directories in the place of `/`, tried before it: the file system of a container, a copy of another machine's.
+    pub roots: Vec<PathBuf>,
+    /// Directories as perf's build-id cache (`~/.debug`): `.build-id/XX/YYYY/elf` or `vdso`.
+    pub caches: Vec<PathBuf>,
+}
+
+/// A file and its bytes.
+pub(crate) struct Found {
+    pub(crate) source: SourceFile,
+    pub(crate) image: Image,
+}
+
+/// Where the code of a file can be read.
+#[derive(Debug)]
+pub(crate) enum Image {
+    File(File),
+    Bytes(Vec<u8>),
+}
+
+impl Search {
+    /// With perf's cache of the user.
+    pub fn for_user() -> Self {
+        let cache = std::env::home_dir().map(|home| home.join(".debug"));
+        Self { roots: Vec::new(), caches: cache.into_iter().collect() }
+    }
+
+    pub(crate) fn find(&self, path: &Path, build_id: &[u8]) -> Result<Found> {
+        let mut problem = None;
+        for candidate in self.candidates(path, build_id) {
+            match open(&candidate, build_id) {
+                Ok(found) => return Ok(found),
+                Err(error) => problem = Some(error),
+            }
+        }
+        if path == Path::new(VDSO) {
+            return own_vdso(build_id);
+        }
+        Err(problem.unwrap_or_else(|| anyhow::anyhow!("not a file")))
+    }
+
+    /// Files that may be it. The last one's error is told: the file under its own name.
+    fn candidates(&self, path: &Path, build_id: &[u8]) -> Vec<PathBuf> {
+        let mut candidates = Vec::new();
+        if let Some((first, rest)) = build_id.split_first() {
+            let name = format!("{first:02x}/{}", hexadecimal(rest));
+            for cache in &self.caches {
+                let directory = cache.join(".build-id").join(&name);
+                candidates.extend(
+                    ["elf", "vdso"].map(|file| directory.join(file)).into_iter().filter(|it| it.exists()),
+                );
+            }
+        }
+        if let Ok(inside) = path.strip_prefix("/") {
+            candidates.extend(self.roots.iter().map(|root| root.join(inside)));
+            candidates.push(path.to_owned());
+        }
+        candidates
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn open(path: &Path, build_id: &[u8]) -> Result<Found> {
+    let source = SourceFile::read_any(path)?;
+    check(&source, build_id)?;
+    Ok(Found { source, image: Image::File(File::open(path)?) })
+}
+
+fn check(source: &SourceFile, build_id: &[u8]) -> Result<()> {
+    if !build_id.is_empty() && source.build_id != build_id {
+        bail!("the file has changed since the recording (its build-id is {})", hexadecimal(&source.build_id));
+    }
+    Ok(())
+}
+
+/// The vdso of this process, which is that of all if the kernel is the same.
+fn own_vdso(build_id: &[u8]) -> Result<Found> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let line = maps.lines().find(|line| line.ends_with(VDSO)).context("this kernel has no vdso")?;
+    let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+    let (start, end) = range.context("an unknown form of /proc/self/maps")?;
+    let (start, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
+    let mut memory = File::open("/proc/self/mem")?;
+    memory.seek(SeekFrom::Start(start))?;
+    let mut bytes = vec![0; end.saturating_sub(start).min(VDSO_MAX) as usize];
+    memory.read_exact(&mut bytes)?;
+    let source = SourceFile::read_from(Cursor::new(&bytes), Source::default())?;
+    if build_id.is_empty() || source.build_id == build_id {
+        return Ok(Found { source, image: Image::Bytes(bytes) });
+    }
+    bail!("the vdso of another kernel");
+}
