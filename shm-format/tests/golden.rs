@@ -112,8 +112,8 @@ const INTERPRETED: u64 = 3 << 62 | 1 << 60 | 1 << 24;
 fn frames(number: u64) -> Vec<u64> {
     let mut frames = vec![FRAMES[2] + number / 30];
     frames.extend((0..number % 4).map(|at| FRAMES[1] + at * (number % 7) * 0x1_0001));
-    if number % 5 == 0 {
-        frames.push(INTERPRETED | number % 3);
+    if number.is_multiple_of(5) {
+        frames.push(INTERPRETED | (number % 3));
     }
     frames.push(FRAMES[0]);
     frames.reverse();

@@ -11,6 +11,7 @@ use shm_format::{AllocationNonce, Loss, Skip};
 use unwind::{End, Registers, Walk};
 
 use crate::activity::is_filtered;
+use crate::arch;
 use crate::clock;
 use crate::outcome::{self, Missed};
 use crate::recording::{Recording, Source};
@@ -27,16 +28,13 @@ pub struct Caller {
     pub entry: u64,
     /// The stack pointer there: where the return address is.
     pub stack_pointer: u64,
-    /// rbx, rbp, r12, r13, r14, r15.
-    pub preserved: [u64; 6],
+    /// The registers that a call preserves, in the order of `arch::registers_at_entry`.
+    pub preserved: [u64; arch::PRESERVED],
 }
 
 impl Caller {
     fn registers(&self) -> Registers {
-        let [rbx, rbp, r12, r13, r14, r15] = self.preserved;
-        // DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
-        let r = [0, 0, 0, rbx, 0, 0, rbp, self.stack_pointer, 0, 0, 0, 0, r12, r13, r14, r15];
-        Registers { r, pc: self.entry }
+        arch::registers_at_entry(self.entry, self.stack_pointer, self.preserved)
     }
 }
 

@@ -9,6 +9,22 @@ pub(crate) const RED_ZONE: u64 = 0;
 /// Where the `ucontext` is in the kernel's frame of a signal: above the `siginfo`.
 pub(crate) const CONTEXT_AT: u64 = 128;
 
+/// Registers that a call preserves, beside the stack pointer, and the one that it leaves the return address in.
+pub(crate) const PRESERVED: usize = 12;
+
+/// The registers at a function's first instruction, as far as calls preserve them: x19 to x29, and x30 with the return
+/// address.
+pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) -> Registers {
+    let mut registers = Registers { pc, ..Registers::default() };
+    for (place, value) in registers.r.iter_mut().skip(19).zip(preserved) {
+        *place = value;
+    }
+    if let Some(place) = registers.r.get_mut(31) {
+        *place = sp;
+    }
+    registers
+}
+
 /// The interrupted registers.
 #[inline]
 pub(crate) fn registers(machine: &libc::mcontext_t) -> Registers {

@@ -35,6 +35,16 @@ fn register(machine: &libc::mcontext_t, index: c_int) -> u64 {
     machine.gregs.get(index as usize).map_or(0, |value| *value as u64)
 }
 
+/// Registers that a call preserves, beside the stack pointer.
+pub(crate) const PRESERVED: usize = 6;
+
+/// The registers at a function's first instruction, as far as calls preserve them: rbx, rbp, r12, r13, r14, r15.
+pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) -> Registers {
+    let [rbx, rbp, r12, r13, r14, r15] = preserved;
+    // DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
+    Registers { r: [0, 0, 0, rbx, 0, 0, rbp, sp, 0, 0, 0, 0, r12, r13, r14, r15], pc }
+}
+
 /// The interrupted registers.
 #[inline]
 pub(crate) fn registers(machine: &libc::mcontext_t) -> Registers {

@@ -1,12 +1,12 @@
 //! Frames of meaning: what an interpreter runs in the frames of the machine that are its evaluation loop.
 //!
 //! An interpreter's part of a walk comes after the native one. It gets the thread pointer, a reader of memory that never
-//! faults ([`Memory`]), and gives runs of frames ([`Found`]), each with an address in the very native frame that evaluates
+//! faults (`Memory`), and gives runs of frames (`Found`), each with an address in the very native frame that evaluates
 //! it. These are then put among the native frames where they belong. It need not know how frames are recorded, and the
 //! walker does not know of interpreters: one more of them is one more room beside [`python`].
 //!
-//! What must never happen here: a read past [`Memory`], a frame that is not certain (a run that cannot be read ends with a
-//! mark, [`gap`]), work in a process without an interpreter.
+//! What must never happen here: a read past `Memory`, a frame that is not certain (a run that cannot be read ends with a
+//! mark, `gap`), work in a process without an interpreter.
 
 mod found;
 mod functions;

@@ -58,7 +58,7 @@ fn by_locations(table: &[u8], first: i64, at: u64) -> Option<i64> {
         let kind = head >> 3 & 15;
         let mut skip = |count: usize| count == 0 || bytes.nth(count - 1).is_some();
         match kind {
-            0..=9 => _ = skip(1).then_some(())?,
+            0..=9 => skip(1).then_some(())?,
             10..=12 => {
                 skip(2).then_some(())?;
                 line += i64::from(kind - 10);
