@@ -35,6 +35,9 @@ int main(void) {
       found = 1;
     }
   }
+  // Whoever attaches is not done yet.
+  moment.tv_nsec = 500000000;
+  nanosleep(&moment, NULL);
   for (int i = 0; i < WAITING; i++) sem_post(&over);
   for (int i = 0; i < WAITING; i++) pthread_join(threads[i], NULL);
   printf("ok\n");

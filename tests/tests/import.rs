@@ -163,8 +163,8 @@ fn processes_are_told_apart() {
         // Before its exec the process is still `sh`.
         assert_eq!(Some(&ours), theirs.get(name), "{theirs:?}");
     }
-    let report = run(Command::new(selfwind()).args(["report", "imported.data"]).current_dir(scratch.path()));
-    assert!(report.status == 0 && report.stdout.contains("main"), "{}", report.stdout);
+    let stacks = folded(&scratch.join("imported.data"));
+    assert!(stacks.nested("parser", "parse") > 0 && stacks.nested("evaluator", "evaluate") > 0, "{stacks:?}");
 }
 
 /// What a killed `perf record`, or a full disk, leaves.
@@ -183,12 +183,9 @@ fn cut_files_give_what_they_have() {
         command.args(["import", "--no-names", "-o", "imported.data", "cut.data"]);
         let imported = run(command.current_dir(scratch.path()));
         assert_eq!(imported.status, 0, "{len}: {}", imported.stderr);
-        assert!(
-            len + 4096 >= whole.len() || imported.stderr.contains("cut off"),
-            "{len}: {}",
-            imported.stderr
-        );
         let samples = stats(&scratch.join("imported.data")).number("samples");
+        // What follows the records is not needed.
+        assert!(samples == all || imported.stderr.contains("cut off"), "{len}: {samples} of {all}");
         assert!(samples >= last, "{len}: {samples} after {last}");
         last = samples;
     }

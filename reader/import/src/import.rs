@@ -235,7 +235,7 @@ impl Importer<'_> {
         }
         let image = self.image(pid);
         // The kernel maps the program before the dynamic linker.
-        if new.executable && image.exe.as_os_str().is_empty() && new.path.starts_with(b"/") {
+        if new.executable && !image.exe.has_root() && new.path.starts_with(b"/") {
             image.exe = String::from_utf8_lossy(new.path).into_owned().into();
         }
         self.processes.map(pid as u32, ns, new);
@@ -252,6 +252,10 @@ impl Importer<'_> {
             self.events.extend(old.end(ns, ProcessFate::Executed));
         }
         let name = String::from_utf8_lossy(until_zero(&comm.name.as_slice())).into_owned();
+        if comm.is_execve {
+            // Until it is mapped: a sample may come before.
+            self.image(comm.pid).exe = name.clone().into();
+        }
         let mut events = std::mem::take(&mut self.events);
         self.image(comm.pid).rename(comm.tid as u32, name, ns, &mut events);
         self.events = events;

@@ -283,7 +283,7 @@ struct StatsArgs {
     #[arg(long)]
     json: bool,
     /// Process images in the text, those with the most samples; 0 for all
-    #[arg(long, value_name = "ROWS", default_value_t = 6)]
+    #[arg(long, value_name = "ROWS", default_value_t = 5)]
     limit: usize,
     /// The profile
     #[arg(value_name = "FILE", default_value = "selfwind.data")]
