@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use selfwind_profile::file_name::base_name;
 use selfwind_profile::interpreted;
 use selfwind_profile::measure::Measure;
 use selfwind_profile::profile_file::{
     Event, InterpretedFunction, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY,
     WAKE_LATENCY_NAME,
 };
-use selfwind_profile::symbolize::{Request, SymbolSources, base_name, symbolize};
+use selfwind_profile::symbolize::{Request, SymbolSources, symbolize};
 use unwind::{FoundBy, Frame, Interpreted};
 
 use crate::record::kernel_symbols::KernelSymbols;

@@ -11,9 +11,9 @@ use anyhow::Context;
 use clap::Args;
 use nix::sys::signal::SigSet;
 use rustix::fs::{FlockOperation, flock};
+use selfwind_profile::file_name::with_suffix;
 use selfwind_profile::profile::{self, Resolved};
 use selfwind_profile::profile_file::{Event, ProfileReader, ProfileWriter};
-use selfwind_profile::suffix::with_suffix;
 use selfwind_profile::symbolize::{Again, SymbolSources};
 
 use crate::flags::symbols::SymbolArgs;

@@ -221,7 +221,7 @@ fn every_call_of_git_has_its_stack() {
     let outcome = run(Command::new("unshare")
         .args(["-m", "sh", "-c", script])
         .arg(selfwind())
-        .args(["record", "-q", "-e", "perf:raw_syscalls:sys_enter", "-o"])
+        .args(["record", "-q", "--max-overhead", "100", "-e", "perf:raw_syscalls:sys_enter", "-o"])
         .arg(&file)
         .args(["--", "git", "-C", source, "status"]));
     if outcome.status != 0 {

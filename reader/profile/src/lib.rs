@@ -21,6 +21,7 @@
 pub mod call_tree;
 pub mod collapsed_name;
 pub mod digits;
+pub mod file_name;
 pub mod heap;
 pub mod input;
 pub mod interpreted;
@@ -36,6 +37,5 @@ pub mod profile_file;
 pub mod selection;
 pub mod staged_file;
 pub mod stats;
-pub mod suffix;
 pub mod symbolize;
 mod word_map;

@@ -12,9 +12,9 @@ use regex::Regex;
 use unwind::{FoundBy, Frame};
 
 use crate::call_tree::{Stacks, Step};
+use crate::file_name::base_name;
 use crate::names::NameId;
 use crate::profile::{FunctionId, Profile, Stack, StackFrame, Trail};
-use crate::symbolize::base_name;
 
 /// What one element of a stack stands for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::suffix::with_suffix;
+use crate::file_name::with_suffix;
 
 /// A file being written. Dropped before [`StagedFile::commit`], it leaves what was there before.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use selfwind_profile::file_name::base_name;
 use selfwind_profile::profile_file::{Event, ProcessInfo};
-use selfwind_profile::symbolize::base_name;
 
 /// Samples below which names would tell nothing.
 const ENOUGH: u64 = 10;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use selfwind_profile::file_name::with_suffix;
 use selfwind_profile::input;
 use selfwind_profile::output::{Export, Format, Grouping};
 use selfwind_profile::profile::{self, Resolved};
@@ -18,7 +19,6 @@ use selfwind_profile::profile_file::{
 };
 use selfwind_profile::staged_file::StagedFile;
 use selfwind_profile::stats::Tally;
-use selfwind_profile::suffix::with_suffix;
 use selfwind_profile::symbolize::SymbolSources;
 use shm_format::injection::Call;
 

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use selfwind_profile::suffix::with_suffix;
+use selfwind_profile::file_name::with_suffix;
 
 use crate::drain::collector::{Collector, Scope};
 use crate::record::attachment::as_sampled;

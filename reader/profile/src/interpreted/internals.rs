@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::symbolize::base_name;
+use crate::file_name::base_name;
 
 /// CPython's evaluation loop and its ways to call: whoever reads a profile of a Python program knows that it calls. What
 /// does something of its own (`list_sort`, `builtin_map`) is none of these.

@@ -11,8 +11,8 @@ use std::path::Path;
 pub use internals::{is_internal, is_interpreter};
 pub use text::text;
 
+use crate::file_name::base_name;
 use crate::profile_file::InterpretedFunction;
-use crate::symbolize::base_name;
 
 /// How frames of interpreters are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use super::Grouping;
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::collapsed_name::collapsed_name;
+use crate::file_name::base_name;
 use crate::interpreted::PYTHON_MARK;
 use crate::names::{NameId, Names};
 use crate::profile::{Bucket, FunctionId, Place, Profile, Trail};
-use crate::symbolize::base_name;
 
 /// Longer names are shown without parameters and type arguments.
 const SHORT: usize = 40;

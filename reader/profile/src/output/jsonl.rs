@@ -5,9 +5,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::file_name::base_name;
 use crate::profile::{Bucket, Profile, Stack, found_by_name};
 use crate::profile_file::end_name;
-use crate::symbolize::{base_name, hex};
+use crate::symbolize::hex;
 
 /// All samples of a thread and event with the same stack.
 #[derive(Serialize)]

@@ -16,10 +16,11 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use self::column::Column;
+use crate::file_name::base_name;
 use crate::names::NameId;
 use crate::profile::{Bucket, Profile, found_by_name};
 use crate::profile_file::end_name;
-use crate::symbolize::{base_name, hex};
+use crate::symbolize::hex;
 
 /// Rows written at once.
 const GROUP: usize = 1 << 17;

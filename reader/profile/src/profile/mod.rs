@@ -33,12 +33,13 @@ pub use timeline::{Loss, Moment};
 
 use stacks::{Paths, ROOT};
 
+use crate::file_name::base_name;
 use crate::heap::{self, HeapValue};
 use crate::measure::{self, Measure, Unit};
 use crate::names::{NameId, Names};
 use crate::profile_file::{FileIdentity, NO_ANSWER, ProcessInfo, SessionInfo};
 use crate::stats::Stats;
-use crate::symbolize::{Origin, base_name};
+use crate::symbolize::Origin;
 
 /// Number of a function in [`Profile::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

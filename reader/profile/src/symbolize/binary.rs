@@ -16,8 +16,9 @@ use super::namer::Namer;
 use super::sources::SymbolSources;
 use super::split_dwarf::SplitFiles;
 use super::symbol_table::SymbolTable;
-use super::symbols::{Origin, Request, Symbols, base_name};
+use super::symbols::{Origin, Request, Symbols};
 use super::{plt, vdso};
+use crate::file_name::base_name;
 use crate::profile_file::FileIdentity;
 
 type Elf<'data> = ElfFile64<'data, Endianness>;

@@ -37,7 +37,7 @@ pub use name_file::NameFile;
 pub use perf_map::perf_map_path;
 pub use sources::{Again, Progress, StartProgress, SymbolSources};
 pub use symbol_cache::SymbolCache;
-pub use symbols::{Line, Origin, Request, Symbols, base_name};
+pub use symbols::{Line, Origin, Request, Symbols};
 
 /// Names the addresses of all binaries; the answers have the order of the requests.
 pub fn symbolize(requests: &[Request], sources: &SymbolSources) -> Vec<Symbols> {

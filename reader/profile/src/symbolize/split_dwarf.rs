@@ -57,7 +57,7 @@ impl<'a> SplitFiles<'a> {
     }
 
     fn open_package(&self) -> Option<DwarfPackage<Reader<'a>>> {
-        let packages = self.beside.iter().map(|path| crate::suffix::with_suffix(path, ".dwp"));
+        let packages = self.beside.iter().map(|path| crate::file_name::with_suffix(path, ".dwp"));
         let file = packages.into_iter().find_map(|path| self.file(&path))?;
         let empty = EndianSlice::new(&[], endian(&file));
         let section = |id: gimli::SectionId| {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::names::{NameId, Names};
 use crate::profile_file::FileIdentity;
@@ -107,9 +107,4 @@ impl Symbols {
             into.ranges[place] = first..into.lines.len() as u32;
         }
     }
-}
-
-/// The last part of a path, or all of a name like `[vdso]`.
-pub fn base_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

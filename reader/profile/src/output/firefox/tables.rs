@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use serde::{Serialize, Serializer};
 
+use crate::file_name::base_name;
 use crate::names::NameId;
 use crate::output::sampled_thread::mark;
 use crate::output::strings::Strings;
 use crate::profile::{Binary, FunctionId, Place, Profile};
-use crate::symbolize::{Origin, base_name, hex};
+use crate::symbolize::{Origin, hex};
 
 /// Places in the list of categories, see [`super::meta`].
 pub(super) const OTHER: u32 = 0;

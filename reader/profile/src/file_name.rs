@@ -1,4 +1,4 @@
-//! Names of files that stand beside others.
+//! Names of files, without their directories and with other ends.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,4 +8,9 @@ pub fn with_suffix(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// The last part of a path, or all of a name like `[vdso]`.
+pub fn base_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
