@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selfwind_tests::binary::{selfwind, target_dir};
+use selfwind_tests::binary::{selfwind, target_dir, workspace};
 use selfwind_tests::outcome::{Outcome, run_within};
 use selfwind_tests::scratch::Scratch;
 
@@ -149,7 +149,8 @@ impl Asker {
         let mut command = Command::new(if self.isolated { "unshare" } else { "setsid" });
         command.args(if self.isolated { &ISOLATED[..] } else { &["-w"] });
         command
-            .args(["sh", "-c", "mount -t tmpfs none /tmp 2>/dev/null; \"$@\"; exit $?", "sh"])
+            .args(["sh", "-c", if self.isolated { ASK_APART } else { ASK }, "sh"])
+            .arg(workspace())
             .args(words)
             .current_dir(&home)
             .env_clear();
@@ -169,6 +170,17 @@ impl Asker {
     }
 }
 
+const ASK: &str = "shift; \"$@\"; exit $?";
+/// With an empty /tmp, in which there is nothing but the checkout, if it is there.
+const ASK_APART: &str = r#"
+case $1 in
+/tmp/*) mount --bind "$1" /mnt && mount -t tmpfs none /tmp && mkdir -p "$1" && mount --move /mnt "$1" ;;
+*) mount -t tmpfs none /tmp ;;
+esac || exit 126
+shift
+cd "$HOME"
+"$@"
+exit $?"#;
 const ISOLATED: [&str; 5] = ["--pid", "--fork", "--kill-child", "--mount-proc", "--"];
 
 /// What came of one question.
