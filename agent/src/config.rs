@@ -29,6 +29,9 @@ const SLOW_POOL: usize = 128 * 1024;
 /// Samples per second of a slow timer.
 const SLOW: u64 = 250;
 const HISTORY_POOL: usize = 1 << 20;
+/// The same for events without a rate, which may come at each system call: a busy machine keeps a reader from its
+/// processor for some ten milliseconds.
+const EVENT_POOL: usize = 1 << 20;
 const MAX_POOL: usize = 1 << 30;
 /// What valgrind preloads has this in its path.
 const VALGRIND: &[u8] = b"/vgpreload_";
@@ -151,6 +154,7 @@ impl Config {
         if config.pool == 0 {
             config.pool = match config.mode {
                 Mode::Discard if config.source != Source::Perf && config.frequency <= SLOW => SLOW_POOL,
+                Mode::Discard if config.source == Source::Perf && !config.events.are_time() => EVENT_POOL,
                 Mode::Discard => DRAINED_POOL,
                 Mode::Overwrite => HISTORY_POOL,
             };

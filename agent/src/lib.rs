@@ -114,6 +114,7 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
             threads::register_existing(recording, Present::Known);
         }
     });
+    threads::sample_remainder();
     Ok(())
 }
 

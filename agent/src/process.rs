@@ -29,7 +29,7 @@ use crate::sampling_signal;
 use crate::second_mappings;
 use crate::session::{self, Failure, Myself};
 use crate::signals;
-use crate::sources::{self, process_timer, program_timer};
+use crate::sources::{self, Since, process_timer, program_timer};
 use crate::symbols::Real;
 use crate::threads;
 use handler::activity::{self, Active};
@@ -317,6 +317,7 @@ pub(crate) fn before_exec(
     path: &[u8],
     program_timer: impl FnOnce() -> libc::itimerval,
 ) -> bool {
+    threads::sample_before_exec();
     let mut masked = Masked::new();
     // Before this mask goes: what was sent by then is delivered.
     refuse_requests(recording);
@@ -380,7 +381,7 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
         && let Some(slot) =
             slot::noted().filter(|slot| slot.timer() == Slot::NO_TIMER || !slot.kernel_rings.are_attached())
     {
-        threads::start(recording, slot, 0);
+        threads::start(recording, slot, Since::Now { delay_ns: 0 });
     }
 }
 
@@ -388,6 +389,7 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
 pub(crate) fn end() {
     let Some(_active) = Active::enter() else { return };
     let Some(recording) = recording::current().filter(|_| agent::is_own_process()) else { return };
+    threads::sample_remainder();
     let _masked = Masked::new();
     recording.region.close_requests(true);
     if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {

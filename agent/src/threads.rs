@@ -13,6 +13,7 @@ use handler::chain;
 use handler::clock;
 use handler::kernel_answer;
 use handler::recording::{self, Recording};
+use handler::remainder;
 use handler::slot::{self, Slot};
 use handler::stack::Bounds;
 use handler::sys;
@@ -24,7 +25,7 @@ use crate::kernel;
 use crate::lock::{Lock, Masked};
 use crate::sampling_signal;
 use crate::signal_stacks;
-use crate::sources;
+use crate::sources::{self, Since};
 use crate::symbols::Real;
 use crate::thread_list;
 use handler::activity::Active;
@@ -211,7 +212,7 @@ pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
     }
     announce(recording, slot);
     signal_stacks::enter(slot);
-    start(recording, slot, 0);
+    start(recording, slot, Since::Birth);
 }
 
 /// Claims a slot for the calling thread. One that is there was taken for it by a handler, or is that of a thread of the
@@ -233,11 +234,10 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
     tell(recording, slot, News::Born);
 }
 
-/// Arms the slot's timer, whose first period begins after `delay_ns` of CPU time; a thread that cannot have one is not
-/// sampled, and the reader is told.
-pub(crate) fn start(recording: &Recording, slot: &Slot, delay_ns: u64) {
+/// Starts sampling the slot's thread; if that cannot be, the reader is told.
+pub(crate) fn start(recording: &Recording, slot: &Slot, since: Since) {
     let Some(agent) = agent::get() else { return };
-    if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config, delay_ns)
+    if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config, since)
         && !TIMER_FAILED.swap(true, Ordering::Relaxed)
     {
         let error = alloc::format!("errno {}", shortfall.error.0);
@@ -283,8 +283,25 @@ fn name_of(tid: u32, buffer: &mut [u8; NAME]) -> &[u8] {
     }
 }
 
+/// Samples the calling thread for the CPU time that no sample stands for yet: it is about to end, or has just begun. Not
+/// with a sampling signal pending.
+pub(crate) fn sample_remainder() {
+    if let (Some(_active), Some(recording)) = (Active::enter(), recording::current()) {
+        let (start, end) = kernel::own_code();
+        remainder::record(recording, &(start..end));
+    }
+}
+
+/// Samples the calling thread before an exec, except for what the next image counts ([`Since::Birth`]).
+pub(crate) fn sample_before_exec() {
+    if clock::thread_cpu_ns() > Since::Birth.earlier_ns() / 2 {
+        sample_remainder();
+    }
+}
+
 /// The key's destructor: the thread is about to end.
 unsafe extern "C" fn ended(_: *mut c_void) {
+    sample_remainder();
     let _masked = Masked::new();
     let Some(slot) = slot::noted() else { return };
     signal_stacks::leave(slot);
@@ -404,7 +421,7 @@ fn mask_of(tid: u32) -> u64 {
 fn register_other(recording: &Recording, tid: u32) {
     if let Some(slot) = slot::find(tid) {
         if slot.timer() == Slot::NO_TIMER {
-            start(recording, slot, WAY_BACK_NS);
+            start(recording, slot, Since::Now { delay_ns: WAY_BACK_NS });
         }
         return;
     }
@@ -413,7 +430,7 @@ fn register_other(recording: &Recording, tid: u32) {
         slot.set_stack(main_stack());
     }
     announce(recording, slot);
-    start(recording, slot, WAY_BACK_NS);
+    start(recording, slot, Since::Now { delay_ns: WAY_BACK_NS });
 }
 
 /// In a forked child: the calling thread is the only one left.
@@ -426,7 +443,7 @@ pub(crate) fn restart_after_fork(recording: &Recording) {
         Some(slot) => {
             slot.restart(sys::thread_id(), slot::next_sequence());
             announce(recording, slot);
-            start(recording, slot, 0);
+            start(recording, slot, Since::Birth);
         }
         None => register(recording, Bounds::NONE, false),
     }

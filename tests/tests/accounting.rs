@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use selfwind_tests::binary::selfwind;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::run;
-use selfwind_tests::recording::{Recorder, Recording, read, record_unharmed, stats};
+use selfwind_tests::recording::{Recorder, Recording, folded, read, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
@@ -202,14 +202,39 @@ fn being_preempted_does_not_lower_the_rate() {
     assert!(left_out <= samples / 10, "{left_out} left out: {:#}", stats.0["detail"]["rate"]);
 }
 
-/// The summary of programs that use most of their CPU time before the agent is there says so.
+/// Programs that are over before a period has passed are in the samples in proportion to their CPU time, with what the
+/// kernel and the loader took before the agent was there. What the kernel needs to end a process is in none.
+#[test]
+fn programs_shorter_than_a_period_have_their_share() {
+    for source in ["auto", "cpu"] {
+        let scratch = Scratch::new();
+        let file = scratch.join("x.data");
+        let mut command = Command::new(selfwind());
+        command.args(["record", "-e", source, "-o"]).arg(&file).args(["--", "sh", "-c"]);
+        let outcome = run(command.arg("i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i + 1)); done; times"));
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+        let stats = stats(&file);
+        stats.assert_adds_up();
+        // `0m0.01s 0m0.02s` of the shell, and of its children.
+        let minutes =
+            outcome.stdout.split_whitespace().map(|time| time.trim_end_matches('s').split_once('m'));
+        let used: f64 = minutes.map(|time| time.expect("minutes").1.parse::<f64>().expect("seconds")).sum();
+        let share = stats.number("weight") as f64 / 199.0 / used;
+        assert!((0.7..=1.1).contains(&share), "{source}: {share} of {used} s: {:#}", stats.0);
+        let short = folded(&file).inclusive("_dl_init");
+        assert!(short * 2 > stats.number("weight"), "{source}: {short}: {:#}", stats.0);
+    }
+}
+
+/// The summary of programs that most of the CPU time is not sampled of says so.
 #[test]
 fn the_summary_tells_what_the_samples_do_not_cover() {
+    const SCRIPT: &str = "\"$0\" 100; i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done";
     let scratch = Scratch::new();
     let file = scratch.join("x.data");
     let mut command = Command::new(selfwind());
-    command.args(["record", "-F", "997", "-o"]).arg(&file).args(["--", "sh", "-c"]);
-    let outcome = run(command.arg("i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i + 1)); done"));
+    command.args(["record", "-F", "997", "-o"]).arg(&file).args(["--", "sh", "-c", SCRIPT]);
+    let outcome = run(command.arg(Target::c("spin").fixed().build()));
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("s of CPU time; the rest was used"), "{}", outcome.stderr);
 }

@@ -67,7 +67,7 @@ pub fn process_cpu_ns() -> u64 {
 }
 
 /// CPU time of the calling thread in nanoseconds: one system call.
-pub(crate) fn thread_cpu_ns() -> u64 {
+pub fn thread_cpu_ns() -> u64 {
     kernel_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 

@@ -45,7 +45,8 @@ pub(crate) fn start(recording: &Recording, slot: &Slot) -> u32 {
         return 0;
     }
     reap(recording);
-    if thread_timer::arm(slot, late_start.signal(), period_ns, 0).is_err() {
+    let first_ns = thread_timer::first_expiry(period_ns, slot.tid().into());
+    if thread_timer::arm(slot, late_start.signal(), period_ns, first_ns).is_err() {
         // The user may have no more timers.
         thread_timer::disarm(slot);
     }

@@ -205,6 +205,12 @@ impl KernelRings {
         if self.are_attached() { self.period_ns.load(Ordering::Relaxed) } else { 0 }
     }
 
+    /// Nanoseconds of CPU time that a unit of weight stands for; 0 if weights count events, or nobody has counted from the
+    /// thread's birth on.
+    pub(crate) fn counted_period_ns(&self) -> u64 {
+        self.period_ns.load(Ordering::Relaxed)
+    }
+
     /// How many periods a sample stands for when the thread's CPU clock says `cpu_ns`; they are counted. It was asked for by
     /// so many `events`, or by the timer for time in the kernel, of a thread that comes from a system call or not.
     pub(crate) fn weigh(
@@ -231,13 +237,19 @@ impl KernelRings {
         weight
     }
 
-    /// The periods, rounded, that no sample stands for when the thread's CPU clock says `cpu_ns`.
+    /// The full periods that no sample stands for when the thread's CPU clock says `cpu_ns`.
     fn due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
         // Samples may stand for a part of a period that has not passed yet.
         let passed = cpu_ns.wrapping_sub(self.counted_ns.load(Ordering::Relaxed)).cast_signed();
-        let periods =
-            u64::try_from(passed).map_or(0, |ns| ns.saturating_add(period_ns / 2) / period_ns.max(1));
+        let periods = u64::try_from(passed).map_or(0, |ns| ns / period_ns.max(1));
         periods.min(u32::MAX.into()) as u32
+    }
+
+    /// The full periods that no sample stands for yet; they are counted.
+    pub(crate) fn take_due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
+        let due = self.due(cpu_ns, period_ns);
+        self.count(due, period_ns);
+        due
     }
 
     /// A sample stands for so many periods.
@@ -435,9 +447,10 @@ mod tests {
         assert_eq!(rings.period_ns(), 0);
         rings.count_time(10_000, 1000, true);
         assert_eq!((rings.period_ns(), rings.user_only.load(Ordering::Relaxed)), (1000, true));
-        assert_eq!([10_000, 10_499, 10_500, 13_400, 0].map(|ns| rings.due(ns, 1000)), [0, 0, 1, 3, 0]);
+        assert_eq!([10_000, 10_999, 11_000, 13_400, 0].map(|ns| rings.due(ns, 1000)), [0, 0, 1, 3, 0]);
         rings.count(4, 1000);
-        assert_eq!([13_400, 14_499, 14_500].map(|ns| rings.due(ns, 1000)), [0, 0, 1]);
+        assert_eq!([13_400, 14_999, 15_000].map(|ns| rings.take_due(ns, 1000)), [0, 0, 1]);
+        assert_eq!(rings.due(15_999, 1000), 0);
         rings.forget();
         assert_eq!(rings.period_ns(), 0);
     }

@@ -42,9 +42,9 @@ pub fn create(clock: usize, event: &SignalEvent) -> Result<i32, i32> {
     }
 }
 
-/// Arms a timer for the slot's thread, whose first period begins after `delay_ns` of its CPU time. Fails where the user
-/// may not queue more signals (`ulimit -i`), and when the thread is gone.
-pub fn arm(slot: &Slot, signal: i32, period_ns: u64, delay_ns: u64) -> Result<(), i32> {
+/// Arms a timer for the slot's thread, which expires first after `first_ns` of its CPU time. Fails where the user may not
+/// queue more signals (`ulimit -i`), and when the thread is gone.
+pub fn arm(slot: &Slot, signal: i32, period_ns: u64, first_ns: u64) -> Result<(), i32> {
     let tid = slot.tid();
     let event = SignalEvent {
         value: slot.token() as usize,
@@ -57,7 +57,7 @@ pub fn arm(slot: &Slot, signal: i32, period_ns: u64, delay_ns: u64) -> Result<()
     slot.set_timer(timer);
     let time = libc::itimerspec {
         it_interval: timespec(period_ns),
-        it_value: timespec(delay_ns + first_expiry(period_ns, tid.into())),
+        it_value: timespec(first_ns.max(1)),
     };
     set(timer, &time)
 }

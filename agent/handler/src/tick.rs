@@ -134,6 +134,9 @@ impl Tick {
         }
         let rings = &slot.kernel_rings;
         let period_ns = rings.period_ns();
+        if period_ns == 0 && matches!(self.owner, Owner::Thread { .. }) {
+            rings.count(self.weight, rings.counted_period_ns());
+        }
         if period_ns == 0 && !recording.rate_limit.is_set() {
             return true;
         }

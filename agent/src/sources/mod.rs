@@ -88,6 +88,33 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
     Choice { source: wanted, note }
 }
 
+/// From when on samples of a thread stand for its CPU time.
+#[derive(Clone, Copy)]
+pub(crate) enum Since {
+    /// From its birth, which was just now, or from the exec that made it the only one of a new image.
+    Birth,
+    /// From now on; by a timer, after so many nanoseconds of its CPU time.
+    Now { delay_ns: u64 },
+}
+
+impl Since {
+    /// Nanoseconds of a thread's CPU time before now that it is to be sampled for, at most. Nobody tells when an exec
+    /// was: the kernel and the loader take 1 to 2 ms until there is an agent.
+    pub(crate) fn earlier_ns(self) -> u64 {
+        match self {
+            Since::Birth => 2_000_000,
+            Since::Now { .. } => 0,
+        }
+    }
+
+    pub(crate) fn delay_ns(self) -> u64 {
+        match self {
+            Since::Birth => 0,
+            Since::Now { delay_ns } => delay_ns,
+        }
+    }
+}
+
 /// Why a thread is not sampled as the others are.
 pub(crate) struct Shortfall {
     /// What was tried.
@@ -96,15 +123,15 @@ pub(crate) struct Shortfall {
     pub(crate) error: Errno,
 }
 
-/// Starts sampling the slot's thread, as the recording does it; by a timer, after `delay_ns` of its CPU time.
+/// Starts sampling the slot's thread, as the recording does it.
 pub(crate) fn start_thread(
     recording: &Recording,
     slot: &Slot,
     config: &Config,
-    delay_ns: u64,
+    since: Since,
 ) -> Result<(), Shortfall> {
     let timer = |what| {
-        thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), delay_ns)
+        thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), since)
             .map_err(|error| Shortfall { what, error })
     };
     match recording.source {
@@ -113,10 +140,10 @@ pub(crate) fn start_thread(
         Source::Perf if EVENTS_ENDED.load(Ordering::SeqCst) && config.events.are_time() => {
             timer("thread timer failed")
         }
-        Source::Perf => match perf::open(recording, slot, &config.events) {
+        Source::Perf => match perf::open(recording, slot, &config.events, since) {
             Ok(()) => {
                 if perf::is_user_only() && config.events.are_one_clock() {
-                    watch_kernel_time(slot, config, delay_ns);
+                    watch_kernel_time(slot, config, since);
                 }
                 Ok(())
             }
@@ -131,10 +158,10 @@ pub(crate) fn start_thread(
 }
 
 /// Has a timer tell of the time that the thread spends in the kernel, which no event of user mode does.
-fn watch_kernel_time(slot: &Slot, config: &Config, delay_ns: u64) {
+fn watch_kernel_time(slot: &Slot, config: &Config, since: Since) {
     thread_timer::disarm(slot);
     let period_ns = config.period_ns().max(KERNEL_TIME_PERIOD_NS);
-    if thread_timer::arm(slot, sampling_signal::get(), period_ns, delay_ns).is_err() {
+    if thread_timer::arm_beside_events(slot, sampling_signal::get(), period_ns, since).is_err() {
         // Then events in user mode stand for it.
         slot.kernel_rings.weigh_all();
     }
@@ -156,7 +183,8 @@ pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
         }
         if config.events.are_time() {
             thread_timer::disarm(slot);
-            let _ = thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), 0);
+            let since = Since::Now { delay_ns: 0 };
+            let _ = thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), since);
         }
     }
     true
@@ -179,7 +207,7 @@ pub(crate) fn resume_events(recording: &Recording, config: &Config) {
     EVENTS_ENDED.store(false, Ordering::SeqCst);
     for slot in slot::taken() {
         thread_timer::disarm(slot);
-        let _ = start_thread(recording, slot, config, 0);
+        let _ = start_thread(recording, slot, config, Since::Now { delay_ns: 0 });
     }
 }
 

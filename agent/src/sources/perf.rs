@@ -21,6 +21,7 @@ use crate::events::Events;
 use crate::journal;
 use crate::kernel::{self, Errno, File};
 use crate::perf_attributes::{Event, SHORTEST_PERIOD_NS, Scope};
+use crate::sources::Since;
 
 /// Pages of data of a ring, the most wanted first: locked memory is limited.
 const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
@@ -123,15 +124,15 @@ pub(super) fn is_deferring() -> bool {
 
 /// Opens the events on the slot's thread and enables them. A process that has become another user since its start has
 /// those in user mode.
-pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Result<(), Errno> {
+pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events, since: Since) -> Result<(), Errno> {
     if slot.kernel_rings.are_attached() {
         return Ok(());
     }
     let user_only = USER_ONLY.load(Ordering::Relaxed);
     let scope = Scope { user_only, deferred: DEFERRED.load(Ordering::Relaxed) };
-    match open_all(recording, slot, events, scope) {
+    match open_all(recording, slot, events, scope, since) {
         Err(Errno(libc::EACCES)) if !user_only => {
-            open_all(recording, slot, events, Scope { user_only: true, ..scope })?;
+            open_all(recording, slot, events, Scope { user_only: true, ..scope }, since)?;
             if !USER_ONLY.swap(true, Ordering::Relaxed) {
                 let who = format!(
                     "perf: user mode only, without kernel stacks, for threads begun since process {} became user {}",
@@ -146,8 +147,14 @@ pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events) -> Resul
     }
 }
 
-fn open_all(recording: &Recording, slot: &Slot, events: &Events, scope: Scope) -> Result<(), Errno> {
-    count_time(slot, events, scope.user_only);
+fn open_all(
+    recording: &Recording,
+    slot: &Slot,
+    events: &Events,
+    scope: Scope,
+    since: Since,
+) -> Result<(), Errno> {
+    count_time(slot, events, scope.user_only, since);
     let opened: Result<(), Errno> =
         events.all().iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(
             |(number, (event, ring))| open_one(recording, slot, ring, event, scope, number as u32),
@@ -158,13 +165,14 @@ fn open_all(recording: &Recording, slot: &Slot, events: &Events, scope: Scope) -
     opened
 }
 
-/// Has the weights of the slot's thread count its CPU time from now on, if its event is the clock. A whole period passes
-/// before the first event, and about half a one after the last: the first sample stands for that half, too, by chance.
-fn count_time(slot: &Slot, events: &Events, user_only: bool) {
+/// Has the weights of the slot's thread count its CPU time, if its event is the clock. They begin to count at a random
+/// point of the period before, so that on average full periods are all the time there is (`remainder`).
+fn count_time(slot: &Slot, events: &Events, user_only: bool, since: Since) {
     if events.are_one_clock() {
         let period_ns = events.unit_ns();
         let early = thread_timer::first_expiry(period_ns, slot.tid().into());
-        let from_ns = clock::cpu_ns_of(slot.tid()).wrapping_sub(early);
+        let used_ns = clock::cpu_ns_of(slot.tid());
+        let from_ns = used_ns.saturating_sub(since.earlier_ns()).wrapping_sub(early);
         // An event that comes less often than asked for stands for more than a period, which only the clock tells.
         slot.kernel_rings.count_time(from_ns, period_ns, user_only && period_ns >= SHORTEST_PERIOD_NS);
     }

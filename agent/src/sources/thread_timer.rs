@@ -1,16 +1,32 @@
 //! Timers of the kernel by `timer_create`, as the agent makes them outside the handler.
 
+use handler::clock;
 use handler::slot::Slot;
-use handler::thread_timer::{self, SignalEvent};
+use handler::thread_timer::{self, SignalEvent, first_expiry};
 
 use crate::kernel::Errno;
+use crate::sources::Since;
 
 const _: () = assert!(size_of::<SignalEvent>() == 64);
 
-/// Arms a timer on the CPU clock of the slot's thread, whose first period begins after `delay_ns` of it. Fails where the
-/// user may not queue more signals (`ulimit -i`); the thread then is not sampled.
-pub(super) fn arm(slot: &Slot, signal: i32, period_ns: u64, delay_ns: u64) -> Result<(), Errno> {
-    thread_timer::arm(slot, signal, period_ns, delay_ns).map_err(Errno)
+/// Arms a timer on the CPU clock of the slot's thread, for all of its time or from now on. Fails where the user may not
+/// queue more signals (`ulimit -i`); the thread then is not sampled.
+pub(super) fn arm(slot: &Slot, signal: i32, period_ns: u64, since: Since) -> Result<(), Errno> {
+    let first_ns = first_expiry(period_ns, slot.tid().into());
+    let used_ns = clock::cpu_ns_of(slot.tid());
+    let earlier_ns = since.earlier_ns().min(used_ns);
+    let begins_ns = used_ns - earlier_ns + since.delay_ns();
+    slot.kernel_rings.count_time(begins_ns.wrapping_add(first_ns).wrapping_sub(period_ns), period_ns, false);
+    // What would have expired by now is the remainder's.
+    let expired = (earlier_ns + period_ns).saturating_sub(first_ns) / period_ns;
+    let next_ns = since.delay_ns() + first_ns + expired * period_ns - earlier_ns;
+    thread_timer::arm(slot, signal, period_ns, next_ns).map_err(Errno)
+}
+
+/// Arms a timer beside the kernel's events, which count the thread's time.
+pub(super) fn arm_beside_events(slot: &Slot, signal: i32, period_ns: u64, since: Since) -> Result<(), Errno> {
+    let first_ns = since.delay_ns() + first_expiry(period_ns, slot.tid().into());
+    thread_timer::arm(slot, signal, period_ns, first_ns).map_err(Errno)
 }
 
 /// Makes a timer on the process's CPU clock that sends `signal` with `value` to the process.

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::Read;
 
 use selfwind_profile::profile_file::{KernelSymbol, Sample, WAKE_LATENCY};
 
@@ -15,47 +15,46 @@ const LAST_BYTES: u64 = 4096;
 /// Symbols of functions in the order of their addresses.
 #[derive(Default)]
 struct Table {
-    /// Start, and where name and module lie in `text`.
-    starts: Vec<(u64, u32, u16, u16)>,
+    /// Start, and where in `text` the name begins.
+    starts: Vec<(u64, u32)>,
+    /// /proc/kallsyms: lines of `ADDRESS TYPE NAME`, with a tab and `[MODULE]` where there is one.
     text: String,
 }
 
 impl Table {
-    fn read(lines: impl BufRead) -> Self {
-        let mut table = Self::default();
-        for line in lines.lines().map_while(Result::ok) {
-            table.add(&line);
+    fn read(mut file: impl Read) -> Self {
+        let mut text = String::new();
+        // What has been read by then is whole lines but for the last.
+        if file.read_to_string(&mut text).is_err() || u32::try_from(text.len()).is_err() {
+            return Self::default();
+        }
+        let mut starts = Vec::new();
+        let mut line_start = 0;
+        for line in text.split_inclusive('\n') {
+            starts.extend(Self::start(line).map(|(start, name)| (start, (line_start + name) as u32)));
+            line_start += line.len();
         }
         // The first of several names at one address is the one that is kept.
-        table.starts.sort_by_key(|&(start, ..)| start);
-        table.starts.dedup_by_key(|&mut (start, ..)| start);
-        table
+        starts.sort_by_key(|&(start, _)| start);
+        starts.dedup_by_key(|&mut (start, _)| start);
+        Self { starts, text }
     }
 
-    /// `ADDRESS TYPE NAME [MODULE]`.
-    fn add(&mut self, line: &str) {
-        let mut fields = line.split_ascii_whitespace();
-        let (Some(address), Some(kind), Some(name)) = (fields.next(), fields.next(), fields.next()) else {
-            return;
-        };
-        let module = fields.next().map_or("", |module| module.trim_matches(['[', ']']));
-        let Ok(address @ 1..) = u64::from_str_radix(address, 16) else { return };
-        let (Ok(name_len), Ok(module_len)) = (name.len().try_into(), module.len().try_into()) else { return };
-        if !matches!(kind, "t" | "T" | "w" | "W") || self.text.len() > u32::MAX as usize / 2 {
-            return;
-        }
-        self.starts.push((address, self.text.len() as u32, name_len, module_len));
-        self.text.push_str(name);
-        self.text.push_str(module);
+    /// The address in a line that is of a function, and where its name begins.
+    fn start(line: &str) -> Option<(u64, usize)> {
+        let (address, rest) = line.split_once(' ')?;
+        let is_function = rest.starts_with(['t', 'T', 'w', 'W']) && rest[1..].starts_with(' ');
+        let start = u64::from_str_radix(address, 16).ok().filter(|&start| is_function && start != 0)?;
+        Some((start, address.len() + 3))
     }
 
     fn find(&self, address: u64) -> Option<KernelSymbol> {
-        let after = self.starts.partition_point(|&(start, ..)| start <= address);
-        let &(start, at, name_len, module_len) = self.starts.get(after.checked_sub(1)?)?;
-        let end = self.starts.get(after).map_or(start.saturating_add(LAST_BYTES), |&(next, ..)| next);
-        let (at, name_len) = (at as usize, usize::from(name_len));
-        let name = self.text.get(at..at + name_len)?;
-        let module = self.text.get(at + name_len..at + name_len + usize::from(module_len))?;
+        let after = self.starts.partition_point(|&(start, _)| start <= address);
+        let &(start, at) = self.starts.get(after.checked_sub(1)?)?;
+        let end = self.starts.get(after).map_or(start.saturating_add(LAST_BYTES), |&(next, _)| next);
+        let mut names = self.text.get(at as usize..)?.lines().next()?.split_ascii_whitespace();
+        let name = names.next()?;
+        let module = names.next().map_or("", |module| module.trim_matches(['[', ']']));
         (address < end).then(|| KernelSymbol { start, end, name: name.into(), module: module.into() })
     }
 }
@@ -96,8 +95,7 @@ impl KernelSymbols {
 
     fn table(&mut self) -> &Table {
         self.table.get_or_insert_with(|| {
-            File::open("/proc/kallsyms")
-                .map_or_else(|_| Table::default(), |file| Table::read(BufReader::new(file)))
+            File::open("/proc/kallsyms").map_or_else(|_| Table::default(), Table::read)
         })
     }
 }

@@ -25,6 +25,32 @@ pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) 
     registers
 }
 
+/// The registers where this stands, as far as calls preserve them.
+#[inline(always)]
+pub(crate) fn registers_here() -> Registers {
+    let mut found = [0u64; PRESERVED + 2];
+    // SAFETY: writes the fourteen words of the array.
+    unsafe {
+        asm!(
+            "stp x19, x20, [{found}]",
+            "stp x21, x22, [{found}, 16]",
+            "stp x23, x24, [{found}, 32]",
+            "stp x25, x26, [{found}, 48]",
+            "stp x27, x28, [{found}, 64]",
+            "stp x29, x30, [{found}, 80]",
+            "mov {word}, sp",
+            "str {word}, [{found}, 96]",
+            "adr {word}, .",
+            "str {word}, [{found}, 104]",
+            found = in(reg) found.as_mut_ptr(),
+            word = out(reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+    let [preserved @ .., sp, pc] = found;
+    registers_at_entry(pc, sp, preserved)
+}
+
 /// The interrupted registers.
 #[inline]
 pub(crate) fn registers(machine: &libc::mcontext_t) -> Registers {

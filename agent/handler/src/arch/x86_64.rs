@@ -45,6 +45,31 @@ pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) 
     Registers { r: [0, 0, 0, rbx, 0, 0, rbp, sp, 0, 0, 0, 0, r12, r13, r14, r15], pc }
 }
 
+/// The registers where this stands, as far as calls preserve them.
+#[inline(always)]
+pub(crate) fn registers_here() -> Registers {
+    let mut found = [0u64; PRESERVED + 2];
+    // SAFETY: writes the eight words of the array.
+    unsafe {
+        asm!(
+            "mov [{found}], rbx",
+            "mov [{found} + 8], rbp",
+            "mov [{found} + 16], r12",
+            "mov [{found} + 24], r13",
+            "mov [{found} + 32], r14",
+            "mov [{found} + 40], r15",
+            "mov [{found} + 48], rsp",
+            "lea {pc}, [rip]",
+            "mov [{found} + 56], {pc}",
+            found = in(reg) found.as_mut_ptr(),
+            pc = out(reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+    let [rbx, rbp, r12, r13, r14, r15, sp, pc] = found;
+    registers_at_entry(pc, sp, [rbx, rbp, r12, r13, r14, r15])
+}
+
 /// The interrupted registers.
 #[inline]
 pub(crate) fn registers(machine: &libc::mcontext_t) -> Registers {

@@ -1,0 +1,66 @@
+//! The CPU time that a thread has used and no sample stands for, when its recording begins and when the thread ends.
+//!
+//! An event of the kernel comes after a whole period, a timer expires at the kernel's next tick: threads that live shorter
+//! would be in no sample, and of each other one the last part would be missing. But periods are counted from a random
+//! point before the thread's start (`Since`), so whether one is full when the thread ends is a matter of chance with the
+//! right odds: then it is sampled where it ends. Likewise where it begins, for the time that the loader took before there
+//! was an agent.
+
+use core::ops::Range;
+
+use shm_format::{Loss, Skip};
+use unwind::Frame;
+
+use crate::activity::is_filtered;
+use crate::arch;
+use crate::clock;
+use crate::ordinary_walk::{own_slot, walk};
+use crate::outcome::{self, Missed};
+use crate::recording::{Recording, Source};
+use crate::sample::{Sample, words};
+use crate::slot::Slot;
+use crate::tick::Tick;
+
+/// Samples the calling thread where it stands if there are full periods of its CPU time that no sample stands for. Frames
+/// in `own_code`, which this was called from, are left out. With signals that are due delivered.
+#[inline(never)]
+pub fn record(recording: &Recording, own_code: &Range<u64>) {
+    let registers = arch::registers_here();
+    let Some(slot) = own_slot(registers.sp()) else { return };
+    let period_ns = slot.kernel_rings.counted_period_ns();
+    // A filter may forbid to ask for the clock.
+    if period_ns == 0 || is_filtered() || recording.is_over() || !recording.is_current() {
+        return;
+    }
+    let due = slot.kernel_rings.take_due(clock::thread_cpu_ns(), period_ns);
+    if due == 0 {
+        return;
+    }
+    let control = recording.region.control();
+    control.fire(due.into());
+    let weight = due.saturating_add(slot.take_carried());
+    let outcome = sample(recording, slot, &registers, own_code, weight);
+    outcome::count(control, &outcome, weight);
+}
+
+fn sample(
+    recording: &Recording,
+    slot: &Slot,
+    registers: &unwind::Registers,
+    own_code: &Range<u64>,
+    weight: u32,
+) -> Result<(), Missed> {
+    let _entered = slot.nesting.enter().ok_or(Missed::Skipped(Skip::Nested))?;
+    if !slot.prepare() {
+        return Err(Missed::Lost(Loss::NoSlot));
+    }
+    let walk = walk(recording, slot, registers);
+    // SAFETY: the guard makes this the only use of the stack cache.
+    let frames = unsafe { &*slot.stack_cache() }.frames();
+    let is_own = |frame: &&Frame| own_code.contains(&frame.address());
+    let own = frames.iter().take_while(is_own).count();
+    let sample = Sample::of_walk(recording, slot, walk, words(frames.get(own..).unwrap_or(frames)));
+    sample.record(weight, Source::ThreadTimer.number(), Tick::NO_NONCE)?;
+    sample.count_end();
+    Ok(())
+}
