@@ -111,7 +111,7 @@ fn make_way(recording: &Recording) {
 /// Leaves ITIMER_PROF to the program.
 pub(crate) fn give_timer_up(recording: &Recording) {
     recording.process_time.give_up();
-    let why = b"the program uses ITIMER_PROF itself, and no other timer can be had in its place (ulimit -i)";
+    let why = b"the program uses ITIMER_PROF itself, and no other timer is left (ulimit -i)";
     journal::tell_setting(recording, b"not sampled", why);
 }
 
@@ -204,7 +204,7 @@ fn tell_other_user(what: &[u8], of: &[u8]) {
     }
     let _masked = Masked::new();
     let pid = handler::sys::process_id();
-    let text = alloc::format!("process {pid} is user {user} now, to whom the session directory is closed");
+    let text = alloc::format!("process {pid} has become user {user}, who may not open the session directory");
     journal::tell_setting(recording, &[what, of].concat(), text.as_bytes());
 }
 

@@ -62,14 +62,14 @@ impl Failure {
     /// The reason in words.
     pub(crate) fn text(self) -> Vec<u8> {
         let (text, error) = match self {
-            Failure::Over => ("the recording is over", None),
-            Failure::Directory => ("no session directory that this user alone can write", None),
+            Failure::Over => ("the recording has ended", None),
+            Failure::Directory => ("no session directory that only this user can write to", None),
             Failure::Proc => ("/proc is not readable", None),
-            Failure::Create(error) => ("cannot create the region file", Some(error)),
-            Failure::Room(error) => ("no room for the region file", Some(error)),
-            Failure::Map(error) => ("cannot map the region", Some(error)),
-            Failure::Format => ("cannot lay out the region", None),
-            Failure::Signal(error) => ("cannot take over the signal", Some(error)),
+            Failure::Create(error) => ("cannot create the shared memory file", Some(error)),
+            Failure::Room(error) => ("no space for the shared memory file", Some(error)),
+            Failure::Map(error) => ("cannot map the shared memory", Some(error)),
+            Failure::Format => ("cannot lay out the shared memory", None),
+            Failure::Signal(error) => ("cannot install the signal handler", Some(error)),
         };
         match error {
             Some(error) => format!("{text}: {}", cause(error)).into_bytes(),

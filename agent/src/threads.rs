@@ -375,10 +375,8 @@ pub(crate) fn register_existing(recording: &Recording, present: Present) {
         blocked = register_listed(recording, present);
     }
     if blocked > 0 {
-        let text = alloc::format!(
-            "{blocked} of the threads, until they let signal {} through, which they block",
-            sampling_signal::get()
-        );
+        let text =
+            alloc::format!("{blocked} threads, as long as they block signal {}", sampling_signal::get());
         journal::tell_setting(recording, b"not sampled", text.as_bytes());
     }
 }

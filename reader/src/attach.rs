@@ -9,11 +9,12 @@ use crate::sampling::rate::{self, Overhead};
 use crate::target::inject::{self, Attachment, InjectError, Settings};
 
 const HELP: &str = "Examples:
-  selfwind attach -p 4711                then: selfwind record -p 4711 -d 10, tail -p 4711
+  selfwind attach -p 4711                then selfwind record -p 4711 -d 10, tail -p 4711
   selfwind attach --detach -p 4711
 
-One thread of the process is stopped for a moment; the others run on, however many there are. What only a process \
-that is started with the agent sees is missing after an attach: children, and what the program does with SIGPROF. Attaching once more with another rate begins the flight recorder anew.";
+Attaching stops one thread of the process for a few milliseconds; the others keep running. Unlike a process that
+was started with the agent, it does not pass the agent on to its children, and the agent does not see what the
+program does with SIGPROF. Attaching again with another rate restarts the flight recorder.";
 
 /// What is asked of a process.
 #[derive(Debug, Args)]
@@ -22,21 +23,21 @@ pub(crate) struct AttachArgs {
     /// The process
     #[arg(short, long, value_name = "PID")]
     pid: u32,
-    /// Samples per second of CPU time of each thread
+    /// Sampling rate: samples per second of each thread's CPU time
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
           value_parser = rate::frequency)]
     freq: u32,
-    /// Deepest stack that is kept whole, in frames
+    /// Maximum stack depth, in frames; deeper stacks are truncated
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
-    /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
+    /// Maximum share of CPU time spent on sampling, in percent; beyond it fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     max_overhead: Overhead,
-    /// Leave out the frames of functions that interpreters run (Python)
+    /// Record native frames only, no Python functions
     #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
     native_only: bool,
-    /// End the sampling; the process runs on
+    /// Stop sampling; the process keeps running
     #[arg(long)]
     detach: bool,
 }
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
     let pid = args.pid;
     if args.detach {
         inject::detach(pid)?;
-        writeln!(out, "process {pid} is not sampled any more")?;
+        writeln!(out, "sampling of process {pid} has stopped")?;
         return Ok(());
     }
     let settings = Settings {
@@ -57,8 +58,8 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         ends_with_us: false,
     };
     let what = match inject::attach(pid, settings)? {
-        Attachment::New => "is sampled from now on",
-        Attachment::Renewed => "was sampled already; libraries and threads are those of now",
+        Attachment::New => "is now being sampled",
+        Attachment::Renewed => "was already being sampled; its libraries and threads have been refreshed",
     };
     writeln!(out, "process {pid} {what}; selfwind record -p {pid}, tail -p {pid}, attach --detach -p {pid}")?;
     Ok(())

@@ -25,13 +25,12 @@ const OURS: u32 = 1 << 31;
 
 const HELP: &str = "Examples:
   selfwind dump -p 4711                  all its threads
-  selfwind dump -p 4711 --gentle         but those that a signal would disturb
+  selfwind dump -p 4711 --gentle         except those that a signal would disturb
 
-Each thread unwinds itself when it is asked, by the signal of its agent; nobody is stopped, and a \
-recording goes on. A process that was attached to before, by `selfwind attach` or `record -p`, is attached to again \
-for the moment. A thread that waits in a system call is woken for it: read, write, wait and locks go on \
-afterwards; poll, select, epoll_wait and sleeps return EINTR to the program, as after any signal (--gentle \
-spares those).";
+Each thread unwinds itself when the agent's signal asks it to. The process is not paused, and a recording goes on.
+A process that was attached to earlier, by `selfwind attach` or `record -p`, is attached to again meanwhile. A thread
+that waits in a system call is woken: read, write, wait and locks resume by themselves; poll, select, epoll_wait
+and sleeps return EINTR to the program, as after any signal (--gentle skips such threads).";
 
 /// What to dump and how.
 #[derive(Debug, clap::Args)]
@@ -43,7 +42,7 @@ pub(crate) struct DumpArgs {
     /// Only this thread
     #[arg(short, long, value_name = "TID")]
     tid: Option<u32>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -131,8 +130,8 @@ fn dump(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     out.flush()?;
     if dump.answered == 0 {
-        notices::warn(format_args!("no thread of process {} gave its stack", options.pid));
-        anyhow::bail!("nothing to show");
+        notices::warn(format_args!("no thread of process {} answered", options.pid));
+        anyhow::bail!("there are no stacks to show");
     }
     Ok(())
 }

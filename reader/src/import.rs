@@ -28,10 +28,10 @@ const UNREAD_MAX: usize = 5;
 /// What to import.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Where to write the profile
+    /// Profile to write
     #[arg(short, long, value_name = "FILE", default_value = "selfwind.data")]
     output: PathBuf,
-    /// Store no names in the profile: they are looked up whenever it is shown, or added by `selfwind resolve`
+    /// Do not store function names in the profile; they are looked up when it is shown, or added by `selfwind resolve`
     #[arg(long)]
     no_names: bool,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) struct ImportArgs {
     /// Print only errors
     #[arg(short, long)]
     quiet: bool,
-    /// What perf record has written
+    /// File written by `perf record`
     #[arg(value_name = "PERF.DATA", default_value = "perf.data")]
     file: PathBuf,
 }
@@ -57,9 +57,10 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let file = File::open(&args.file).with_context(|| format!("{name}: cannot open it"))?;
     let import = Import::open(file).with_context(|| name.to_string())?;
     if same_file(&args.file, &args.output) {
-        anyhow::bail!("{name}: it would be replaced by the profile; name another file with -o");
+        anyhow::bail!("{name}: the profile would overwrite it; choose another file with -o");
     }
-    let unwritten = || format!("{}: cannot write it; choose another file with -o", args.output.display());
+    let unwritten =
+        || format!("{}: cannot write the output; choose another file with -o", args.output.display());
     let staged = StagedFile::create(&args.output).with_context(unwritten)?;
     let sources = SymbolSources::from(&args.symbols);
     let mut search = Search::for_user();
@@ -86,21 +87,22 @@ fn tell(args: &ImportArgs, summary: &Summary, notices: Notices) {
     let name = args.file.display();
     match summary.tail {
         Tail::Whole => {}
-        Tail::Cut(bytes) => {
-            warn(format_args!("{name}: cut off; the {} bytes of records before are imported", grouped(bytes)))
-        }
+        Tail::Cut(bytes) => warn(format_args!(
+            "{name}: truncated; the {} bytes of records before that are imported",
+            grouped(bytes)
+        )),
         Tail::Damaged(bytes, what) => {
             warn(format_args!(
-                "{name}: damaged behind {} bytes of records ({what}); what precedes is imported",
+                "{name}: damaged after {} bytes of records ({what}); everything before that is imported",
                 grouped(bytes)
             ));
         }
     }
     if summary.damaged > 0 {
-        warn(format_args!("{name}: {} damaged records were left out", grouped(summary.damaged)));
+        warn(format_args!("{name}: {} damaged records were skipped", grouped(summary.damaged)));
     }
     for (path, why) in summary.unread.iter().take(UNREAD_MAX) {
-        notices.say(format_args!("{}: stacks end in it: {why}", path.display()));
+        notices.say(format_args!("{}: stacks cannot be unwound through it: {why}", path.display()));
     }
     if let Some(more @ 1..) = summary.unread.len().checked_sub(UNREAD_MAX) {
         notices.say(format_args!("and {more} other files that could not be read"));

@@ -11,8 +11,8 @@ use crate::proc::threads;
 use crate::target::request::{Answer, Target, TargetError, ask};
 
 const EXAMPLES: &str = "Examples:
-  selfwind request -p 4711               nonce out, frames back, and when
-  selfwind request -p 4711 -n 1000       how long answers take";
+  selfwind request -p 4711               each step of one request, and its time
+  selfwind request -p 4711 -n 1000       latency of 1000 requests";
 
 /// What to ask and how often.
 #[derive(Debug, clap::Args)]
@@ -21,13 +21,13 @@ pub(crate) struct RequestArgs {
     /// The process
     #[arg(short, long, value_name = "PID")]
     pid: u32,
-    /// The thread [default: the first]
+    /// Thread to ask [default: the main thread]
     #[arg(short, long, value_name = "TID")]
     tid: Option<u32>,
-    /// Ask so often, one after the other
+    /// Number of requests, sent one after the other
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1)]
     count: u32,
-    /// One JSON object per request, and one for all
+    /// Print one JSON object per request, and one for the summary
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<
         let (answered, late) = target.asker.requests(|requests| requests.counts());
         writeln!(
             out,
-            "the process has answered {answered} requests in all; {late} signals came after their answer"
+            "{answered} requests to the process answered in all; {late} signals came after their answer"
         )?;
     }
     Ok(out.flush()?)
@@ -133,9 +133,9 @@ impl Steps {
     fn print(&self, target: &Target, tid: u32, out: &mut dyn Write) -> io::Result<()> {
         let us = |ns: u64| ns as f64 / 1e3;
         let by = match self.occasion {
-            "request" => "for this signal",
-            "tick" => "for a sample that was due; the signal comes later, or was merged with it",
-            _ => "for a signal of the program's",
+            "request" => "by this signal",
+            "tick" => "by a sample that was due; the signal comes later, or was merged with it",
+            _ => "by a signal of the program's own",
         };
         writeln!(out, "nonce {} placed in {}", self.nonce, target.region.display())?;
         writeln!(out, "{:>10.1} us  signal {} queued at thread {tid}", us(self.queued_ns), target.signal)?;

@@ -69,7 +69,7 @@ fn replace(path: &Path, resolved: &Resolved) -> anyhow::Result<()> {
     let original = File::open(path).with_context(|| format!("{}: cannot open it", path.display()))?;
     if flock(&original, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
         anyhow::bail!(
-            "{}: it is being recorded; names can be added when the recording has ended",
+            "{}: it is still being recorded; add names when the recording has ended",
             path.display()
         );
     }
@@ -82,8 +82,7 @@ fn replace(path: &Path, resolved: &Resolved) -> anyhow::Result<()> {
         let _ = fs::remove_file(&copy);
     }
     before.thread_set_mask()?;
-    written
-        .with_context(|| format!("{}: the names cannot be added; the profile is as it was", path.display()))
+    written.with_context(|| format!("{}: cannot add the names; the profile is unchanged", path.display()))
 }
 
 fn write_copy(path: &Path, original: &File, copy: &Path, resolved: &Resolved) -> anyhow::Result<()> {

@@ -43,12 +43,12 @@ impl BellPage {
         self.sleeping.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Reader: the recording is over; agents stop sampling.
+    /// Reader: the recording has ended; agents stop sampling.
     pub fn stop(&self) {
         self.stop.0.store(1, Ordering::Release);
     }
 
-    /// Whether the recording is over.
+    /// Whether the recording has ended.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stop.0.load(Ordering::Acquire) != 0

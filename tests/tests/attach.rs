@@ -252,7 +252,7 @@ fn the_rate_is_the_one_that_the_process_has() {
         assert_eq!(outcome.status, 0, "{}", outcome.stderr);
         let stats = stats(&file);
         assert_eq!(stats.detail(&["frequency"]).to_string(), attached);
-        assert_eq!(outcome.stderr.contains("is sampled already"), said, "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.contains("is already being sampled"), said, "{}", outcome.stderr);
         stats.assert_adds_up();
     }
     assert_eq!(guest.end(), (Some(0), "ok\n".to_string()));

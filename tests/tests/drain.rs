@@ -92,7 +92,7 @@ fn a_recorder_that_was_away_says_what_would_have_helped() {
     let stats = stats(&file);
     stats.assert_adds_up();
     assert!(stats.number("lost") > 0, "two seconds fit nowhere: {:#}", stats.0);
-    assert!(outcome.stderr.contains(" lost: the recorder was away for "), "{outcome:?}");
+    assert!(outcome.stderr.contains(" lost: the recorder did not run for "), "{outcome:?}");
     let said = read(&["stats"], &file);
     assert!(said.contains("% were lost"), "{said}");
     let (_, rest) = outcome.stderr.split_once("--buffer ").unwrap_or_else(|| panic!("{outcome:?}"));
@@ -109,7 +109,10 @@ fn sizes_that_are_none_are_named() {
     let mut command = Command::new(selfwind());
     let outcome = run(command.args(["record", "--buffer", "4Q", "true"]));
     assert_eq!(outcome.status, 125, "{outcome:?}");
-    assert!(outcome.stderr.contains("`4Q` is no size from 64K to 1G, such as 512K or 16M"), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("invalid size `4Q`: expected 64K to 1G, such as 512K or 16M"),
+        "{outcome:?}"
+    );
 }
 
 /// `busy_stacks`, preloaded by hand, in a flight directory of its own.
@@ -247,7 +250,8 @@ fn who_outlives_the_command_is_named() {
     let outcome = run(&mut command);
     let pid = outcome.stdout.trim();
     let _ = kill(Pid::from_raw(pid.parse().expect("a pid")), Signal::SIGKILL);
-    let wanted = format!("1 process outlives the command, sampled no longer: spin ({pid})");
+    let wanted =
+        format!("1 process is still running, and sampling has stopped with the command: spin ({pid})");
     assert!(outcome.stderr.contains(&wanted), "{outcome:?}");
     assert!(outcome.stderr.contains(&format!("selfwind record -p {pid}")), "{outcome:?}");
 }
@@ -265,7 +269,7 @@ fn a_recorder_that_may_write_no_file_says_so() {
     let scratch = Scratch::new();
     let outcome = run(&mut shell("ulimit -f 0; \"$1\" record -o \"$2\" -- \"$3\" 20 1 50", &scratch));
     assert_eq!((outcome.status, outcome.stdout.as_str()), (125, ""), "{outcome:?}");
-    assert!(outcome.stderr.contains("0 bytes at most (ulimit -f)"), "{outcome:?}");
+    assert!(outcome.stderr.contains("limited to 0 bytes (ulimit -f)"), "{outcome:?}");
 }
 
 #[test]
@@ -278,8 +282,8 @@ fn a_recorder_with_few_descriptors_says_so_or_needs_no_more() {
         let file = scratch.join("x.data");
         let samples = if outcome.status == 0 { stats(&file).number("samples") } else { 0 };
         assert!(samples > 0 || said || outcome.status == 127, "{limit}: {outcome:?}");
-        assert!(!outcome.stderr.contains("outlives"), "{limit}: {outcome:?}");
-        assert!(!outcome.stderr.contains("less CPU time"), "{limit}: {outcome:?}");
+        assert!(!outcome.stderr.contains("still running"), "{limit}: {outcome:?}");
+        assert!(!outcome.stderr.contains("too little CPU time"), "{limit}: {outcome:?}");
     }
 }
 
@@ -319,7 +323,7 @@ fn a_file_system_that_fills_ends_the_recording_and_nothing_else() {
     let mut text = String::new();
     fs::File::open(said).expect("written").read_to_string(&mut text).expect("readable");
     assert!(outcome.stdout.contains("told") && outcome.stdout.contains("status 7"), "{outcome:?} {text}");
-    for part in ["No space left on device", "make room", "what was written until now is whole"] {
+    for part in ["No space left on device", "free some space", "everything written before is intact"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(stats(&scratch.join("x.data")).number("samples") > 100);

@@ -106,7 +106,7 @@ fn one_thread_can_be_asked() {
 
 /// True if the process, or all of it that could answer, was gone by then.
 fn said_to_be_over(outcome: &Outcome) -> bool {
-    let over = ["does not exist", "recording is over", "about to end", "runs without the agent"];
+    let over = ["does not exist", "sampling has stopped", "about to end", "runs without the agent"];
     outcome.status != 0
         && over.iter().any(|text| outcome.stderr.contains(text) || outcome.stdout.contains(text))
 }

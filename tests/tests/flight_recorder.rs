@@ -167,7 +167,7 @@ fn a_region_made_shorter_does_not_kill_its_recorder() {
         recorder.stderr.take().expect("piped").read_to_string(&mut said).expect("what it says");
         let status = recorder.wait().expect("our child");
         assert_eq!(status.code(), Some(0), "length {length}: {status:?}: {said}");
-        assert!(said.contains("made shorter"), "length {length}: {said}");
+        assert!(said.contains("was truncated"), "length {length}: {said}");
         assert!(samples(&flight.scratch.join("cut.data")) > 10);
         // Nor the one who comes after.
         let after: Outcome = run(&mut flight.record(&["--snapshot"], "after.data"));

@@ -118,7 +118,7 @@ fn the_result_is_opened_or_its_place_is_told() {
     let outcome = record(Path::new("/nonexistent"));
     assert_eq!(outcome.status, 39, "{}", outcome.stderr);
     assert!(
-        outcome.stderr.contains("there is no xdg-open") && outcome.stderr.contains("/o.svg"),
+        outcome.stderr.contains("xdg-open is not installed") && outcome.stderr.contains("/o.svg"),
         "{}",
         outcome.stderr
     );

@@ -82,8 +82,7 @@ fn those_for_whom_one_mebibyte_has_no_room_are_named_with_the_cause() {
     let scratch = Scratch::new();
     let outcome = crowded(&scratch, "1m", "", &["children", "30"]);
     assert_unharmed(&outcome);
-    let cause =
-        "is not recorded: no room for the region file: the file system of the session directory is full";
+    let cause = "is not recorded: no space for the shared memory file: the file system of the session directory is full";
     let named = outcome.stderr.matches(cause).count() as u64;
     let stats = adds_up(&scratch.join("selfwind.data"));
     let recorded = stats.number("processes");

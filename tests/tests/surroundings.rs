@@ -190,7 +190,7 @@ fn full_shared_memory() {
     command.args(["--mount", "sh", "-c", line, "sh"]).arg(selfwind()).args(["record", "-o"]);
     let outcome = run(command.arg(scratch.join("x.data")).arg("--").arg(&program).arg("100"));
     assert_eq!((outcome.status, &outcome.stdout), (alone.status, &alone.stdout), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("no room"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no space"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -49,7 +49,9 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
     let mut note = None;
     let mut wanted = config.source;
     let harm = match wanted {
-        Source::Perf if config.is_emulated => Some("valgrind does not know the signals of perf_event_open"),
+        Source::Perf if config.is_emulated => {
+            Some("valgrind does not support the signals of perf_event_open")
+        }
         Source::Perf if config.is_automatic => perf::harm(),
         _ => None,
     };
@@ -65,7 +67,7 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
                 note.extend_from_slice(match (config.deferred, perf::is_deferring()) {
                     (false, _) => b"",
                     (true, true) => b"; the kernel walks deferred call chains",
-                    (true, false) => b"; the kernel has no deferred call chains (Linux 6.19 has)",
+                    (true, false) => b"; the kernel has no deferred call chains (needs Linux 6.19)",
                 });
                 return Choice { source: Source::Perf, note: Some(note) };
             }
@@ -212,7 +214,7 @@ pub(crate) fn resume_events(recording: &Recording, config: &Config) {
 }
 
 /// Ends the timer of a thread that may be in its handler. Events of the kernel end in the handler, when it finds that
-/// the recording is over: only their own thread may unmap their rings.
+/// the recording has ended: only their own thread may unmap their rings.
 pub(crate) fn stop_timer(slot: &Slot) {
     thread_timer::disarm(slot);
 }

@@ -51,10 +51,9 @@ impl Tier {
         match self {
             Tier::KernelAndUser => b"perf: kernel and user stacks".to_vec(),
             Tier::UserOnly => format!(
-                "perf: user mode only; {} because kernel.perf_event_paranoid is {} (CAP_PERFMON, or sysctl \
-                 kernel.perf_event_paranoid=1, gives them)",
+                "perf: user mode only; {} because kernel.perf_event_paranoid is {} (CAP_PERFMON, or sysctl kernel.perf_event_paranoid=1, allows them)",
                 match events.are_one_clock() {
-                    true => "time in the kernel comes at the kernel's tick, and kernel stacks are missing",
+                    true => "time in the kernel is sampled at the kernel's tick, and kernel stacks are missing",
                     false => "events in the kernel and kernel stacks are missing",
                 },
                 paranoid()
@@ -72,8 +71,7 @@ impl Refusal {
     pub(super) fn text(self, consequence: &str) -> Vec<u8> {
         let why = match self.0.0 {
             libc::EACCES | libc::EPERM => format!(
-                "perf_event_open is denied (kernel.perf_event_paranoid is {}, or a seccomp filter); CAP_PERFMON, or \
-                 sysctl kernel.perf_event_paranoid=2, gives it",
+                "perf_event_open is denied (kernel.perf_event_paranoid is {}, or a seccomp filter); CAP_PERFMON, or sysctl kernel.perf_event_paranoid=2, allows it",
                 paranoid()
             ),
             libc::EINVAL | libc::E2BIG => "the kernel refuses the event (sigtrap needs Linux 5.13)".into(),
@@ -193,10 +191,10 @@ pub(super) fn harm() -> Option<&'static str> {
         value.is_some_and(|value| value.trim_ascii() != b"0")
     };
     if is_set(b"TracerPid:") {
-        return Some("the process is traced, and its tracer would be told of every event");
+        return Some("the process is traced, and its tracer would see every event");
     }
     is_set(b"Seccomp:")
-        .then_some("a seccomp filter was there before the program, and may end it for perf_event_open")
+        .then_some("a seccomp filter was there before the program, and may kill it for perf_event_open")
 }
 
 fn open_one(

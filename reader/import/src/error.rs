@@ -12,7 +12,7 @@ pub enum ImportError {
     #[error("cannot write the profile: {0}")]
     Write(io::Error),
     /// The magic is missing.
-    #[error("not a file of `perf record` (it does not begin with PERFILE2)")]
+    #[error("not a perf.data file (it does not begin with PERFILE2)")]
     NotPerf,
     /// The other byte order.
     #[error(
@@ -20,19 +20,19 @@ pub enum ImportError {
     )]
     BigEndian,
     /// What `perf record -o -` writes.
-    #[error("written to a pipe (`perf record -o -`); `perf inject -i FILE -o perf.data` makes a file of it")]
+    #[error("written to a pipe (`perf record -o -`); `perf inject -i FILE -o perf.data` converts it")]
     Pipe,
     /// The header is cut off or damaged.
     #[error("its header is damaged ({0}); record again")]
     Header(&'static str),
     /// No event was recorded.
-    #[error("it names no event; record again")]
+    #[error("it describes no event; record again")]
     NoEvents,
     /// An event whose description is not known.
-    #[error("it has an event that this selfwind does not know; choose another one with `perf record -e`")]
+    #[error("it has an event that selfwind does not support; choose another one with `perf record -e`")]
     UnknownEvent,
     /// Too many of them.
-    #[error("it has {0} events, and a profile at most 255; choose fewer with `perf record -e`")]
+    #[error("it has {0} events, and a profile can have at most 255; choose fewer with `perf record -e`")]
     TooManyEvents(usize),
     /// Nothing tells whose a record is.
     #[error("its events cannot be told apart; record them with the same options, or one at a time")]
@@ -48,7 +48,7 @@ pub enum ImportError {
     Directory,
     /// Copied stacks of another machine.
     #[error(
-        "its stacks were copied on {0}, and are unwound only where selfwind is built for that; import it there, or record with --call-graph fp"
+        "its stacks were copied on {0}, which this build of selfwind cannot unwind; import it on such a machine, or record with --call-graph fp"
     )]
     OtherMachine(String),
 }

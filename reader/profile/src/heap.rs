@@ -55,7 +55,7 @@ impl FromStr for HeapValue {
     fn from_str(name: &str) -> Result<Self, String> {
         HeapValue::ALL.into_iter().find(|value| value.name() == name).ok_or_else(|| {
             let names = HeapValue::ALL.map(HeapValue::name).join(", ");
-            format!("no value `{name}` of allocations; use one of {names}")
+            format!("unknown value `{name}`; use one of {names}")
         })
     }
 }

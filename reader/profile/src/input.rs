@@ -46,7 +46,7 @@ impl Input {
         } else {
             File::open(path).and_then(|mut pipe| keep(&mut pipe))
         };
-        let kept = kept.with_context(|| format!("{}: cannot keep it in a temporary file", path.display()))?;
+        let kept = kept.with_context(|| format!("{}: cannot copy it to a temporary file", path.display()))?;
         let path = PathBuf::from(format!("{DESCRIPTORS}/{}", kept.as_raw_fd()));
         Ok(Input { path, _kept: Some(kept) })
     }

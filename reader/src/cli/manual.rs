@@ -26,20 +26,20 @@ pub(crate) struct CompletionsArgs {
 #[command(after_help = "Example:
   selfwind man ~/.local/share/man/man1 && man selfwind-record")]
 pub(crate) struct ManArgs {
-    /// Where to put them; made if it is missing
+    /// Output directory; created if it does not exist
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }
 
 /// Variables that every command heeds, and what they do.
 const VARIABLES: [(&str, &str); 3] = [
-    ("NO_COLOR", "Set to anything: no colours on terminals."),
-    ("COLUMNS", "The width of tables that go to a pipe or a file."),
-    ("SELFWIND_DIR", "A directory for the shared memory of programs that were started with the agent."),
+    ("NO_COLOR", "If set, output has no colours."),
+    ("COLUMNS", "Width of tables written to a pipe or a file."),
+    ("SELFWIND_DIR", "Directory for the shared memory of programs that were started with the agent."),
 ];
 
 /// The exit status of commands that say nothing else.
-const EXIT_STATUS: &str = "0 on success, 1 on failure, 2 when the command line is wrong.";
+const EXIT_STATUS: &str = "0 on success, 1 on failure, 2 for a wrong command line.";
 
 /// Writes the completions of `command` for a shell.
 pub(super) fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -95,7 +95,7 @@ fn page(command: &Command, related: &[String], out: &mut dyn Write) -> io::Resul
     section("ENVIRONMENT", out)?;
     for argument in command.get_arguments() {
         if let (Some(variable), Some(flag)) = (argument.get_env(), argument.get_long()) {
-            entry(&variable.to_string_lossy(), &format!("The default of --{flag}."), out)?;
+            entry(&variable.to_string_lossy(), &format!("Default of --{flag}."), out)?;
         }
     }
     VARIABLES.iter().try_for_each(|(name, text)| entry(name, text, out))?;

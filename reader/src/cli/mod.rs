@@ -48,7 +48,7 @@ use crate::terminal::screen::{Printable, Screen};
 use crate::top;
 
 const EXAMPLES: &str = "Examples:
-  selfwind record -- python3 job.py      profile a command and all it starts
+  selfwind record -- python3 job.py      profile a command and everything it starts
   selfwind report selfwind.data          where its time went
   selfwind export -f flamegraph -o job.svg selfwind.data
   LD_PRELOAD=$(selfwind agent-path) ./server &
@@ -62,30 +62,30 @@ const RECORD_EXAMPLES: &str = "Examples:
   selfwind record -- make -j8
   selfwind record -F 999 -o job.data -- ./job --input x
   selfwind record -o job.svg -- ./job    straight to a flame graph
-  selfwind record --delay 2 --open -- ./job    without its first two seconds, shown as a flame graph
-  selfwind record -o job-%p.data -- ./job      named for the process
+  selfwind record --delay 2 --open -- ./job    skip two seconds, then show a flame graph
+  selfwind record -o job-%p.data -- ./job      file named after the process id
   selfwind record -d 10 -p 4711          a running process
   selfwind record --snapshot -p 4711     what its flight recorder holds now
 
-Exit status: that of CMD (128+N when signal N ended it); 127 when CMD is not found, 126 when it cannot be \
-executed, 125 when selfwind itself fails. After -d CMD gets SIGTERM; a process given by -p keeps running.
+Exit status: CMD's own (128+N if signal N killed it); 127 if CMD is not found, 126 if it cannot be
+executed, 125 if selfwind itself fails. When -d expires, CMD gets SIGTERM; a process named by -p keeps running.
 
-Ctrl-C reaches CMD as it would without selfwind. Pressed twice within a second it ends the recording, and CMD
-gets SIGTERM; once more, SIGKILL. The variables named with the flags give their defaults.";
+Ctrl-C goes to CMD, as it would without selfwind. Pressed twice within a second, it ends the recording and
+sends SIGTERM to CMD; a third time, SIGKILL. The environment variable shown with a flag sets its default.";
 
 const RESOLVE_EXAMPLES: &str = "Examples:
-  selfwind resolve job.data              a profile whose recording was cut short, or made with --no-names
-  selfwind resolve --sysroot /mnt/image job.data    with the files of a container's image";
+  selfwind resolve job.data              a recording that was interrupted, or made with --no-names
+  selfwind resolve --sysroot /mnt/image job.data    use the binaries of a container image";
 
 const IMPORT_EXAMPLES: &str = "Examples:
   selfwind import perf.data              writes selfwind.data, for report, export and diff
   selfwind import -o job.data /tmp/perf.data
-  selfwind import --sysroot /mnt/image perf.data    unwind with the files of a container's image";
+  selfwind import --sysroot /mnt/image perf.data    unwind with the binaries of a container image";
 
 const EXPORT_EXAMPLES: &str = "Examples:
   selfwind export -o job.svg             a flame graph of selfwind.data
-  selfwind export -o job.pb.gz job.data  for pprof and what reads its format
-  selfwind export -f folded job.data     a line for each stack, to standard output
+  selfwind export -o job.pb.gz job.data  for pprof and compatible tools
+  selfwind export -f folded job.data     one line per stack, to standard output
   selfwind export -f firefox -o job.json job.data    for profiler.firefox.com";
 
 const STATS_EXAMPLES: &str = "Examples:
@@ -94,10 +94,10 @@ const STATS_EXAMPLES: &str = "Examples:
 
 const TAIL_EXAMPLES: &str = "Examples:
   selfwind tail -p 4711
-  selfwind tail --json                   all processes that have the agent";
+  selfwind tail --json                   all processes that run the agent";
 
 const TABLES_EXAMPLES: &str = "Examples:
-  selfwind tables verify /usr/bin/python3      every row against an independent evaluation
+  selfwind tables verify /usr/bin/python3      check every row against another DWARF implementation
   selfwind tables list";
 
 /// A sampling profiler for native Linux programs; needs no root, no frame pointers, no rebuild.
@@ -110,17 +110,17 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a command, or follow a running one, and write a profile
+    /// Record a command or a running process to a profile
     #[command(after_help = RECORD_EXAMPLES, override_usage = RECORD_USAGE)]
     Record(RecordArgs),
     /// Start sampling a running process
     Attach(attach::AttachArgs),
     /// Show where the time went
     Report(report::ReportArgs),
-    /// Add the names of its functions to a profile, so that it can be shown anywhere
+    /// Store function names in a profile, so that it can be shown on any machine
     #[command(after_help = RESOLVE_EXAMPLES)]
     Resolve(resolve::ResolveArgs),
-    /// Make a profile of a file of `perf record`
+    /// Convert a perf.data file to a profile
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(import::ImportArgs),
     /// Compare two profiles
@@ -128,27 +128,27 @@ enum Command {
     /// Write a profile in another format
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Print the numbers of a profile: samples, losses by cause, costs
+    /// Print the statistics of a profile: samples, losses by cause, overhead
     #[command(after_help = STATS_EXAMPLES)]
     Stats(StatsArgs),
-    /// Print the samples of running programs as they come
+    /// Print samples of running programs as they arrive
     #[command(after_help = TAIL_EXAMPLES)]
     Tail(TailArgs),
     /// Print the stack of every thread of a running process, without pausing it
     Dump(dump::DumpArgs),
-    /// Ask a thread for its stack and show each step of the protocol
+    /// Request the stack of one thread and show each step of the protocol
     Request(request::RequestArgs),
-    /// Show what this machine allows, and what to do where it allows too little
+    /// Check what this machine permits, and how to fix what it does not
     Doctor(doctor::DoctorArgs),
-    /// Show where the time goes right now, on a live screen
+    /// Show where time is spent right now, live
     Top(top::TopArgs),
-    /// Show sessions and preloaded processes
+    /// List the processes that run the agent
     List(ListArgs),
-    /// Print the path of the library for LD_PRELOAD
+    /// Print the path of the agent library, for LD_PRELOAD
     AgentPath,
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(manual::CompletionsArgs),
-    /// Write manual pages into a directory
+    /// Write the manual pages to a directory
     Man(manual::ManArgs),
     /// Build, verify, list and prune unwind tables
     #[command(subcommand, after_help = TABLES_EXAMPLES)]
@@ -157,7 +157,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct RecordArgs {
-    /// Samples per second of CPU time of each thread
+    /// Sampling rate: samples per second of each thread's CPU time
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
@@ -171,36 +171,36 @@ struct RecordArgs {
     /// Skip the first SECONDS
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
     delay: Option<Duration>,
-    /// Where to write: a profile, or with a known extension (.folded, .svg, .jsonl, .pb.gz, .speedscope.json, .perf.data, .parquet) that format; %p is the process id [default: selfwind.data]
+    /// Output file: a profile, or another format if the extension is .folded, .svg, .jsonl, .pb.gz, .speedscope.json, .perf.data or .parquet; %p is the process id [default: selfwind.data]
     #[arg(short, long, value_name = "FILE", env = "SELFWIND_OUTPUT",
           value_parser = PathBufValueParser::new().try_map(recording_file))]
     output: Option<PathBuf>,
-    /// In another format than a profile, begin each stack with its thread, NAME-PID/TID
+    /// In exported formats, start each stack with its thread, NAME-PID/TID
     #[arg(long, env = "SELFWIND_PER_THREAD", value_parser = FalseyValueParser::new())]
     per_thread: bool,
-    /// Show the result when it is done: a flame graph, FILE.svg, or what -o names
+    /// Open the result when done: a flame graph (FILE.svg), or the file that -o names
     #[arg(long)]
     open: bool,
     /// Record a running process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// Flight recorder: with -p, write what the process's ring holds and leave it there; with CMD, keep the last samples in memory and write them at SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
+    /// Flight recorder: with -p, write what the process's buffer holds without emptying it; with CMD, keep the latest samples in memory and write them on SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
     #[arg(long)]
     snapshot: bool,
-    /// Deepest stack that is kept whole, in frames
+    /// Maximum stack depth, in frames; deeper stacks are truncated
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_stack: u32,
-    /// Maximum share of CPU time spent on sampling, in percent; above it fewer samples are taken, and the summary says so
+    /// Maximum share of CPU time spent on sampling, in percent; beyond it fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     max_overhead: Overhead,
-    /// Leave out the frames of functions that interpreters run (Python)
+    /// Record native frames only, no Python functions
     #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
     native_only: bool,
-    /// Memory in which each process can hold its samples back while the recorder gets no processor, such as 512K or 16M [default: grows with the samples, to 2M and more]
+    /// Size of each process's buffer for samples that the recorder has not read yet, such as 512K or 16M [default: grows as needed, to 2M and more]
     #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
     buffer: Option<Buffer>,
-    /// Store no names in the profile: they are looked up whenever it is shown, or added by `selfwind resolve`
+    /// Do not store function names in the profile; they are looked up when it is shown, or added by `selfwind resolve`
     #[arg(long, env = "SELFWIND_NO_NAMES", value_parser = FalseyValueParser::new())]
     no_names: bool,
     #[command(flatten)]
@@ -218,17 +218,17 @@ struct RecordArgs {
 
 #[derive(Debug, Args)]
 struct ExportArgs {
-    /// The format: folded, flamegraph, jsonl, pprof, firefox, speedscope, perf, parquet [default: what OUT's extension says]
+    /// Output format: folded, flamegraph, jsonl, pprof, firefox, speedscope, perf, parquet [default: by OUT's extension]
     #[arg(short, long, value_name = "FORMAT", required_unless_present = "output", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse::<Format>()))]
     format: Option<Format>,
-    /// Where to write; `-` is standard output [default: -]
+    /// Output file; `-` is standard output [default: -]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Begin each stack with its process, NAME-PID
+    /// Start each stack with its process, NAME-PID
     #[arg(long, conflicts_with = "per_thread")]
     per_process: bool,
-    /// Begin each stack with its thread, NAME-PID/TID
+    /// Start each stack with its thread, NAME-PID/TID
     #[arg(long)]
     per_thread: bool,
     #[command(flatten)]
@@ -242,34 +242,34 @@ struct ExportArgs {
 
 #[derive(Debug, Subcommand)]
 enum TablesCommand {
-    /// Compile the unwind tables of ELF files
+    /// Build the unwind tables of ELF files
     Build {
-        /// Where to put them [default: the user's cache]
+        /// Output directory [default: the user's cache]
         #[arg(short, long, value_name = "DIR")]
         output: Option<PathBuf>,
         /// ELF files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Check every row against an independent evaluation; prints `rows N mismatches M`, exit status 1 if M > 0
+    /// Check every row against another DWARF implementation; prints `rows N mismatches M`, exits with 1 if M > 0
     Verify {
         /// ELF files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Remove tables that are damaged or that nobody has used for long
+    /// Remove tables that are damaged or have not been used for long
     Prune {
-        /// Largest sum of what stays, in MiB
+        /// Maximum total size of the tables kept, in MiB
         #[arg(long, value_name = "MIB", default_value_t = DEFAULT_BYTES >> 20)]
         max_size: u64,
-        /// Longest time since a recording asked for a table, in days
+        /// Maximum time since a recording last used a table, in days
         #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_AGE.as_secs() / (24 * 60 * 60))]
         max_age: u64,
-        /// The directory [default: the user's cache]
+        /// Directory to prune [default: the user's cache]
         #[arg(value_name = "DIR")]
         directory: Option<PathBuf>,
     },
-    /// Describe table files, and what ELF files would give
+    /// Describe table files, and the tables that ELF files would give
     List {
         /// Table files, directories of them, ELF files [default: the user's cache]
         #[arg(value_name = "FILE")]
@@ -279,10 +279,10 @@ enum TablesCommand {
 
 #[derive(Debug, Args)]
 struct StatsArgs {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Process images in the text, those with the most samples; 0 for all
+    /// Number of processes to list, those with the most samples first; 0 for all
     #[arg(long, value_name = "ROWS", default_value_t = 5)]
     limit: usize,
     /// The profile
@@ -295,17 +295,17 @@ struct TailArgs {
     /// Only this process
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
-    /// Remove the regions of your dead processes with what they recorded, and name each
+    /// Remove what dead processes of yours have left behind, unread samples included, and print each
     #[arg(long)]
     reap: bool,
 }
@@ -313,7 +313,7 @@ struct ListArgs {
 /// Where a recording may go: standard output is the command's.
 fn recording_file(path: PathBuf) -> Result<PathBuf, String> {
     if path == Path::new("-") {
-        return Err("standard output belongs to the command; name a file, and send that on afterwards".into());
+        return Err("standard output belongs to the command; name a file".into());
     }
     Ok(path)
 }
@@ -406,7 +406,7 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
     };
     let Some(format) = args.format.or_else(|| args.output.as_deref().and_then(Format::from_path)) else {
         let names = Format::ALL.map(Format::name).join(", ");
-        anyhow::bail!("the name of the output tells no format; give one with -f: {names}");
+        anyhow::bail!("the name of the output does not determine a format; choose one with -f: {names}");
     };
     let sources = SymbolSources::from(&args.symbols);
     let output = args.output.as_deref().filter(|path| *path != Path::new("-"));
@@ -425,7 +425,10 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
         match export.profile_mut() {
             Some(profile) => value::choose(profile, Some(value))?,
             None => {
-                anyhow::bail!("--value: {} has no values of allocations; use another format", format.name())
+                anyhow::bail!(
+                    "--value: the format {} has no values of allocations; use another one",
+                    format.name()
+                )
             }
         }
     }
@@ -461,7 +464,7 @@ fn run_tables(command: TablesCommand) -> anyhow::Result<ExitCode> {
 fn table_cache(directory: Option<PathBuf>) -> anyhow::Result<Cache> {
     match directory {
         Some(directory) => Ok(Cache::at(&std::path::absolute(directory)?)?),
-        None => Cache::find()?.context("SELFWIND_TABLES says that there are none; name a directory"),
+        None => Cache::find()?.context("SELFWIND_TABLES turns unwind tables off; name a directory"),
     }
 }
 
@@ -557,10 +560,10 @@ mod tests {
     fn wrong_values_are_named() {
         for (arguments, part) in [
             (&["-F", "0", "ls"][..], "at least 1"),
-            (&["-F", "200000", "ls"], "the most is 100000"),
+            (&["-F", "200000", "ls"], "the maximum is 100000"),
             (&["--max-overhead", "0", "ls"], "0.01 to 100"),
-            (&["--buffer", "4Q", "ls"], "`4Q` is no size from 64K to 1G"),
-            (&["-e", "perf:nonsense", "ls"], "no event `nonsense`"),
+            (&["--buffer", "4Q", "ls"], "invalid size `4Q`: expected 64K to 1G"),
+            (&["-e", "perf:nonsense", "ls"], "unknown event `nonsense`"),
             (&["-e", "nonsense", "ls"], "auto, cpu, itimer"),
             (&["-d", "-1", "ls"], "-1"),
             (&["-d", "nan", "ls"], "nan"),

@@ -12,16 +12,16 @@ pub(crate) fn advice(error: &clap::Error) -> Option<String> {
     let flag = flag.split('=').next().unwrap_or(flag);
     let advice = match flag {
         "-a" | "--all-cpus" | "-C" | "--cpu" => {
-            "selfwind samples programs, not the machine; give a command (`selfwind record -- CMD`) or a process (-p PID)"
+            "selfwind samples programs, not the whole machine; give a command (`selfwind record -- CMD`) or a process (-p PID)"
         }
         "-g" | "--call-graph" => "stacks are always recorded; leave it out",
-        "-c" | "--count" => "a period goes with its event: -e perf:EVENT@PERIOD",
+        "-c" | "--count" => "give the period with the event: -e perf:EVENT@PERIOD",
         "-t" | "--tid" => "record the process with -p PID; `selfwind report --thread REGEX` shows one thread",
         "-u" | "--uid" => {
             "give a command or a process (-p PID); `selfwind list` shows those that can be recorded"
         }
         "-k" | "--clockid" | "-T" | "--timestamp" | "-i" | "--no-inherit" | "-m" | "--mmap-pages" | "-z" => {
-            "it belongs to `perf record`; leave it out"
+            "that is a flag of `perf record`; leave it out"
         }
         _ => return None,
     };

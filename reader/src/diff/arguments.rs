@@ -18,9 +18,9 @@ const EXAMPLES: &str = "Examples:
 
 --fail-if 'total>P%': B used over P % more than A (CPU time, or what was recorded). 'self(REGEX)>P%': the self share
 of a function that matches grew by over P points of everything, and by more than chance (p < 0.05);
-'total(REGEX)>P%' likewise with all that it calls.
+'total(REGEX)>P%' is the same with everything that it calls.
 
-Exit status: 0; 1 when a --fail-if condition is met; 2 when the comparison fails.
+Exit status: 0; 1 if a --fail-if condition is met; 2 if the comparison fails.
 
 Shares of the weight are compared, so the recordings may differ in length. `*` marks changes that are more
 than chance: a two-proportion z-test of the shares, at most 5% false ones among those marked.";
@@ -29,44 +29,48 @@ than chance: a two-proportion z-test of the shares, at most 5% false ones among 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DiffArgs {
-    /// Order by the change of what functions used themselves, or with all they called
+    /// Sort by the change in self time or in total (inclusive) time
     #[arg(long, value_name = "ORDER", default_value = "self")]
     sort: Sort,
     #[command(flatten)]
     unit: UnitArgs,
     #[command(flatten)]
     filters: FilterArgs,
-    /// Least change that is shown, in percent of everything [default: 0.1; in JSON 0]
+    /// Smallest change to show, in percent of everything [default: 0.1; in JSON 0]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     threshold: Option<f64>,
-    /// Rows; 0 for all [default: what fits the terminal]
+    /// Number of rows; 0 for all [default: as many as fit the terminal]
     #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long, conflicts_with = "folded")]
     json: bool,
-    /// A line for each stack: `STACK A B`, the weights of A scaled to those of B
+    /// Print one line per stack, `STACK A B`, with the weights of A scaled to those of B
     #[arg(long)]
     folded: bool,
-    /// Exit with status 1 when this has grown: total>5%, self(REGEX)>2%, total(REGEX)>2%; may be repeated
+    /// Exit with status 1 if this has grown: total>5%, self(REGEX)>2%, total(REGEX)>2%; may be repeated
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Gate>,
-    /// Where to write; with the extension .svg a flame graph of B coloured by the change, with .folded --folded
+    /// Output file; .svg gives a flame graph of B coloured by the change, .folded the output of --folded
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     symbols: SymbolArgs,
-    /// The profile before
+    /// Profile before
     #[arg(value_name = "A")]
     pub(crate) a: PathBuf,
-    /// The profile after
+    /// Profile after
     #[arg(value_name = "B")]
     pub(crate) b: PathBuf,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if (0.0..=100.0).contains(&value) { Ok(value) } else { Err(format!("{text} is not between 0 and 100")) }
+    if (0.0..=100.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("invalid percentage `{text}`: expected 0 to 100"))
+    }
 }
 
 impl From<&DiffArgs> for DiffOptions {

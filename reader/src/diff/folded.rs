@@ -20,7 +20,7 @@ pub(super) fn write(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> io::Resu
 /// Draws B, coloured by what grew and what shrank.
 pub(super) fn flamegraph(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut options = flamegraph::Options::default();
-    options.title = format!("{} against {}", b.name, a.name);
+    options.title = format!("{} compared with {}", b.name, a.name);
     options.count_name = "weight".into();
     options.text_truncate_direction = TextTruncateDirection::Right;
     let lines = lines(a, b);

@@ -33,7 +33,7 @@ impl FromStr for Gate {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is no condition: expected total>PERCENT%, self(REGEX)>PERCENT% or total(REGEX)>PERCENT%"
+                "invalid condition `{text}`: expected total>PERCENT%, self(REGEX)>PERCENT% or total(REGEX)>PERCENT%"
             )
         };
         let (what, percent) = text.rsplit_once('>').ok_or_else(wrong)?;
@@ -76,7 +76,12 @@ impl Gate {
         let grown = found.map(|change| (change, share(change)));
         let mut grown = grown.filter(|&(_, (by, p))| by * 100.0 > self.percent && p < CHANCE);
         Ok(grown.next().map(|(change, (by, _))| {
-            format!("{} has {:+.1}% of everything (--fail-if '{}')", change.name, by * 100.0, self.text)
+            format!(
+                "the share of {} grew by {:.1} points (--fail-if '{}')",
+                change.name,
+                by * 100.0,
+                self.text
+            )
         }))
     }
 

@@ -206,7 +206,7 @@ fn output(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let Some(path) = &options.output else { return write(comparison, options, screen, out) };
-    let cannot = || format!("{}: cannot write it; choose another place with -o", path.display());
+    let cannot = || format!("{}: cannot write the output; choose another file with -o", path.display());
     refuse_own(a, path)?;
     refuse_own(b, path)?;
     let mut file = StagedFile::create(path).with_context(cannot)?;

@@ -72,15 +72,16 @@ pub(super) fn render(comparison: &Comparison<'_>, options: &DiffOptions, screen:
         line(&row);
     }
     if shown.is_empty() {
-        let remark = "No function changed its share by so much; --threshold 0 shows all.";
+        let remark = "No function's share changed by that much; --threshold 0 shows all.";
         wrapped(remark, screen.width).iter().for_each(|remark| line(remark));
     }
     let hidden = changes.len() - shown.len();
     if hidden > 0 {
         let marked = changes.iter().filter(|change| change.significant).count();
         let more = counted(hidden as u64, "more function", "more functions");
-        let remark =
-            format!("… {more}, {marked} of all marked * (not chance); --limit 0 --threshold 0 shows all");
+        let remark = format!(
+            "… {more}, {marked} in all marked * (more than chance); --limit 0 --threshold 0 shows all"
+        );
         let remark = fit(&remark, screen.width).into_owned();
         line(&screen.paint(Style::Dim, &remark));
     }

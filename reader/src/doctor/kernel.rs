@@ -34,11 +34,11 @@ fn release() -> Finding {
         return Finding::limited(
             "kernel",
             release,
-            "regions cannot grow (MADV_POPULATE_WRITE, 5.14): programs with many threads lose samples",
-            "set SELFWIND_POOL to more bytes than its default, or use a newer kernel",
+            "shared memory cannot grow (needs Linux 5.14): programs with many threads lose samples",
+            "set SELFWIND_POOL to a size above its default, or use a newer kernel",
         );
     }
-    Finding::good("kernel", release, "everything that recording uses is there")
+    Finding::good("kernel", release, "has everything that recording needs")
 }
 
 fn tick() -> Option<Finding> {
@@ -46,7 +46,7 @@ fn tick() -> Option<Finding> {
     let period = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).ok()?;
     let hz = 1_000_000_000 / u64::try_from(period.tv_nsec()).ok().filter(|&ns| ns > 0)?;
     let consequence = format!(
-        "CPU timers give at most {hz} samples per second and thread, each late one with the weight of those it stands for"
+        "CPU timers give at most {hz} samples per second and thread; a late sample has the weight of those that it replaces"
     );
     Some(Finding::good("tick", format!("{hz} Hz"), consequence))
 }
@@ -61,13 +61,13 @@ fn clock() -> Option<Finding> {
     let value =
         format!("{source}, time-stamp counter {}", if invariant { "invariant" } else { "not invariant" });
     Some(if invariant {
-        Finding::good("clock", value, "a time costs about 10 ns")
+        Finding::good("clock", value, "reading the time takes about 10 ns")
     } else {
         Finding::limited(
             "clock",
             value,
-            "times come from clock_gettime, which costs 2 to 40 times as much",
-            "a processor or virtual machine with an invariant counter (nonstop_tsc)",
+            "the time is read with clock_gettime, which takes 2 to 40 times as long",
+            "use a processor or virtual machine with an invariant counter (nonstop_tsc)",
         )
     })
 }
@@ -85,25 +85,25 @@ fn perf_events() -> Finding {
         (Ok(()), _) => Finding::good(
             name,
             value("user and kernel"),
-            "`record` samples by them: any rate, kernel and user stacks",
+            "`record` uses them: any rate, kernel and user stacks",
         ),
         (Err(_), Ok(())) => Finding::limited(
             name,
             value("user only"),
-            "`record` samples by them, at any rate in user mode; time in the kernel at the tick's, without kernel stacks",
+            "`record` uses them: any rate in user mode; time in the kernel at the rate of the kernel's tick, without kernel stacks",
             remedy,
         ),
         (_, Err(Errno::ENOSYS)) => Finding::limited(
             name,
             value("not there"),
             "samples come from CPU timers, at most one per tick; no kernel stacks",
-            "a kernel with CONFIG_PERF_EVENTS, or a seccomp profile that allows perf_event_open",
+            "use a kernel with CONFIG_PERF_EVENTS, or a seccomp profile that allows perf_event_open",
         ),
         (_, Err(error)) => Finding::limited(
             name,
             value(&format!("refused: {}", error.desc())),
             "samples come from CPU timers, at most one per tick; no kernel stacks",
-            format!("{remedy}; in a container, a seccomp profile that allows perf_event_open"),
+            format!("{remedy}; in a container, use a seccomp profile that allows perf_event_open"),
         ),
     }
 }
@@ -115,12 +115,12 @@ fn deferred_callchains() -> Finding {
         Ok(()) => Finding::good(
             name,
             "there",
-            "SELFWIND_DEFER=1 has the kernel walk, by frame pointers, where a thread cannot answer with `-e perf`",
+            "with SELFWIND_DEFER=1 and `-e perf`, the kernel unwinds by frame pointers a thread that cannot answer",
         ),
         Err(Errno::EINVAL) => Finding::good(
             name,
-            "not there (Linux 6.19 has them)",
-            "with `-e perf` an event whose signal was blocked has its kernel frames and no user stack",
+            "not available (needs Linux 6.19)",
+            "with `-e perf`, an event whose signal is blocked has kernel frames but no user stack",
         ),
         Err(error) => Finding::good(name, format!("unknown: {}", error.desc()), "perf events are refused"),
     }
@@ -129,13 +129,13 @@ fn deferred_callchains() -> Finding {
 fn hardware_events() -> Finding {
     let name = "hardware-events";
     if Path::new("/sys/bus/event_source/devices/cpu").exists() {
-        return Finding::good(name, "there", "cycles, cache misses and the like can be counted");
+        return Finding::good(name, "there", "hardware events such as cycles and cache misses can be used");
     }
     Finding::limited(
         name,
         "none",
-        "no cycles or cache misses; time-based sampling needs none",
-        "bare metal, or a virtual machine with a virtual PMU",
+        "no hardware events such as cycles and cache misses; sampling by time does not need them",
+        "use bare metal, or a virtual machine with a virtual PMU",
     )
 }
 
@@ -145,11 +145,11 @@ fn tracepoints() -> Finding {
         .into_iter()
         .find(|path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()));
     match found {
-        Some(path) => Finding::good(name, path, "events can be asked for by name"),
+        Some(path) => Finding::good(name, path, "tracepoints can be used"),
         None => Finding::limited(
             name,
             "not readable",
-            "no events by name (sched:..., syscalls:...)",
+            "no tracepoints (sched:..., syscalls:...)",
             "run as root; `mount -t tracefs none /sys/kernel/tracing` if it is not mounted",
         ),
     }
@@ -189,11 +189,11 @@ fn container() -> Finding {
         hints.push("pid namespace");
     }
     if hints.is_empty() {
-        return Finding::good(name, "none", "process ids are those of the whole machine");
+        return Finding::good(name, "none", "process ids are those of the host");
     }
     Finding::good(
         name,
         hints.join(", "),
-        "processes in here can be recorded and asked; those in other namespaces from their own side",
+        "processes in this namespace can be recorded; record those in another namespace from inside it",
     )
 }

@@ -30,8 +30,8 @@ pub(super) fn has_capability(numbers: &[u32]) -> bool {
 fn capabilities() -> Finding {
     let held: Vec<&str> =
         CAPABILITIES.iter().filter(|(number, _)| has_capability(&[*number])).map(|(_, name)| *name).collect();
-    let value = if held.is_empty() { "none of those that matter".into() } else { held.join(" ") };
-    Finding::good("capabilities", value, "recording own processes needs none; kernel stacks need CAP_PERFMON")
+    let value = if held.is_empty() { "none of the relevant ones".into() } else { held.join(" ") };
+    Finding::good("capabilities", value, "your own processes need none; kernel stacks need CAP_PERFMON")
 }
 
 fn pending_signals() -> Option<Finding> {
@@ -45,11 +45,11 @@ fn pending_signals() -> Option<Finding> {
         Finding::limited(
             name,
             value,
-            "each thread's timer takes one: threads beyond are not sampled, programs fall back to one timer for all (itimer), and `dump` cannot ask",
-            "raise it: ulimit -i, or LimitSIGPENDING= of the service",
+            "each thread's timer uses one; when none is left, programs fall back to one timer per process (itimer), and `dump` gets no answers",
+            "raise it with ulimit -i, or LimitSIGPENDING= of the service",
         )
     } else {
-        Finding::good(name, value, format!("timers for about {free} threads"))
+        Finding::good(name, value, format!("enough timers for about {free} threads"))
     })
 }
 
@@ -64,7 +64,7 @@ fn perf_memory() -> Option<Finding> {
     // One ring: a header page and eight of data.
     const RING: u64 = 9 * 4096;
     if lock == libc::RLIM_INFINITY || has_capability(&[14]) {
-        return Some(Finding::good(name, value, "kernel rings are not limited"));
+        return Some(Finding::good(name, value, "perf ring buffers are not limited"));
     }
     let rings = (per_processor.max(0) as u64 * 1024 * processors).saturating_add(lock) / RING;
     Some(if rings < 64 {
@@ -72,34 +72,34 @@ fn perf_memory() -> Option<Finding> {
             name,
             value,
             format!(
-                "about {rings} threads can have a kernel ring; the others are sampled without kernel stacks"
+                "about {rings} threads can have a perf ring buffer; the others are sampled without kernel stacks"
             ),
             "raise RLIMIT_MEMLOCK (ulimit -l) or /proc/sys/kernel/perf_event_mlock_kb",
         )
     } else {
-        Finding::good(name, value, format!("kernel rings for about {rings} threads"))
+        Finding::good(name, value, format!("enough perf ring buffers for about {rings} threads"))
     })
 }
 
 fn yama() -> Option<Finding> {
     let name = "ptrace-scope";
     let Some(scope) = number("/proc/sys/kernel/yama/ptrace_scope") else {
-        return Some(Finding::good(name, "no Yama", "own processes can be attached to"));
+        return Some(Finding::good(name, "no Yama", "your own processes can be attached to"));
     };
     let value = format!("{scope} (kernel.yama.ptrace_scope)");
     Some(match scope {
-        0 => Finding::good(name, value, "own processes can be attached to"),
+        0 => Finding::good(name, value, "your own processes can be attached to"),
         _ if has_capability(&[19]) => Finding::good(name, value, "any process can be attached to"),
         1 => Finding::limited(
             name,
             value,
-            "only children can be attached to; `record -- CMD`, `dump` and `record -p` of preloaded programs work",
+            "only child processes can be attached to; programs started with the agent can be recorded",
             "run selfwind as root, or `sysctl kernel.yama.ptrace_scope=0`",
         ),
         _ => Finding::limited(
             name,
             value,
-            "no process can be attached to; preloaded programs can be recorded",
+            "no process can be attached to; programs started with the agent can be recorded",
             "run selfwind as root",
         ),
     })
@@ -108,15 +108,15 @@ fn yama() -> Option<Finding> {
 fn seccomp() -> Option<Finding> {
     let name = "seccomp";
     Some(match status("self", "Seccomp")?.as_str() {
-        "0" => Finding::good(name, "none", "no system call is filtered"),
+        "0" => Finding::good(name, "none", "system calls are not filtered"),
         mode => Finding::limited(
             name,
             format!(
                 "mode {mode}, {} filters",
                 status("self", "Seccomp_filters").unwrap_or_else(|| "?".into())
             ),
-            "system calls are filtered, as container managers do; perf_event_open is often among them (see perf-events)",
-            "if something is refused: docker --security-opt seccomp=unconfined, or a profile that allows it",
+            "system calls are filtered, as in containers; perf_event_open is often blocked (see perf-events)",
+            "if a call is refused, use docker --security-opt seccomp=unconfined, or a profile that allows it",
         ),
     })
 }
@@ -127,10 +127,10 @@ fn preload() -> Option<Finding> {
         return Some(Finding::blocked(
             name,
             "SELFWIND_ENABLE=0",
-            "agents stay inert",
+            "the agent does nothing",
             "unset SELFWIND_ENABLE",
         ));
     }
     let others = std::env::var("LD_PRELOAD").ok().filter(|value| !value.is_empty())?;
-    Some(Finding::good(name, format!("LD_PRELOAD={others}"), "the agent is put before it"))
+    Some(Finding::good(name, format!("LD_PRELOAD={others}"), "`record` puts the agent in front of it"))
 }

@@ -21,7 +21,7 @@ pub(crate) struct DoctorArgs {
     /// Examine this process too: its agent, limits and restrictions
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -34,7 +34,7 @@ fn session_directory() -> Finding {
                 Finding::limited(
                     name,
                     value,
-                    "the better places cannot be used; records may go through a disk",
+                    "the preferred directories cannot be used; samples may go through a disk",
                     "set XDG_RUNTIME_DIR, or make /dev/shm writable",
                 )
             }
@@ -67,11 +67,11 @@ fn agent() -> Finding {
         return Finding::blocked(
             name,
             value,
-            "it lies on a file system mounted noexec, where the loader does not map it",
+            "it is on a file system mounted noexec, so the loader cannot map it",
             "set XDG_CACHE_HOME to a directory on another file system",
         );
     }
-    Finding::good(name, value, "programs of this user load it; other users cannot open it")
+    Finding::good(name, value, "programs of this user can load it; other users cannot")
 }
 
 fn shared_memory() -> Option<Finding> {
@@ -82,7 +82,7 @@ fn shared_memory() -> Option<Finding> {
             return Some(Finding::limited(
                 name,
                 error.to_string(),
-                "records go elsewhere",
+                "samples go to another directory",
                 "mount a tmpfs at /dev/shm, or set XDG_RUNTIME_DIR",
             ));
         }
@@ -93,11 +93,11 @@ fn shared_memory() -> Option<Finding> {
         Finding::limited(
             name,
             value,
-            "each process takes about half a MiB; processes that find no room are not recorded",
-            "free some, or mount it larger (docker: --shm-size, mount -o remount,size=...)",
+            "each process needs about half a MiB; processes that find no space are not recorded",
+            "free some space, or enlarge it (docker: --shm-size, mount -o remount,size=...)",
         )
     } else {
-        Finding::good(name, value, format!("room for about {} processes", free / (512 << 10)))
+        Finding::good(name, value, format!("enough for about {} processes", free / (512 << 10)))
     })
 }
 
@@ -107,7 +107,7 @@ fn table_cache() -> Finding {
         Ok(Some(cache)) if cache.is_writable() => {
             let count = std::fs::read_dir(cache.directory()).map_or(0, Iterator::count);
             let value = format!("{} with {count} files", cache.directory().display());
-            Finding::good(name, value, "unwind tables are made once per binary")
+            Finding::good(name, value, "unwind tables are built once per binary")
         }
         Ok(found) => Finding::limited(
             name,
@@ -119,7 +119,7 @@ fn table_cache() -> Finding {
             name,
             error.to_string(),
             "programs unwind from .eh_frame, which is slower",
-            "make the directory this user's own, closed to others",
+            "make it a directory of this user that others cannot write to",
         ),
     }
 }

@@ -64,12 +64,16 @@ fn source(target: &mut Target) -> Vec<Finding> {
     };
     let counters = target.asker.region().counters();
     let mode = match target.asker.region().mode() {
-        Mode::Discard => "recorded by a session",
+        Mode::Discard => "being recorded",
         Mode::Overwrite => "a flight recorder",
     };
     let region = target.region.display().to_string();
     let mut findings = vec![
-        Finding::good("agent", region, format!("it is {mode}; `selfwind dump -p {}` asks it", target.pid)),
+        Finding::good(
+            "agent",
+            region,
+            format!("it is {mode}; `selfwind dump -p {}` shows its stacks", target.pid),
+        ),
         Finding::good(
             "source",
             sampled,
@@ -95,19 +99,19 @@ fn signal(target: &Target, states: &[ThreadState]) -> Finding {
         return Finding::limited(
             name,
             format!("no handler for signal {}", target.signal),
-            "the program has taken the signal from the agent behind the C library's back: no samples, no answers",
-            "`record -e` with another source",
+            "the program has replaced the agent's handler by a raw system call: no samples, no answers to `dump`",
+            "use another source, `record -e`",
         );
     }
     if blocking > 0 {
         return Finding::limited(
             name,
             value,
-            "these threads give neither samples nor answers",
-            "the program must not block the signal by bare system calls",
+            "these threads are not sampled and do not answer `dump`",
+            "change the program: it blocks the signal by raw system calls",
         );
     }
-    Finding::good(name, value, "every thread can be sampled and asked")
+    Finding::good(name, value, "every thread can be sampled and answers `dump`")
 }
 
 fn no_agent(pid: u32, error: &TargetError) -> Finding {
@@ -139,12 +143,12 @@ fn user(pid: &str) -> Option<Finding> {
         return Some(Finding::good("user", theirs, "it is this user's"));
     }
     if own == "0" {
-        return Some(Finding::good("user", theirs, "root may attach to it, whatever namespaces it lives in"));
+        return Some(Finding::good("user", theirs, "root may attach to it, in any namespace"));
     }
     Some(Finding::limited(
         "user",
         theirs,
-        format!("it is not of user {own}: its region is its own user's alone"),
+        format!("it belongs to another user than yours ({own}), and only that user may read its samples"),
         "run selfwind as root",
     ))
 }
@@ -154,8 +158,8 @@ fn tracer(pid: &str) -> Option<Finding> {
     Some(Finding::limited(
         "tracer",
         format!("process {tracer}"),
-        "it sees every signal first, samples too, and may stop the process",
-        "detach the debugger or strace for true times",
+        "the tracer sees every signal first, the agent's too, and may stop the process",
+        "detach the debugger or strace for accurate times",
     ))
 }
 
@@ -165,15 +169,15 @@ fn restrictions(pid: &str) -> Vec<Finding> {
         findings.push(Finding::limited(
             "system-calls",
             format!("filtered (Seccomp: {mode})"),
-            "after it installed its filter the agent makes no calls of its own: new threads have no timers",
-            "none is needed; threads from before are sampled, and all can be asked",
+            "since the filter was installed the agent makes no system calls: new threads get no timers",
+            "nothing; older threads are sampled, and all threads answer `dump`",
         ));
     }
     if status(pid, "NoNewPrivs").is_some_and(|value| value == "1") {
         findings.push(Finding::good(
             "no-new-privs",
             "1",
-            "programs it executes cannot leave the agent by setuid",
+            "setuid programs that it executes keep the agent, as they gain no privileges",
         ));
     }
     findings
@@ -185,8 +189,8 @@ fn namespace(pid: &str) -> Vec<Finding> {
     match (numbers.next(), numbers.next_back()) {
         (Some(_), Some(last)) => vec![Finding::good(
             "pid-namespace",
-            format!("it is {last} in its own"),
-            "`dump` finds it by its mapping; `list`, `tail -p` and `record -p` know its inner number",
+            format!("its pid is {last} in its own namespace"),
+            "use the outer pid with `dump`, the inner one with `list`, `tail -p` and `record -p`",
         )],
         _ => Vec::new(),
     }
@@ -202,11 +206,11 @@ fn limits(pid: u32) -> Vec<Finding> {
             Finding::limited(
                 "pending-signals",
                 value,
-                "new threads may get no timer, and requests would lose their nonce",
+                "new threads may get no timer, and `dump` gets no answers",
                 "raise it where the program is started: ulimit -i",
             )
         } else {
-            Finding::good("pending-signals", value, "room for timers and requests")
+            Finding::good("pending-signals", value, "enough for timers and requests")
         });
     }
     let kinds = [("address-space", libc::RLIMIT_AS), ("file-size", libc::RLIMIT_FSIZE)];
@@ -214,7 +218,11 @@ fn limits(pid: u32) -> Vec<Finding> {
         if let Ok((limit, _)) = resource_limit(pid, resource)
             && limit != libc::RLIM_INFINITY
         {
-            findings.push(Finding::good(name, super::bytes(limit), "the region is made smaller to fit"));
+            findings.push(Finding::good(
+                name,
+                super::bytes(limit),
+                "the shared memory is made smaller to fit",
+            ));
         }
     }
     findings

@@ -12,7 +12,7 @@ fn debug_files() -> Finding {
     let name = "debug-files";
     let path = "/usr/lib/debug";
     if Path::new(path).join(".build-id").exists() {
-        return Finding::good(name, path, "separate debug files are used by build-id");
+        return Finding::good(name, path, "separate debug files are found by build-id");
     }
     Finding::limited(
         name,
@@ -32,7 +32,7 @@ fn debuginfod() -> Finding {
         (Some(urls), false) => Finding::limited(
             name,
             urls,
-            "servers are named, but there is no debuginfod-find to ask them",
+            "servers are set, but debuginfod-find is not installed",
             "install it (Debian: debuginfod; Fedora: elfutils-debuginfod-client)",
         ),
         (None, _) => Finding::limited(

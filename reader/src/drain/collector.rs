@@ -342,7 +342,7 @@ impl Collector {
                 self.cut = true;
                 let pid = process.pid();
                 self.notices.say(format_args!(
-                    "process {pid}: its region file was made shorter while it was recorded; its profile ends there"
+                    "process {pid}: its shared memory file was truncated during the recording; its samples end there"
                 ));
             }
             if !process.is_empty() {

@@ -71,11 +71,11 @@ impl fmt::Display for Shortfall {
         let samples = if self.lost == 1 { "sample" } else { "samples" };
         write!(f, "{} {samples} lost: ", self.lost)?;
         match self.away {
-            away if away > AWAY => write!(f, "the recorder was away for {:.1} s", away.as_secs_f64())?,
-            _ => write!(f, "they came faster than the recorder could take them")?,
+            away if away > AWAY => write!(f, "the recorder did not run for {:.1} s", away.as_secs_f64())?,
+            _ => write!(f, "they came faster than the recorder could read them")?,
         }
         match self.buffer {
-            Buffer::MOST => write!(f, "; --buffer {} is the most there can be", self.buffer),
+            Buffer::MOST => write!(f, "; --buffer {} is the maximum", self.buffer),
             buffer => write!(f, "; --buffer {buffer} would have kept them"),
         }
     }
@@ -178,10 +178,11 @@ mod tests {
             away: Duration::from_millis(2100),
             buffer: Buffer::at_least((9 << 20) + 1),
         };
-        let text = "20 samples lost: the recorder was away for 2.1 s; --buffer 16M would have kept them";
+        let text = "20 samples lost: the recorder did not run for 2.1 s; --buffer 16M would have kept them";
         assert_eq!(one.to_string(), text);
         let other = Shortfall { lost: 1, away: Duration::ZERO, buffer: Buffer::at_least(u64::MAX) };
-        let text = "1 sample lost: they came faster than the recorder could take them; --buffer 1G is the most there can be";
+        let text =
+            "1 sample lost: they came faster than the recorder could read them; --buffer 1G is the maximum";
         assert_eq!(other.to_string(), text);
         let both = one.and(Some(other));
         assert_eq!((both.lost, both.away, both.buffer), (21, one.away, Buffer::MOST));

@@ -296,10 +296,8 @@ impl Process {
         let blocks: Vec<u64> = view.ids().map(|id| id.0).collect();
         events.extend(LiveBlocks::in_parts(self.id, blocks).into_iter().map(Event::LiveBlocks));
         if view.untracked > 0 {
-            let value = format!(
-                "{} sampled blocks found no place in the table of live blocks: they count as freed",
-                view.untracked
-            );
+            let value =
+                format!("the table of live blocks is full: {} sampled blocks count as freed", view.untracked);
             events.push(Event::Setting(Setting { process: self.id, key: heap::UNTRACKED.into(), value }));
         }
     }

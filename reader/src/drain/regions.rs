@@ -40,11 +40,13 @@ pub(crate) enum Scope {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FindError {
     /// There is no such process and no region of one.
-    #[error("process {0} does not exist and left no recording; `selfwind list` shows what there is")]
+    #[error(
+        "process {0} does not exist and left no samples behind; `selfwind list` shows which processes can be recorded"
+    )]
     NoProcess(u32),
     /// It runs without the agent.
     #[error(
-        "process {0} runs without the agent; `selfwind attach -p {0}` puts it in, or start the program with LD_PRELOAD=$(selfwind agent-path)"
+        "process {0} runs without the agent; inject it with `selfwind attach -p {0}`, or start the program with LD_PRELOAD=$(selfwind agent-path)"
     )]
     NoAgent(u32),
     /// There is a region, and it cannot be attached.
@@ -213,7 +215,7 @@ impl Regions {
                     self.trouble.insert(path, shortage::explain(&error));
                 }
                 Err(error) => {
-                    self.notices.say(format_args!("{}: {error}; it is left alone", path.display()));
+                    self.notices.say(format_args!("ignoring {}: {error}", path.display()));
                     self.seen.insert(path);
                 }
             }
@@ -262,9 +264,10 @@ impl Regions {
         for (path, why) in std::mem::take(&mut self.trouble) {
             match path.file_name().and_then(RegionName::parse) {
                 Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),
-                None => self
-                    .notices
-                    .say(format_args!("{}: {why}; who has its region there is not recorded", path.display())),
+                None => self.notices.say(format_args!(
+                    "{}: {why}; processes whose shared memory is there are not recorded",
+                    path.display()
+                )),
             }
         }
         if self.scope != Scope::Everything {

@@ -77,7 +77,7 @@ pub(crate) fn start(
 ) -> io::Result<Receiver<Happening>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
-        // The receiver is gone when the recording is over: nobody is left to be told.
+        // The receiver is gone when the recording has ended: nobody is left to be told.
         let _ = watch(&signals, program, &sender, &bell);
     })?;
     Ok(receiver)

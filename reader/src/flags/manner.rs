@@ -10,10 +10,10 @@ use crate::target::request::Manner;
 /// The flags of commands that ask.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct MannerArgs {
-    /// How long a thread may take to answer
+    /// Time to wait for a thread's answer
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     timeout: Duration,
-    /// Leave out threads that wait in a call which a signal ends with EINTR (poll, epoll_wait, nanosleep, ...)
+    /// Skip threads that wait in a call that a signal ends with EINTR (poll, epoll_wait, nanosleep, ...)
     #[arg(long)]
     gentle: bool,
 }

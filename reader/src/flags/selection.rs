@@ -40,7 +40,7 @@ pub(crate) struct FilterArgs {
     /// Only stacks through a function that matches
     #[arg(long, value_name = "REGEX", help_heading = "Filters")]
     symbol: Option<Regex>,
-    /// Only stacks through a function that matches, shown from it on
+    /// Only stacks through a function that matches, from that function on
     #[arg(long, value_name = "REGEX", help_heading = "Filters")]
     root: Option<Regex>,
 }

@@ -11,25 +11,25 @@ use crate::terminal::progress::Bar;
 /// Where names come from.
 #[derive(Debug, Default, Args)]
 pub(crate) struct SymbolArgs {
-    /// Fetch missing debug files with debuginfod-find, from the servers in DEBUGINFOD_URLS [default: if that is set]
+    /// Fetch missing debug files with debuginfod-find, from the servers in DEBUGINFOD_URLS [default: if it is set]
     #[arg(long)]
     debuginfod: bool,
-    /// Look for binaries and debug files in this directory before /usr/lib/debug, by build-id; may be given several times
+    /// Look for binaries and debug files in this directory before /usr/lib/debug, by build-id; may be repeated
     #[arg(long, value_name = "DIR", env = "SELFWIND_DEBUG_DIR", value_delimiter = ':')]
     debug_dir: Vec<PathBuf>,
-    /// Look for binaries and debug files in this root file system first, as of a container's image; may be given several times
+    /// Look for binaries and debug files in this root directory first, such as that of a container image; may be repeated
     #[arg(long, value_name = "DIR", env = "SELFWIND_SYSROOT", value_delimiter = ':')]
     sysroot: Vec<PathBuf>,
-    /// Look up again the names that are stored in the profile; those that are not found stay
+    /// Look up the names stored in the profile again; those not found are kept
     #[arg(long)]
     fresh_names: bool,
-    /// Neither use nor keep symbols in the cache
+    /// Do not use the symbol cache
     #[arg(long)]
     no_symbol_cache: bool,
-    /// Tell the lines of Python functions apart
+    /// Break Python functions down by source line
     #[arg(long)]
     python_line: bool,
-    /// Show the frames of the Python interpreter itself between those of the program
+    /// Show the Python interpreter's own frames too
     #[arg(long)]
     python_internals: bool,
 }

@@ -8,7 +8,7 @@ use selfwind_profile::profile::Profile;
 /// Which value of sampled allocations.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct ValueArgs {
-    /// Of allocations (record -e alloc): alloc_space, alloc_objects, inuse_space (bytes that nobody has freed) or inuse_objects [default: alloc_space]
+    /// Of a heap profile (record -e alloc): alloc_space, alloc_objects, inuse_space (bytes not freed) or inuse_objects [default: alloc_space]
     #[arg(long, value_name = "VALUE", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(HeapValue::ALL.map(HeapValue::name)).try_map(|name| name.parse::<HeapValue>()))]
     value: Option<HeapValue>,

@@ -16,7 +16,7 @@ pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
 pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) -> anyhow::Result<Sampling> {
     let sampling = inject::ensure(pid, settings(sampling))?;
     if sampling == Sampling::Begun {
-        notices.detail(format_args!("process {pid}: the agent has been put into it"));
+        notices.detail(format_args!("process {pid}: agent injected"));
     }
     Ok(sampling)
 }
@@ -33,7 +33,7 @@ pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sam
         } else {
             String::new()
         };
-        options.notices.say(format_args!("process {pid} is sampled already, {rate}{change}"));
+        options.notices.say(format_args!("process {pid} is already being sampled, {rate}{change}"));
         options.sampling.frequency = frequency;
     }
     options
@@ -52,7 +52,7 @@ impl Drop for Ours {
             && let Err(error) = inject::detach(pid)
         {
             self.notices.say(format_args!(
-                "process {pid} is still sampled ({error}); `selfwind attach --detach -p {pid}` ends that"
+                "process {pid} is still being sampled ({error}); `selfwind attach --detach -p {pid}` stops that"
             ));
         }
     }

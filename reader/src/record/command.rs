@@ -59,7 +59,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let tables = Cache::of_user(options.notices);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
     let signals = watch::hold_signals(options.snapshot)
-        .map_err(|error| anyhow::anyhow!("cannot hold signals: {}", shortage::explain(&error)))?;
+        .map_err(|error| anyhow::anyhow!("cannot block signals: {}", shortage::explain(&error)))?;
     let mut child = match spawn::start(&program, &options.command, &environment, &signals.given, None) {
         Ok(child) => child,
         Err(error) => {
@@ -84,15 +84,15 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             let used_ns = command_ns().filter(|_| ended && options.delay.is_none());
             recording.end(status.map(i32::from), used_ns, happenings.as_ref().ok()).map(|()| status)
         }
-        Err(error) => Err(error.context("the recording ends here, the command goes on")),
+        Err(error) => Err(error.context("recording stopped; the command keeps running")),
     };
     match ended {
         Ok(Some(status)) => Ok(status),
         Ok(None) => {
             let pid = child.id();
-            options
-                .notices
-                .say(format_args!("process {pid} did not end on SIGTERM; it keeps running, unsampled"));
+            options.notices.say(format_args!(
+                "process {pid} has not ended after SIGTERM; it keeps running, no longer sampled"
+            ));
             Ok(0)
         }
         Err(error) => {

@@ -59,10 +59,10 @@ fn advice(info: &ProcessInfo) -> Option<&'static str> {
         return match digits.parse::<u32>() {
             Ok(minor) if READ_PYTHON.contains(&minor) => None,
             Ok(minor) if minor < *READ_PYTHON.start() => Some(
-                "Python functions are shown as their interpreter's: those of Python 3.9 to 3.14 would be named",
+                "this version of Python is not supported (3.9 to 3.14 are): its functions are missing, only the interpreter's own are shown",
             ),
             Ok(_) if !asked => Some(
-                "Python functions are shown as their interpreter's; `python -X perf` (or PYTHONPERFSUPPORT=1) names them",
+                "this version of Python is not supported (3.9 to 3.14 are); `python -X perf` (or PYTHONPERFSUPPORT=1) names its functions",
             ),
             _ => None,
         };

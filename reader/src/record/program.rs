@@ -21,7 +21,7 @@ pub(crate) enum ProgramError {
         program: String,
     },
     /// There, but not to be executed.
-    #[error("{path}: cannot execute it: {why}")]
+    #[error("{path}: cannot execute: {why}")]
     Unexecutable {
         /// The file.
         path: String,
@@ -131,8 +131,8 @@ fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
                     .map_err(|error| not_executable(path, format!("its interpreter: {error}")))?;
                 inspect(&interpreter, depth + 1).map(|_| false)
             }
-            Some(_) => Err(not_executable(path, "too many levels of interpreters".into())),
-            None => Err(not_executable(path, "`#!` names no interpreter".into())),
+            Some(_) => Err(not_executable(path, "too many nested interpreters".into())),
+            None => Err(not_executable(path, "its `#!` line names no interpreter".into())),
         };
     }
     if !head.starts_with(b"\x7fELF") {
@@ -145,10 +145,10 @@ fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
     match Elf::parse(&file, head) {
         None => Err(not_executable(path, "its ELF header is damaged".into())),
         Some(Elf { native: false, .. }) => {
-            refuse("it is not an x86-64 program, the agent is; build it for x86-64")
+            refuse("it is not an x86-64 program, and the agent is one; build it for x86-64")
         }
         Some(Elf { interpreted: false, .. }) if !is_loader(path) => refuse(
-            "it is statically linked, no loader runs in it that could load the agent; start it by itself and then run `selfwind record -p PID`",
+            "it is statically linked, so no loader runs that could load the agent; start it without selfwind, then run `selfwind record -p PID`",
         ),
         Some(_) => Ok(false),
     }

@@ -292,7 +292,8 @@ impl Recording {
                 if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
                     let _ = std::fs::remove_file(&exported);
                 }
-                let kept = format!("{}: cannot write it; the profile is kept in {path}", exported.display());
+                let kept =
+                    format!("{}: cannot write the output; the profile is kept in {path}", exported.display());
                 return Err(error.context(kept));
             }
             let _ = std::fs::remove_file(&self.path);
@@ -306,7 +307,7 @@ impl Recording {
         };
         if self.kernel_symbols.are_hidden() {
             notices.say(
-                "functions of the kernel have no names: /proc/kallsyms hides them (run as root, or sysctl kernel.kptr_restrict=0)",
+                "kernel functions have no names: /proc/kallsyms hides their addresses (run as root, or sysctl kernel.kptr_restrict=0)",
             );
         }
         notices.say(format_args!("{} -> {next}", stats.summary()));
@@ -316,8 +317,10 @@ impl Recording {
         if let Some(rate) = stats.coarse() {
             // Who asked for timers has not been told why there are no events. An attached process has timers only.
             let asked_for = status.is_some() && !stats.detail.settings.contains_key("source");
-            let advice = if asked_for { "; `-e perf` gives all of them" } else { "" };
-            notices.say(format_args!("{rate}; a sample stands for all periods since the one before{advice}"));
+            let advice = if asked_for { "; `-e perf` reaches the full rate" } else { "" };
+            notices.say(format_args!(
+                "{rate}; each sample stands for all periods since the previous one{advice}"
+            ));
         }
         if let Some(text) = used_ns.and_then(|ns| stats.uncovered(ns)) {
             notices.say(text);
@@ -328,14 +331,14 @@ impl Recording {
             notices.say(text);
         }
         if stats.samples == 0 && stats.detail.images == 0 {
-            notices.say("no process came up with the agent (is SELFWIND_ENABLE=0 set?); `selfwind record -v` tells more");
+            notices.say("the agent started in no process (is SELFWIND_ENABLE=0 set?); `selfwind record -v` shows more");
         } else if stats.samples == 0 && self.allocations {
-            notices.say("too little was allocated for one sample: `-e alloc:all` records every allocation");
+            notices.say("too little was allocated for one sample; `-e alloc:all` records every allocation");
         } else if stats.samples == 0 && stats.detail.frequency == 0 {
-            notices.say("the events did not happen in the processes, or could not be had");
+            notices.say("the events did not occur in these processes, or could not be counted");
         } else if stats.samples == 0 && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED)) {
             notices.say(
-                "too little CPU time for one sample: `-e offcpu` shows where a program waits, a higher -F catches a short one",
+                "too little CPU time for one sample; use a higher -F for a short program, -e offcpu for one that waits",
             );
         }
         if let Some(advice) = self.interpreters.advice() {
@@ -355,7 +358,7 @@ impl Recording {
         if !std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.is_file()) {
             return self
                 .notices
-                .detail(format_args!("{path} cannot be read again: no names are stored in it"));
+                .detail(format_args!("cannot read {path} back, so no names are stored in it"));
         }
         let later = format!("`selfwind resolve {path}` adds them");
         let before = self.writer.bytes_written();
@@ -441,6 +444,6 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
 pub(super) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
     let (path, why) = (path.display(), shortage::explain(error));
     anyhow::anyhow!(
-        "{path}: cannot write the profile: {why}; what was written until now is whole: selfwind report {path}"
+        "{path}: cannot write the profile: {why}; everything written before is intact: selfwind report {path}"
     )
 }

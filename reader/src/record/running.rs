@@ -30,7 +30,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
         inject::check_source(pid, &options.sampling.source)?;
     }
     // What can fail comes first: from the attach on, the process is sampled.
-    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    let signals = watch::hold_signals(false).context("cannot block signals")?;
     ask_for_priority();
     shortage::raise_open_files();
     let bell = Arc::new(Bell::private().context("cannot map a page")?);

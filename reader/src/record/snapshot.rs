@@ -20,7 +20,9 @@ use crate::terminal::notices::warn;
 /// Writes what the ring of a process holds now.
 pub(crate) fn of_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.duration.is_some() {
-        anyhow::bail!("--snapshot -p writes what is there at once: leave out -d, or --snapshot to record on");
+        anyhow::bail!(
+            "--snapshot -p writes what is there immediately; leave out -d, or leave out --snapshot to keep recording"
+        );
     }
     let directories = crate::target::session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices).looking();
@@ -39,7 +41,7 @@ fn write(
     since: u64,
 ) -> anyhow::Result<()> {
     let mut recording = Recording::begin(output.commit(pid)?, None, options, Some(since))?;
-    collector.finish(&mut recording).context("the profile could not be written any further")?;
+    collector.finish(&mut recording).context("the rest of the profile could not be written")?;
     recording.end(None, None, None)
 }
 

@@ -13,16 +13,16 @@ use crate::flags::value::ValueArgs;
 const EXAMPLES: &str = "Examples:
   selfwind report                        the profile selfwind.data
   selfwind report --limit 0 job.data     everything, however long
-  selfwind report --sort total           functions only, with what they call
-  selfwind report --threads              who used it
+  selfwind report --sort total           functions only, by total time
+  selfwind report --threads              by thread
   selfwind report --lines --symbol parse which lines, on the stacks through `parse`
   selfwind report --root '^main$'        stacks from `main` on
-  selfwind report --leaks                what nobody had freed at the end (record -e alloc)
+  selfwind report --leaks                memory not freed at the end (record -e alloc)
   selfwind report --json job.data | jq '.functions[:5]'
 
-SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
-of calls that does not branch; TOTAL is that of its first function, SELF that of its last. `?` marks frames
-that were guessed from the contents of the stack, `↻` functions that call themselves: the tree folds their depths.";
+SELF is the time in the function itself, TOTAL includes everything it called. A line of the tree is a chain of
+calls without branches, with TOTAL of its first function and SELF of its last. `?` marks a frame that was guessed
+from the contents of the stack, `↻` a recursive function: the tree folds its levels.";
 
 /// The flags of `report`.
 #[derive(Debug, Args)]
@@ -31,19 +31,19 @@ pub(crate) struct ReportArgs {
     /// Sort by total (inclusive) time
     #[arg(long, overrides_with = "no_children")]
     children: bool,
-    /// Show only what functions used themselves, and who called the hottest
+    /// Sort by self time, and show the callers of the hottest functions
     #[arg(long, overrides_with = "children")]
     no_children: bool,
-    /// Only the table of functions, in this order
+    /// Show only the table of functions, in this order
     #[arg(long, value_name = "ORDER")]
     sort: Option<Sort>,
     /// Omit the call tree
     #[arg(long)]
     flat: bool,
-    /// A row for each thread, a tree for each thread
+    /// Group by thread
     #[arg(long, conflicts_with = "processes")]
     threads: bool,
-    /// A row for each process, a tree for each process
+    /// Group by process
     #[arg(long)]
     processes: bool,
     #[command(flatten)]
@@ -52,13 +52,13 @@ pub(crate) struct ReportArgs {
     filters: FilterArgs,
     #[command(flatten)]
     value: ValueArgs,
-    /// Of allocations (record -e alloc): what nobody had freed at the end, by where it was allocated; as --value inuse_space
+    /// Of a heap profile (record -e alloc): memory not freed at the end, by where it was allocated; same as --value inuse_space
     #[arg(long, conflicts_with = "value")]
     leaks: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Rows of the table, and again of the tree; 0 for all [default: what fits the terminal]
+    /// Number of rows of the table, and of the tree; 0 for all [default: as many as fit the terminal]
     #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
     #[command(flatten)]

@@ -37,7 +37,7 @@ impl Page<'_> {
         }
         if !filters.is_empty() {
             let share = self.whole as f64 * 100.0 / totals.weight.max(1) as f64;
-            let text = format!("only {share:.1}% of it is shown: {filters}");
+            let text = format!("showing {share:.1}% of it: {filters}");
             self.remark(&text);
         }
     }
@@ -76,7 +76,7 @@ impl Page<'_> {
         if self.profile.stats.lost > 0 {
             let causes = self.profile.stats.detail.lost.iter();
             let causes: Vec<String> = causes.map(|(name, n)| format!("{} {name}", grouped(*n))).collect();
-            lines.push(format!("lost samples: {}; `selfwind stats` tells more", causes.join(", ")));
+            lines.push(format!("lost samples: {}; `selfwind stats` shows more", causes.join(", ")));
         }
         lines.extend(self.profile.incomplete.clone());
         if !self.profile.stats.detail.complete {
@@ -168,8 +168,8 @@ fn meaning(end: &str) -> &'static str {
         "no-cfi" => "code without call frame information",
         "bad-cfi" => "damaged call frame information",
         "unreadable" => "stack memory that could not be read",
-        "no-progress" => "a stack that leads back into itself",
-        "lost-register" => "a register that no frame had saved",
+        "no-progress" => "a stack that loops",
+        "lost-register" => "a register whose value is unknown",
         _ => "",
     }
 }

@@ -235,7 +235,7 @@ fn filters_are_named_and_what_matches_nothing_is_said() {
         shown(&profile, &ReportOptions { filters, ..ReportOptions::default() }, PIPE)
     };
     let some = of("foo");
-    assert!(some.contains("only 10.0% of it is shown: --symbol foo\n"), "{some}");
+    assert!(some.contains("showing 10.0% of it: --symbol foo\n"), "{some}");
     assert!(some.contains(" 100.0%  100.0%  space::foo(int)"), "{some}");
     assert!(of("nowhere").contains("Nothing matches --symbol nowhere;"), "{}", of("nowhere"));
 }

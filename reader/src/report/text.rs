@@ -22,15 +22,13 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
     if profile.totals.weight == 0 {
         page.line(match profile.is_of_heap() {
             true if !profile.allocations.is_empty() => {
-                "Nothing sampled was held at the end: every such block had been freed."
+                "No memory was in use at the end: every sampled block had been freed."
             }
-            true => "No samples: too little was allocated for one, or none of the processes ran the agent.",
-            false => {
-                "No samples: the program used too little CPU time, or none of its processes ran the agent."
-            }
+            true => "No samples: too little was allocated, or no process ran the agent.",
+            false => "No samples: the program used too little CPU time, or no process ran the agent.",
         });
     } else if selection.weight() == 0 {
-        page.line(&format!("Nothing matches {filters}; `selfwind report` without it shows what there is."));
+        page.line(&format!("Nothing matches {filters}; run `selfwind report` without it to see everything."));
     } else {
         let rows = page.rows(options, footer.len());
         page.table(&selection, options, rows.0);

@@ -30,8 +30,9 @@ impl FromStr for Buffer {
 
     /// As the agent reads it, too.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is no size from {} to {}, such as 512K or 16M", Self::LEAST, Self::MOST);
+        let wrong = || {
+            format!("invalid size `{text}`: expected {} to {}, such as 512K or 16M", Self::LEAST, Self::MOST)
+        };
         let (digits, shift) = match text.as_bytes().last() {
             Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
             Some(b'M' | b'm') => (&text[..text.len() - 1], 20),

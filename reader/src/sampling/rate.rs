@@ -17,7 +17,7 @@ pub(crate) fn frequency(text: &str) -> Result<u32, String> {
         Ok(0) => Err("the rate must be at least 1".into()),
         Ok(hz) if hz <= HIGHEST_FREQUENCY => Ok(hz),
         _ => Err(format!(
-            "{hz} samples per second would leave the program hardly any time; the most is {HIGHEST_FREQUENCY}"
+            "{hz} samples per second would leave the program hardly any time; the maximum is {HIGHEST_FREQUENCY}"
         )),
     }
 }
@@ -36,7 +36,7 @@ impl FromStr for Overhead {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no percentage from 0.01 to 100 (no limit)");
+        let wrong = || format!("invalid percentage `{text}`: expected 0.01 to 100 (no limit)");
         let percent: f64 = text.parse().map_err(|_| wrong())?;
         let hundredths = (percent * 100.0).round();
         let valid = hundredths >= 1.0 && hundredths <= f64::from(WHOLE);
@@ -64,8 +64,8 @@ mod tests {
         assert_eq!((frequency("1"), frequency("100000")), (Ok(1), Ok(100_000)));
         for (text, part) in [
             ("0", "at least 1"),
-            ("100001", "the most is 100000"),
-            ("99999999999", "the most is 100000"),
+            ("100001", "the maximum is 100000"),
+            ("99999999999", "the maximum is 100000"),
             ("-3", "invalid rate"),
             ("fast", "invalid rate"),
         ] {

@@ -169,7 +169,8 @@ impl PerfEvent {
         let (name, period) = match text.split_once('@') {
             None => (text, None),
             Some((name, period)) => {
-                let wrong = || format!("`{text}`: `{period}` is no number of events above 0");
+                let wrong =
+                    || format!("`{text}`: invalid period `{period}`: expected a number of events above 0");
                 (name, Some(period.parse().ok().filter(|&n: &u64| n > 0 && n < 1 << 62).ok_or_else(wrong)?))
             }
         };
@@ -184,7 +185,7 @@ impl PerfEvent {
             None => {
                 let names: Vec<&str> = SOFTWARE_EVENTS.iter().map(|(name, ..)| *name).collect();
                 Err(format!(
-                    "no event `{name}`; there are {}, hardware events such as cycles, and tracepoints as GROUP:NAME",
+                    "unknown event `{name}`: expected one of {}, a hardware event such as cycles, or a tracepoint as GROUP:NAME",
                     names.join(", ")
                 ))
             }
@@ -213,10 +214,10 @@ fn hardware(name: &str, config: u64, period: Option<u64>) -> Result<PerfEvent, S
 fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Result<PerfEvent, String> {
     let word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     if !word(group) || !word(event) {
-        return Err(format!("`{name}` is no tracepoint; give GROUP:NAME, such as sched:sched_switch"));
+        return Err(format!("`{name}` is not a tracepoint; expected GROUP:NAME, such as sched:sched_switch"));
     }
     if event.ends_with("_rt_sigreturn") {
-        return Err(format!("`{name}` would ask for a stack at the end of each answer, for ever"));
+        return Err(format!("`{name}` cannot be sampled: each sample raises the event itself"));
     }
     let filter = match name {
         // The answer's own return is such an event.
@@ -244,7 +245,7 @@ fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Resu
         }
     }
     if let Some(base) = refused {
-        return Err(format!("`{name}`: {base} is closed to this user; tracepoints need root"));
+        return Err(format!("`{name}`: this user may not read {base}; run as root to use tracepoints"));
     }
     if !TRACING.iter().any(|base| Path::new(base).join("events").exists()) {
         return Err(format!(
@@ -252,7 +253,7 @@ fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Resu
             TRACING[0]
         ));
     }
-    Err(format!("no tracepoint `{name}`; {}/available_events lists them", TRACING[0]))
+    Err(format!("unknown tracepoint `{name}`; {}/available_events lists them", TRACING[0]))
 }
 
 fn paranoid() -> Option<i64> {
@@ -287,9 +288,9 @@ impl FromStr for Source {
                 let name = text.split(['@', ',']).next().unwrap_or(text);
                 let software = SOFTWARE_EVENTS.iter().any(|(known, ..)| *known == name);
                 if software || HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) || name.contains(':') {
-                    return format!("events of the kernel begin with perf: here; use -e perf:{text}");
+                    return format!("kernel events need the prefix perf: here; use -e perf:{text}");
                 }
-                format!("`{text}` is not among the sources: auto, cpu, itimer, perf, perf:EVENT,..., offcpu, alloc")
+                format!("unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, alloc")
             })
     }
 }
@@ -330,12 +331,12 @@ mod tests {
             ("cycles", "use -e perf:cycles"),
             ("page-faults@10", "use -e perf:page-faults@10"),
             ("sched:sched_switch", "use -e perf:sched:sched_switch"),
-            ("perf:", "no event ``"),
+            ("perf:", "unknown event ``"),
             ("perf:nonsense", "page-faults"),
-            ("perf:faults@0", "no number of events"),
-            ("perf:faults@x", "no number of events"),
-            ("perf:a:b/../c", "no tracepoint"),
-            ("perf:syscalls:sys_enter_rt_sigreturn", "for ever"),
+            ("perf:faults@0", "expected a number of events"),
+            ("perf:faults@x", "expected a number of events"),
+            ("perf:a:b/../c", "is not a tracepoint"),
+            ("perf:syscalls:sys_enter_rt_sigreturn", "cannot be sampled"),
             ("perf:cs,cs,cs,cs,cs", "at most 4"),
             ("alloc:0", "a number of bytes above 0"),
             ("alloc:often", "a number of bytes above 0"),

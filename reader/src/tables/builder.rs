@@ -158,7 +158,7 @@ fn the_file(path: &Path, build_id: &[u8]) -> Result<SourceFile> {
 /// Compiles the table of `file` into `cache`.
 pub(crate) fn build(cache: &Cache, file: &SourceFile) -> Result<PathBuf> {
     let elf = file.elf();
-    let build_id = elf.build_id.context("no build-id to name the table by")?;
+    let build_id = elf.build_id.context("it has no build-id, which would name the table")?;
     let eh_frame = elf.eh_frame.context("no .eh_frame")?;
     let mut table = compile::compile_for(elf.machine, eh_frame, 0, build_id)?;
     compile::set_source(&mut table, &file.identity);

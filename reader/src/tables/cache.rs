@@ -195,7 +195,7 @@ impl Cache {
     fn path_of(&self, build_id: &[u8]) -> io::Result<PathBuf> {
         let mut buffer = [0; FILE_NAME_MAX];
         let name = table_file::name(build_id, &mut buffer)
-            .ok_or_else(|| io::Error::other("a build-id of no usable length"))?;
+            .ok_or_else(|| io::Error::other("a build-id of unsupported length"))?;
         Ok(self.directory.join(name))
     }
 

@@ -30,7 +30,7 @@ pub(crate) enum AgentFileError {
     NotEmbedded,
     /// No directory would do.
     #[error(
-        "no place for the agent ({tried}); set XDG_CACHE_HOME to a directory of yours that is not mounted noexec"
+        "no directory for the agent ({tried}); set XDG_CACHE_HOME to one that you own and that is not mounted noexec"
     )]
     NoPlace {
         /// Each directory tried and what was wrong with it.

@@ -277,7 +277,7 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
     let metadata = file.metadata()?;
     let refuse = |why| Err(AttachError::Refused(why));
     match metadata.len() {
-        _ if !metadata.is_file() => refuse("it is no regular file"),
+        _ if !metadata.is_file() => refuse("it is not a regular file"),
         _ if metadata.uid() != geteuid().as_raw() && !path.parent().is_some_and(owner::is_open_to_all) => {
             refuse("it belongs to another user")
         }
@@ -340,7 +340,7 @@ impl Bell {
         }
     }
 
-    /// Tells all processes of the session that the recording is over.
+    /// Tells all processes of the session that the recording has ended.
     pub(crate) fn stop(&self) {
         self.touch(shm_format::BellPage::stop);
     }

@@ -68,7 +68,7 @@ impl Others {
         &self.directory
     }
 
-    /// Tells them that the recording is over.
+    /// Tells them that the recording has ended.
     pub(crate) fn stop(&self) {
         self.bell.stop();
     }

@@ -34,7 +34,7 @@ const SLOTS_SPARED: usize = 4;
 /// How to ask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// How long a thread may take to answer.
+    /// Time to wait for a thread's answer.
     pub(crate) timeout: Duration,
     /// Threads are left out that wait in a call which a signal ends with EINTR.
     pub(crate) gentle: bool,
@@ -109,12 +109,12 @@ impl fmt::Display for Silence {
             Self::Blocks(signal) => write!(f, "it blocks signal {signal}, which asks for stacks"),
             Self::Awaits(signal) => write!(
                 f,
-                "it waits in sigwait (or sigtimedwait, sigwaitinfo) for signal {signal} too, and would be given the request as one of its own"
+                "it waits in sigwait (or sigtimedwait, sigwaitinfo) for signal {signal} too, and would take the request for a signal of its own"
             ),
             Self::Unhandled(signal) => {
-                write!(f, "its process has no handler for signal {signal} now, and would die of it")
+                write!(f, "its process has no handler for signal {signal}, which would kill it")
             }
-            Self::Stopped => write!(f, "it is stopped; SIGCONT lets it go on and answer"),
+            Self::Stopped => write!(f, "it is stopped; it answers after SIGCONT"),
             Self::Traced(tracer) => write!(f, "its tracer, process {tracer}, has stopped it"),
             Self::QueueFull(queued, limit) => write!(
                 f,
@@ -129,7 +129,7 @@ impl fmt::Display for Silence {
                 channel.as_ref().map_or(Ok(()), |channel| write!(f, " in {channel}"))
             }
             Self::Unfinished => write!(f, "it began to answer and did not finish"),
-            Self::Garbled => write!(f, "its answer makes no sense"),
+            Self::Garbled => write!(f, "its answer is inconsistent"),
         }
     }
 }

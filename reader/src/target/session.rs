@@ -27,7 +27,7 @@ pub(super) const FLIGHT: &str = "flight";
 
 /// No directory for a session.
 #[derive(Debug, thiserror::Error)]
-#[error("no place for shared memory ({tried}); set XDG_RUNTIME_DIR to a directory of yours")]
+#[error("no directory for shared memory ({tried}); set XDG_RUNTIME_DIR to one that you own")]
 pub(crate) struct SessionError {
     tried: String,
 }
@@ -95,7 +95,7 @@ impl Session {
         [self.directory.clone()].into_iter().chain(others).collect()
     }
 
-    /// Tells all processes that the recording is over.
+    /// Tells all processes that the recording has ended.
     pub(crate) fn stop(&self) {
         self.bell.stop();
         self.others.iter().for_each(Others::stop);

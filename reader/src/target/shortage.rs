@@ -10,13 +10,15 @@ pub(crate) fn explain(error: &io::Error) -> String {
     let limit = |resource| getrlimit(resource).map_or(0, |(soft, _)| soft);
     match error.raw_os_error() {
         Some(libc::EMFILE) => format!(
-            "{error}: the recorder may have {} (ulimit -n), and needs some and one for each process",
+            "{error}: the recorder is limited to {} (ulimit -n), and needs one for each process and some more",
             limit(Resource::RLIMIT_NOFILE)
         ),
         Some(libc::EFBIG) => {
-            format!("{error}: a file may have {} bytes at most (ulimit -f)", limit(Resource::RLIMIT_FSIZE))
+            format!("{error}: files are limited to {} bytes (ulimit -f)", limit(Resource::RLIMIT_FSIZE))
         }
-        Some(libc::ENOSPC | libc::EDQUOT) => format!("{error}: make room there, or name another place"),
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            format!("{error}: free some space there, or choose another file")
+        }
         _ => error.to_string(),
     }
 }

@@ -28,7 +28,7 @@ const TURN: Duration = Duration::from_millis(50);
 const SHORT_TURN: Duration = Duration::from_millis(10);
 /// Looks until the threads are listed although there are as many as are known: one may have come, another gone.
 const LIST_EVERY: u32 = 20;
-/// How long a thread may take to answer; it is asked again otherwise.
+/// Time to wait for a thread's answer; it is asked again otherwise.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Times that a thread must be found blocking the signal: all threads do, for a moment now and then.
 const CERTAINTY: u32 = 5;

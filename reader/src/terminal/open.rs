@@ -9,7 +9,7 @@ const OPENER: &str = "xdg-open";
 
 /// The file could not be shown. It is there all the same.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot show {path} ({why}); open it yourself: file://{path}")]
+#[error("cannot open {path} ({why}); open it yourself: file://{path}")]
 pub(crate) struct OpenError {
     path: String,
     why: String,
@@ -23,13 +23,13 @@ pub(crate) fn open(path: &Path) -> Result<(), OpenError> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |why: String| OpenError { path: absolute.display().to_string(), why };
     if !is_on_path(OPENER) {
-        return Err(failed(format!("there is no {OPENER}; a package called xdg-utils brings it")));
+        return Err(failed(format!("{OPENER} is not installed (package xdg-utils)")));
     }
     let mut command = Command::new(OPENER);
     command.arg(&absolute).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(failed(format!("{OPENER} found nothing to show it with: {status}"))),
+        Ok(status) => Err(failed(format!("{OPENER} found no program to show it: {status}"))),
         Err(error) => Err(failed(format!("{OPENER}: {error}"))),
     }
 }

@@ -20,30 +20,30 @@ const HELP: &str = "Examples:
   selfwind top --window 0 -- make        everything since the start
 
 Keys: hjkl or arrows move, Enter zooms, Esc goes back, Tab changes between table and flame graph,
-/ searches, n and N go on, s sorts by self or total, z freezes, ? helps, q quits.
+/ searches, n and N repeat the search, s sorts by self or total, z freezes, ? shows help, q quits.
 
-Exit status: that of CMD if it has ended, else 0. CMD gets SIGTERM when you quit; a process given by -p
+Exit status: CMD's own if it has ended, else 0. CMD gets SIGTERM when you quit; a process named by -p
 keeps running.";
 
 /// The flags of `top`.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE, after_help = HELP)]
 pub(crate) struct TopArgs {
-    /// Samples per second of CPU time of each thread
+    /// Sampling rate: samples per second of each thread's CPU time
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
           value_parser = rate::frequency)]
     pub(super) freq: u32,
-    /// What triggers samples of CMD, as for `record`
+    /// What triggers samples of CMD, as in `record`
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
           value_parser = SourceParser, hide_possible_values = true)]
     pub(super) event: Source,
     /// Only this process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub(super) pid: Option<u32>,
-    /// Seconds that the picture covers; 0 for all since the start
+    /// Length of the window shown, in seconds; 0 for everything since the start
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_WINDOW", default_value_t = 30)]
     pub(super) window: u64,
-    /// Where CMD's output goes, which would disturb the screen [default: nowhere]
+    /// File for the output of CMD, which would disturb the screen [default: discarded]
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
     /// The command and its arguments

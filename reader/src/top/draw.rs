@@ -25,18 +25,18 @@ const MODULE_WIDTH: usize = 24;
 const KEYS: &str = "q quit  hjkl move  Enter zoom  Esc back  Tab view  /nN find  s sort  z freeze  ?";
 
 const HELP: [&str; 12] = [
-    "h j k l, arrows   move; in the flame graph j goes to what is called, k to the caller",
+    "h j k l, arrows   move; in the flame graph j goes to the callee, k to the caller",
     "g G, Home End     first, last;  PageUp PageDown by ten",
-    "Enter             zoom: the stacks through what is selected, from there on",
+    "Enter             zoom: only stacks through the selection, from there on",
     "Esc               end the search, then leave the zooms one by one",
     "Tab               table or flame graph",
-    "/ n N             search (capitals matter if you type any), next, previous",
+    "/ n N             search (case-sensitive if you type capitals), next, previous",
     "s                 sort by SELF or by TOTAL",
     "z                 freeze the picture; sampling goes on",
     "q, Ctrl-C         quit",
     "",
-    "SELF is what a function itself used, TOTAL with all it called.",
-    "? behind a name: the frame was guessed from the contents of the stack.",
+    "SELF is the time in the function itself, TOTAL includes everything it called.",
+    "? after a name: the frame was guessed from the contents of the stack.",
 ];
 
 /// What the header tells.
@@ -79,7 +79,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, window: &Window, facts: &
         }
     } else if view.picture.weight == 0 {
         let text =
-            if facts.ended.is_some() { "No samples." } else { "No samples yet; an idle program has none." };
+            if facts.ended.is_some() { "No samples." } else { "No samples yet; an idle program gives none." };
         put(buffer, body, 1, text, Style::new());
     } else {
         match view.mode {
@@ -124,7 +124,7 @@ fn header(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, facts: 
     let found = match (view.pattern.is_empty(), view.finds(window)) {
         (true, _) => String::new(),
         (_, true) => format!(", find: {}", view.pattern),
-        (_, false) => format!(", find: {}: nothing has this name", view.pattern),
+        (_, false) => format!(", find: {}: no match", view.pattern),
     };
     let line = match (view.typing, zoom.is_empty()) {
         (true, _) => format!("/{}_", view.pattern),

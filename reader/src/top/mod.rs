@@ -59,7 +59,7 @@ const MAX_STACK: u32 = 512;
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<u8> {
     if !io::stdout().is_terminal() {
         anyhow::bail!(
-            "top needs a terminal, and stdout is none; `selfwind tail` prints samples as lines, `selfwind record` writes a profile"
+            "top needs a terminal, but standard output is not one; `selfwind tail` prints samples as lines, `selfwind record` writes a profile"
         );
     }
     if args.command.is_empty() { watch_running(args) } else { watch_command(args) }
@@ -91,7 +91,7 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
         collector.find_process(pid)?;
     }
     let bell = Arc::new(Bell::private().context("cannot map a page")?);
-    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    let signals = watch::hold_signals(false).context("cannot block signals")?;
     let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
@@ -118,14 +118,14 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     };
     let log = log.with_context(|| match &args.log {
         None => "/dev/null: cannot open it".into(),
-        Some(path) => format!("{}: cannot write it; choose another file with --log", path.display()),
+        Some(path) => format!("{}: cannot write the output; choose another file with --log", path.display()),
     })?;
     let agent = agent_file::unpack()?;
     let session = Session::create()?;
     let mut environment = session.environment(&sampling(args), false, &agent);
     let tables = Cache::of_user(Notices::Quiet);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let signals = watch::hold_signals(false).context("cannot hold signals")?;
+    let signals = watch::hold_signals(false).context("cannot block signals")?;
     let mut child = match spawn::start(&program, &args.command, &environment, &signals.given, Some(&log)) {
         Ok(child) => child,
         Err(error) => {
@@ -168,7 +168,7 @@ fn end(child: &mut Child) -> bool {
         }
         if Instant::now() > deadline {
             crate::terminal::notices::warn(format_args!(
-                "process {} did not end on SIGTERM; it keeps running, unsampled",
+                "process {} has not ended after SIGTERM; it keeps running, no longer sampled",
                 child.id()
             ));
             return false;

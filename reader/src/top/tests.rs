@@ -95,7 +95,7 @@ fn the_table_is_sorted_searched_and_zoomed() {
     assert_eq!(session.screen()[2], "last 30 s, find: scan");
     session.typed("/sacn");
     session.press(&[KeyCode::Enter]);
-    assert_eq!(session.screen()[2], "last 30 s, find: sacn: nothing has this name");
+    assert_eq!(session.screen()[2], "last 30 s, find: sacn: no match");
     session.press(&[KeyCode::Esc, KeyCode::Char('g'), KeyCode::Char('j'), KeyCode::Enter]);
     assert_eq!(session.screen()[2], "last 30 s, zoom: parse");
     let shares = session.screen()[4].split_whitespace().map(str::to_owned).collect::<Vec<_>>();

@@ -197,7 +197,7 @@ impl Export {
     /// # Errors
     /// When the file cannot be written.
     pub fn write_file(&self, grouping: Grouping, out: &Path) -> anyhow::Result<Totals> {
-        let cannot = || format!("{}: cannot write it; choose another place with -o", out.display());
+        let cannot = || format!("{}: cannot write the output; choose another file with -o", out.display());
         let mut file = StagedFile::create(out).with_context(cannot)?;
         let totals = self.write(grouping, &mut file).with_context(cannot)?;
         file.commit().with_context(cannot)?;
@@ -211,7 +211,7 @@ impl FromStr for Format {
     fn from_str(name: &str) -> Result<Self, String> {
         Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
             let names = Format::ALL.map(Format::name).join(", ");
-            format!("no format `{name}`; use one of {names}")
+            format!("unknown format `{name}`; use one of {names}")
         })
     }
 }
@@ -258,7 +258,7 @@ pub fn refuse_own(profile: &Path, out: &Path) -> anyhow::Result<()> {
     let identity = |path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     if identity(out).is_some_and(|out| identity(profile) == Some(out)) {
         anyhow::bail!(
-            "{}: the output would replace the profile it is made of; choose another name with -o",
+            "{}: the output would overwrite the profile itself; choose another file with -o",
             out.display()
         );
     }

@@ -175,10 +175,10 @@ fn adopt(
     let path = profile.binaries[binary].path.display();
     match &symbols.origin {
         Origin::Changed(_) if profile.binaries[binary].build_id.is_empty() => profile.notes.push(format!(
-            "{path}: the file has changed since (it has no build-id, and another size or time); shown as module+0xoffset",
+            "{path}: the file has changed since the recording (no build-id, and another size or time); shown as module+0xoffset",
         )),
         Origin::Changed(found) => profile.notes.push(format!(
-            "{path}: the file has changed since (build-id {} recorded, {} found); shown as module+0xoffset",
+            "{path}: the file has changed since the recording (build-id {} recorded, {} found); shown as module+0xoffset",
             hex(&profile.binaries[binary].build_id),
             if found.is_empty() { "none".into() } else { hex(found) },
         )),

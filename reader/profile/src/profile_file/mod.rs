@@ -98,7 +98,7 @@ pub enum ProfileError {
     },
     /// perf's own format.
     #[error(
-        "{path}: perf's own file, not a selfwind profile; `selfwind import {path}` makes one of it, `perf report -i {path}` shows it (`record -o` writes that format for names that end in perf.data; choose another name for a profile)"
+        "{path}: a perf.data file, not a selfwind profile; `selfwind import {path}` converts it, `perf report -i {path}` shows it (`record -o` writes that format for names that end in perf.data; choose another name for a profile)"
     )]
     PerfData {
         /// The path as given.
@@ -106,7 +106,7 @@ pub enum ProfileError {
     },
     /// Another version of the format.
     #[error(
-        "{path}: profile version {found}, this selfwind reads versions {OLDEST} to {VERSION}; use the selfwind that recorded it, or record again"
+        "{path}: profile version {found}, but this selfwind reads versions {OLDEST} to {VERSION}; use the selfwind that recorded it, or record again"
     )]
     Version {
         /// The path as given.
@@ -137,7 +137,7 @@ fn way_out(path: &str, cause: &io::Error) -> String {
             let owner = name.unwrap_or_else(|| format!("user {}", file.uid()));
             format!("it belongs to {owner}, who can `chmod a+r` it; or read it as {owner}")
         }
-        Err(_) => "its directory is closed to you; read it as the user who recorded it".into(),
+        Err(_) => "you may not enter its directory; read it as the user who recorded it".into(),
     }
 }
 

@@ -42,7 +42,7 @@ impl Tail {
         };
         let left_out = len.saturating_sub(offset);
         Some(format!(
-            "the file {cause}; everything before byte {offset} was read, {left_out} bytes are left out"
+            "the file {cause}; everything before byte {offset} was read, {left_out} bytes were skipped"
         ))
     }
 }

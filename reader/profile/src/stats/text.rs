@@ -30,7 +30,7 @@ impl Stats {
         let rate = &self.detail.rate;
         (rate.left_out > 0).then(|| {
             format!(
-                "{} of {} samples a second, to stay below --max-overhead ({} left out; a handler takes {} us)",
+                "{} of {} samples a second, to stay below --max-overhead ({} skipped; the handler takes {} us)",
                 rate.delivered,
                 rate.asked,
                 counted(rate.left_out, "tick", "ticks"),
@@ -70,8 +70,7 @@ impl Stats {
         }
         let seconds = |ns: u64| ns as f64 / 1e9;
         Some(format!(
-            "the samples stand for {:.2} of {:.2} s of CPU time; the rest was used while programs were loaded and ended ({} \
-             seen), by threads after their last sample ({} seen), or by programs that cannot load the agent (static, setuid)",
+            "the samples cover {:.2} of {:.2} s of CPU time; the rest was used by programs while they start and exit ({} seen), by threads after their last sample ({} seen), or by programs that cannot load the agent (static, setuid)",
             seconds(covered_ns),
             seconds(used_ns),
             counted(images, "program", "programs"),
@@ -93,9 +92,9 @@ impl Stats {
         if count > NAMED {
             names.push(format!("{} more", count - NAMED));
         }
-        let (are, them) = if count == 1 { ("outlives", "it") } else { ("outlive", "them") };
+        let (are, them) = if count == 1 { ("is", "it") } else { ("are", "them") };
         Some(format!(
-            "{} {are} the command, sampled no longer: {}; to have {them} recorded to the end, keep the command in the foreground, or selfwind record -p {}",
+            "{} {are} still running, and sampling has stopped with the command: {}; to record {them} to the end, keep the command in the foreground, or run selfwind record -p {}",
             counted(count as u64, "process", "processes"),
             names.join(", "),
             first.pid
@@ -134,7 +133,7 @@ impl Stats {
         line(
             "stacks",
             format!(
-                "{:.1} frames and {:.1} bytes of ring each",
+                "{:.1} frames and {:.1} bytes in the buffer each",
                 detail.frames_per_sample, detail.ring_bytes_per_sample
             ),
         );
@@ -204,7 +203,7 @@ impl Stats {
         let mut text = match accounting.adds_up {
             Some(true) => format!("= {answers} + lost + skipped"),
             Some(false) => format!("does NOT equal {answers} + lost + skipped"),
-            None => "the last counters are older than the last samples".to_owned(),
+            None => "not known: the last counters are older than the last samples".to_owned(),
         };
         for (count, what) in [
             (accounting.earlier, "before this recording"),

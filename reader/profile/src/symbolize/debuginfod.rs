@@ -35,7 +35,7 @@ impl Debuginfod {
         let blank = servers.as_bytes().iter().all(u8::is_ascii_whitespace);
         // A program named by its path knows its servers.
         (blank && self.program.parent() == Some(Path::new(""))).then(|| {
-            "DEBUGINFOD_URLS names no server (say, https://debuginfod.debian.net); no debug files are fetched".into()
+            "DEBUGINFOD_URLS names no server (for example https://debuginfod.debian.net); no debug files are fetched".into()
         })
     }
 

@@ -30,7 +30,7 @@ impl Image {
     }
 }
 
-/// The build-id of an ELF image; `None` without one or if it is no ELF file.
+/// The build-id of an ELF image; `None` without one or if it is not an ELF file.
 pub(super) fn build_id(bytes: &[u8]) -> Option<&[u8]> {
     ElfFile64::<Endianness>::parse(bytes).ok()?.build_id().ok()?
 }

@@ -30,7 +30,9 @@ impl Asker {
     pub(crate) fn open(path: &Path) -> Result<Self, AttachError> {
         let attached = Attached::map(open_region(path)?)?;
         if attached.read(|reader| reader.requests().is_none()) {
-            return Err(AttachError::Refused("its agent knows no requests; use the agent of this selfwind"));
+            return Err(AttachError::Refused(
+                "its agent does not support requests; use the agent of this selfwind",
+            ));
         }
         Ok(Self { attached, slots: Vec::new() })
     }

@@ -35,7 +35,7 @@ struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     fn of(file: &'a [u8]) -> Result<Self, InjectError> {
-        let wrong = |_| InjectError::Image("it is no ELF file");
+        let wrong = |_| InjectError::Image("it is not an ELF file");
         let header = FileHeader64::<Endianness>::parse(file).map_err(wrong)?;
         let endian = header.endian().map_err(wrong)?;
         let end = header

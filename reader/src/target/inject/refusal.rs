@@ -17,7 +17,7 @@ pub(crate) enum InjectError {
     #[error("process {0} belongs to the kernel: there is no program to sample")]
     Kernel(i32),
     /// Not x86-64.
-    #[error("process {0} does not run an x86-64 program, and the agent is one")]
+    #[error("process {0} does not run an x86-64 program, but the agent is one")]
     NotNative(i32),
     /// Another's.
     #[error(
@@ -40,7 +40,7 @@ pub(crate) enum InjectError {
         why: String,
     },
     /// A debugger has it.
-    #[error("process {pid} is traced by process {tracer} already (a debugger, strace?); end that first")]
+    #[error("process {pid} is already traced by process {tracer} (a debugger, strace?); end that first")]
     Traced {
         /// The process.
         pid: i32,
@@ -52,7 +52,7 @@ pub(crate) enum InjectError {
     Stopped(i32),
     /// It filters its system calls.
     #[error(
-        "process {0} filters its system calls (seccomp) and might be killed for the agent's; start it with `selfwind record -- CMD`, which sees the filter come"
+        "process {0} filters its system calls (seccomp), and the filter might kill it for those of the agent; start it with `selfwind record -- CMD`, so that the agent is there before the filter"
     )]
     Filtered(i32),
     /// Its return addresses are kept twice.
@@ -69,10 +69,10 @@ pub(crate) enum InjectError {
         thread: i32,
     },
     /// Signals all the time.
-    #[error("thread {0} gets signals without pause; try again")]
+    #[error("thread {0} keeps receiving signals; try again")]
     Busy(i32),
     /// No code that makes system calls, not even a vDSO.
-    #[error("the process holds no system call instruction to use")]
+    #[error("the process contains no system call instruction that could be used")]
     NoWay,
     /// The target cannot map memory.
     #[error("the process cannot map memory for the agent: {0}")]
@@ -81,19 +81,19 @@ pub(crate) enum InjectError {
     #[error("the memory of the process cannot be accessed: {0}")]
     Memory(io::Error),
     /// No directory for the region.
-    #[error("no place for shared memory ({0}); set XDG_RUNTIME_DIR to a directory of yours")]
+    #[error("no directory for shared memory ({0}); set XDG_RUNTIME_DIR to one that you own")]
     NoDirectory(String),
     /// The agent refuses.
     #[error("the agent in the process reports: {0}")]
     Agent(String),
     /// It is held by an agent that we did not put there.
     #[error(
-        "process {0} was started with the agent, which samples as long as it runs; `selfwind record -p {0}` reads it"
+        "process {0} was started with the agent, which cannot be detached; `selfwind record -p {0}` records it"
     )]
     Preloaded(i32),
     /// It is sampled by something else.
     #[error(
-        "process {pid} is sampled by `{own}` since its start, which a recorder cannot change: leave out -e {asked}, or start it with SELFWIND_EVENT={asked}"
+        "process {pid} was started with -e {own}, which cannot be changed while it runs: leave out -e {asked}, or start it with SELFWIND_EVENT={asked}"
     )]
     OtherSource {
         /// The process.
@@ -105,7 +105,7 @@ pub(crate) enum InjectError {
     },
     /// The kernel's events need an agent from the start.
     #[error(
-        "process {pid} runs without the agent, and one that is put into it samples by CPU timers only: it would not see an exec come, and an event of the kernel on its way would kill the new program; leave out -e {asked}, or start the program with `selfwind record -e {asked} -- CMD`"
+        "process {pid} runs without the agent, and an injected agent can use CPU timers only (it does not see an exec, and a pending kernel event would kill the new program); leave out -e {asked}, or start the program with `selfwind record -e {asked} -- CMD`"
     )]
     TimersOnly {
         /// The process.
@@ -117,7 +117,7 @@ pub(crate) enum InjectError {
     #[error("process {0} is not attached: there is nothing to detach")]
     NotAttached(i32),
     /// Of another build.
-    #[error("process {0} holds the agent of another selfwind; use that one")]
+    #[error("process {0} contains the agent of another selfwind; use that one")]
     OtherAgent(i32),
     /// Its region cannot be made, or does not get there.
     #[error("the region's file cannot be handed to process {pid}: {error}")]
@@ -138,11 +138,11 @@ pub(crate) enum InjectError {
     Lost(i32),
     /// The agent takes too long.
     #[error(
-        "the agent is still at work in process {0}, and goes on by itself; try again when the machine is less busy"
+        "the agent is still starting or stopping in process {0} and will finish by itself; try again when the machine is less busy"
     )]
     Slow(i32),
     /// A defect.
-    #[error("the agent failed to start (signal {0}); the process is as it was")]
+    #[error("the agent failed to start (signal {0}); the process is unchanged")]
     Fault(i32),
 }
 
@@ -152,8 +152,8 @@ impl InjectError {
         let why = match scope.trim() {
             "1" => "kernel.yama.ptrace_scope is 1, so only its parent and root may; run selfwind as root, or permit it: `sudo sysctl kernel.yama.ptrace_scope=0`".into(),
             "2" => "kernel.yama.ptrace_scope is 2, so only root may; run selfwind as root".into(),
-            "3" => "kernel.yama.ptrace_scope is 3, so nobody may until the next boot".into(),
-            _ => format!("{error}; it may have changed its user or forbidden it (PR_SET_DUMPABLE); root may"),
+            "3" => "kernel.yama.ptrace_scope is 3, which forbids it until the next boot".into(),
+            _ => format!("{error}; it may have changed its user or set PR_SET_DUMPABLE to 0; run selfwind as root"),
         };
         Self::Denied { pid, why }
     }

@@ -22,7 +22,7 @@ pub(crate) enum TargetError {
     #[error("process {0} does not exist; `selfwind list` shows what runs with the agent")]
     NoProcess(u32),
     /// Its mappings are not for us.
-    #[error("process {pid}: cannot look into it: {error}; run selfwind as its user, or as root")]
+    #[error("process {pid}: cannot inspect it: {error}; run selfwind as its user, or as root")]
     Denied {
         /// The process.
         pid: u32,
@@ -31,12 +31,12 @@ pub(crate) enum TargetError {
     },
     /// It runs without the agent.
     #[error(
-        "process {0} runs without the agent; `selfwind attach -p {0}` puts it in, or start the program with LD_PRELOAD=$(selfwind agent-path)"
+        "process {0} runs without the agent; inject it with `selfwind attach -p {0}`, or start the program with LD_PRELOAD=$(selfwind agent-path)"
     )]
     NoAgent(u32),
     /// Its recording has ended.
     #[error(
-        "process {0} has the agent, but its recording is over; start it with LD_PRELOAD=$(selfwind agent-path) to be able to ask at any time"
+        "process {0} has the agent, but sampling has stopped; to dump it at any time, start it with LD_PRELOAD=$(selfwind agent-path)"
     )]
     Over(u32),
     /// There is a region, and it cannot be used.
@@ -53,7 +53,7 @@ pub(crate) enum TargetError {
         error: io::Error,
     },
     /// Other selfwinds ask all the time.
-    #[error("process {0}: others are asking it all the time; try again later")]
+    #[error("process {0}: it is busy with other requests; try again later")]
     Busy(u32),
 }
 
