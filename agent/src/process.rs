@@ -52,18 +52,18 @@ pub(crate) fn open(
     myself: &Myself,
     parent: Option<(u64, &Recording)>,
 ) -> Result<&'static Recording, Failure> {
-    let bell = match parent {
-        Some((_, recording)) => recording.bell,
-        None => agent.directory.bell(),
+    let doorbell = match parent {
+        Some((_, recording)) => recording.doorbell,
+        None => agent.directory.doorbell(),
     };
-    if bell.is_some_and(|bell| bell.is_stopped()) {
+    if doorbell.is_some_and(|doorbell| doorbell.is_stopped()) {
         return Err(Failure::Over);
     }
     let (region, live_blocks) = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.source));
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
-        bell,
+        doorbell,
         source: choice.source,
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
@@ -237,10 +237,10 @@ pub(crate) unsafe extern "C" fn after_fork_child() {
 /// Makes the child's own region and starts sampling it.
 pub(crate) fn become_child() {
     let (Some(agent), Some(parent)) = (agent::get(), agent::myself()) else { return };
-    // SAFETY: set once by the parent's `publish`; only the bell is used, whose mapping is inherited.
-    let bell = PARENT.load(Ordering::Relaxed);
+    // SAFETY: set once by the parent's `publish`; only the doorbell is used, whose mapping is inherited.
+    let doorbell = PARENT.load(Ordering::Relaxed);
     // SAFETY: a published recording is never freed.
-    let Some(before) = (unsafe { bell.as_ref() }) else { return };
+    let Some(before) = (unsafe { doorbell.as_ref() }) else { return };
     recording::forget();
     allocations::forget_blocks();
     program_timer::forget();

@@ -1,4 +1,4 @@
-//! Where this process's records go: the session directory, the region file, the bell.
+//! Where this process's records go: the session directory, the region file, the doorbell.
 //!
 //! Nothing here stays open: the region is mapped and closed, and what it needs later comes through the mapping
 //! (`room`). If it cannot be made, the agent stays inert and says why in a text file beside the regions.
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 
 use handler::clock;
 use handler::decimal::number;
-use shm_format::{ANSWERS_LEN, Anchor, Bell, ClockKind, Geometry, Identity, LiveBlocks, Mode, Region};
+use shm_format::{ANSWERS_LEN, Anchor, ClockKind, Doorbell, Geometry, Identity, LiveBlocks, Mode, Region};
 
 use crate::config::Config;
 use crate::handed;
@@ -267,16 +267,16 @@ impl Directory {
         }
     }
 
-    /// Maps the bell, if a reader has hung one up here.
-    pub(crate) fn bell(&self) -> Option<Bell> {
-        let file = File::open(&self.file(b"bell")?, libc::O_RDWR, 0).ok()?;
+    /// Maps the doorbell, if a reader has put one here.
+    pub(crate) fn doorbell(&self) -> Option<Doorbell> {
+        let file = File::open(&self.file(b"doorbell")?, libc::O_RDWR, 0).ok()?;
         let bytes = shm_format::layout::PAGE;
         if file.status().ok()?.size < bytes as u64 {
             return None;
         }
         let base = file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).ok()?;
         // SAFETY: a shared mapping of this length that is never unmapped.
-        unsafe { Bell::open(base, bytes) }.ok()
+        unsafe { Doorbell::open(base, bytes) }.ok()
     }
 }
 

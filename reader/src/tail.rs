@@ -12,7 +12,7 @@ use crate::drain::follow::{Flow, follow};
 use crate::drain::listener::Listener;
 use crate::drain::watch;
 use crate::live::{Image, Live, Located, Part};
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 use crate::target::clock;
 use crate::target::session;
 use crate::terminal::notices::Notices;
@@ -26,10 +26,10 @@ pub(crate) fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::
         collector.find_process(pid)?;
     }
     let signals = watch::hold_signals(false)?;
-    let bell = Arc::new(Bell::private()?);
-    let happenings = watch::start(signals, None, bell.clone())?;
+    let doorbell = Arc::new(Doorbell::private()?);
+    let happenings = watch::start(signals, None, doorbell.clone())?;
     let mut tail = Tail::new(json, out);
-    follow(&mut collector, &bell, &happenings, None, &mut tail, &mut |_| Flow::Finish)?;
+    follow(&mut collector, &doorbell, &happenings, None, &mut tail, &mut |_| Flow::Finish)?;
     collector.finish(&mut tail)?;
     Ok(tail.pause()?)
 }

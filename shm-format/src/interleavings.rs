@@ -18,7 +18,7 @@ use crate::chunk_reading::Walk;
 use crate::control::Loss;
 use crate::delivery::{DrainStats, Pass};
 use crate::durable::{Log, LogPlace};
-use crate::layout::{BellPage, BellWord, ChunkHeader, FillLine, Mode, SearchLine};
+use crate::layout::{ChunkHeader, DoorbellPage, DoorbellWord, FillLine, Mode, SearchLine};
 use crate::pool::Pool;
 use crate::record::RecordKind;
 use crate::word::State;
@@ -236,9 +236,9 @@ fn a_freed_chunk_goes_to_another_thread() {
     });
 }
 
-fn bell() -> BellPage {
-    let word = || BellWord(AtomicU32::new(0));
-    BellPage {
+fn doorbell() -> DoorbellPage {
+    let word = || DoorbellWord(AtomicU32::new(0));
+    DoorbellPage {
         magic: zero(),
         version: AtomicU32::new(0),
         reserved: AtomicU32::new(0),
@@ -250,23 +250,23 @@ fn bell() -> BellPage {
 #[test]
 fn work_is_seen_or_the_sleeper_is_woken_by_exactly_one() {
     loom::model(|| {
-        let bell = Arc::new(bell());
+        let doorbell = Arc::new(doorbell());
         let work = Arc::new(AtomicU64::new(0));
         let writers: Vec<_> = (0..2)
             .map(|_| {
-                let (bell, work) = (Arc::clone(&bell), Arc::clone(&work));
+                let (doorbell, work) = (Arc::clone(&doorbell), Arc::clone(&work));
                 thread::spawn(move || {
                     work.fetch_add(1, Ordering::Release);
-                    bell.ring()
+                    doorbell.ring()
                 })
             })
             .collect();
-        bell.prepare_sleep();
+        doorbell.prepare_sleep();
         let seen = work.load(Ordering::Acquire);
         let woken = writers.into_iter().map(|writer| writer.join().unwrap()).filter(|rang| *rang).count();
         assert!(woken <= 1, "two writers woke one reader");
         assert!(seen == 2 || woken == 1, "asleep with work left: saw {seen}");
-        assert_eq!(bell.is_sleeping(), woken == 0);
+        assert_eq!(doorbell.is_sleeping(), woken == 0);
     });
 }
 

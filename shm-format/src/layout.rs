@@ -8,8 +8,8 @@ use crate::clock::{Anchor, ClockKind};
 
 /// First eight bytes of a region, written last: `"SWREGION"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
-/// First eight bytes of a bell page: `"SWBELL\0\0"`.
-pub const BELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
+/// First eight bytes of a doorbell page: `"SWBELL\0\0"`.
+pub const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 /// Version of the whole format. A reader accepts its own version only.
 pub const VERSION: u32 = 4;
 /// Unit in which the parts of a region are laid out. Fixed by the format, not by the machine.
@@ -73,7 +73,7 @@ pub enum LayoutError {
     TooShort(u64, u64),
     /// The base address is not on a page boundary.
     Unaligned,
-    /// The first bytes are not those of a region or bell: not one, or not finished being made.
+    /// The first bytes are not those of a region or doorbell: not one, or not finished being made.
     BadMagic(u64),
     /// Another version of the format.
     BadVersion(u32),
@@ -434,19 +434,19 @@ pub struct ChunkHeader {
     pub(crate) consumed: AtomicU64,
 }
 
-/// The bell: one page per session, shared by the reader and all its writers.
+/// The doorbell: one page per session, shared by the reader and all its writers.
 #[repr(C)]
-pub struct BellPage {
+pub struct DoorbellPage {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) reserved: AtomicU32,
-    pub(crate) sleeping: BellWord,
-    pub(crate) stop: BellWord,
+    pub(crate) sleeping: DoorbellWord,
+    pub(crate) stop: DoorbellWord,
 }
 
-/// One word of the bell on its own 128 bytes.
+/// One word of the doorbell on its own 128 bytes.
 #[repr(C, align(128))]
-pub struct BellWord(pub(crate) AtomicU32);
+pub struct DoorbellWord(pub(crate) AtomicU32);
 
 #[cfg(not(loom))]
 mod pinned {
@@ -504,11 +504,11 @@ mod pinned {
         assert!(offset_of!(ChunkHeader, consumed) == 56);
     };
     const _: () = {
-        assert!(size_of::<BellPage>() == 384 && size_of::<BellPage>() <= PAGE);
-        assert!(offset_of!(BellPage, magic) == 0);
-        assert!(offset_of!(BellPage, version) == 8);
-        assert!(offset_of!(BellPage, sleeping) == 128);
-        assert!(offset_of!(BellPage, stop) == 256);
+        assert!(size_of::<DoorbellPage>() == 384 && size_of::<DoorbellPage>() <= PAGE);
+        assert!(offset_of!(DoorbellPage, magic) == 0);
+        assert!(offset_of!(DoorbellPage, version) == 8);
+        assert!(offset_of!(DoorbellPage, sleeping) == 128);
+        assert!(offset_of!(DoorbellPage, stop) == 256);
         assert!(CONTROL_OFFSET == 4096 && BITMAP_OFFSET == 8192);
     };
 }

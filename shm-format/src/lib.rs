@@ -12,13 +12,13 @@
 extern crate std;
 
 mod atomic;
-mod bell;
 mod chunk;
 mod chunk_reading;
 mod chunk_space;
 mod clock;
 mod control;
 mod delivery;
+mod doorbell;
 mod drain;
 mod durable;
 pub mod injection;
@@ -36,14 +36,16 @@ mod stack_decoder;
 pub mod word;
 mod writer;
 
-pub use bell::Bell;
 pub use chunk::Chunk;
 pub use clock::{Anchor, ClockKind, Scale};
 pub use control::{Control, CountersSnapshot, Loss, Skip, TallySnapshot, bucket_of, bucket_range};
 pub use delivery::{ChunkInfo, DrainStats, Pass, RecordRef};
+pub use doorbell::Doorbell;
 pub use drain::{DurableStats, RegionReader};
 pub use kernel_answer::{KernelAnswer, KernelAnswerHead};
-pub use layout::{ANSWER_BYTES, ANSWERS_LEN, BellPage, Geometry, Identity, LayoutError, Mode, REQUEST_SLOTS};
+pub use layout::{
+    ANSWER_BYTES, ANSWERS_LEN, DoorbellPage, Geometry, Identity, LayoutError, Mode, REQUEST_SLOTS,
+};
 #[cfg(not(loom))]
 pub use live_blocks::{AllocationNonce, BlockId, BlocksView, Inserted, LiveBlocks};
 pub use pool::{Pool, Step};

@@ -165,7 +165,7 @@ pub trait Pool {
         }
         self.fill().writing.fetch_sub(1, Ordering::Relaxed);
         let waiting = self.fill().complete.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        // A wild value reads as "wake": the bell is rung at most once per completed chunk.
+        // A wild value reads as "wake": the doorbell is rung at most once per completed chunk.
         waiting >= (self.backed() as u64 / 4).max(1) || self.is_low()
     }
 }

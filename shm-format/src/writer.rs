@@ -371,7 +371,7 @@ impl ThreadCursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Committed {
-    /// A quarter of the pool waits for the reader, or less than a quarter is free: ring the bell.
+    /// A quarter of the pool waits for the reader, or less than a quarter is free: ring the doorbell.
     pub wake: bool,
 }
 

@@ -6,7 +6,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use shm_format::{Bell, LiveBlocks, Region};
+use shm_format::{Doorbell, LiveBlocks, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
@@ -47,7 +47,7 @@ pub struct Recording {
     /// Where records go.
     pub region: Region,
     /// How the reader is woken; none when nobody waits.
-    pub bell: Option<Bell>,
+    pub doorbell: Option<Doorbell>,
     /// What asks for samples.
     pub source: Source,
     /// Most frames per sample.
@@ -69,7 +69,7 @@ pub struct Recording {
 impl Recording {
     /// True if no more samples are wanted: the process is ending, or the reader has finished.
     pub fn is_over(&self) -> bool {
-        is_stopped() || self.bell.is_some_and(|bell| bell.is_stopped())
+        is_stopped() || self.doorbell.is_some_and(|doorbell| doorbell.is_stopped())
     }
 
     /// True unless another recording has taken the place of this one.
@@ -79,11 +79,11 @@ impl Recording {
 
     /// Wakes the reader if it sleeps.
     pub fn ring(&self) {
-        if let Some(bell) = self.bell
+        if let Some(doorbell) = self.doorbell
             && !is_filtered()
-            && bell.ring()
+            && doorbell.ring()
         {
-            sys::futex_wake_one(bell.futex_word());
+            sys::futex_wake_one(doorbell.futex_word());
         }
     }
 }

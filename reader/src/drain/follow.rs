@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::drain::collector::Collector;
 use crate::drain::listener::Listener;
 use crate::drain::watch::Happening;
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 
 /// A lost wake, a new process, a thread's new name: noticed after this time at the latest. Each turn costs the machine
 /// about a tenth of a millisecond.
@@ -41,7 +41,7 @@ pub(crate) enum Reason {
 /// Drains until told to finish. Ends early with the error of the listener.
 pub(crate) fn follow(
     collector: &mut Collector,
-    bell: &Bell,
+    doorbell: &Doorbell,
     happenings: &Receiver<Happening>,
     deadline: Option<Instant>,
     listener: &mut dyn Listener,
@@ -55,7 +55,7 @@ pub(crate) fn follow(
         if collector.nobody_left() {
             return Ok(Reason::NobodyLeft);
         }
-        let sleep = if collector.is_urgent() { None } else { Some(bell.prepare_sleep()) };
+        let sleep = if collector.is_urgent() { None } else { Some(doorbell.prepare_sleep()) };
         let mut idle = true;
         for happening in happenings.try_iter() {
             idle = false;

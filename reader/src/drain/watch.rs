@@ -1,6 +1,6 @@
 //! What happens outside the rings: signals to the recorder, and the end of the program.
 //!
-//! A thread waits for both and wakes the recorder, whose one place to sleep is the bell.
+//! A thread waits for both and wakes the recorder, whose one place to sleep is the doorbell.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 
 /// Something the recorder has to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +73,12 @@ pub(crate) fn release_signals() {
 pub(crate) fn start(
     Held { signals, .. }: Held,
     program: Option<OwnedFd>,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
 ) -> io::Result<Receiver<Happening>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
         // The receiver is gone when the recording has ended: nobody is left to be told.
-        let _ = watch(&signals, program, &sender, &bell);
+        let _ = watch(&signals, program, &sender, &doorbell);
     })?;
     Ok(receiver)
 }
@@ -87,7 +87,7 @@ fn watch(
     signals: &SignalFd,
     mut program: Option<OwnedFd>,
     sender: &Sender<Happening>,
-    bell: &Bell,
+    doorbell: &Doorbell,
 ) -> Option<()> {
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
@@ -107,6 +107,6 @@ fn watch(
             program = None;
             sender.send(Happening::ProgramEnded).ok()?;
         }
-        bell.ring();
+        doorbell.ring();
     }
 }

@@ -113,7 +113,7 @@ fn watch_child(
         let pidfd = spawn::pidfd(child.id())
             .map_err(|error| anyhow::anyhow!(shortage::explain(&error)))
             .context("cannot watch the command (pidfd_open, Linux 5.3)")?;
-        watch::start(signals, Some(pidfd), session.bell()).context("cannot start a thread")
+        watch::start(signals, Some(pidfd), session.doorbell()).context("cannot start a thread")
     };
     begun().inspect_err(|_| watch::release_signals())
 }
@@ -194,8 +194,8 @@ fn follow_command(
             if hurried { Flow::Finish } else { Flow::Continue }
         }
     };
-    let bell = session.bell();
-    let reason = follow(collector, &bell, happenings, deadline, recording, &mut answer)?;
+    let doorbell = session.doorbell();
+    let reason = follow(collector, &doorbell, happenings, deadline, recording, &mut answer)?;
     if reason == Reason::Told && !hurried {
         return Ok(true);
     }
@@ -210,7 +210,7 @@ fn follow_command(
         }
     };
     let deadline = Some(Instant::now() + PATIENCE);
-    Ok(follow(collector, &bell, happenings, deadline, recording, &mut answer)? == Reason::Told)
+    Ok(follow(collector, &doorbell, happenings, deadline, recording, &mut answer)? == Reason::Told)
 }
 
 /// Tells one Ctrl-C, which is the command's own affair, from two in a row.

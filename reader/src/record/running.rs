@@ -16,7 +16,7 @@ use crate::record::recording::{Output, Recording, unwritten};
 use crate::record::renewal::Renewal;
 use crate::record::snapshot;
 use crate::tables::cache::Cache;
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 use crate::target::inject::{self, Sampling};
 use crate::target::{session, shortage};
 
@@ -33,7 +33,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     let signals = watch::hold_signals(false).context("cannot block signals")?;
     ask_for_priority();
     shortage::raise_open_files();
-    let bell = Arc::new(Bell::private().context("cannot map a page")?);
+    let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let output = Output::prepare(options.output.as_deref())?;
     let sampling = match lives.then(|| attach(&options.sampling, pid, options.notices)).transpose() {
         Ok(sampling) => sampling,
@@ -45,7 +45,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     let ours =
         Ours { pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid), notices: options.notices };
     let (recording, happenings) =
-        follow_process(&as_sampled(options, pid, sampling), pid, sampling, output, signals, &bell, ours)?;
+        follow_process(&as_sampled(options, pid, sampling), pid, sampling, output, signals, &doorbell, ours)?;
     recording.end(None, None, Some(&happenings))?;
     Ok(0)
 }
@@ -57,7 +57,7 @@ fn follow_process(
     sampling: Option<Sampling>,
     output: Output,
     signals: watch::Held,
-    bell: &Arc<Bell>,
+    doorbell: &Arc<Doorbell>,
     ours: Ours,
 ) -> anyhow::Result<(Recording, Receiver<Happening>)> {
     // After the attach, because that may make the directory that is looked through.
@@ -68,7 +68,7 @@ fn follow_process(
         output.abandon();
         return Err(error.into());
     }
-    let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
+    let happenings = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let mut recording = output
         .commit(pid)
         .and_then(|output| Recording::begin(output, Cache::of_user(options.notices), options, None))?;
@@ -80,9 +80,9 @@ fn follow_process(
     }
     let followed = if sampling.is_some_and(Sampling::is_attached) {
         let mut listener = Renewal::new(&mut recording, pid, settings(&options.sampling), options.notices);
-        follow(&mut collector, bell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
+        follow(&mut collector, doorbell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
     } else {
-        follow(&mut collector, bell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
+        follow(&mut collector, doorbell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
     };
     drop(ours);
     followed

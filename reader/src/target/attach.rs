@@ -1,4 +1,4 @@
-//! The border to memory that others write: regions, the bell, mapped files. All `unsafe` of the reader is here.
+//! The border to memory that others write: regions, the doorbell, mapped files. All `unsafe` of the reader is here.
 //!
 //! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
 //! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
@@ -292,20 +292,20 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
 }
 
 /// Where the reader sleeps, and how others wake it.
-pub(crate) struct Bell {
-    page: shm_format::Bell,
+pub(crate) struct Doorbell {
+    page: shm_format::Doorbell,
     map: MmapRaw,
 }
 
-impl Bell {
-    /// A bell that the processes of a session share; `file` is new and empty.
+impl Doorbell {
+    /// A doorbell that the processes of a session share; `file` is new and empty.
     pub(super) fn in_file(file: &File) -> io::Result<Self> {
         // Written and not only made as long: a store to a page without memory is answered by SIGBUS.
         (&*file).write_all(&[0; PAGE])?;
         Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
     }
 
-    /// A bell of this process alone, for regions whose processes know of none.
+    /// A doorbell of this process alone, for regions whose processes know of none.
     pub(crate) fn private() -> io::Result<Self> {
         Self::format(MmapMut::map_anon(PAGE)?.into())
     }
@@ -313,12 +313,12 @@ impl Bell {
     fn format(map: MmapRaw) -> io::Result<Self> {
         let base = NonNull::new(map.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the page is mapped readable and writable for the life of `map`, which is stored beside it.
-        let page = unsafe { shm_format::Bell::format(base, map.len()) }.map_err(io::Error::other)?;
+        let page = unsafe { shm_format::Doorbell::format(base, map.len()) }.map_err(io::Error::other)?;
         Ok(Self { page, map })
     }
 
     /// Touches the page. Should its file be gone, nobody rings any more, and every sleep takes its time.
-    fn touch<T>(&self, access: impl FnOnce(&shm_format::BellPage) -> T) -> T {
+    fn touch<T>(&self, access: impl FnOnce(&shm_format::DoorbellPage) -> T) -> T {
         truncation::guarded(&self.map, || access(&self.page)).0
     }
 
@@ -329,25 +329,25 @@ impl Bell {
 
     /// Announces sleep. Look for work once more, then sleep on what this returns.
     pub(crate) fn prepare_sleep(&self) -> Sleep<'_> {
-        self.touch(shm_format::BellPage::prepare_sleep);
+        self.touch(shm_format::DoorbellPage::prepare_sleep);
         Sleep(self)
     }
 
     /// Wakes the reader, if it sleeps.
     pub(crate) fn ring(&self) {
-        if self.touch(shm_format::BellPage::ring) {
+        if self.touch(shm_format::DoorbellPage::ring) {
             let _ = futex::wake(self.futex(), futex::Flags::empty(), 1);
         }
     }
 
     /// Tells all processes of the session that the recording has ended.
     pub(crate) fn stop(&self) {
-        self.touch(shm_format::BellPage::stop);
+        self.touch(shm_format::DoorbellPage::stop);
     }
 }
 
 /// An announced sleep.
-pub(crate) struct Sleep<'a>(&'a Bell);
+pub(crate) struct Sleep<'a>(&'a Doorbell);
 
 impl Sleep<'_> {
     /// Sleeps until somebody rings, at most for `timeout`.
@@ -360,7 +360,7 @@ impl Sleep<'_> {
 
 impl Drop for Sleep<'_> {
     fn drop(&mut self) {
-        self.0.touch(shm_format::BellPage::awake);
+        self.0.touch(shm_format::DoorbellPage::awake);
     }
 }
 
@@ -409,13 +409,13 @@ mod tests {
     #[test]
     fn of_many_sleepers_each_ring_wakes_one() {
         const SLEEPERS: usize = 6;
-        let bell = std::sync::Arc::new(Bell::private().unwrap());
+        let doorbell = std::sync::Arc::new(Doorbell::private().unwrap());
         let (told, threads) = std::sync::mpsc::channel();
         let (woke, woken) = std::sync::mpsc::channel();
         for _ in 0..SLEEPERS {
-            let (bell, told, woke) = (bell.clone(), told.clone(), woke.clone());
+            let (doorbell, told, woke) = (doorbell.clone(), told.clone(), woke.clone());
             std::thread::spawn(move || {
-                let sleep = bell.prepare_sleep();
+                let sleep = doorbell.prepare_sleep();
                 told.send(nix::unistd::gettid().as_raw()).unwrap();
                 sleep.sleep(Duration::from_secs(600));
                 woke.send(()).unwrap();
@@ -429,9 +429,9 @@ mod tests {
         }
         for _ in 0..SLEEPERS {
             // The announcement of one reader is enough.
-            std::mem::forget(bell.prepare_sleep());
-            bell.ring();
-            bell.ring();
+            std::mem::forget(doorbell.prepare_sleep());
+            doorbell.ring();
+            doorbell.ring();
             woken.recv_timeout(Duration::from_secs(120)).unwrap();
             assert!(woken.recv_timeout(Duration::from_millis(50)).is_err(), "one ring woke two");
         }
@@ -439,15 +439,15 @@ mod tests {
 
     #[test]
     fn a_ring_ends_the_sleep_and_a_lost_one_only_costs_the_timeout() {
-        let bell = std::sync::Arc::new(Bell::private().unwrap());
-        let other = bell.clone();
-        let sleep = bell.prepare_sleep();
+        let doorbell = std::sync::Arc::new(Doorbell::private().unwrap());
+        let other = doorbell.clone();
+        let sleep = doorbell.prepare_sleep();
         let ringer = std::thread::spawn(move || other.ring());
         let long = Duration::from_secs(600);
         let began = Instant::now();
         sleep.sleep(long);
         assert!(began.elapsed() < long);
         ringer.join().unwrap();
-        bell.prepare_sleep().sleep(Duration::from_millis(1));
+        doorbell.prepare_sleep().sleep(Duration::from_millis(1));
     }
 }

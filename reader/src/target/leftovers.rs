@@ -83,7 +83,7 @@ pub(crate) fn reap_directory<'a>(directory: &Path, entries: &'a [Entry]) -> Vec<
         return removed;
     }
     for file in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()) {
-        if file.file_name().is_some_and(|name| name == session::BELL)
+        if file.file_name().is_some_and(|name| name == session::DOORBELL)
             || file.extension().is_some_and(|extension| extension == "failed")
         {
             let _ = std::fs::remove_file(file);

@@ -2,7 +2,7 @@
 //!
 //! What root starts may become another user and execute a program, which can neither enter root's session directory nor make
 //! files in it. So such a session has a second directory in which anybody may make files and nobody can list, remove or
-//! replace those of others (01733), with a bell of its own, by which they learn of the end. Whoever is here may lie: regions
+//! replace those of others (01733), with a doorbell of its own, by which they learn of the end. Whoever is here may lie: regions
 //! are believed no more than any, and belong to whom the file belongs.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 use crate::target::attach::owner::OPEN_TO_ALL;
 
 /// The directory of such directories.
@@ -22,16 +22,16 @@ const BASE: &str = "/dev/shm/selfwind-others";
 /// A session's directory for other users.
 pub(crate) struct Others {
     directory: PathBuf,
-    bell: Bell,
+    doorbell: Doorbell,
 }
 
 impl Others {
     /// Makes one for the session of this nonce, if there can be other users: only root becomes one.
-    pub(crate) fn create(nonce: u64, bell: &str) -> Option<Self> {
-        geteuid().is_root().then(|| Self::create_in(Path::new(BASE), nonce, bell).ok()).flatten()
+    pub(crate) fn create(nonce: u64, doorbell: &str) -> Option<Self> {
+        geteuid().is_root().then(|| Self::create_in(Path::new(BASE), nonce, doorbell).ok()).flatten()
     }
 
-    fn create_in(base: &Path, nonce: u64, bell: &str) -> io::Result<Self> {
+    fn create_in(base: &Path, nonce: u64, doorbell: &str) -> io::Result<Self> {
         match DirBuilder::new().mode(0o755).create(base) {
             // Whatever the umask is.
             Ok(()) => fs::set_permissions(base, Permissions::from_mode(0o755))?,
@@ -48,14 +48,14 @@ impl Others {
             let flags = OFlag::O_NOFOLLOW.bits();
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
-            let file = options.open(directory.join(bell))?;
-            let bell = Bell::in_file(&file)?;
+            let file = options.open(directory.join(doorbell))?;
+            let doorbell = Doorbell::in_file(&file)?;
             file.set_permissions(Permissions::from_mode(0o666))?;
             fs::set_permissions(&directory, Permissions::from_mode(OPEN_TO_ALL))?;
-            Ok(bell)
+            Ok(doorbell)
         };
         match made() {
-            Ok(bell) => Ok(Self { directory, bell }),
+            Ok(doorbell) => Ok(Self { directory, doorbell }),
             Err(error) => {
                 let _ = fs::remove_dir_all(&directory);
                 Err(error)
@@ -70,7 +70,7 @@ impl Others {
 
     /// Tells them that the recording has ended.
     pub(crate) fn stop(&self) {
-        self.bell.stop();
+        self.doorbell.stop();
     }
 
     /// Removes the directory. Processes that are still mapped there keep their memory and nothing else.
@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn anybody_may_make_files_and_none_is_listed() {
         let base = std::env::temp_dir().join(format!("selfwind-others-{}", std::process::id()));
-        let others = Others::create_in(&base, 7, "bell").unwrap();
+        let others = Others::create_in(&base, 7, "doorbell").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         assert_eq!((mode(&base), mode(others.directory())), (0o755, OPEN_TO_ALL));
-        assert_eq!(mode(&others.directory().join("bell")), 0o666);
+        assert_eq!(mode(&others.directory().join("doorbell")), 0o666);
         others.remove();
         assert!(!others.directory().exists());
         fs::set_permissions(&base, Permissions::from_mode(0o777)).unwrap();
-        assert!(Others::create_in(&base, 8, "bell").is_err());
+        assert!(Others::create_in(&base, 8, "doorbell").is_err());
         fs::remove_dir_all(&base).unwrap();
     }
 }

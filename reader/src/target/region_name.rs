@@ -34,7 +34,7 @@ mod tests {
         let name = RegionName::parse(OsStr::new("12-3456-00ff00ff00ff00ff.region"));
         assert_eq!(name, Some(RegionName { pid: 12, start_time: 3456, nonce: 0xff_00ff_00ff_00ff }));
         for other in
-            ["bell", "12-3456-00ff.failed", "12-3456.region", "x-1-2.region", "12--2.region", ".region"]
+            ["doorbell", "12-3456-00ff.failed", "12-3456.region", "x-1-2.region", "12--2.region", ".region"]
         {
             assert_eq!(RegionName::parse(OsStr::new(other)), None, "{other}");
         }

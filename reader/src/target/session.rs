@@ -1,7 +1,7 @@
 //! Sessions: the directories where recorded processes leave their regions.
 //!
 //! A directory belongs to its user alone (0700, checked). While a recorder is at work it holds a lock on the
-//! session's bell, so that one left behind by a killed recorder is told from a live one.
+//! session's doorbell, so that one left behind by a killed recorder is told from a live one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,12 +16,12 @@ use rustix::fs::{FlockOperation, flock};
 use selfwind_profile::private_directory::private_directory;
 
 use crate::sampling::settings::SamplingSettings;
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 use crate::target::others::Others;
 use crate::target::shortage;
 
-/// File name of the bell in a session directory.
-pub(super) const BELL: &str = "bell";
+/// File name of the doorbell in a session directory.
+pub(super) const DOORBELL: &str = "doorbell";
 /// Directory of the processes that were preloaded by hand.
 pub(super) const FLIGHT: &str = "flight";
 
@@ -36,14 +36,14 @@ pub(crate) struct SessionError {
 pub(crate) struct Session {
     directory: PathBuf,
     nonce: u64,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     others: Option<Others>,
     /// Keeps the lock.
-    _bell_file: File,
+    _doorbell_file: File,
 }
 
 impl Session {
-    /// Makes a directory and the bell in it.
+    /// Makes a directory and the doorbell in it.
     pub(crate) fn create() -> Result<Self, SessionError> {
         let mut tried = Vec::new();
         for base in bases() {
@@ -67,15 +67,15 @@ impl Session {
                 .create_new(true)
                 .mode(0o600)
                 .custom_flags(OFlag::O_NOFOLLOW.bits())
-                .open(directory.join(BELL))?;
+                .open(directory.join(DOORBELL))?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            let bell = Arc::new(Bell::in_file(&file)?);
-            Ok((file, bell))
+            let doorbell = Arc::new(Doorbell::in_file(&file)?);
+            Ok((file, doorbell))
         };
         match made() {
-            Ok((file, bell)) => {
-                let others = Others::create(nonce, BELL);
-                Ok(Self { directory, nonce, bell, others, _bell_file: file })
+            Ok((file, doorbell)) => {
+                let others = Others::create(nonce, DOORBELL);
+                Ok(Self { directory, nonce, doorbell, others, _doorbell_file: file })
             }
             Err(error) => {
                 let _ = fs::remove_dir_all(&directory);
@@ -97,13 +97,13 @@ impl Session {
 
     /// Tells all processes that the recording has ended.
     pub(crate) fn stop(&self) {
-        self.bell.stop();
+        self.doorbell.stop();
         self.others.iter().for_each(Others::stop);
     }
 
-    /// The bell that the processes of this session ring.
-    pub(crate) fn bell(&self) -> Arc<Bell> {
-        self.bell.clone()
+    /// The doorbell that the processes of this session ring.
+    pub(crate) fn doorbell(&self) -> Arc<Doorbell> {
+        self.doorbell.clone()
     }
 
     /// What a command needs in its environment to be recorded here.
@@ -215,7 +215,7 @@ pub(crate) fn is_recorded(directory: &Path) -> bool {
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_NOFOLLOW.bits() | OFlag::O_NONBLOCK.bits())
-        .open(directory.join(BELL));
+        .open(directory.join(DOORBELL));
     open.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
@@ -238,7 +238,7 @@ mod tests {
         let session = Session::create_in(&base).unwrap();
         let directory = session.directory().to_owned();
         assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);
-        assert_eq!(fs::metadata(directory.join(BELL)).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(fs::metadata(directory.join(DOORBELL)).unwrap().mode() & 0o7777, 0o600);
         assert!(is_recorded(&directory) && is_ours(&directory));
         session.remove();
         assert!(!directory.exists() && !is_recorded(&directory));

@@ -35,7 +35,7 @@ use crate::record::{attach, shell_status};
 use crate::sampling::settings::SamplingSettings;
 use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
-use crate::target::attach::Bell;
+use crate::target::attach::Doorbell;
 use crate::target::inject;
 use crate::target::session::{self, Session};
 use crate::terminal::notices::Notices;
@@ -90,12 +90,12 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
     if let Some(pid) = args.pid {
         collector.find_process(pid)?;
     }
-    let bell = Arc::new(Bell::private().context("cannot map a page")?);
+    let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let signals = watch::hold_signals(false).context("cannot block signals")?;
-    let happenings = watch::start(signals, None, bell.clone()).context("cannot start a thread")?;
+    let happenings = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
-    Top::new(args, subject).run(&mut collector, &bell, &happenings, None)
+    Top::new(args, subject).run(&mut collector, &doorbell, &happenings, None)
 }
 
 /// How the command, or a process that the agent is put into, is sampled.
@@ -148,13 +148,13 @@ fn show_command(
     signals: watch::Held,
     child: &mut Child,
 ) -> anyhow::Result<Option<u8>> {
-    let bell = session.bell();
+    let doorbell = session.doorbell();
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
-    let happenings = watch::start(signals, Some(pidfd), bell.clone()).context("cannot start a thread")?;
+    let happenings = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
     let mut top = Top::new(args, command.join(" "));
-    top.run(&mut collector, &bell, &happenings, Some(child))?;
+    top.run(&mut collector, &doorbell, &happenings, Some(child))?;
     Ok(top.status)
 }
 
@@ -219,18 +219,18 @@ impl Top {
     fn run(
         &mut self,
         collector: &mut Collector,
-        bell: &Arc<Bell>,
+        doorbell: &Arc<Doorbell>,
         happenings: &Receiver<Happening>,
         mut child: Option<&mut Child>,
     ) -> anyhow::Result<()> {
         let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
         let _restore = Restore;
-        let inputs = listen(bell.clone()).context("cannot start a thread")?;
+        let inputs = listen(doorbell.clone()).context("cannot start a thread")?;
         let mut drawn: Option<Instant> = None;
         loop {
             collector.pass(&mut self.feed)?;
             self.feed.pause()?;
-            let sleep = bell.prepare_sleep();
+            let sleep = doorbell.prepare_sleep();
             let mut stirred = false;
             for input in inputs.try_iter() {
                 stirred = true;
@@ -287,8 +287,8 @@ impl Top {
     }
 }
 
-/// Reads keys on a thread of its own, which rings the bell.
-fn listen(bell: Arc<Bell>) -> io::Result<Receiver<Input>> {
+/// Reads keys on a thread of its own, which rings the doorbell.
+fn listen(doorbell: Arc<Doorbell>) -> io::Result<Receiver<Input>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-keys".into()).spawn(move || {
         // An error means that the terminal is gone; a signal tells the main thread.
@@ -301,7 +301,7 @@ fn listen(bell: Arc<Bell>) -> io::Result<Receiver<Input>> {
             if sender.send(input).is_err() {
                 return;
             }
-            bell.ring();
+            doorbell.ring();
         }
     })?;
     Ok(receiver)

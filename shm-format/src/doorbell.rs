@@ -1,4 +1,4 @@
-//! The bell: how a writer wakes the one sleeping reader, and how the reader tells all writers to stop.
+//! The doorbell: how a writer wakes the one sleeping reader, and how the reader tells all writers to stop.
 //!
 //! ```text
 //!   reader                                  writer
@@ -16,9 +16,9 @@
 use core::ptr::NonNull;
 
 use crate::atomic::{AtomicU32, Ordering, fence};
-use crate::layout::{BELL_MAGIC, BellPage, LayoutError, PAGE, VERSION};
+use crate::layout::{DOORBELL_MAGIC, DoorbellPage, LayoutError, PAGE, VERSION};
 
-impl BellPage {
+impl DoorbellPage {
     /// Writer, after a completion: true if the caller must now wake one waiter on the futex word.
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -55,46 +55,46 @@ impl BellPage {
     }
 }
 
-/// A mapped bell page.
+/// A mapped doorbell page.
 #[derive(Clone, Copy)]
-pub struct Bell {
-    page: NonNull<BellPage>,
+pub struct Doorbell {
+    page: NonNull<DoorbellPage>,
 }
 
 // SAFETY: the page is only accessed through atomics and stays mapped by the promise of `format` and `open`.
-unsafe impl Send for Bell {}
+unsafe impl Send for Doorbell {}
 // SAFETY: as for Send.
-unsafe impl Sync for Bell {}
+unsafe impl Sync for Doorbell {}
 
-impl Bell {
-    /// Makes a bell in a zeroed page (the reader's part).
+impl Doorbell {
+    /// Makes a doorbell in a zeroed page (the reader's part).
     ///
     /// # Safety
-    /// `base..base + len` must be mapped readable and writable, shared, and stay so while the `Bell` is used.
+    /// `base..base + len` must be mapped readable and writable, shared, and stay so while the `Doorbell` is used.
     pub unsafe fn format(base: NonNull<u8>, len: usize) -> Result<Self, LayoutError> {
         // SAFETY: the caller's promise is the one that `attach` needs.
-        let bell = unsafe { Self::attach(base, len) }?;
-        bell.version.store(VERSION, Ordering::Relaxed);
-        bell.magic.store(BELL_MAGIC, Ordering::Release);
-        Ok(bell)
+        let doorbell = unsafe { Self::attach(base, len) }?;
+        doorbell.version.store(VERSION, Ordering::Relaxed);
+        doorbell.magic.store(DOORBELL_MAGIC, Ordering::Release);
+        Ok(doorbell)
     }
 
-    /// Opens a bell that the reader has made.
+    /// Opens a doorbell that the reader has made.
     ///
     /// # Safety
     /// As for [`format`](Self::format).
     pub unsafe fn open(base: NonNull<u8>, len: usize) -> Result<Self, LayoutError> {
         // SAFETY: the caller's promise is the one that `attach` needs.
-        let bell = unsafe { Self::attach(base, len) }?;
-        let magic = bell.magic.load(Ordering::Acquire);
-        if magic != BELL_MAGIC {
+        let doorbell = unsafe { Self::attach(base, len) }?;
+        let magic = doorbell.magic.load(Ordering::Acquire);
+        if magic != DOORBELL_MAGIC {
             return Err(LayoutError::BadMagic(magic));
         }
-        let version = bell.version.load(Ordering::Relaxed);
+        let version = doorbell.version.load(Ordering::Relaxed);
         if version != VERSION {
             return Err(LayoutError::BadVersion(version));
         }
-        Ok(bell)
+        Ok(doorbell)
     }
 
     /// # Safety
@@ -103,8 +103,8 @@ impl Bell {
         if !base.addr().get().is_multiple_of(PAGE) {
             return Err(LayoutError::Unaligned);
         }
-        if len < size_of::<BellPage>() {
-            return Err(LayoutError::TooShort(size_of::<BellPage>() as u64, len as u64));
+        if len < size_of::<DoorbellPage>() {
+            return Err(LayoutError::TooShort(size_of::<DoorbellPage>() as u64, len as u64));
         }
         Ok(Self { page: base.cast() })
     }
@@ -116,10 +116,10 @@ impl Bell {
     }
 }
 
-impl core::ops::Deref for Bell {
-    type Target = BellPage;
+impl core::ops::Deref for Doorbell {
+    type Target = DoorbellPage;
 
-    fn deref(&self) -> &BellPage {
+    fn deref(&self) -> &DoorbellPage {
         // SAFETY: the page is mapped, aligned, long enough (checked in `attach`) and made of atomics.
         unsafe { self.page.as_ref() }
     }
