@@ -11,7 +11,7 @@ use selfwind_profile::symbolize::SymbolSources;
 use serde::Serialize;
 use unwind::End;
 
-use crate::flags::manner::MannerArgs;
+use crate::flags::request::RequestFlags;
 use crate::flags::symbols::SymbolArgs;
 use crate::proc::{self, threads};
 use crate::target::clock;
@@ -46,7 +46,7 @@ pub(crate) struct DumpArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    manner: MannerArgs,
+    request: RequestFlags,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -117,7 +117,7 @@ fn dump(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         tids = vec![tid];
     }
     let began = Instant::now();
-    let reports = ask(&mut target, &tids, options.manner.into())?;
+    let reports = ask(&mut target, &tids, options.request.into())?;
     let elapsed = began.elapsed();
     target.learn();
     let profile = name(&mut target, &reports, &(&options.symbols).into());

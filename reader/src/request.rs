@@ -6,7 +6,7 @@ use serde::Serialize;
 use shm_format::{Occasion, Scale};
 use unwind::End;
 
-use crate::flags::manner::MannerArgs;
+use crate::flags::request::RequestFlags;
 use crate::proc::threads;
 use crate::target::request::{Answer, Target, TargetError, ask};
 
@@ -31,7 +31,7 @@ pub(crate) struct RequestArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    manner: MannerArgs,
+    request: RequestFlags,
 }
 
 /// One request, in nanoseconds after the signal was about to be sent.
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<
     let quiet = options.count > 20 && !options.json;
     let mut all = Vec::new();
     for _ in 0..options.count.max(1) {
-        let report = ask(&mut target, &[tid], options.manner.into())?.pop();
+        let report = ask(&mut target, &[tid], options.request.into())?.pop();
         let Some(report) = report else { break };
         match report.outcome {
             Ok(answer) => {

@@ -27,9 +27,9 @@ pub(crate) fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::
     }
     let signals = watch::hold_signals(false)?;
     let doorbell = Arc::new(Doorbell::private()?);
-    let happenings = watch::start(signals, None, doorbell.clone())?;
+    let events = watch::start(signals, None, doorbell.clone())?;
     let mut tail = Tail::new(json, out);
-    follow(&mut collector, &doorbell, &happenings, None, &mut tail, &mut |_| Flow::Finish)?;
+    follow(&mut collector, &doorbell, &events, None, &mut tail, &mut |_| Flow::Finish)?;
     collector.finish(&mut tail)?;
     Ok(tail.pause()?)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::drain::collector::Collector;
 use crate::drain::listener::Listener;
-use crate::drain::watch::Happening;
+use crate::drain::watch::WatchEvent;
 use crate::target::attach::Doorbell;
 
 /// A lost wake, a new process, a thread's new name: noticed after this time at the latest. Each turn costs the machine
@@ -30,7 +30,7 @@ pub(crate) enum Flow {
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Asked to by the answer to a happening.
+    /// The handler of an event ended it.
     Told,
     /// The deadline has passed.
     Deadline,
@@ -42,10 +42,10 @@ pub(crate) enum Reason {
 pub(crate) fn follow(
     collector: &mut Collector,
     doorbell: &Doorbell,
-    happenings: &Receiver<Happening>,
+    events: &Receiver<WatchEvent>,
     deadline: Option<Instant>,
     listener: &mut dyn Listener,
-    answer: &mut dyn FnMut(Happening) -> Flow,
+    answer: &mut dyn FnMut(WatchEvent) -> Flow,
 ) -> io::Result<Reason> {
     let search = collector.search_threads()?;
     loop {
@@ -57,9 +57,9 @@ pub(crate) fn follow(
         }
         let sleep = if collector.is_urgent() { None } else { Some(doorbell.prepare_sleep()) };
         let mut idle = true;
-        for happening in happenings.try_iter() {
+        for event in events.try_iter() {
             idle = false;
-            if answer(happening) == Flow::Finish {
+            if answer(event) == Flow::Finish {
                 return Ok(Reason::Told);
             }
         }

@@ -15,7 +15,7 @@ use crate::target::attach::Doorbell;
 
 /// Something the recorder has to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Happening {
+pub(crate) enum WatchEvent {
     /// The recorder got a signal.
     Signal {
         /// Which.
@@ -74,7 +74,7 @@ pub(crate) fn start(
     Held { signals, .. }: Held,
     program: Option<OwnedFd>,
     doorbell: Arc<Doorbell>,
-) -> io::Result<Receiver<Happening>> {
+) -> io::Result<Receiver<WatchEvent>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
         // The receiver is gone when the recording has ended: nobody is left to be told.
@@ -86,7 +86,7 @@ pub(crate) fn start(
 fn watch(
     signals: &SignalFd,
     mut program: Option<OwnedFd>,
-    sender: &Sender<Happening>,
+    sender: &Sender<WatchEvent>,
     doorbell: &Doorbell,
 ) -> Option<()> {
     loop {
@@ -100,12 +100,12 @@ fn watch(
         while let Ok(Some(info)) = signals.read_signal() {
             if let Ok(signal) = Signal::try_from(info.ssi_signo as i32) {
                 // SI_USER and below come from a process, SI_KERNEL (0x80) from the terminal.
-                sender.send(Happening::Signal { signal, sent: info.ssi_code <= 0 }).ok()?;
+                sender.send(WatchEvent::Signal { signal, sent: info.ssi_code <= 0 }).ok()?;
             }
         }
         if ended {
             program = None;
-            sender.send(Happening::ProgramEnded).ok()?;
+            sender.send(WatchEvent::ProgramEnded).ok()?;
         }
         doorbell.ring();
     }

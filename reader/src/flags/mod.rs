@@ -1,6 +1,6 @@
 //! Flags that several commands share.
 
-pub(crate) mod manner;
+pub(crate) mod request;
 pub(crate) mod seconds;
 pub(crate) mod selection;
 pub(crate) mod source;

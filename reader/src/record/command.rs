@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, Reason, follow};
-use crate::drain::watch::{self, Happening};
+use crate::drain::watch::{self, WatchEvent};
 use crate::record::exit_status::{OWN_FAILURE, shell_status};
 use crate::record::options::RecordOptions;
 use crate::record::priority::ask_for_priority;
@@ -70,9 +70,9 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     };
     ask_for_priority();
     shortage::raise_open_files();
-    let happenings = watch_child(&child, signals, &session);
-    let recorded = match &happenings {
-        Ok(happenings) => record_child(options, &session, tables, output, happenings, &mut child),
+    let events = watch_child(&child, signals, &session);
+    let recorded = match &events {
+        Ok(events) => record_child(options, &session, tables, output, events, &mut child),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
     session.stop();
@@ -82,7 +82,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             let status = if ended { Some(shell_status(child.wait()?)) } else { None };
             account(options.notices);
             let used_ns = command_ns().filter(|_| ended && options.delay.is_none());
-            recording.end(status.map(i32::from), used_ns, happenings.as_ref().ok()).map(|()| status)
+            recording.end(status.map(i32::from), used_ns, events.as_ref().ok()).map(|()| status)
         }
         Err(error) => Err(error.context("recording stopped; the command keeps running")),
     };
@@ -97,7 +97,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         }
         Err(error) => {
             warn(format_args!("{error:#}"));
-            let status = accompany(&mut child, happenings.ok())?;
+            let status = accompany(&mut child, events.ok())?;
             Ok(if status == 0 { OWN_FAILURE } else { status })
         }
     }
@@ -108,7 +108,7 @@ fn watch_child(
     child: &Child,
     signals: watch::Held,
     session: &Session,
-) -> anyhow::Result<Receiver<Happening>> {
+) -> anyhow::Result<Receiver<WatchEvent>> {
     let begun = || {
         let pidfd = spawn::pidfd(child.id())
             .map_err(|error| anyhow::anyhow!(shortage::explain(&error)))
@@ -119,15 +119,15 @@ fn watch_child(
 }
 
 /// Waits for a command that is not recorded any more: what is sent to us is still meant for it.
-fn accompany(child: &mut Child, happenings: Option<Receiver<Happening>>) -> io::Result<u8> {
+fn accompany(child: &mut Child, events: Option<Receiver<WatchEvent>>) -> io::Result<u8> {
     let pid = Pid::from_raw(child.id() as i32);
-    while let Some(happenings) = &happenings
+    while let Some(events) = &events
         && child.try_wait()?.is_none()
     {
-        match happenings.recv() {
-            Ok(Happening::Signal { signal, sent: true }) => drop(kill(pid, signal)),
-            Ok(Happening::Signal { .. }) => {}
-            Ok(Happening::ProgramEnded) | Err(_) => break,
+        match events.recv() {
+            Ok(WatchEvent::Signal { signal, sent: true }) => drop(kill(pid, signal)),
+            Ok(WatchEvent::Signal { .. }) => {}
+            Ok(WatchEvent::ProgramEnded) | Err(_) => break,
         }
     }
     Ok(shell_status(child.wait()?))
@@ -139,7 +139,7 @@ fn record_child(
     session: &Session,
     tables: Option<Cache>,
     output: Output,
-    happenings: &Receiver<Happening>,
+    events: &Receiver<WatchEvent>,
     child: &mut Child,
 ) -> anyhow::Result<(Recording, bool)> {
     let deadline = options.deadline();
@@ -152,7 +152,7 @@ fn record_child(
             .notices
             .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
     }
-    let ended = follow_command(options, &mut recording, &mut collector, session, child, happenings, deadline)
+    let ended = follow_command(options, &mut recording, &mut collector, session, child, events, deadline)
         .and_then(|ended| {
             session.stop();
             if options.snapshot || collector.somebody_left() {
@@ -172,54 +172,54 @@ fn follow_command(
     collector: &mut Collector,
     session: &Session,
     child: &mut Child,
-    happenings: &Receiver<Happening>,
+    events: &Receiver<WatchEvent>,
     deadline: Option<Instant>,
 ) -> io::Result<bool> {
     let pid = Pid::from_raw(child.id() as i32);
     let mut snapshots = Snapshots::new(options, session, recording.path());
-    let (mut impatience, mut hurried) = (Impatience::default(), false);
-    let mut answer = |happening| match happening {
-        Happening::ProgramEnded => Flow::Finish,
-        Happening::Signal { signal: watch::SNAPSHOT, .. } => {
+    let (mut interrupts, mut hurried) = (DoublePress::default(), false);
+    let mut answer = |event| match event {
+        WatchEvent::ProgramEnded => Flow::Finish,
+        WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => {
             snapshots.take();
             Flow::Continue
         }
         // What the terminal sends has reached the command too; what was sent to us is meant for it.
-        Happening::Signal { signal, sent: true } => {
+        WatchEvent::Signal { signal, sent: true } => {
             let _ = kill(pid, signal);
             Flow::Continue
         }
-        Happening::Signal { signal, sent: false } => {
-            hurried = signal == Signal::SIGINT && impatience.is_again();
+        WatchEvent::Signal { signal, sent: false } => {
+            hurried = signal == Signal::SIGINT && interrupts.is_again();
             if hurried { Flow::Finish } else { Flow::Continue }
         }
     };
     let doorbell = session.doorbell();
-    let reason = follow(collector, &doorbell, happenings, deadline, recording, &mut answer)?;
+    let reason = follow(collector, &doorbell, events, deadline, recording, &mut answer)?;
     if reason == Reason::Told && !hurried {
         return Ok(true);
     }
     session.stop();
     let _ = kill(pid, Signal::SIGTERM);
-    let mut answer = |happening| match happening {
-        Happening::ProgramEnded => Flow::Finish,
-        Happening::Signal { signal, sent } => {
+    let mut answer = |event| match event {
+        WatchEvent::ProgramEnded => Flow::Finish,
+        WatchEvent::Signal { signal, sent } => {
             let harder = signal == Signal::SIGINT && !sent;
             let _ = kill(pid, if harder { Signal::SIGKILL } else { signal });
             Flow::Continue
         }
     };
     let deadline = Some(Instant::now() + PATIENCE);
-    Ok(follow(collector, &doorbell, happenings, deadline, recording, &mut answer)? == Reason::Told)
+    Ok(follow(collector, &doorbell, events, deadline, recording, &mut answer)? == Reason::Told)
 }
 
 /// Tells one Ctrl-C, which is the command's own affair, from two in a row.
 #[derive(Default)]
-struct Impatience {
+struct DoublePress {
     last: Option<Instant>,
 }
 
-impl Impatience {
+impl DoublePress {
     /// Whether the one before was just now.
     fn is_again(&mut self) -> bool {
         self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < TWICE)

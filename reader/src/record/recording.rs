@@ -23,7 +23,7 @@ use selfwind_profile::symbolize::SymbolSources;
 use shm_format::injection::Call;
 
 use crate::drain::listener::Listener;
-use crate::drain::watch::{self, Happening};
+use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
 use crate::record::delay::Delay;
 use crate::record::destination::Destination;
@@ -266,7 +266,7 @@ impl Recording {
         mut self,
         status: Option<i32>,
         used_ns: Option<u64>,
-        happenings: Option<&Receiver<Happening>>,
+        events: Option<&Receiver<WatchEvent>>,
     ) -> anyhow::Result<()> {
         let notices = self.notices;
         let ns = clock::monotonic_ns();
@@ -278,9 +278,9 @@ impl Recording {
         self.writer.flush().with_context(|| format!("{path}: cannot write the profile"))?;
         // Another format is made of the profile at once, which then goes.
         if self.names && self.export.is_none() {
-            self.store_names(happenings);
+            self.store_names(events);
         }
-        if happenings.is_some() {
+        if events.is_some() {
             // Whoever is tired of waiting ends us.
             watch::release_signals();
         }
@@ -353,7 +353,7 @@ impl Recording {
     }
 
     /// Adds the names to the profile. A failure costs the names only.
-    fn store_names(&mut self, happenings: Option<&Receiver<Happening>>) {
+    fn store_names(&mut self, events: Option<&Receiver<WatchEvent>>) {
         let path = self.path.display().to_string();
         if !std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.is_file()) {
             return self
@@ -362,7 +362,7 @@ impl Recording {
         }
         let later = format!("`selfwind resolve {path}` adds them");
         let before = self.writer.bytes_written();
-        let stored = match self.find_names(happenings) {
+        let stored = match self.find_names(events) {
             Some(found) => found.map_err(anyhow::Error::from).and_then(|resolved| {
                 resolve::append(&mut self.writer, &resolved)?;
                 Ok(resolved)
@@ -384,21 +384,21 @@ impl Recording {
     }
 
     /// Finds the names in a thread of its own, which is left behind when a signal comes.
-    fn find_names(&self, happenings: Option<&Receiver<Happening>>) -> Option<Result<Resolved, ProfileError>> {
+    fn find_names(&self, events: Option<&Receiver<WatchEvent>>) -> Option<Result<Resolved, ProfileError>> {
         let (path, sources) = (self.path.clone(), self.sources.clone());
         let (found, names) = channel();
         let find = move || drop(found.send(profile::resolve(&path, &sources)));
         std::thread::Builder::new().name("selfwind-names".into()).spawn(find).ok()?;
         // Signals of before were meant for the recording.
-        happenings.into_iter().for_each(|happenings| happenings.try_iter().for_each(drop));
+        events.into_iter().for_each(|events| events.try_iter().for_each(drop));
         loop {
             match names.recv_timeout(IMPATIENCE) {
                 Ok(found) => return Some(found),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let mut signals = happenings.into_iter().flat_map(|happenings| happenings.try_iter());
-            if signals.any(|happening| matches!(happening, Happening::Signal { .. })) {
+            let mut signals = events.into_iter().flat_map(|events| events.try_iter());
+            if signals.any(|event| matches!(event, WatchEvent::Signal { .. })) {
                 return None;
             }
         }

@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, follow};
-use crate::drain::watch::{self, Happening};
+use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
 use crate::record::attachment::{Ours, as_sampled, attach, settings};
 use crate::record::options::RecordOptions;
@@ -44,9 +44,9 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     };
     let ours =
         Ours { pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid), notices: options.notices };
-    let (recording, happenings) =
+    let (recording, events) =
         follow_process(&as_sampled(options, pid, sampling), pid, sampling, output, signals, &doorbell, ours)?;
-    recording.end(None, None, Some(&happenings))?;
+    recording.end(None, None, Some(&events))?;
     Ok(0)
 }
 
@@ -59,7 +59,7 @@ fn follow_process(
     signals: watch::Held,
     doorbell: &Arc<Doorbell>,
     ours: Ours,
-) -> anyhow::Result<(Recording, Receiver<Happening>)> {
+) -> anyhow::Result<(Recording, Receiver<WatchEvent>)> {
     // After the attach, because that may make the directory that is looked through.
     let directories = session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices)
@@ -68,7 +68,7 @@ fn follow_process(
         output.abandon();
         return Err(error.into());
     }
-    let happenings = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
+    let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let mut recording = output
         .commit(pid)
         .and_then(|output| Recording::begin(output, Cache::of_user(options.notices), options, None))?;
@@ -80,13 +80,13 @@ fn follow_process(
     }
     let followed = if sampling.is_some_and(Sampling::is_attached) {
         let mut listener = Renewal::new(&mut recording, pid, settings(&options.sampling), options.notices);
-        follow(&mut collector, doorbell, &happenings, deadline, &mut listener, &mut |_| Flow::Finish)
+        follow(&mut collector, doorbell, &events, deadline, &mut listener, &mut |_| Flow::Finish)
     } else {
-        follow(&mut collector, doorbell, &happenings, deadline, &mut recording, &mut |_| Flow::Finish)
+        follow(&mut collector, doorbell, &events, deadline, &mut recording, &mut |_| Flow::Finish)
     };
     drop(ours);
     followed
         .and_then(|_| collector.finish(&mut recording))
         .map_err(|error| unwritten(recording.path(), &error))?;
-    Ok((recording, happenings))
+    Ok((recording, events))
 }

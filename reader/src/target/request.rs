@@ -33,7 +33,7 @@ const SLOTS_SPARED: usize = 4;
 
 /// How to ask.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct RequestOptions {
     /// Time to wait for a thread's answer.
     pub(crate) timeout: Duration,
     /// Threads are left out that wait in a call which a signal ends with EINTR.
@@ -157,10 +157,14 @@ struct Waiting {
 ///
 /// # Errors
 /// When no slot can be had. What single threads cannot do is in their reports.
-pub(crate) fn ask(target: &mut Target, tids: &[u32], manner: Manner) -> Result<Vec<Report>, TargetError> {
-    let slots = claim(target, manner.timeout.max(SLOT_PATIENCE))?;
+pub(crate) fn ask(
+    target: &mut Target,
+    tids: &[u32],
+    options: RequestOptions,
+) -> Result<Vec<Report>, TargetError> {
+    let slots = claim(target, options.timeout.max(SLOT_PATIENCE))?;
     let reports = tids.iter().map(|_| None).collect();
-    let mut round = Round { target, manner, free: slots, pending: Vec::new(), reports };
+    let mut round = Round { target, options, free: slots, pending: Vec::new(), reports };
     let since = Instant::now();
     let mut waiting: VecDeque<Waiting> =
         tids.iter().enumerate().map(|(number, &tid)| Waiting { number, tid, since }).collect();
@@ -216,7 +220,7 @@ fn claim(target: &mut Target, patience: Duration) -> Result<Vec<usize>, TargetEr
 /// One round of requests.
 struct Round<'a> {
     target: &'a mut Target,
-    manner: Manner,
+    options: RequestOptions,
     free: Vec<usize>,
     pending: Vec<Pending>,
     reports: Vec<Option<Report>>,
@@ -235,7 +239,7 @@ impl Round<'_> {
             return None;
         };
         // The file is not of one moment: a thread seen asleep may have been in its handler when its mask was read.
-        let patience = if thread.state == 'S' { SECOND_LOOKS } else { self.manner.timeout };
+        let patience = if thread.state == 'S' { SECOND_LOOKS } else { self.options.timeout };
         if thread.blocks_everything() && next.since.elapsed() < patience {
             self.free.push(slot);
             return Some(next);
@@ -267,7 +271,7 @@ impl Round<'_> {
         let bit = 1u64 << (signal - 1).clamp(0, 63);
         let spared = || {
             let (name, ends) = system_call.and_then(thread::waiting_call)?;
-            (self.manner.gentle && ends && thread.state == 'S').then_some(Silence::Spared(name))
+            (self.options.gentle && ends && thread.state == 'S').then_some(Silence::Spared(name))
         };
         match thread.state {
             'Z' | 'X' => Some(Silence::Ended),
@@ -364,7 +368,7 @@ impl Round<'_> {
     /// Repeats the signal of a request that may have been merged with another, and gives up in the end.
     fn wait(&self, pending: &mut Pending) -> Option<Result<Answer, Silence>> {
         let waited = pending.since.elapsed();
-        if waited < pending.repeat.min(self.manner.timeout) {
+        if waited < pending.repeat.min(self.options.timeout) {
             return None;
         }
         let tid = self.reports.get(pending.thread)?.as_ref()?.thread.tid;
@@ -375,7 +379,7 @@ impl Round<'_> {
             Ok(thread) => self.objection(thread, thread::system_call(self.target.pid, tid)),
         };
         let silence = match (objection, thread) {
-            (None, Ok(thread)) if waited < self.manner.timeout => {
+            (None, Ok(thread)) if waited < self.options.timeout => {
                 pending.repeat *= 2;
                 let bit = 1u64 << (self.target.signal - 1).clamp(0, 63);
                 if thread.pending & bit == 0 && thread.blocked & bit == 0 {
@@ -384,7 +388,7 @@ impl Round<'_> {
                 return None;
             }
             (None, thread) => Silence::TimedOut(
-                self.manner.timeout,
+                self.options.timeout,
                 thread.map_or("gone", |thread| thread.activity()),
                 thread::wait_channel(self.target.pid, tid),
             ),

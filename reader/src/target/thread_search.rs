@@ -20,7 +20,7 @@ use selfwind_profile::profile_file::Event;
 use crate::proc::{self, threads};
 use crate::target::region_name::RegionName;
 use crate::target::request::thread::ThreadState;
-use crate::target::request::{Manner, Silence, Target, ask};
+use crate::target::request::{RequestOptions, Silence, Target, ask};
 
 /// Between two looks, when all threads are known.
 const TURN: Duration = Duration::from_millis(50);
@@ -184,9 +184,9 @@ impl Watched {
 
     fn ask(&mut self, name: &RegionName, tids: &[u32], told: &Sender<Blocking>) {
         let pid = name.pid;
-        let manner = Manner { timeout: PATIENCE, gentle: true };
+        let options = RequestOptions { timeout: PATIENCE, gentle: true };
         // Anew each time, so that the places for requests are free for others meanwhile.
-        let Ok(reports) = Target::find(pid).and_then(|mut target| ask(&mut target, tids, manner)) else {
+        let Ok(reports) = Target::find(pid).and_then(|mut target| ask(&mut target, tids, options)) else {
             return;
         };
         for report in reports {

@@ -27,7 +27,7 @@ pub(crate) use arguments::TopArgs;
 
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::listener::Listener;
-use crate::drain::watch::{self, Happening};
+use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
 use crate::record::program;
 use crate::record::spawn::{self, Child};
@@ -92,10 +92,10 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
     }
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let signals = watch::hold_signals(false).context("cannot block signals")?;
-    let happenings = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
+    let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
-    Top::new(args, subject).run(&mut collector, &doorbell, &happenings, None)
+    Top::new(args, subject).run(&mut collector, &doorbell, &events, None)
 }
 
 /// How the command, or a process that the agent is put into, is sampled.
@@ -150,11 +150,11 @@ fn show_command(
 ) -> anyhow::Result<Option<u8>> {
     let doorbell = session.doorbell();
     let pidfd = spawn::pidfd(child.id()).context("cannot watch the command (pidfd_open, Linux 5.3)")?;
-    let happenings = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
+    let events = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
     let mut top = Top::new(args, command.join(" "));
-    top.run(&mut collector, &doorbell, &happenings, Some(child))?;
+    top.run(&mut collector, &doorbell, &events, Some(child))?;
     Ok(top.status)
 }
 
@@ -220,7 +220,7 @@ impl Top {
         &mut self,
         collector: &mut Collector,
         doorbell: &Arc<Doorbell>,
-        happenings: &Receiver<Happening>,
+        events: &Receiver<WatchEvent>,
         mut child: Option<&mut Child>,
     ) -> anyhow::Result<()> {
         let mut terminal = ratatui::try_init().context("cannot set up the terminal")?;
@@ -240,11 +240,11 @@ impl Top {
                     return Ok(());
                 }
             }
-            for happening in happenings.try_iter() {
+            for event in events.try_iter() {
                 stirred = true;
-                match happening {
-                    Happening::Signal { .. } => return Ok(()),
-                    Happening::ProgramEnded => {
+                match event {
+                    WatchEvent::Signal { .. } => return Ok(()),
+                    WatchEvent::ProgramEnded => {
                         self.status = child.as_mut().and_then(|child| child.wait().ok()).map(shell_status);
                     }
                 }

@@ -19,7 +19,7 @@ use self::meta::Meta;
 use self::tables::{Lib, Shared, Tables};
 use super::sampled_thread::{SampledThread, heaviest, sampled_threads};
 use crate::measure::Unit;
-use crate::profile::{Moment, Profile};
+use crate::profile::{Profile, TimedSample};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -78,12 +78,18 @@ pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let selected = heaviest(&sampled);
     let pids = pids(profile);
     let axis = Axis::new(profile);
-    let mut moments = moments_by_thread(profile);
+    let mut timed_samples = samples_by_thread(profile);
     let mut threads: Vec<Thread> = sampled
         .iter()
         .map(|thread| {
-            let moments = moments.remove(&(thread.number(), thread.event())).unwrap_or_default();
-            convert(thread, &moments, pids[thread.thread().process as usize].clone(), &axis, &mut tables)
+            let timed_samples = timed_samples.remove(&(thread.number(), thread.event())).unwrap_or_default();
+            convert(
+                thread,
+                &timed_samples,
+                pids[thread.thread().process as usize].clone(),
+                &axis,
+                &mut tables,
+            )
         })
         .collect();
     if threads.is_empty() {
@@ -111,8 +117,8 @@ struct Axis {
 impl Axis {
     fn new(profile: &Profile) -> Self {
         let (session, detail) = (&profile.session, &profile.stats.detail);
-        let first = profile.timeline.first().map_or(session.started_ns, |moment| moment.ns);
-        let last = profile.timeline.last().map_or(0, |moment| moment.ns);
+        let first = profile.timeline.first().map_or(session.started_ns, |timed| timed.ns);
+        let last = profile.timeline.last().map_or(0, |timed| timed.ns);
         let end_ns = last.max(session.started_ns.saturating_add(detail.duration_ns));
         Axis { zero_ns: first.min(session.started_ns), end_ns }
     }
@@ -124,10 +130,10 @@ impl Axis {
 }
 
 /// By thread and event.
-fn moments_by_thread(profile: &Profile) -> HashMap<(u32, u8), Vec<&Moment>> {
-    let mut threads: HashMap<(u32, u8), Vec<&Moment>> = HashMap::new();
-    for moment in profile.timeline.iter().filter(|moment| moment.weight > 0) {
-        threads.entry((moment.thread, moment.event)).or_default().push(moment);
+fn samples_by_thread(profile: &Profile) -> HashMap<(u32, u8), Vec<&TimedSample>> {
+    let mut threads: HashMap<(u32, u8), Vec<&TimedSample>> = HashMap::new();
+    for timed in profile.timeline.iter().filter(|timed| timed.weight > 0) {
+        threads.entry((timed.thread, timed.event)).or_default().push(timed);
     }
     threads
 }
@@ -145,7 +151,7 @@ fn pids(profile: &Profile) -> Vec<String> {
 
 fn convert(
     sampled: &SampledThread<'_>,
-    moments: &[&Moment],
+    timed_samples: &[&TimedSample],
     pid: String,
     axis: &Axis,
     tables: &mut Tables<'_>,
@@ -154,22 +160,22 @@ fn convert(
     let is_wait = measure.unit == Unit::Microsecond;
     let mut samples =
         Samples { weight_type: if is_wait { "tracing-ms" } else { "samples" }, ..Samples::default() };
-    for moment in moments {
-        samples.stack.push(tables.stack(moment.stack));
-        samples.time.push(axis.milliseconds(moment.ns));
+    for timed in timed_samples {
+        samples.stack.push(tables.stack(timed.stack));
+        samples.time.push(axis.milliseconds(timed.ns));
         samples.weight.push(match is_wait {
-            true => Weight::Milliseconds(f64::from(moment.weight) / 1e3),
-            false => Weight::Units(moment.weight),
+            true => Weight::Milliseconds(f64::from(timed.weight) / 1e3),
+            false => Weight::Units(timed.weight),
         });
         samples.length += 1;
     }
     if measure.is_cpu_time() {
         let period = sampled.period_ns();
-        let delta = |moment: &&Moment| u64::from(moment.weight).saturating_mul(period);
-        samples.thread_cpu_delta = Some(moments.iter().map(delta).collect());
+        let delta = |timed: &&TimedSample| u64::from(timed.weight).saturating_mul(period);
+        samples.thread_cpu_delta = Some(timed_samples.iter().map(delta).collect());
     }
     let (process, thread) = (sampled.process(), sampled.thread());
-    let first = moments.first().map_or(0.0, |moment| axis.milliseconds(moment.ns));
+    let first = timed_samples.first().map_or(0.0, |timed| axis.milliseconds(timed.ns));
     Thread {
         name: sampled.name() + &sampled.event_suffix(),
         is_main_thread: thread.tid == process.info.pid,

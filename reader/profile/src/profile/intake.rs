@@ -55,7 +55,7 @@ pub(super) struct Intake<'a> {
     /// What is known of allocations, if those were sampled.
     heap: Option<&'a Heap>,
     /// Processes that samples alone tell of.
-    pub(super) strangers: Vec<Process>,
+    pub(super) unknown: Vec<Process>,
     digest: RunningDigest,
     pub(super) batch: Batch,
 }
@@ -69,13 +69,13 @@ impl<'a> Intake<'a> {
         secret: Secret,
     ) -> Self {
         let digest = RunningDigest::new(secret);
-        Self { histories, layouts, places, heap, strangers: Vec::new(), digest, batch: Batch::default() }
+        Self { histories, layouts, places, heap, unknown: Vec::new(), digest, batch: Batch::default() }
     }
 
     /// Takes in a sample. True when the batch is full.
     pub(super) fn take(&mut self, lent: LentSample<'_>) -> bool {
         let LentSample { sample, frames, shared } = lent;
-        let process = self.places.process(sample.process, |stranger| self.strangers.push(stranger));
+        let process = self.places.process(sample.process, |process| self.unknown.push(process));
         let thread = self.places.thread(process, sample.tid, sample.thread_seq);
         let epoch = self.histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
         let layouts = self.layouts.get(process as usize);

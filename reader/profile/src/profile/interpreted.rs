@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use unwind::Interpreted as Frame;
 
 use super::stacks::{Counts, Paths};
-use super::timeline::Moment;
+use super::timeline::TimedSample;
 use super::{Binary, FunctionId, Place, Profile, Stack, StackFrame};
 use crate::interpreted::{InterpretedView, gap, is_internal};
 use crate::profile_file::InterpretedFunction;
@@ -101,7 +101,7 @@ fn stand_in(profile: &mut Profile, path: &Path) -> u32 {
 }
 
 /// Takes the interpreter's own frames out of the stacks in which it runs a program, and counts what becomes the same.
-pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, moments: &mut Option<Vec<Moment>>) {
+pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &mut Option<Vec<TimedSample>>) {
     if profile.interpreted_binaries.is_empty() {
         return;
     }
@@ -129,8 +129,8 @@ pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, moments: &mut Opt
         .collect();
     (profile.paths, profile.stacks) = (paths, stacks);
     counts.renumber(&places);
-    for moment in moments.iter_mut().flatten() {
-        moment.stack = places[moment.stack as usize];
+    for timed in timed_samples.iter_mut().flatten() {
+        timed.stack = places[timed.stack as usize];
     }
 }
 

@@ -19,9 +19,9 @@ use super::interpreted::{self, InterpretedFunctions};
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Known, Resolver};
-use super::stacks::{Counts, Key, Lately, RawStack, Secret};
+use super::stacks::{Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
-use super::timeline::{LossFinder, Moment};
+use super::timeline::{LossFinder, TimedSample};
 use super::{Binary, Profile, Stack};
 use crate::heap::{self, Heap, HeapValue};
 use crate::mappings::{History, Mapping};
@@ -52,7 +52,7 @@ pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileErro
 /// # Errors
 /// As [`load`].
 pub fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
-    Loader { moments: Some(Vec::new()), ..Loader::default() }.load(path, sources)
+    Loader { timed_samples: Some(Vec::new()), ..Loader::default() }.load(path, sources)
 }
 
 /// The names of a profile file's addresses.
@@ -106,13 +106,13 @@ pub(super) struct Loader {
     binaries: HashMap<BinaryKey, u32>,
     generated: Generated,
     interpreted: InterpretedFunctions,
-    lately: Lately,
+    recent: RecentStacks,
     resolved: Known,
     counts: Counts,
     /// Room for what is known of a few samples.
     found: Vec<Option<u32>>,
     /// Samples at their times.
-    moments: Option<Vec<Moment>>,
+    timed_samples: Option<Vec<TimedSample>>,
     kernel: KernelNames,
     /// Names that the file brings.
     stored: Option<StoredNames>,
@@ -169,11 +169,11 @@ impl Loader {
         self.adopt_names(section);
         self.seal();
         let histories = std::mem::take(&mut self.histories);
-        let mut strangers = Vec::new();
+        let mut unknown = Vec::new();
         let mut last = None;
         let Loader { profile, places, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
         ProfileReader::open(path)?.for_each_sample(|LentSample { sample, frames, shared }| {
-            let process = places.process(sample.process, |stranger| strangers.push(stranger));
+            let process = places.process(sample.process, |process| unknown.push(process));
             let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
             let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));
             let layout = layout.copied().unwrap_or(u32::MAX);
@@ -328,29 +328,31 @@ impl Loader {
             self.counts = joined(counter);
             joined(reader)
         });
-        self.profile.processes.append(&mut intake.strangers);
+        self.profile.processes.append(&mut intake.unknown);
         self.profile.threads = std::mem::take(&mut places.all_threads);
         read
     }
 
     /// The stacks of samples.
     fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<(Key, u64)> {
-        let Loader { profile, generated, interpreted, kernel, lately, resolved, found, moments, .. } = self;
+        let Loader {
+            profile, generated, interpreted, kernel, recent, resolved, found, timed_samples, ..
+        } = self;
         let mut keys = Vec::with_capacity(batch.parts.len());
         for parts in batch.parts.chunks(TOGETHER) {
             found.clear();
-            found.extend(parts.iter().map(|part| lately.get(&part.digest)));
+            found.extend(parts.iter().map(|part| recent.get(&part.digest)));
             for (part, known) in parts.iter().zip(&*found) {
                 let find = || {
                     Resolver { resolved, profile, generated, interpreted, kernel, histories }
                         .stack(&batch.stack(part))
                 };
-                let stack = known.unwrap_or_else(|| lately.number(part.digest, find));
+                let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
                 let &Waiting { ns, weight, event, thread, .. } = part;
                 keys.push((Key { thread, event, stack }, weight));
-                if let Some(moments) = moments {
+                if let Some(timed_samples) = timed_samples {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);
-                    moments.push(Moment { ns, thread, event, stack, weight });
+                    timed_samples.push(TimedSample { ns, thread, event, stack, weight });
                 }
             }
         }
@@ -359,10 +361,10 @@ impl Loader {
 
     /// Names and sums up.
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
-        (self.lately, self.resolved) = Default::default();
+        (self.recent, self.resolved) = Default::default();
         self.name(sources);
         if !sources.interpreted.internals {
-            interpreted::fold(&mut self.profile, &mut self.counts, &mut self.moments);
+            interpreted::fold(&mut self.profile, &mut self.counts, &mut self.timed_samples);
         }
         self.order();
         if self.profile.is_of_heap() {
@@ -408,9 +410,9 @@ impl Loader {
         if profile.is_of_heap() {
             profile.allocations = std::mem::take(&mut profile.buckets);
         }
-        profile.timeline = self.moments.take().unwrap_or_default();
-        profile.timeline.iter_mut().for_each(|moment| moment.stack = places[moment.stack as usize]);
-        profile.timeline.sort_by_key(|moment| moment.ns);
+        profile.timeline = self.timed_samples.take().unwrap_or_default();
+        profile.timeline.iter_mut().for_each(|timed| timed.stack = places[timed.stack as usize]);
+        profile.timeline.sort_by_key(|timed| timed.ns);
         if profile.is_of_heap() {
             profile.allocations_timeline = std::mem::take(&mut profile.timeline);
         }

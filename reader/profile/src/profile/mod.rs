@@ -29,7 +29,7 @@ use unwind::{End, Frame};
 
 pub use load::{Resolved, load, load_timed, of_events, resolve};
 pub(crate) use timeline::LossFinder;
-pub use timeline::{Loss, Moment};
+pub use timeline::{Loss, TimedSample};
 
 use stacks::{Paths, ROOT};
 
@@ -234,9 +234,9 @@ pub struct Profile {
     /// Of sampled allocations, all values by thread and stack; their events are places in [`HeapValue::ALL`].
     pub allocations: Vec<Bucket>,
     /// The same one by one, if samples at their times were asked for.
-    allocations_timeline: Vec<Moment>,
+    allocations_timeline: Vec<TimedSample>,
     /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<TimedSample>,
     /// When samples were lost, as far as that is known.
     pub losses: Vec<Loss>,
     /// What the buckets add up to.
@@ -340,8 +340,8 @@ impl Profile {
         }
         let chosen = self.allocations.iter().filter(|bucket| bucket.event == value as u8);
         self.buckets = chosen.map(|bucket| Bucket { event: 0, ..bucket.clone() }).collect();
-        let chosen = self.allocations_timeline.iter().filter(|moment| moment.event == value as u8);
-        self.timeline = chosen.map(|moment| Moment { event: 0, ..*moment }).collect();
+        let chosen = self.allocations_timeline.iter().filter(|timed| timed.event == value as u8);
+        self.timeline = chosen.map(|timed| TimedSample { event: 0, ..*timed }).collect();
         self.measures = vec![Measure::of_heap(value)];
         load::sum(self);
     }

@@ -1,7 +1,7 @@
 //! Stacks kept once, counted while samples stream past.
 //!
 //! A program's stacks share most of their outer frames, so they are kept as paths of a tree: a stack costs
-//! what it does not share. One that was met lately is known by its digest alone, without a walk.
+//! what it does not share. One that was seen recently is known by its digest alone, without a walk.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
@@ -245,13 +245,13 @@ pub(super) struct RawStack<'a> {
 /// Most raw stacks that are remembered. One that is forgotten is only found again more slowly.
 const REMEMBERED: usize = 3_500_000;
 
-/// The numbers of raw stacks that were met lately: of equal layouts, addresses and ends.
+/// The numbers of raw stacks seen recently: of equal layouts, addresses and ends.
 #[derive(Debug, Default)]
-pub(super) struct Lately {
+pub(super) struct RecentStacks {
     numbers: Known<3>,
 }
 
-impl Lately {
+impl RecentStacks {
     /// The number of a stack, if it is remembered.
     pub(super) fn get(&self, digest: &Digest<3>) -> Option<u32> {
         self.numbers.get(digest).copied()
@@ -451,14 +451,14 @@ mod tests {
 
     #[test]
     fn a_stack_is_found_once() {
-        let mut lately = Lately::default();
+        let mut recent = RecentStacks::default();
         let digest = Digest([1, 2, 3]);
-        assert_eq!((lately.get(&digest), lately.number(digest, || 7)), (None, 7));
+        assert_eq!((recent.get(&digest), recent.number(digest, || 7)), (None, 7));
         assert_eq!(
-            (lately.get(&digest), lately.number(digest, || unreachable!("it is known"))),
+            (recent.get(&digest), recent.number(digest, || unreachable!("it is known"))),
             (Some(7), 7)
         );
-        assert_eq!(lately.number(Digest([1, 2, 4]), || 8), 8);
+        assert_eq!(recent.number(Digest([1, 2, 4]), || 8), 8);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::profile_file::{Counters, Event};
 
 /// A sample at its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct TimedSample {
     /// When, CLOCK_MONOTONIC of the recording machine.
     pub ns: u64,
     /// Place in [`super::Profile::threads`].

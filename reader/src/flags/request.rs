@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::flags::seconds::seconds;
-use crate::target::request::Manner;
+use crate::target::request::RequestOptions;
 
 /// The flags of commands that ask.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct MannerArgs {
+pub(crate) struct RequestFlags {
     /// Time to wait for a thread's answer
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     timeout: Duration,
@@ -18,8 +18,8 @@ pub(crate) struct MannerArgs {
     gentle: bool,
 }
 
-impl From<MannerArgs> for Manner {
-    fn from(MannerArgs { timeout, gentle }: MannerArgs) -> Self {
+impl From<RequestFlags> for RequestOptions {
+    fn from(RequestFlags { timeout, gentle }: RequestFlags) -> Self {
         Self { timeout, gentle }
     }
 }
