@@ -72,7 +72,7 @@ pub(crate) struct Located {
 }
 
 /// A sample with the whole stack of each of its parts.
-pub(crate) struct Part {
+pub(crate) struct LiveSample {
     /// When it happened.
     pub(crate) ns: u64,
     /// What it stands for.
@@ -180,13 +180,13 @@ impl Live {
     }
 
     /// The parts of a sample: the events of the kernel that its stack answers, or the sample itself.
-    pub(crate) fn parts(&mut self, sample: &Sample) -> Vec<Part> {
+    pub(crate) fn parts(&mut self, sample: &Sample) -> Vec<LiveSample> {
         let user = self.locate(sample);
         let part = |SamplePart { ns, weight, kernel, .. }: SamplePart<'_>| {
             let mut stack: Vec<Located> =
                 kernel.iter().map(|&address| self.locate_in_kernel(address)).collect();
             stack.extend_from_slice(&user);
-            Part { ns, weight, stack }
+            LiveSample { ns, weight, stack }
         };
         sample.parts().map(part).collect()
     }

@@ -11,7 +11,7 @@ use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, follow};
 use crate::drain::listener::Listener;
 use crate::drain::watch;
-use crate::live::{Image, Live, Located, Part};
+use crate::live::{Image, Live, LiveSample, Located};
 use crate::target::attach::Doorbell;
 use crate::target::clock;
 use crate::target::session;
@@ -86,7 +86,7 @@ impl<'a> Tail<'a> {
         self.live.shown(stack).flat_map(frame).collect()
     }
 
-    fn print(&mut self, sample: &Sample, part: &Part) -> io::Result<()> {
+    fn print(&mut self, sample: &Sample, part: &LiveSample) -> io::Result<()> {
         let nobody = Image::default();
         let image = self.live.process(sample.process).unwrap_or(&nobody);
         let process = image.program();
@@ -140,7 +140,7 @@ impl Listener for Tail<'_> {
 
     fn pause(&mut self) -> io::Result<()> {
         let samples = std::mem::take(&mut self.pending);
-        let parts: Vec<Vec<Part>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
+        let parts: Vec<Vec<LiveSample>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
         self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
         for (sample, parts) in samples.iter().zip(&parts) {
             for part in parts {

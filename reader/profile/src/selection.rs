@@ -180,7 +180,7 @@ impl<'p> Selection<'p> {
     fn label_places(&mut self) {
         let profile = self.profile;
         let mut known: HashMap<(u32, Option<NameId>, u32), u32> = HashMap::new();
-        for place in &profile.places {
+        for place in &profile.lines {
             let binary = profile.functions[place.function.0 as usize].binary;
             let key = match self.unit {
                 Unit::Function => (place.function.0, None, 0),
@@ -316,7 +316,7 @@ impl Stacks for Selection<'_> {
             let (len, mut number) = after[shared];
             steps.truncate(len);
             for frame in frames {
-                for place in profile.locations[frame.location as usize].places.clone().rev() {
+                for place in profile.locations[frame.location as usize].lines.clone().rev() {
                     number += 1;
                     let label = self.of_place[place as usize];
                     let repeated = || steps.last().is_some_and(|last| last.label == label);
@@ -372,7 +372,7 @@ impl Matcher {
         }
         let frames = profile.frames_from_root(stack);
         let functions = || {
-            let places = frames.iter().flat_map(|frame| profile.places_of(frame.location).iter().rev());
+            let places = frames.iter().flat_map(|frame| profile.lines_of(frame.location).iter().rev());
             places.map(|place| place.function.0 as usize)
         };
         let passes = |wanted: &Option<Vec<bool>>| {

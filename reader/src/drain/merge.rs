@@ -15,29 +15,29 @@ const FRAMES_LIMIT: usize = 1 << 20;
 /// Samples that wait for their turn.
 #[derive(Default)]
 pub(crate) struct Merge {
-    heap: BinaryHeap<Reverse<Waiting>>,
+    heap: BinaryHeap<Reverse<QueuedSample>>,
     frames: usize,
     arrivals: u64,
 }
 
-struct Waiting {
+struct QueuedSample {
     /// Time, then order of arrival: equal times stay as their thread wrote them.
     key: (u64, u64),
     sample: Sample,
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for QueuedSample {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key
     }
 }
-impl Eq for Waiting {}
-impl PartialOrd for Waiting {
+impl Eq for QueuedSample {}
+impl PartialOrd for QueuedSample {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Waiting {
+impl Ord for QueuedSample {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.key.cmp(&other.key)
     }
@@ -48,7 +48,7 @@ impl Merge {
     pub(crate) fn push(&mut self, sample: Sample) -> Option<Sample> {
         self.frames += weight_in_memory(&sample);
         self.arrivals += 1;
-        self.heap.push(Reverse(Waiting { key: (sample.ns, self.arrivals), sample }));
+        self.heap.push(Reverse(QueuedSample { key: (sample.ns, self.arrivals), sample }));
         if self.frames > FRAMES_LIMIT { self.pop(u64::MAX) } else { None }
     }
 

@@ -35,7 +35,7 @@ pub(crate) const SNAPSHOT: Signal = Signal::SIGUSR2;
 
 /// Signals that wait to be read.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct BlockedSignals {
     signals: SignalFd,
     /// The mask before, for the command.
     pub(crate) given: SigSet,
@@ -55,12 +55,12 @@ pub(crate) fn hold_size_signal() {
 
 /// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread, and
 /// before the command starts: one that came in between would end us.
-pub(crate) fn hold_signals(snapshots: bool) -> io::Result<Held> {
+pub(crate) fn hold_signals(snapshots: bool) -> io::Result<BlockedSignals> {
     let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
     let given = GIVEN.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
     set.thread_block()?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    Ok(Held { signals, given })
+    Ok(BlockedSignals { signals, given })
 }
 
 /// Signals end us again, as they would without [`hold_signals`].
@@ -71,7 +71,7 @@ pub(crate) fn release_signals() {
 
 /// Starts the watch; `program` is the pidfd of the program, when there is one.
 pub(crate) fn start(
-    Held { signals, .. }: Held,
+    BlockedSignals { signals, .. }: BlockedSignals,
     program: Option<OwnedFd>,
     doorbell: Arc<Doorbell>,
 ) -> io::Result<Receiver<WatchEvent>> {

@@ -106,7 +106,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
 /// What happens to the command and to us. Without it, signals end us as they do others.
 fn watch_child(
     child: &Child,
-    signals: watch::Held,
+    signals: watch::BlockedSignals,
     session: &Session,
 ) -> anyhow::Result<Receiver<WatchEvent>> {
     let begun = || {

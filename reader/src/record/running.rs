@@ -56,7 +56,7 @@ fn follow_process(
     pid: u32,
     sampling: Option<Sampling>,
     output: Output,
-    signals: watch::Held,
+    signals: watch::BlockedSignals,
     doorbell: &Arc<Doorbell>,
     ours: Ours,
 ) -> anyhow::Result<(Recording, Receiver<WatchEvent>)> {

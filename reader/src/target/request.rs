@@ -147,7 +147,7 @@ struct Pending {
 }
 
 /// A thread that is to be asked.
-struct Waiting {
+struct QueuedThread {
     number: usize,
     tid: u32,
     since: Instant,
@@ -166,8 +166,8 @@ pub(crate) fn ask(
     let reports = tids.iter().map(|_| None).collect();
     let mut round = Round { target, options, free: slots, pending: Vec::new(), reports };
     let since = Instant::now();
-    let mut waiting: VecDeque<Waiting> =
-        tids.iter().enumerate().map(|(number, &tid)| Waiting { number, tid, since }).collect();
+    let mut waiting: VecDeque<QueuedThread> =
+        tids.iter().enumerate().map(|(number, &tid)| QueuedThread { number, tid, since }).collect();
     let mut idle = 0u32;
     while !(waiting.is_empty() && round.pending.is_empty()) {
         let mut moved = false;
@@ -228,7 +228,7 @@ struct Round<'a> {
 
 impl Round<'_> {
     /// Looks at a thread and asks it, unless that would be in vain or do harm. Gives it back if it must be asked later.
-    fn begin(&mut self, next: Waiting, slot: usize) -> Option<Waiting> {
+    fn begin(&mut self, next: QueuedThread, slot: usize) -> Option<QueuedThread> {
         let (pid, tid) = (self.target.pid, next.tid);
         let Ok(thread) = ThreadState::read(pid, tid) else {
             let thread = ThreadState { tid, inner_tid: tid, state: 'X', ..ThreadState::default() };

@@ -13,7 +13,7 @@ use unwind::End;
 use super::draw::Facts;
 use super::window::{Name, Window};
 use crate::drain::listener::Listener;
-use crate::live::{Live, Located, Part};
+use crate::live::{Live, LiveSample, Located};
 use crate::target::clock;
 
 /// The time over which the rate is told.
@@ -109,7 +109,7 @@ impl Feed {
             return;
         }
         self.changed = true;
-        let parts: Vec<Vec<Part>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
+        let parts: Vec<Vec<LiveSample>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
         self.samples += parts.iter().map(|parts| parts.len() as u64).sum::<u64>();
         self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
         let mut steps = Vec::new();

@@ -145,7 +145,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
 fn show_command(
     args: &TopArgs,
     session: &Session,
-    signals: watch::Held,
+    signals: watch::BlockedSignals,
     child: &mut Child,
 ) -> anyhow::Result<Option<u8>> {
     let doorbell = session.doorbell();

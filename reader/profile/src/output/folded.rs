@@ -12,7 +12,7 @@ use crate::collapsed_name::collapsed_name;
 use crate::file_name::base_name;
 use crate::interpreted::PYTHON_MARK;
 use crate::names::{NameId, Names};
-use crate::profile::{Bucket, FunctionId, Place, Profile, Trail};
+use crate::profile::{Bucket, FunctionId, Profile, SourceLine, Trail};
 
 /// Longer names are shown without parameters and type arguments.
 const SHORT: usize = 40;
@@ -172,7 +172,7 @@ impl Stacks for Texts<'_> {
     fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
         let profile = self.profile;
         let mark = |function: FunctionId| Step::certain(self.of_function[function.0 as usize][0]);
-        let function = |place: &Place| {
+        let function = |place: &SourceLine| {
             Step::certain(self.of_function[place.function.0 as usize][usize::from(place.inlined)])
         };
         let mut steps = Vec::new();
@@ -195,7 +195,7 @@ impl Stacks for Texts<'_> {
             after.truncate(1 + shared);
             steps.truncate(after[shared]);
             for frame in frames {
-                let places = profile.places_of(frame.location).iter().rev();
+                let places = profile.lines_of(frame.location).iter().rev();
                 steps.extend(places.map(function));
                 after.push(steps.len());
             }

@@ -77,7 +77,7 @@ pub fn frames<'a>(profile: &'a Profile, stack: &Stack) -> Vec<FrameObject<'a>> {
     for frame in profile.frames(stack) {
         let location = &profile.locations[frame.location as usize];
         let binary = location.binary.map(|binary| &profile.binaries[binary as usize]);
-        for place in profile.places_of(frame.location) {
+        for place in profile.lines_of(frame.location) {
             frames.push(FrameObject {
                 function: profile.function_name(place.function),
                 file: place.file.map(|file| profile.names.get(file)),

@@ -218,7 +218,7 @@ impl<'a> Rows<'a> {
                 Some((module, build_id)) => (Some(module), build_id),
                 None => (None, None),
             };
-            for place in profile.places_of(frame.location) {
+            for place in profile.lines_of(frame.location) {
                 let name = self.name(profile.functions[place.function.0 as usize].name);
                 let linkage = self.name(place.linkage);
                 let file = place.file.map(|file| self.name(file));

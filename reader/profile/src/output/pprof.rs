@@ -258,7 +258,7 @@ impl<W: Write> Writer<'_, W> {
                 .integer(1, location_id(number))
                 .integer(2, location.binary.map_or(0, mapping_id))
                 .integer(3, location.address);
-            for place in profile.places_of(number as u32) {
+            for place in profile.lines_of(number as u32) {
                 let key = FunctionKey::InFile(place.function, place.linkage, place.file);
                 let file = place.file.map_or("", |file| profile.names.get(file));
                 let names = [profile.function_name(place.function), profile.names.get(place.linkage)];

@@ -81,7 +81,7 @@ impl<'a> Frames<'a> {
     fn new(profile: &'a Profile) -> Self {
         let mut frames = Frames { profile, list: Vec::new(), of_place: Vec::new(), of_mark: HashMap::new() };
         let mut known: HashMap<(FunctionId, Option<NameId>), u32> = HashMap::new();
-        for place in &profile.places {
+        for place in &profile.lines {
             let number = *known.entry((place.function, place.file)).or_insert_with(|| {
                 let name = profile.function_name(place.function).into();
                 let file = match place.file {
@@ -110,7 +110,7 @@ impl<'a> Frames<'a> {
         let mark = mark(self.profile, stack).map(|mark| self.of_mark[&mark]);
         let frames = self.profile.frames_from_root(stack).into_iter();
         let places =
-            frames.flat_map(|frame| self.profile.locations[frame.location as usize].places.clone().rev());
+            frames.flat_map(|frame| self.profile.locations[frame.location as usize].lines.clone().rev());
         mark.into_iter().chain(places.map(|place| self.of_place[place as usize])).collect()
     }
 }

@@ -12,7 +12,7 @@ const HANDFUL: usize = 1024;
 
 /// A part of a sample that waits.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingSample {
     pub(super) ns: u64,
     pub(super) weight: u64,
     pub(super) event: u8,
@@ -29,7 +29,7 @@ pub(super) struct Waiting {
 /// Samples that wait.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    pub(super) parts: Vec<Waiting>,
+    pub(super) parts: Vec<PendingSample>,
     /// The words of their stacks.
     words: Vec<u64>,
 }
@@ -49,7 +49,7 @@ impl Batch {
         };
         let (kernel, frames) = (keep(stack.kernel), keep(stack.frames));
         let &RawStack { thread, process, epoch, layout, end, .. } = stack;
-        self.parts.push(Waiting {
+        self.parts.push(PendingSample {
             ns,
             weight,
             event,
@@ -69,8 +69,8 @@ impl Batch {
     }
 
     /// The stack of a part.
-    pub(super) fn stack(&self, part: &Waiting) -> RawStack<'_> {
-        let &Waiting { thread, process, epoch, layout, end, .. } = part;
+    pub(super) fn stack(&self, part: &PendingSample) -> RawStack<'_> {
+        let &PendingSample { thread, process, epoch, layout, end, .. } = part;
         let (kernel, frames) = (&self.words[part.kernel.clone()], &self.words[part.frames.clone()]);
         RawStack { thread, process, epoch, layout, end, kernel, frames }
     }

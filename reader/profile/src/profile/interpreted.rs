@@ -7,7 +7,7 @@ use unwind::Interpreted as Frame;
 
 use super::stacks::{Counts, Paths};
 use super::timeline::TimedSample;
-use super::{Binary, FunctionId, Place, Profile, Stack, StackFrame};
+use super::{Binary, FunctionId, Profile, SourceLine, Stack, StackFrame};
 use crate::interpreted::{InterpretedView, gap, is_internal};
 use crate::profile_file::InterpretedFunction;
 use crate::symbolize::Origin;
@@ -153,7 +153,7 @@ fn kind(profile: &Profile, location: u32) -> Kind {
     }
     let path = &profile.binaries[binary as usize].path;
     // The last one is the function itself, those before are inlined into it.
-    let Some(place) = profile.places_of(location).last() else { return Kind::Other };
+    let Some(place) = profile.lines_of(location).last() else { return Kind::Other };
     let name = profile.names.get(place.linkage);
     if !crate::interpreted::is_interpreter(path) {
         Kind::Other
@@ -171,14 +171,14 @@ fn fold_inlined(profile: &mut Profile) {
     for at in 0..profile.locations.len() as u32 {
         let Some(binary) = profile.locations[at as usize].binary else { continue };
         let path = &profile.binaries[binary as usize].path;
-        let places = profile.places_of(at);
+        let places = profile.lines_of(at);
         let is_shown =
-            |place: &&Place| !place.inlined || !is_internal(path, profile.names.get(place.linkage));
-        let shown: Vec<Place> = places.iter().filter(is_shown).copied().collect();
+            |place: &&SourceLine| !place.inlined || !is_internal(path, profile.names.get(place.linkage));
+        let shown: Vec<SourceLine> = places.iter().filter(is_shown).copied().collect();
         if !shown.is_empty() && shown.len() < places.len() {
-            let first = profile.places.len() as u32;
-            profile.places.extend(shown);
-            profile.locations[at as usize].places = first..profile.places.len() as u32;
+            let first = profile.lines.len() as u32;
+            profile.lines.extend(shown);
+            profile.locations[at as usize].lines = first..profile.lines.len() as u32;
         }
     }
 }

@@ -12,7 +12,7 @@ use std::thread::ScopedJoinHandle;
 
 use unwind::{End, FoundBy};
 
-use super::batch::{Batch, Waiting};
+use super::batch::{Batch, PendingSample};
 use super::generated::Generated;
 use super::intake::{Intake, Places};
 use super::interpreted::{self, InterpretedFunctions};
@@ -348,7 +348,7 @@ impl Loader {
                         .stack(&batch.stack(part))
                 };
                 let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
-                let &Waiting { ns, weight, event, thread, .. } = part;
+                let &PendingSample { ns, weight, event, thread, .. } = part;
                 keys.push((Key { thread, event, stack }, weight));
                 if let Some(timed_samples) = timed_samples {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);

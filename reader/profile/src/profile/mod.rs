@@ -54,9 +54,9 @@ pub struct Function {
     pub binary: Option<u32>,
 }
 
-/// A function at a place in the source.
+/// A function at a line of its source, as pprof has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// The function.
     pub function: FunctionId,
     /// Its name for the linker; the readable one where there is no other.
@@ -77,7 +77,7 @@ pub struct Location {
     /// The address looked up: as the binary's ELF file numbers it, else as the process saw it.
     pub address: u64,
     /// Its functions in [`Profile::places`], innermost first, at least one.
-    pub places: Range<u32>,
+    pub lines: Range<u32>,
 }
 
 /// An ELF file, the same for all processes that map it.
@@ -222,7 +222,7 @@ pub struct Profile {
     /// Functions.
     pub functions: Vec<Function>,
     /// Functions at places in the source.
-    pub places: Vec<Place>,
+    pub lines: Vec<SourceLine>,
     /// Addresses that were hit.
     pub locations: Vec<Location>,
     /// The frames of all stacks.
@@ -291,9 +291,9 @@ impl Profile {
     }
 
     /// The functions at a location, innermost first.
-    pub fn places_of(&self, location: u32) -> &[Place] {
-        let places = &self.locations[location as usize].places;
-        &self.places[places.start as usize..places.end as usize]
+    pub fn lines_of(&self, location: u32) -> &[SourceLine] {
+        let lines = &self.locations[location as usize].lines;
+        &self.lines[lines.start as usize..lines.end as usize]
     }
 
     /// The functions of a stack from the root to the leaf, inlined ones included. The first is a mark like
@@ -302,7 +302,7 @@ impl Profile {
         let mark = self.truncation_function(stack.end);
         let frames = self.frames_from_root(stack).into_iter();
         mark.into_iter()
-            .chain(frames.flat_map(|frame| self.places_of(frame.location).iter().rev().map(|p| p.function)))
+            .chain(frames.flat_map(|frame| self.lines_of(frame.location).iter().rev().map(|p| p.function)))
     }
 
     /// The mark shown at the root of the stacks that ended for this reason; none if they are complete or there

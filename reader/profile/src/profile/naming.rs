@@ -7,7 +7,7 @@ use super::generated::Generated;
 use super::interpreted::{InterpretedFunctions, Shown};
 use super::kernel::KernelNames;
 use super::stored::StoredNames;
-use super::{Binary, Function, FunctionId, Location, Place, Profile, truncation_mark};
+use super::{Binary, Function, FunctionId, Location, Profile, SourceLine, truncation_mark};
 use crate::names::{NameId, Names};
 use crate::profile_file::{WAKE_LATENCY, WAKE_LATENCY_NAME};
 use crate::symbolize::{self, Again, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
@@ -49,9 +49,15 @@ pub(super) fn name(profile: &mut Profile, known: &Known<'_>, sources: &SymbolSou
                 let name = profile.names.intern(known.unwrap_or(UNKNOWN));
                 let binary = binary.filter(|_| in_kernel || known.is_some());
                 let function = functions.intern(profile, Function { name, binary });
-                let first = profile.places.len() as u32;
-                profile.places.push(Place { function, linkage: name, file: None, line: 0, inlined: false });
-                profile.locations[place].places = first..first + 1;
+                let first = profile.lines.len() as u32;
+                profile.lines.push(SourceLine {
+                    function,
+                    linkage: name,
+                    file: None,
+                    line: 0,
+                    inlined: false,
+                });
+                profile.locations[place].lines = first..first + 1;
             }
         }
     }
@@ -83,9 +89,9 @@ fn adopt_interpreted(
     let name = profile.names.intern(&shown.name);
     let file = shown.file.map(|file| profile.names.intern(file));
     let function = functions.intern(profile, Function { name, binary });
-    let first = profile.places.len() as u32;
-    profile.places.push(Place { function, linkage: name, file, line: shown.line, inlined: false });
-    profile.locations[location].places = first..first + 1;
+    let first = profile.lines.len() as u32;
+    profile.lines.push(SourceLine { function, linkage: name, file, line: shown.line, inlined: false });
+    profile.locations[location].lines = first..first + 1;
 }
 
 /// The names of the addresses of each binary that has some: those in the profile, and where there are none, or better
@@ -162,15 +168,21 @@ fn adopt(
     };
     // In the order of the addresses, wherever the names come from: so are the numbers of all that has one.
     for (&(_, location), range) in addresses.iter().zip(&symbols.ranges) {
-        let first = profile.places.len() as u32;
+        let first = profile.lines.len() as u32;
         for line in &symbols.lines[range.start as usize..range.end as usize] {
             let name = rename(&mut profile.names, line.function);
             let file = line.file.map(|file| rename(&mut profile.names, file));
             let function = functions.intern(profile, Function { name, binary: Some(binary as u32) });
             let linkage = rename(&mut profile.names, line.linkage);
-            profile.places.push(Place { function, linkage, file, line: line.line, inlined: line.inlined });
+            profile.lines.push(SourceLine {
+                function,
+                linkage,
+                file,
+                line: line.line,
+                inlined: line.inlined,
+            });
         }
-        profile.locations[location as usize].places = first..profile.places.len() as u32;
+        profile.locations[location as usize].lines = first..profile.lines.len() as u32;
     }
     let path = profile.binaries[binary].path.display();
     match &symbols.origin {

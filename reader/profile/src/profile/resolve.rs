@@ -125,7 +125,7 @@ impl Resolver<'_> {
         let key = (binary.unwrap_or(u32::MAX), address);
         let place = *self.resolved.locations.entry(key).or_insert(next);
         if place == next {
-            self.profile.locations.push(Location { binary, address, places: 0..0 });
+            self.profile.locations.push(Location { binary, address, lines: 0..0 });
         }
         place
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::{Binary, Location, Place, Profile};
+use super::{Binary, Location, Profile, SourceLine};
 use crate::profile_file::{
     FileIdentity, NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredOrigin,
 };
@@ -92,14 +92,14 @@ pub(super) fn section(profile: &Profile) -> Vec<u8> {
         writer.binary(&StoredBinary { path, build_id, file, origin, ..StoredBinary::default() });
         addresses.sort_unstable();
         for (address, location) in addresses {
-            let frame = |place: &Place| NamedFrame {
+            let frame = |place: &SourceLine| NamedFrame {
                 function: profile.function_name(place.function),
                 linkage: profile.names.get(place.linkage),
                 file: place.file.map(|file| profile.names.get(file)),
                 line: place.line,
                 inlined: place.inlined,
             };
-            writer.address(address, profile.places_of(location).iter().map(frame));
+            writer.address(address, profile.lines_of(location).iter().map(frame));
         }
     }
     writer.finish()

@@ -166,7 +166,7 @@ impl Grower<'_, '_> {
         let Some(&frame) = self.paths.frames.get(position.at as usize) else {
             return self.mark(position.at).map(Step::certain);
         };
-        let places = &self.selection.profile.locations[frame.location as usize].places;
+        let places = &self.selection.profile.locations[frame.location as usize].lines;
         let place = match self.direction {
             Direction::Callees => places.end - 1 - position.passed,
             Direction::Callers => places.start + position.passed,
@@ -178,7 +178,7 @@ impl Grower<'_, '_> {
     fn next(&self, from: Position, visit: &mut dyn FnMut(Position)) -> u64 {
         let Position { at, passed, weight } = from;
         let Some(&frame) = self.paths.frames.get(at as usize) else { return weight };
-        if passed + 1 < self.selection.profile.locations[frame.location as usize].places.len() as u32 {
+        if passed + 1 < self.selection.profile.locations[frame.location as usize].lines.len() as u32 {
             visit(Position { at, passed: passed + 1, weight });
             return 0;
         }

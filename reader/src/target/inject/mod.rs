@@ -11,10 +11,10 @@ mod frame;
 mod gadgets;
 mod handed_region;
 mod image;
+mod layout;
 mod loader_hook;
 mod memory;
 mod paused;
-mod place;
 mod refusal;
 mod visit;
 

@@ -8,7 +8,7 @@ use crate::file_name::base_name;
 use crate::names::NameId;
 use crate::output::sampled_thread::mark;
 use crate::output::strings::Strings;
-use crate::profile::{Binary, FunctionId, Place, Profile};
+use crate::profile::{Binary, FunctionId, Profile, SourceLine};
 use crate::symbolize::{Origin, hex};
 
 /// Places in the list of categories, see [`super::meta`].
@@ -204,7 +204,7 @@ impl<'a> Tables<'a> {
         });
         for frame in profile.frames_from_root(stack) {
             let first = self.frames[frame.location as usize];
-            for depth in 0..profile.places_of(frame.location).len() as u32 {
+            for depth in 0..profile.lines_of(frame.location).len() as u32 {
                 row = Some(self.node(row, first + depth));
             }
         }
@@ -225,7 +225,7 @@ impl<'a> Tables<'a> {
     fn location(&mut self, number: u32) {
         let profile = self.profile;
         let location = &profile.locations[number as usize];
-        let places = profile.places_of(number);
+        let places = profile.lines_of(number);
         let resource = location.binary.map(|binary| self.resource(binary));
         let lib = resource.and_then(|(lib, _)| lib);
         self.frames.push(self.shared.frame_table.length as u32);
@@ -279,7 +279,7 @@ impl<'a> Tables<'a> {
         frame
     }
 
-    fn function(&mut self, place: &Place, resource: Option<u32>) -> u32 {
+    fn function(&mut self, place: &SourceLine, resource: Option<u32>) -> u32 {
         if let Some(&func) = self.functions.get(&(place.function, place.file)) {
             return func;
         }

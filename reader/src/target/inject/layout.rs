@@ -44,14 +44,14 @@ const THREAD: c_int = libc::CLONE_VM
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Where things lie in the process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Layout {
     /// The stub's page; the first of all.
     pub(crate) base: u64,
     /// Bytes of the image.
     pub(super) image: u64,
 }
 
-impl Place {
+impl Layout {
     /// A place as an earlier recorder has left it, if it is one: the stub is there to the byte.
     pub(super) fn known(base: u64, file: &[u8], memory: &Memory) -> Option<Self> {
         let place = Self { base, image: image::size(file).ok()? };
