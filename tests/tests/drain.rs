@@ -302,7 +302,7 @@ const FULL: &str = r#"
 mkdir "$2.d" && mount -t tmpfs -o size=100k tmpfs "$2.d" || exit 9
 "$1" record -e perf -F 9973 -o "$2.d/x.data" -- sh -c '"$1" 60 1 60000 & trap "echo told; kill $!; exit 7" TERM; wait' sh "$3" &
 recorder=$!
-while ! grep -q "the recording ends here" "$2.said"; do sleep 0.1; done
+while ! grep -q "recording stopped" "$2.said"; do sleep 0.1; done
 cp "$2.d/x.data" "$2"
 kill -TERM $recorder
 wait $recorder
