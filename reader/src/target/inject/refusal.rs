@@ -11,7 +11,7 @@ pub(crate) enum InjectError {
     #[error("process {0} does not exist")]
     NoProcess(i32),
     /// Our own pid.
-    #[error("that is this selfwind itself")]
+    #[error("selfwind cannot record itself; give the id of another process")]
     Oneself,
     /// It has no program.
     #[error("process {0} belongs to the kernel: there is no program to sample")]
