@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
 
-use crate::sampling::rate::{self, Overhead};
+use crate::flags::sampling::SamplingArgs;
+use crate::sampling::rate;
 use crate::target::inject::{self, Attachment, InjectError, Settings};
 
 const HELP: &str = "Examples:
@@ -27,16 +27,8 @@ pub(crate) struct AttachArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
           value_parser = rate::frequency)]
     freq: u32,
-    /// Maximum stack depth, in frames; deeper stacks are truncated
-    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    max_stack: u32,
-    /// Maximum share of CPU time spent on sampling, in percent; beyond it fewer samples are taken, and the summary says so
-    #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
-    max_overhead: Overhead,
-    /// Record native frames only, no Python functions
-    #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
-    native_only: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Stop sampling; the process keeps running
     #[arg(long)]
     detach: bool,
@@ -52,9 +44,9 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
     }
     let settings = Settings {
         frequency: args.freq,
-        max_stack: args.max_stack,
-        max_overhead: args.max_overhead,
-        native_only: args.native_only,
+        max_stack: args.sampling.max_stack,
+        max_overhead: args.sampling.max_overhead,
+        native_only: args.sampling.native_only,
         ends_with_us: false,
     };
     let what = match inject::attach(pid, settings)? {

@@ -9,6 +9,9 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// Bytes of a page, the unit of mappings.
+pub(crate) const PAGE: u64 = shm_format::layout::PAGE as u64;
+
 /// A `status` file (proc_pid_status(5)).
 #[derive(Debug)]
 pub(crate) struct Status(String);

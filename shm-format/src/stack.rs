@@ -6,7 +6,7 @@
 
 use core::num::NonZeroU64;
 
-/// Most frames of a stack.
+/// Most frames of a stack: the largest `--max-stack`. A slot and a record have room for so many.
 pub const MAX_DEPTH: usize = 1000;
 
 /// Places of the table of recent frames. A byte names a place.

@@ -23,6 +23,7 @@ use crate::diff;
 use crate::doctor;
 use crate::drain::watch;
 use crate::dump;
+use crate::flags::sampling::SamplingArgs;
 use crate::flags::seconds::seconds;
 use crate::flags::source::SourceParser;
 use crate::flags::symbols::SymbolArgs;
@@ -35,7 +36,7 @@ use crate::report;
 use crate::request;
 use crate::resolve;
 use crate::sampling::buffer::Buffer;
-use crate::sampling::rate::{self, Overhead};
+use crate::sampling::rate;
 use crate::sampling::settings::SamplingSettings;
 use crate::sampling::source::Source;
 use crate::stats;
@@ -187,16 +188,8 @@ struct RecordArgs {
     /// Flight recorder: with -p, write what the process's buffer holds without emptying it; with CMD, keep the latest samples in memory and write them on SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
     #[arg(long)]
     snapshot: bool,
-    /// Maximum stack depth, in frames; deeper stacks are truncated
-    #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    max_stack: u32,
-    /// Maximum share of CPU time spent on sampling, in percent; beyond it fewer samples are taken, and the summary says so
-    #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
-    max_overhead: Overhead,
-    /// Record native frames only, no Python functions
-    #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
-    native_only: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Size of each process's buffer for samples that the recorder has not read yet, such as 512K or 16M [default: grows as needed, to 2M and more]
     #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
     buffer: Option<Buffer>,
@@ -474,9 +467,9 @@ impl From<RecordArgs> for RecordOptions {
             sampling: SamplingSettings {
                 frequency: args.freq,
                 source: args.event,
-                max_stack: args.max_stack,
-                max_overhead: args.max_overhead,
-                native_only: args.native_only,
+                max_stack: args.sampling.max_stack,
+                max_overhead: args.sampling.max_overhead,
+                native_only: args.sampling.native_only,
                 buffer: args.buffer.unwrap_or_default(),
             },
             duration: args.duration,

@@ -10,12 +10,10 @@ use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object, ReadCache, elf};
 use selfwind_profile::profile_file::{ModuleInfo, ProcessInfo};
 
-use crate::proc::{self, Mapping};
+use crate::proc::{self, Mapping, PAGE};
 
 /// Numbers of these modules go up from here; those that the agent gives are below.
 const NUMBERS: u32 = 3 << 30;
-/// Bytes of a page.
-const PAGE: u64 = 4096;
 
 /// The modules that `mappings` show at addresses that were hit in none; `told` were found before.
 pub(crate) fn find(

@@ -49,9 +49,10 @@ const BLOCK_TARGET: usize = 60 << 10;
 const BLOCK_MAX: usize = 1 << 20;
 /// Frames in one sample.
 const FRAMES_MAX: usize = 4096;
-/// Kernel events in one sample, and frames in one of them.
+/// Kernel events in one sample.
 const KERNEL_SAMPLES_MAX: usize = 1 << 14;
-const KERNEL_FRAMES_MAX: usize = 1024;
+/// Frames in one kernel stack: eight times what kernel.perf_event_max_stack allows by default (127).
+pub const KERNEL_FRAMES_MAX: usize = 1024;
 /// Bytes in one string.
 const STRING_MAX: usize = 64 << 10;
 

@@ -3,6 +3,8 @@
 //! The bytes came through the target's memory: each length is checked, and a record that is not what the kernel
 //! writes is refused.
 
+use selfwind_profile::profile_file::KERNEL_FRAMES_MAX;
+
 /// PERF_RECORD_ types.
 const LOST: u32 = 2;
 const THROTTLE: u32 = 5;
@@ -17,8 +19,6 @@ const PREEMPTED: u16 = 1 << 14;
 const FIRST_MARK: u64 = -4095i64 as u64;
 /// PERF_CONTEXT_USER_DEFERRED: the next word is the cookie under which the kernel asks for the user part.
 const DEFERRED: u64 = -640i64 as u64;
-/// Most frames of a kernel stack (kernel.perf_event_max_stack is 127).
-const FRAMES_LIMIT: u64 = 1024;
 
 /// What the kernel recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn sample(words: &mut Words<'_>) -> Option<PerfSample> {
     let _ip = words.next()?;
     let ns = words.next()?;
     let count = words.next()?;
-    if count > FRAMES_LIMIT {
+    if count > KERNEL_FRAMES_MAX as u64 {
         return None;
     }
     let (mut frames, mut cookie) = (Vec::new(), None);
@@ -125,7 +125,7 @@ fn sample(words: &mut Words<'_>) -> Option<PerfSample> {
 /// The cookie, and the call chain with its marks.
 fn deferred(words: &mut Words<'_>) -> Option<PerfRecord> {
     let (cookie, count) = (words.next()?, words.next()?);
-    if count > FRAMES_LIMIT {
+    if count > KERNEL_FRAMES_MAX as u64 {
         return None;
     }
     let mut frames = Vec::new();

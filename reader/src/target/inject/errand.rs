@@ -13,7 +13,7 @@ use crate::target::agent_file;
 use crate::target::inject::facts;
 use crate::target::inject::gadgets::Gadgets;
 use crate::target::inject::handed_region::HandedRegion;
-use crate::target::inject::layout::Layout;
+use crate::target::inject::layout::AgentLayout;
 use crate::target::inject::loader_hook::LoaderHook;
 use crate::target::inject::memory::Memory;
 use crate::target::inject::paused::{self, Paused, Stopped};
@@ -43,7 +43,7 @@ struct Errand<'a> {
     gadgets: Gadgets,
     hook: Option<LoaderHook>,
     /// Where the agent is.
-    place: Option<Layout>,
+    place: Option<AgentLayout>,
     /// It was laid there by this visit.
     is_fresh: bool,
 }
@@ -80,7 +80,7 @@ fn run(
     let agent = agent_file::content().ok_or(agent_file::AgentFileError::NotEmbedded)?;
     let memory = Memory::of(pid).map_err(|error| InjectError::denied(pid, error))?;
     let place = match control {
-        Some(base) => Some(Layout::known(base, agent, &memory).ok_or(InjectError::OtherAgent(pid))?),
+        Some(base) => Some(AgentLayout::known(base, agent, &memory).ok_or(InjectError::OtherAgent(pid))?),
         None => None,
     };
     let debugger = facts::debugger_interface(pid, &memory);
@@ -116,7 +116,7 @@ impl Errand<'_> {
     /// Has some thread do `what`, each in its turn until one can.
     fn send(
         &mut self,
-        what: impl Fn(&Visit<'_>, Layout) -> Result<(), InjectError> + Sync,
+        what: impl Fn(&Visit<'_>, AgentLayout) -> Result<(), InjectError> + Sync,
     ) -> Result<(), InjectError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -148,7 +148,7 @@ impl Errand<'_> {
         &mut self,
         tid: i32,
         deadline: Instant,
-        what: impl Fn(&Visit<'_>, Layout) -> Result<(), InjectError>,
+        what: impl Fn(&Visit<'_>, AgentLayout) -> Result<(), InjectError>,
     ) -> Result<Tried, InjectError> {
         let mappings = mappings_of(self.pid);
         let paused = match Paused::stop(self.pid, tid, Instant::now() + STOP)? {
@@ -163,7 +163,7 @@ impl Errand<'_> {
             Some(place) if visit.is_in(place) => return Ok(Tried::NotHere(InjectError::Busy(tid))),
             Some(place) => place,
             None => {
-                let bytes = Layout::bytes(self.agent)?;
+                let bytes = AgentLayout::bytes(self.agent)?;
                 let hint = self.hook.and_then(|hook| hook.near(&mappings, bytes)).unwrap_or(0);
                 match visit.lay_out(&mappings, hint) {
                     Ok(place) => place,
@@ -189,7 +189,7 @@ impl Errand<'_> {
     }
 
     /// Waits until nobody is at work in the agent, which may ask for its region's file.
-    fn wait(&self, place: Layout, region: Option<&HandedRegion>) -> Result<(), InjectError> {
+    fn wait(&self, place: AgentLayout, region: Option<&HandedRegion>) -> Result<(), InjectError> {
         let threads = proc::threads(self.pid as u32).map_or(1, |threads| threads.len()) as u32;
         let deadline = Instant::now() + WORK + WORK_FOR_A_THREAD * threads;
         let hurry_at = Instant::now() + HURRY;
@@ -217,7 +217,7 @@ impl Errand<'_> {
     }
 
     /// Has the loader tell the agent of its changes from now on. Where it cannot, the recorder looks at times.
-    fn tell_of_changes(&self, place: Layout) {
+    fn tell_of_changes(&self, place: AgentLayout) {
         if let (Some(hook), Some(target)) = (self.hook, place.hook(&self.memory)) {
             let _ = hook.set(&self.memory, target);
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{geteuid, getuid};
 
-use crate::proc::{self, Mapping, Status, mappings, threads};
+use crate::proc::{self, Mapping, PAGE, Status, mappings, threads};
 use crate::target::inject::memory::Memory;
 use crate::target::inject::refusal::InjectError;
 
@@ -19,7 +19,6 @@ const DT_DEBUG: u64 = 21;
 /// Entries of a dynamic section that are looked at; real ones have about 30.
 const DYNAMIC_LIMIT: u64 = 200;
 const PHDR_SIZE: u64 = 56;
-const PAGE: u64 = 4096;
 
 /// Checks that the process can take an agent, or says why not and what to do.
 pub(super) fn check(pid: i32) -> Result<(), InjectError> {

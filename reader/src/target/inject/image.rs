@@ -7,9 +7,8 @@ use object::elf::{self, FileHeader64, Rela64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
 use object::{Endianness, pod};
 
+use crate::proc::PAGE;
 use crate::target::inject::refusal::InjectError;
-
-const PAGE: u64 = 4096;
 
 /// The agent, ready to be written.
 #[derive(Debug)]

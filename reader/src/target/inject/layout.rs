@@ -13,12 +13,12 @@ use std::mem::offset_of;
 use nix::libc::{self, c_int};
 use shm_format::injection::Call;
 
+use crate::proc::PAGE;
 use crate::target::inject::frame;
 use crate::target::inject::image::{self, Image};
 use crate::target::inject::memory::Memory;
 use crate::target::inject::refusal::InjectError;
 
-const PAGE: u64 = 4096;
 /// Frame, call, result, reply and settings.
 const DATA: u64 = 32 << 10;
 const STACK: u64 = 256 << 10;
@@ -44,14 +44,14 @@ const THREAD: c_int = libc::CLONE_VM
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Where things lie in the process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct AgentLayout {
     /// The stub's page; the first of all.
     pub(crate) base: u64,
     /// Bytes of the image.
     pub(super) image: u64,
 }
 
-impl Layout {
+impl AgentLayout {
     /// A place as an earlier recorder has left it, if it is one: the stub is there to the byte.
     pub(super) fn known(base: u64, file: &[u8], memory: &Memory) -> Option<Self> {
         let place = Self { base, image: image::size(file).ok()? };

@@ -24,19 +24,18 @@ use nix::sys::ptrace::{getregs, getsiginfo, setregs};
 use nix::unistd::Pid;
 use shm_format::injection::Call;
 
-use crate::proc::Mapping;
+use crate::proc::{Mapping, PAGE};
 use crate::target::attach::ptrace::{self, Stop};
 use crate::target::inject::frame;
 use crate::target::inject::gadgets::{Gadgets, Way};
 use crate::target::inject::image::{self, Image};
 use crate::target::inject::layout::{
-    CALL, Layout, MASK, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM, WORKER,
+    AgentLayout, CALL, MASK, REPLY, REPLY_ROOM, RESULT, SETTINGS, SETTINGS_ROOM, WORKER,
 };
 use crate::target::inject::memory::Memory;
 use crate::target::inject::paused::wait_until_stopped;
 use crate::target::inject::refusal::InjectError;
 
-const PAGE: u64 = 4096;
 /// Signals of faults stay open: blocked, they would end the process without a word.
 const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
     | 1 << (libc::SIGBUS - 1)
@@ -92,7 +91,7 @@ impl<'a> Visit<'a> {
     }
 
     /// True if the thread is in the agent's code already: in the middle of telling it of a change, with its locks.
-    pub(super) fn is_in(&self, place: Layout) -> bool {
+    pub(super) fn is_in(&self, place: AgentLayout) -> bool {
         getregs(self.thread()).is_ok_and(|registers| place.holds(registers.rip))
     }
 
@@ -110,15 +109,15 @@ impl<'a> Visit<'a> {
     }
 
     /// Maps the place, at `hint` if that is free, and lays the agent into it.
-    pub(super) fn lay_out(&self, mappings: &[Mapping], hint: u64) -> Result<Layout, InjectError> {
+    pub(super) fn lay_out(&self, mappings: &[Mapping], hint: u64) -> Result<AgentLayout, InjectError> {
         let image = image::size(self.agent)?;
-        let place = Layout { base: 0, image };
+        let place = AgentLayout { base: 0, image };
         // Never writable and executable at once: some processes may not.
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let arguments = [libc::SYS_mmap as u64, hint, place.end(), protection, flags, u64::MAX];
         let base = self.call_system(mappings, arguments)?;
-        let place = Layout { base, image };
+        let place = AgentLayout { base, image };
         let image = Image::relocated(self.agent, place.image_base())?;
         let write = |address, bytes: &[u8]| self.memory.write(address, bytes);
         write(place.image_base(), &image.bytes)
@@ -128,7 +127,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Removes a place that nothing has come to.
-    pub(super) fn take_away(&self, mappings: &[Mapping], place: Layout) -> Result<(), InjectError> {
+    pub(super) fn take_away(&self, mappings: &[Mapping], place: AgentLayout) -> Result<(), InjectError> {
         let (base, bytes) = place.range();
         self.call_system(mappings, [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
     }
@@ -231,7 +230,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Has the agent at `place` called. What it says comes later.
-    pub(super) fn call(&self, place: Layout, call: Call, settings: &[u8]) -> Result<(), InjectError> {
+    pub(super) fn call(&self, place: AgentLayout, call: Call, settings: &[u8]) -> Result<(), InjectError> {
         if settings.len() as u64 > SETTINGS_ROOM {
             return Err(InjectError::Image("the settings are too long"));
         }
@@ -271,7 +270,7 @@ impl<'a> Visit<'a> {
     /// Sends the thread into the stub and waits until it is back.
     fn run(
         &self,
-        place: Layout,
+        place: AgentLayout,
         image: &Image,
         original: &user_regs_struct,
         state: &[u8],
