@@ -172,8 +172,7 @@ struct RecordArgs {
     /// Skip the first SECONDS
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
     delay: Option<Duration>,
-    /// Output file: a profile, or another format if the extension is .folded, .svg, .jsonl, .pb.gz, .speedscope.json, .perf.data or .parquet; %p is the process id [default: selfwind.data]
-    #[arg(short, long, value_name = "FILE", env = "SELFWIND_OUTPUT",
+    #[arg(short, long, value_name = "FILE", help = output_help(), env = "SELFWIND_OUTPUT",
           value_parser = PathBufValueParser::new().try_map(recording_file))]
     output: Option<PathBuf>,
     /// In exported formats, start each stack with its thread, NAME-PID/TID
@@ -211,8 +210,7 @@ struct RecordArgs {
 
 #[derive(Debug, Args)]
 struct ExportArgs {
-    /// Output format: folded, flamegraph, jsonl, pprof, firefox, speedscope, perf, parquet [default: by OUT's extension]
-    #[arg(short, long, value_name = "FORMAT", required_unless_present = "output", hide_possible_values = true,
+    #[arg(short, long, value_name = "FORMAT", help = format!("Output format: {} [default: by OUT's extension]", Format::names()), required_unless_present = "output", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|name| name.parse::<Format>()))]
     format: Option<Format>,
     /// Output file; `-` is standard output [default: -]
@@ -301,6 +299,14 @@ struct ListArgs {
     /// Remove what dead processes of yours have left behind, unread samples included, and print each
     #[arg(long)]
     reap: bool,
+}
+
+/// The help of `record -o`.
+fn output_help() -> String {
+    let extensions = Format::ALL.map(|format| format!(".{}", format.extension())).join(", ");
+    format!(
+        "Output file: a profile, or another format if its extension is one of {extensions}; %p is the process id [default: selfwind.data]"
+    )
 }
 
 /// Where a recording may go: standard output is the command's.
@@ -398,8 +404,10 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
         _ => Grouping::None,
     };
     let Some(format) = args.format.or_else(|| args.output.as_deref().and_then(Format::from_path)) else {
-        let names = Format::ALL.map(Format::name).join(", ");
-        anyhow::bail!("the name of the output does not determine a format; choose one with -f: {names}");
+        anyhow::bail!(
+            "the name of the output does not determine a format; choose one with -f: {}",
+            Format::names()
+        );
     };
     let sources = SymbolSources::from(&args.symbols);
     let output = args.output.as_deref().filter(|path| *path != Path::new("-"));

@@ -17,9 +17,14 @@ use serde::Serialize;
 use self::lost::Markers;
 use self::meta::Meta;
 use self::tables::{Lib, Shared, Tables};
+use super::Grouping;
+use super::description::{Description, Writer};
 use super::sampled_thread::{SampledThread, heaviest, sampled_threads};
 use crate::measure::Unit;
 use crate::profile::{Profile, TimedSample};
+
+/// The format.
+pub(super) const DESCRIPTION: Description = Description::text("firefox", &["json"], Writer::Timed(write));
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -72,7 +77,7 @@ enum Weight {
 }
 
 /// Writes a profile with its timeline for the Firefox Profiler.
-pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let mut tables = Tables::new(profile);
     let sampled = sampled_threads(profile);
     let selected = heaviest(&sampled);

@@ -9,11 +9,15 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
+use super::description::{Description, Writer};
 use super::folded::{self, Kind, Naming};
 use super::{Grouping, title};
 use crate::digits::{counted, grouped};
 use crate::measure::Unit;
 use crate::profile::Profile;
+
+/// The format.
+pub(super) const DESCRIPTION: Description = Description::text("flamegraph", &["svg"], Writer::Named(write));
 
 /// Levels that a window shows. A browser opens a taller graph at its top, where only the deepest stacks reach.
 const WINDOW: usize = 50;
@@ -23,7 +27,7 @@ const NARROWEST: u64 = 10_000;
 const TITLE_WIDTH: usize = 100;
 
 /// Writes the flame graph of a profile: the roots below, or above if they would be out of sight below.
-pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let naming = Naming::short(profile);
     let mut lines: Vec<String> = Vec::new();
     let least = profile.totals.weight / NARROWEST;

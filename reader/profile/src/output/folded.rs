@@ -7,12 +7,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use super::Grouping;
+use super::description::{Description, Writer};
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::collapsed_name::collapsed_name;
 use crate::file_name::base_name;
 use crate::interpreted::PYTHON_MARK;
 use crate::names::{NameId, Names};
 use crate::profile::{Bucket, FunctionId, Profile, SourceLine, Trail};
+
+/// The format.
+pub(super) const DESCRIPTION: Description =
+    Description::text("folded", &["folded", "collapsed"], Writer::Named(write));
 
 /// Longer names are shown without parameters and type arguments.
 const SHORT: usize = 40;
@@ -294,6 +299,6 @@ fn group(profile: &Profile, grouping: Grouping, thread: u32) -> Option<String> {
 }
 
 /// Writes the folded stacks of a profile.
-pub(super) fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, grouping: Grouping, out: &mut dyn Write) -> io::Result<()> {
     fold(profile, grouping, 1, &Naming::whole(), &mut |stack, weight| writeln!(out, "{stack} {weight}"))
 }

@@ -5,10 +5,16 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::Grouping;
+use super::description::{Description, Writer};
 use crate::file_name::base_name;
 use crate::profile::{Bucket, Profile, Stack, found_by_name};
 use crate::profile_file::end_name;
 use crate::symbolize::hex;
+
+/// The format.
+pub(super) const DESCRIPTION: Description =
+    Description::text("jsonl", &["jsonl", "ndjson"], Writer::Named(write));
 
 /// All samples of a thread and event with the same stack.
 #[derive(Serialize)]
@@ -63,7 +69,7 @@ impl fmt::Display for FrameObject<'_> {
 }
 
 /// Writes a profile as JSON lines.
-pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {
     for bucket in &profile.buckets {
         serde_json::to_writer(&mut *out, &line(profile, bucket))?;
         out.write_all(b"\n")?;

@@ -3,6 +3,7 @@
 //! Every format is written from the same buckets, so the total of each equals the profile's weight, and
 //! in a fixed order, so that equal profiles give equal bytes.
 
+mod description;
 mod firefox;
 mod flamegraph;
 mod folded;
@@ -23,6 +24,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 
+use self::description::{Description, Writer};
 use crate::profile::{self, Profile, Totals};
 use crate::profile_file::ProfileError;
 use crate::staged_file::StagedFile;
@@ -31,103 +33,71 @@ use crate::symbolize::SymbolSources;
 /// Bytes written at once.
 const BUFFER: usize = 256 * 1024;
 
-/// A format a profile can be written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// One line per stack, `root;...;leaf COUNT`, as flame graph tools read it.
-    Folded,
-    /// A flame graph as SVG.
-    Flamegraph,
-    /// One JSON object per stack and line.
-    Jsonl,
-    /// pprof's gzipped protocol buffer.
-    Pprof,
-    /// The JSON that the Firefox Profiler keeps its profiles in.
-    Firefox,
-    /// speedscope's JSON.
-    Speedscope,
-    /// perf's own file.
-    Perf,
-    /// Apache Parquet, one row per function of a stack.
-    Parquet,
+/// The formats: a line for each, which names the module that has its `DESCRIPTION`.
+macro_rules! formats {
+    ($($format:ident = $module:ident,)*) => {
+        /// A format a profile can be written in.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Format {
+            $(#[doc = concat!("See `", stringify!($module), ".rs`.")] $format,)*
+        }
+
+        impl Format {
+            /// All formats.
+            pub const ALL: [Format; [$(Format::$format),*].len()] = [$(Format::$format),*];
+
+            fn description(self) -> &'static Description {
+                match self {
+                    $(Format::$format => &$module::DESCRIPTION,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    Folded = folded,
+    Flamegraph = flamegraph,
+    Jsonl = jsonl,
+    Pprof = pprof,
+    Firefox = firefox,
+    Speedscope = speedscope,
+    Perf = perf_data,
+    Parquet = parquet,
 }
 
 impl Format {
-    /// All formats.
-    pub const ALL: [Format; 8] = [
-        Format::Folded,
-        Format::Flamegraph,
-        Format::Jsonl,
-        Format::Pprof,
-        Format::Firefox,
-        Format::Speedscope,
-        Format::Perf,
-        Format::Parquet,
-    ];
-
     /// The name used on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Format::Folded => "folded",
-            Format::Flamegraph => "flamegraph",
-            Format::Jsonl => "jsonl",
-            Format::Pprof => "pprof",
-            Format::Firefox => "firefox",
-            Format::Speedscope => "speedscope",
-            Format::Perf => "perf",
-            Format::Parquet => "parquet",
-        }
+        self.description().name
+    }
+
+    /// The names of all formats, as a sentence lists them.
+    pub fn names() -> String {
+        Self::ALL.map(Format::name).join(", ")
     }
 
     /// True if a terminal cannot show it.
     pub fn is_binary(self) -> bool {
-        matches!(self, Format::Pprof | Format::Perf | Format::Parquet)
+        self.description().is_binary
     }
 
     /// The extension that asks for it.
     pub fn extension(self) -> &'static str {
-        match self {
-            Format::Folded => "folded",
-            Format::Flamegraph => "svg",
-            Format::Jsonl => "jsonl",
-            Format::Pprof => "pb.gz",
-            Format::Firefox => "json",
-            Format::Speedscope => "speedscope.json",
-            Format::Perf => "perf.data",
-            Format::Parquet => "parquet",
-        }
+        self.description().extensions[0]
     }
 
     /// The command that shows a file in this format, where that is another program's and reads nothing else.
     pub fn shown_by(self) -> Option<&'static str> {
-        match self {
-            Format::Perf => Some("perf report -i"),
-            Format::Pprof => Some("go tool pprof -top"),
-            _ => None,
-        }
+        self.description().shown_by
     }
 
-    /// The format that a file name asks for by its extension; none if it asks for no known one.
+    /// The format that a file name asks for by its extension; none if it asks for no known one. Of several that fit, the
+    /// one with the longest extension.
     pub fn from_path(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?;
-        if name.ends_with(".speedscope.json") {
-            return Some(Format::Speedscope);
-        }
-        if name.ends_with(".pb.gz") {
-            return Some(Format::Pprof);
-        }
-        if name == "perf.data" || name.ends_with(".perf.data") {
-            return Some(Format::Perf);
-        }
-        match path.extension()?.to_str()? {
-            "parquet" => Some(Format::Parquet),
-            "folded" | "collapsed" => Some(Format::Folded),
-            "svg" => Some(Format::Flamegraph),
-            "jsonl" | "ndjson" => Some(Format::Jsonl),
-            "pprof" => Some(Format::Pprof),
-            "json" => Some(Format::Firefox),
-            _ => None,
-        }
+        let length = |format: &Format| format.description().matched(name);
+        Self::ALL.into_iter().filter(|format| length(format) > 0).max_by_key(length)
     }
 }
 
@@ -151,17 +121,18 @@ impl Export {
     /// # Errors
     /// When it cannot be read.
     pub fn read(format: Format, profile: &Path, sources: &SymbolSources) -> Result<Self, ProfileError> {
-        let (content, incomplete) = if format == Format::Perf {
-            let mut recording = perf_data::Recording::open(profile)?;
-            let incomplete = recording.incomplete.take();
-            (Content::Recorded(Box::new(recording)), incomplete)
-        } else {
-            let load = if format == Format::Firefox { profile::load_timed } else { profile::load };
-            let mut named = load(profile, sources)?;
-            let incomplete = named.incomplete.take();
-            (Content::Named(Box::new(named)), incomplete)
+        let load = match format.description().writer {
+            Writer::Named(_) => profile::load,
+            Writer::Timed(_) => profile::load_timed,
+            Writer::Recorded => {
+                let mut recording = perf_data::Recording::open(profile)?;
+                let incomplete = recording.incomplete.take();
+                return Ok(Self { format, content: Content::Recorded(Box::new(recording)), incomplete });
+            }
         };
-        Ok(Self { format, content, incomplete })
+        let mut named = load(profile, sources)?;
+        let incomplete = named.incomplete.take();
+        Ok(Self { format, content: Content::Named(Box::new(named)), incomplete })
     }
 
     /// The profile, if it is made of one with names.
@@ -209,10 +180,8 @@ impl FromStr for Format {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
-            let names = Format::ALL.map(Format::name).join(", ");
-            format!("unknown format `{name}`; use one of {names}")
-        })
+        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| format!("unknown format `{name}`; use one of {}", Format::names()))
     }
 }
 
@@ -267,17 +236,10 @@ pub fn refuse_own(profile: &Path, out: &Path) -> anyhow::Result<()> {
 
 /// Writes a named profile in a format.
 fn write(format: Format, grouping: Grouping, profile: &Profile, out: &mut dyn Write) -> anyhow::Result<()> {
-    match format {
-        Format::Folded => folded::write(profile, grouping, out)?,
-        Format::Flamegraph => flamegraph::write(profile, grouping, out)?,
-        Format::Jsonl => jsonl::write(profile, out)?,
-        Format::Pprof => pprof::write(profile, out)?,
-        Format::Firefox => firefox::write(profile, out)?,
-        Format::Speedscope => speedscope::write(profile, out)?,
-        Format::Parquet => parquet::write(profile, out)?,
-        Format::Perf => anyhow::bail!("perf's file is made from a recording, not from names"),
+    match format.description().writer {
+        Writer::Named(write) | Writer::Timed(write) => Ok(write(profile, grouping, out)?),
+        Writer::Recorded => anyhow::bail!("{} is made from a recording, not from names", format.name()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -16,11 +16,17 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use self::column::Column;
+use super::Grouping;
+use super::description::{Description, Writer};
 use crate::file_name::base_name;
 use crate::names::NameId;
 use crate::profile::{Bucket, Profile, found_by_name};
 use crate::profile_file::end_name;
 use crate::symbolize::hex;
+
+/// The format.
+pub(super) const DESCRIPTION: Description =
+    Description { is_binary: true, ..Description::text("parquet", &["parquet"], Writer::Named(write)) };
 
 /// Rows written at once.
 const GROUP: usize = 1 << 17;
@@ -56,7 +62,7 @@ const SCHEMA: &str = "message selfwind {
 }";
 
 /// Writes a profile as Parquet.
-pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let file = Handed::default();
     let schema = Arc::new(parse_message_type(SCHEMA).map_err(io::Error::other)?);
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use unwind::Frame;
 
 use self::record::{Body, Kind, Trailer, misc};
+use super::description::{Description, Writer};
 use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
@@ -23,6 +24,14 @@ use crate::profile_file::{
     SessionInfo, WAKE_LATENCY,
 };
 use crate::stats::{Stats, Tally};
+
+/// The format.
+pub(super) const DESCRIPTION: Description = Description {
+    is_binary: true,
+    shown_by: Some("perf report -i"),
+    file_name: Some("perf.data"),
+    ..Description::text("perf", &["perf.data"], Writer::Recorded)
+};
 
 /// What kernels cut the names of threads to.
 const COMM_MAX: usize = 15;

@@ -13,6 +13,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use self::protobuf::Message;
+use super::Grouping;
+use super::description::{Description, Writer};
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::strings::Strings;
 use super::title::source;
@@ -21,6 +23,13 @@ use crate::measure::{Measure, Unit};
 use crate::names::NameId;
 use crate::profile::{Bucket, FunctionId, Profile};
 use crate::symbolize::{Origin, hex};
+
+/// The format.
+pub(super) const DESCRIPTION: Description = Description {
+    is_binary: true,
+    shown_by: Some("go tool pprof -top"),
+    ..Description::text("pprof", &["pb.gz", "pprof"], Writer::Named(write))
+};
 
 /// Field numbers of message Profile.
 mod field {
@@ -42,7 +51,7 @@ mod field {
 const PAGE: u64 = 4096;
 
 /// Writes a profile for pprof.
-pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {
     // No name and no time in the header: equal profiles give equal bytes.
     let mut writer = Writer {
         profile,

@@ -10,11 +10,17 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
+use super::Grouping;
+use super::description::{Description, Writer};
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::title::title;
 use crate::measure::{Measure, Unit};
 use crate::names::NameId;
 use crate::profile::{FunctionId, Profile};
+
+/// The format.
+pub(super) const DESCRIPTION: Description =
+    Description::text("speedscope", &["speedscope.json"], Writer::Named(write));
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -116,7 +122,7 @@ impl<'a> Frames<'a> {
 }
 
 /// Writes a profile for speedscope.
-pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> {
     let frames = Frames::new(profile);
     let threads = sampled_threads(profile);
     let mut profiles: Vec<_> =
