@@ -92,7 +92,6 @@ impl Place {
         place.copy(&Target::c("static_image").fixed().build(), "fixed");
         place.copy(&Target::c("job").with("stripped", &["-s"]).build(), "stripped");
         place.copy(&Target::c("job").build(), "setuid");
-        place.permit("setuid", 0o4755);
         fs::write(place.at("notes.txt"), "just text\n").expect("ours");
         place
     }
@@ -167,6 +166,14 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
                 return None;
             }
             user = is_root.then_some(NOBODY);
+        }
+        "setuid program" => {
+            if !is_root {
+                skip("a setuid program of another user takes root");
+                return None;
+            }
+            chown(place.at("setuid"), Some(NOBODY), Some(NOBODY)).expect("root");
+            place.permit("setuid", 0o4755);
         }
         "output in a directory without write permission" => user = is_root.then_some(NOBODY),
         "output on a full disk" => {

@@ -226,8 +226,7 @@ impl Recording {
             source: options.sampling.source.name(),
         };
         let mut recording = Self {
-            writer: ProfileWriter::new(output.profile)
-                .with_context(|| format!("{}: cannot write the profile", output.path.display()))?,
+            writer: ProfileWriter::new(output.profile).map_err(|error| unstarted(&output.path, &error))?,
             path: output.path,
             export: output.export,
             tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
@@ -254,8 +253,8 @@ impl Recording {
             flushed: Instant::now(),
         };
         resolve::hold(recording.writer.sink());
-        recording.event(Event::Session(session))?;
-        recording.writer.flush()?;
+        let begun = recording.event(Event::Session(session)).and_then(|()| recording.writer.flush());
+        begun.map_err(|error| unstarted(&recording.path, &error))?;
         Ok(recording)
     }
 
@@ -273,9 +272,10 @@ impl Recording {
         if let Some(tables) = self.tables.take() {
             tables.finish(TABLES_PATIENCE);
         }
-        self.event(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status }))?;
+        let end = Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status });
+        let ended = self.event(end).and_then(|()| self.writer.flush());
+        ended.map_err(|error| unwritten(&self.path, &error))?;
         let path = self.path.display().to_string();
-        self.writer.flush().with_context(|| format!("{path}: cannot write the profile"))?;
         // Another format is made of the profile at once, which then goes.
         if self.names && self.export.is_none() {
             self.store_names(events);
@@ -438,6 +438,11 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
     let age = clock::monotonic_ns().saturating_sub(module.loaded_ns);
     let loaded = (clock::realtime_ns().saturating_sub(age)) as i64;
     Some(if identity.modified_ns > loaded { FileIdentity { len: 0, ..identity } } else { identity })
+}
+
+/// Not even the beginning of the profile can be written, and what there is to do.
+fn unstarted(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow::anyhow!("{}: cannot write the profile: {}", path.display(), shortage::explain(error))
 }
 
 /// The profile cannot be written any further, and what there is to do.

@@ -14,7 +14,7 @@ use flate2::write::GzEncoder;
 
 use self::protobuf::Message;
 use super::Grouping;
-use super::description::{Description, Writer};
+use super::description::{self, Description};
 use super::sampled_thread::{SampledThread, heaviest, mark, sampled_threads};
 use super::strings::Strings;
 use super::title::source;
@@ -28,7 +28,7 @@ use crate::symbolize::{Origin, hex};
 pub(super) const DESCRIPTION: Description = Description {
     is_binary: true,
     shown_by: Some("go tool pprof -top"),
-    ..Description::text("pprof", &["pb.gz", "pprof"], Writer::Named(write))
+    ..Description::text("pprof", &["pb.gz", "pprof"], description::Writer::Named(write))
 };
 
 /// Field numbers of message Profile.
