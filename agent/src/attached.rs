@@ -118,7 +118,7 @@ fn resume(
         config,
     }));
     agent::set(agent);
-    let (limit, period_ns) = agent.config.limit(recording.source);
+    let (limit, period_ns) = agent.config.limit(recording.sources.clock);
     recording.rate_limit.set(limit, period_ns);
     recording.late_start.restart(period_ns);
     recording::set_stopped(false);

@@ -9,7 +9,7 @@ use core::ffi::CStr;
 use handler::clock::SECOND_NS;
 use handler::decimal::number;
 use handler::rate_limit::RateLimit;
-use handler::recording::Source;
+use handler::recording::{Clock, Probe, Sources};
 use handler::slot::MAX_FRAMES;
 use shm_format::Mode;
 
@@ -47,8 +47,8 @@ pub(crate) struct Config {
     /// SELFWIND_FREQ, in samples per second of CPU time.
     pub(crate) frequency: u64,
     /// SELFWIND_EVENT.
-    pub(crate) source: Source,
-    /// The source is to be the best that this process may have.
+    pub(crate) sources: Sources,
+    /// The clock is to be the best that this process may have.
     pub(crate) is_automatic: bool,
     /// The process runs under valgrind, to judge by what else is preloaded.
     pub(crate) is_emulated: bool,
@@ -92,7 +92,7 @@ impl Config {
             directory: None,
             others: None,
             frequency: DEFAULT_FREQUENCY,
-            source: Source::Perf,
+            sources: Sources::of_clock(Some(Clock::Perf)),
             is_automatic: true,
             is_emulated: false,
             events: Events::default(),
@@ -153,8 +153,12 @@ impl Config {
         config.events = events.unwrap_or_else(|| Events::task_clock(config.period_ns()));
         if config.pool == 0 {
             config.pool = match config.mode {
-                Mode::Discard if config.source != Source::Perf && config.frequency <= SLOW => SLOW_POOL,
-                Mode::Discard if config.source == Source::Perf && !config.events.are_time() => EVENT_POOL,
+                Mode::Discard if config.sources.clock != Some(Clock::Perf) && config.frequency <= SLOW => {
+                    SLOW_POOL
+                }
+                Mode::Discard if config.sources.clock == Some(Clock::Perf) && !config.events.are_time() => {
+                    EVENT_POOL
+                }
                 Mode::Discard => DRAINED_POOL,
                 Mode::Overwrite => HISTORY_POOL,
             };
@@ -164,8 +168,8 @@ impl Config {
 
     /// The same for a process that runs already: its execs will not be seen, so it has no events of the kernel by default.
     pub(crate) fn attached(self) -> Config {
-        let source = if self.is_automatic { Source::ThreadTimer } else { self.source };
-        Config { source, is_automatic: false, ..self }
+        let clock = if self.is_automatic { Some(Clock::ThreadTimer) } else { self.sources.clock };
+        Config { sources: self.sources.clocked_by(clock), is_automatic: false, ..self }
     }
 
     /// Applies one setting; none if its value is bad.
@@ -200,23 +204,32 @@ impl Config {
         Some(())
     }
 
-    /// Applies SELFWIND_EVENT, the whole entry and its value. Events by name need their numbers, which a recorder finds out
-    /// (SELFWIND_PERF); without them a clock takes their place.
+    /// Applies SELFWIND_EVENT, the whole entry and its value, a list. Events by name need their numbers, which a recorder
+    /// finds out (SELFWIND_PERF); without them a clock takes their place.
     fn choose_events(&mut self, named: Option<(&[u8], &[u8])>, events: &mut Option<Events>) {
         let Some((entry, value)) = named else { return };
-        if value == b"offcpu" && events.is_none() {
-            *events = Some(Events::off_processor());
+        let (mut sources, mut automatic, mut is_list, mut is_wrong) =
+            (Sources::default(), false, false, false);
+        for word in value.split(|byte| *byte == b',') {
+            if let Some(mean) = allocations(word) {
+                (sources, self.allocations) = (sources.with(Probe::Allocations), mean);
+            } else if let Some(clock) = clock(word) {
+                is_wrong |= sources.clock.is_some();
+                is_list = word.starts_with(b"perf:");
+                is_wrong |= is_list && events.is_none();
+                if word == b"offcpu" && events.is_none() {
+                    *events = Some(Events::off_processor());
+                }
+                (sources, automatic) = (sources.clocked_by(Some(clock)), word == b"auto");
+            } else {
+                // Another event of a list, which the recorder has read.
+                is_wrong |= !is_list;
+            }
         }
-        if let Some(mean) = allocations(value) {
-            (self.source, self.is_automatic, self.allocations) = (Source::Allocations, false, mean);
-            return;
+        if sources != Sources::default() {
+            (self.sources, self.is_automatic) = (sources, automatic);
         }
-        let is_known = !value.starts_with(b"perf:") || events.is_some();
-        match source(value) {
-            Some(source) => (self.source, self.is_automatic) = (source, value == b"auto"),
-            None => return self.complain(entry),
-        }
-        if !is_known {
+        if is_wrong {
             self.complain(entry);
         }
     }
@@ -235,25 +248,25 @@ impl Config {
     }
 
     /// Nanoseconds that one unit of weight stands for: of CPU time or time off the processor; 0 for events.
-    pub(crate) fn unit_ns(&self, source: Source) -> u64 {
-        match source {
-            Source::Perf => self.events.unit_ns(),
-            Source::Allocations => 0,
-            Source::ThreadTimer | Source::ProcessTimer => self.period_ns(),
+    pub(crate) fn unit_ns(&self, clock: Option<Clock>) -> u64 {
+        match clock {
+            Some(Clock::Perf) => self.events.unit_ns(),
+            Some(Clock::ThreadTimer | Clock::ProcessTimer) => self.period_ns(),
+            None => 0,
         }
     }
 
-    /// The limit of what samples from `source` may cost. Events that are no time have none.
-    pub(crate) fn rate_limit(&self, source: Source) -> RateLimit {
-        let (limit, period_ns) = self.limit(source);
+    /// The limit of what samples at `clock` may cost. Events that are no time have none.
+    pub(crate) fn rate_limit(&self, clock: Option<Clock>) -> RateLimit {
+        let (limit, period_ns) = self.limit(clock);
         RateLimit::new(limit, period_ns)
     }
 
     /// The limit, in hundredths of a percent of CPU time, and the nanoseconds of it that a tick stands for.
-    pub(crate) fn limit(&self, source: Source) -> (u64, u64) {
-        match self.unit_ns(source) {
-            _ if source == Source::Allocations => (RateLimit::NO_LIMIT, 1),
-            period_ns if source != Source::Perf || self.events.are_one_clock() => {
+    pub(crate) fn limit(&self, clock: Option<Clock>) -> (u64, u64) {
+        match self.unit_ns(clock) {
+            _ if clock.is_none() => (RateLimit::NO_LIMIT, 1),
+            period_ns if clock != Some(Clock::Perf) || self.events.are_one_clock() => {
                 (self.max_overhead, period_ns)
             }
             _ => (RateLimit::NO_LIMIT, 1),
@@ -261,8 +274,8 @@ impl Config {
     }
 
     /// The period of timers for unregistered threads; 0 if they can have none.
-    pub(crate) fn late_period(&self, source: Source) -> u64 {
-        if source == Source::Perf && !self.events.are_time() { 0 } else { self.unit_ns(source) }
+    pub(crate) fn late_period(&self, clock: Option<Clock>) -> u64 {
+        if clock == Some(Clock::Perf) && !self.events.are_time() { 0 } else { self.unit_ns(clock) }
     }
 
     /// Nanoseconds of CPU time between samples.
@@ -285,12 +298,12 @@ fn directory(value: &[u8]) -> Option<Vec<u8>> {
     (value.first() == Some(&b'/') && value.len() <= LONGEST).then(|| value.to_vec())
 }
 
-fn source(value: &[u8]) -> Option<Source> {
+fn clock(value: &[u8]) -> Option<Clock> {
     match value {
-        b"cpu" => Some(Source::ThreadTimer),
-        b"itimer" => Some(Source::ProcessTimer),
-        b"auto" | b"perf" | b"offcpu" => Some(Source::Perf),
-        value if value.starts_with(b"perf:") => Some(Source::Perf),
+        b"cpu" => Some(Clock::ThreadTimer),
+        b"itimer" => Some(Clock::ProcessTimer),
+        b"auto" | b"perf" | b"offcpu" => Some(Clock::Perf),
+        value if value.starts_with(b"perf:") => Some(Clock::Perf),
         _ => None,
     }
 }

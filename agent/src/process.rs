@@ -13,7 +13,7 @@ use handler::clock;
 use handler::kernel_answer;
 use handler::late_start::LateStart;
 use handler::process_time::ProcessTime;
-use handler::recording::{self, Page, Recording, Source};
+use handler::recording::{self, Clock, Page, Probe, Recording};
 use handler::slot::{self, Slot};
 use shm_format::record::{self, DurableRecord};
 
@@ -60,17 +60,18 @@ pub(crate) fn open(
         return Err(Failure::Over);
     }
     let (region, live_blocks) = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
-    let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.source));
+    let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.sources));
+    let clock = choice.sources.clock;
     let recording: &'static Recording = Box::leak(Box::new(Recording {
         region,
         doorbell,
-        source: choice.source,
+        sources: choice.sources,
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
-        tells_delay: choice.source == Source::Perf && agent.config.events.are_waits(),
+        tells_delay: clock == Some(Clock::Perf) && agent.config.events.are_waits(),
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
-        rate_limit: agent.config.rate_limit(choice.source),
-        late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(choice.source)),
+        rate_limit: agent.config.rate_limit(clock),
+        late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(clock)),
         live_blocks,
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
@@ -100,7 +101,7 @@ pub(crate) fn publish(recording: &'static Recording) -> bool {
 /// place, or it stays and nothing is sampled.
 fn make_way(recording: &Recording) {
     let left = process_timer::get();
-    if recording.source == Source::ProcessTimer
+    if recording.is_clocked_by(Clock::ProcessTimer)
         && process_timer::is_armed(&left)
         && !program_timer::replace(&left)
     {
@@ -117,7 +118,7 @@ pub(crate) fn give_timer_up(recording: &Recording) {
 
 /// Starts the process-wide timer, if that is the source.
 pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
-    if recording.source == Source::ProcessTimer
+    if recording.is_clocked_by(Clock::ProcessTimer)
         && !recording.process_time.is_given_up()
         && let Err(error) = process_timer::start(agent.config.period_ns())
     {
@@ -272,7 +273,7 @@ pub(crate) fn begin(agent: &Agent, recording: &'static Recording, register: impl
         register(recording);
         make_way(recording);
         start_source(recording, agent);
-        if recording.source == Source::Allocations {
+        if recording.sources.have(Probe::Allocations) {
             allocations::begin(agent.config.allocations);
         } else {
             allocations::never();
@@ -301,11 +302,11 @@ pub(crate) fn watch_forks() {
 /// Stops the ticks of the calling thread, or of the process if they are not the thread's own.
 pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     let _masked = Masked::new();
-    match recording.source {
-        Source::ProcessTimer if recording.process_time.is_given_up() => {}
-        Source::ProcessTimer => process_timer::stop(),
-        Source::Allocations => {}
-        Source::ThreadTimer | Source::Perf => slot::noted().into_iter().for_each(sources::stop_thread),
+    match recording.sources.clock {
+        Some(Clock::ProcessTimer) if recording.process_time.is_given_up() => {}
+        Some(Clock::ProcessTimer) => process_timer::stop(),
+        None => {}
+        Some(Clock::ThreadTimer | Clock::Perf) => slot::noted().into_iter().for_each(sources::stop_thread),
     }
     journal::tell_setting(recording, b"stopped", why);
 }
@@ -337,7 +338,7 @@ pub(crate) fn before_exec(
     if hidden {
         masked.mask(sampling_signal::get());
     }
-    if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {
+    if recording.is_clocked_by(Clock::ProcessTimer) && !recording.process_time.is_given_up() {
         process_timer::stop();
         signals::drain_process_timer();
         let left = program_timer();
@@ -377,7 +378,7 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
     if let Some(agent) = agent::get() {
         start_source(recording, agent);
     }
-    if recording.source == Source::Perf
+    if recording.is_clocked_by(Clock::Perf)
         && let Some(slot) =
             slot::noted().filter(|slot| slot.timer() == Slot::NO_TIMER || !slot.kernel_rings.are_attached())
     {
@@ -392,7 +393,7 @@ pub(crate) fn end() {
     threads::sample_remainder();
     let _masked = Masked::new();
     recording.region.close_requests(true);
-    if recording.source == Source::ProcessTimer && !recording.process_time.is_given_up() {
+    if recording.is_clocked_by(Clock::ProcessTimer) && !recording.process_time.is_given_up() {
         process_timer::stop();
     }
     if let Some(slot) = slot::noted() {

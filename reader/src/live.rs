@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use selfwind_profile::events::Events;
 use selfwind_profile::file_name::base_name;
 use selfwind_profile::interpreted;
 use selfwind_profile::measure::Measure;
@@ -116,8 +117,8 @@ impl Image {
     /// Samples per second of CPU time, if it is sampled by CPU time.
     pub(crate) fn hertz(&self) -> Option<u64> {
         let ProcessInfo { source, period_ns, .. } = &self.info;
-        let measures = Measure::all(&SessionInfo::default(), [(source, *period_ns)].into_iter());
-        let is_time = *period_ns > 0 && measures.iter().all(Measure::is_cpu_time);
+        let events = Events::new(&SessionInfo::default(), [(source, *period_ns)].into_iter());
+        let is_time = *period_ns > 0 && events.measures().iter().all(Measure::is_cpu_time);
         is_time.then(|| (1e9 / *period_ns as f64).round() as u64)
     }
 

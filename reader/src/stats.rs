@@ -16,17 +16,20 @@ pub(crate) fn run(
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let mut reader = ProfileReader::open(path)?;
+    let mut reader = ProfileReader::open(path)?.without_samples();
     let mut tally = Tally::default();
     for event in reader.by_ref() {
         tally.add(&event?);
     }
+    // What the samples of allocations stand for is known when all else is.
+    let samples = ProfileReader::open(path)?;
+    let tail = samples.for_each_sample(|lent| tally.sample(lent.sample, lent.frames.len()))?;
     let stats = tally.finish(std::fs::metadata(path).map_or(reader.bytes(), |metadata| metadata.len()));
     if json {
         serde_json::to_writer_pretty(&mut *out, &stats)?;
         writeln!(out)?;
     } else {
-        let text = stats.text(reader.tail(), if limit == 0 { usize::MAX } else { limit });
+        let text = stats.text(tail, if limit == 0 { usize::MAX } else { limit });
         // A terminal would break long paths.
         let width = if screen.height.is_some() { screen.width } else { usize::MAX };
         for line in text.lines() {

@@ -160,7 +160,11 @@ fn a_profile_of_time_has_no_values_of_allocations() {
         .args(["report", "--leaks"])
         .arg(&recording.file));
     assert_eq!(outcome.status, 1);
-    assert!(outcome.stderr.contains("not of allocations (record -e alloc)"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("no event inuse_space: it has cpu; `record -e alloc`"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 /// Records `program` and asserts that it behaves as it does alone.

@@ -10,7 +10,7 @@ use crate::arch;
 use crate::clock;
 use crate::ordinary_walk::{own_slot, walk};
 use crate::outcome::{self, Missed};
-use crate::recording::{Recording, Source};
+use crate::recording::{Probe, Recording};
 use crate::sample::{Sample, words};
 
 /// The registers that a call preserves, as they were when the allocator was called.
@@ -63,7 +63,7 @@ fn sample(recording: &Recording, caller: &Caller, size: u64, serial: u64) -> Res
     let frames = words(unsafe { &*slot.stack_cache() }.frames());
     // The innermost frame is the allocator's entry.
     let sample = Sample::of_walk(recording, slot, walk, frames.get(1..).unwrap_or(&[]));
-    sample.record(1, Source::Allocations.number(), AllocationNonce::new(size, serial).0)?;
+    sample.record(1, Probe::Allocations.number(), AllocationNonce::new(size, serial).0)?;
     sample.count_end();
     Ok(slot.sequence())
 }

@@ -12,7 +12,7 @@ use shm_format::record::{DurableRecord, Thread};
 
 use crate::activity::Active;
 use crate::clock;
-use crate::recording::{self, Recording, Source};
+use crate::recording::{self, Clock, Recording};
 use crate::slot::{self, Slot};
 use crate::sys;
 use crate::thread_timer;
@@ -36,7 +36,7 @@ pub(crate) fn start(recording: &Recording, slot: &Slot) -> u32 {
         || has_clock
         || !slot.is_discovered()
         || slot::has_ended()
-        || recording.source == Source::ProcessTimer
+        || recording.is_clocked_by(Clock::ProcessTimer)
     {
         return 0;
     }

@@ -99,7 +99,7 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
         if recording.region.has_requests() {
             sample.answer(entered, Occasion::Tick);
         }
-        let recorded = sample.record(tick.weight, tick.source().number(), tick.nonce());
+        let recorded = sample.record(tick.weight, tick.clock().number(), tick.nonce());
         if let Some(request) = &tick.request {
             kernel_answer::follow(recording, slot, request, recorded.is_ok());
         }

@@ -58,16 +58,14 @@ fn walk_in(recording: &Recording, slot: &Slot, registers: &Registers, memory: &m
     // SAFETY: the caller is inside the nesting guard, which makes this the only use of the stack cache and of the chain.
     let (stack_cache, chain) = unsafe { (&mut *slot.stack_cache(), &mut *slot.chain()) };
     let walk = match Pinned::new(&slot.pin) {
-        Some(pinned) => {
-            unwind::walk(
-                pinned.modules(),
-                recording.cache,
-                registers,
-                memory,
-                stack_cache,
-                recording.max_frames,
-            )
-        }
+        Some(pinned) => unwind::walk(
+            pinned.modules(),
+            recording.cache,
+            registers,
+            memory,
+            stack_cache,
+            recording.max_frames,
+        ),
         None => {
             stack_cache.forget();
             Walk::fresh(0, End::NoModule)

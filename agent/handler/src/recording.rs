@@ -15,9 +15,9 @@ use crate::process_time::ProcessTime;
 use crate::rate_limit::RateLimit;
 use crate::sys;
 
-/// Which clock asks for samples.
+/// Which clock asks for samples: a recording has one or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Clock {
     /// One timer per thread, on the thread's own CPU clock; its signals carry the slot.
     ThreadTimer,
     /// One timer for the whole process, ITIMER_PROF; the kernel picks a thread.
@@ -25,20 +25,72 @@ pub enum Source {
     /// Events of perf_event_open(2) on each thread, with a synchronous SIGTRAP that carries the slot. A thread that
     /// cannot have them has a timer on its CPU clock instead, with the same signal.
     Perf,
-    /// No clock: the bytes that the program allocates.
+}
+
+impl Clock {
+    /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers, 3 for the kernel's
+    /// events.
+    pub const fn number(self) -> u8 {
+        match self {
+            Clock::ProcessTimer => 1,
+            Clock::ThreadTimer => 2,
+            Clock::Perf => 3,
+        }
+    }
+}
+
+/// What else is recorded, beside a clock or alone: things that the program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// The bytes that it allocates.
     Allocations,
 }
 
-impl Source {
-    /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers, 3 for the kernel's
-    /// events, 4 for allocations.
+impl Probe {
+    /// The number of the source in records: 4 for allocations.
     pub const fn number(self) -> u8 {
         match self {
-            Source::ProcessTimer => 1,
-            Source::ThreadTimer => 2,
-            Source::Perf => 3,
-            Source::Allocations => 4,
+            Probe::Allocations => 4,
         }
+    }
+}
+
+/// Everything that asks for samples in a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// The clock, if there is one.
+    pub clock: Option<Clock>,
+    /// A bit for each number of a [`Probe`].
+    probes: u32,
+}
+
+impl Sources {
+    /// This clock, or none, and nothing else.
+    pub const fn of_clock(clock: Option<Clock>) -> Sources {
+        Sources { clock, probes: 0 }
+    }
+
+    /// The same with `probe`.
+    #[must_use]
+    pub const fn with(self, probe: Probe) -> Sources {
+        Sources { probes: self.probes | 1 << probe.number(), ..self }
+    }
+
+    /// True if `probe` is recorded.
+    pub const fn have(self, probe: Probe) -> bool {
+        self.probes & 1 << probe.number() != 0
+    }
+
+    /// The same with another clock.
+    #[must_use]
+    pub const fn clocked_by(self, clock: Option<Clock>) -> Sources {
+        Sources { clock, ..self }
+    }
+
+    /// The number by which the process is told of: the clock's; without one that of the first of the others; 0 for none.
+    pub fn number(self) -> u8 {
+        let first = || if self.probes == 0 { 0 } else { self.probes.trailing_zeros() as u8 };
+        self.clock.map_or_else(first, Clock::number)
     }
 }
 
@@ -49,7 +101,7 @@ pub struct Recording {
     /// How the reader is woken; none when nobody waits.
     pub doorbell: Option<Doorbell>,
     /// What asks for samples.
-    pub source: Source,
+    pub sources: Sources,
     /// Most frames per sample.
     pub max_frames: usize,
     /// Rules met before.
@@ -70,6 +122,11 @@ impl Recording {
     /// True if no more samples are wanted: the process is ending, or the reader has finished.
     pub fn is_over(&self) -> bool {
         is_stopped() || self.doorbell.is_some_and(|doorbell| doorbell.is_stopped())
+    }
+
+    /// True if this clock asks for samples.
+    pub fn is_clocked_by(&self, clock: Clock) -> bool {
+        self.sources.clock == Some(clock)
     }
 
     /// True unless another recording has taken the place of this one.

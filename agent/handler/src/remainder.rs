@@ -16,7 +16,7 @@ use crate::arch;
 use crate::clock;
 use crate::ordinary_walk::{own_slot, walk};
 use crate::outcome::{self, Missed};
-use crate::recording::{Recording, Source};
+use crate::recording::{Clock, Recording};
 use crate::sample::{Sample, words};
 use crate::slot::Slot;
 use crate::tick::Tick;
@@ -60,7 +60,7 @@ fn sample(
     let is_own = |frame: &&Frame| own_code.contains(&frame.address());
     let own = frames.iter().take_while(is_own).count();
     let sample = Sample::of_walk(recording, slot, walk, words(frames.get(own..).unwrap_or(frames)));
-    sample.record(weight, Source::ThreadTimer.number(), Tick::NO_NONCE)?;
+    sample.record(weight, Clock::ThreadTimer.number(), Tick::NO_NONCE)?;
     sample.count_end();
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::discovery;
 use crate::outcome;
 use crate::owner::own_slot;
-use crate::recording::{self, Recording, Source};
+use crate::recording::{self, Clock, Recording};
 use crate::sample::Sample;
 use crate::siginfo::{Sender, SignalInfo};
 use crate::slot::{self, Slot};
@@ -103,7 +103,7 @@ fn begin(recording: &Recording, slot: &Slot, sample: &Sample<'_>) {
     }
     let control = recording.region.control();
     control.fire(weight.into());
-    let recorded = sample.record(weight, Source::ThreadTimer.number(), Tick::NO_NONCE);
+    let recorded = sample.record(weight, Clock::ThreadTimer.number(), Tick::NO_NONCE);
     outcome::count(control, &recorded, weight);
     sample.count_end();
 }

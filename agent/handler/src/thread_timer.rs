@@ -55,10 +55,7 @@ pub fn arm(slot: &Slot, signal: i32, period_ns: u64, first_ns: u64) -> Result<()
     };
     let timer = create(clock::cpu_clock(tid) as usize, &event)?;
     slot.set_timer(timer);
-    let time = libc::itimerspec {
-        it_interval: timespec(period_ns),
-        it_value: timespec(first_ns.max(1)),
-    };
+    let time = libc::itimerspec { it_interval: timespec(period_ns), it_value: timespec(first_ns.max(1)) };
     set(timer, &time)
 }
 

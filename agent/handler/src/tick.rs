@@ -10,7 +10,7 @@ use crate::kernel_ring::Request;
 use crate::nesting::Entered;
 use crate::outcome::{Missed, Outcome};
 use crate::owner::Owner;
-use crate::recording::{Recording, Source};
+use crate::recording::{Clock, Recording};
 use crate::siginfo::{Sender, SignalInfo};
 use crate::slot::{self, Slot};
 
@@ -34,15 +34,15 @@ impl Arrival {
     /// Reads `info`; none if the signal did not come from us.
     #[inline]
     pub(crate) fn read(info: &SignalInfo, recording: &Recording) -> Option<Arrival> {
-        let (weight, owner) = match (recording.source, info.sender()) {
-            (Source::Perf, Sender::Event { data, blocked }) => {
+        let (weight, owner) = match (recording.sources.clock?, info.sender()) {
+            (Clock::Perf, Sender::Event { data, blocked }) => {
                 (0, Owner::Kernel { slot: slot::at(data)?, blocked })
             }
-            (Source::ThreadTimer | Source::Perf, Sender::Timer { id, overrun, value }) => {
+            (Clock::ThreadTimer | Clock::Perf, Sender::Timer { id, overrun, value }) => {
                 let owner = Owner::Thread { slot: slot::at(value)?, timer: id };
                 (overrun.max(0).unsigned_abs().saturating_add(1), owner)
             }
-            (Source::ProcessTimer, Sender::Kernel) if !recording.process_time.is_given_up() => {
+            (Clock::ProcessTimer, Sender::Kernel) if !recording.process_time.is_given_up() => {
                 (recording.process_time.periods(), Owner::Process)
             }
             _ => return None,
@@ -79,12 +79,12 @@ impl Tick {
         Tick { weight: arrival.weight, request: None, cpu_ns: 0, owner: arrival.owner }
     }
 
-    /// What asked for the sample.
-    pub(crate) fn source(&self) -> Source {
+    /// The clock that asked for the sample.
+    pub(crate) fn clock(&self) -> Clock {
         match self.owner {
-            Owner::Thread { .. } => Source::ThreadTimer,
-            Owner::Process => Source::ProcessTimer,
-            Owner::Kernel { .. } => Source::Perf,
+            Owner::Thread { .. } => Clock::ThreadTimer,
+            Owner::Process => Clock::ProcessTimer,
+            Owner::Kernel { .. } => Clock::Perf,
         }
     }
 

@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::activity::{self, Active};
-use handler::recording::{Recording, Source};
+use handler::recording::{Clock, Recording};
 use handler::slot::{self, Slot};
 
 use super::real::{call_real, fail, own_recording, real_functions};
@@ -66,7 +66,7 @@ fn end_events() -> Option<(&'static Recording, &'static Agent)> {
 /// image.
 fn stop_process_timer() -> Option<(&'static Recording, &'static Agent)> {
     let _active = Active::enter()?;
-    let recording = own_recording().filter(|recording| recording.source == Source::ProcessTimer)?;
+    let recording = own_recording().filter(|recording| recording.is_clocked_by(Clock::ProcessTimer))?;
     crate::process::silence_thread(recording, b"itimer ends where the program filters its system calls");
     Some((recording, agent::get()?))
 }

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use handler::recording::Source;
+use handler::recording::Clock;
 
 use super::real::{call_real, fail, own_recording};
 use crate::lock::Masked;
@@ -23,7 +23,7 @@ pub(super) fn find_real_functions() {
 fn is_taken(which: c_int) -> bool {
     which == libc::ITIMER_PROF
         && own_recording().is_some_and(|recording| {
-            recording.source == Source::ProcessTimer && !recording.process_time.is_given_up()
+            recording.is_clocked_by(Clock::ProcessTimer) && !recording.process_time.is_given_up()
         })
 }
 

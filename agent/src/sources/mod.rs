@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use alloc::vec::Vec;
 
 use handler::nesting::Entered;
-use handler::recording::{Recording, Source};
+use handler::recording::{Clock, Recording, Sources};
 use handler::slot::{self, Slot};
 
 use crate::config::Config;
@@ -31,35 +31,40 @@ const KERNEL_TIME_PERIOD_NS: u64 = 4_000_000;
 
 /// What will ask for samples, and what there is to say about it.
 pub(crate) struct Choice {
-    /// The source.
-    pub(crate) source: Source,
+    /// The clock that this process may have, and what else is recorded.
+    pub(crate) sources: Sources,
     /// Why it is not the one asked for, or what it can see; for the reader.
     pub(crate) note: Option<Vec<u8>>,
 }
 
-/// Chooses the source asked for, or the best that this user may have. A forked child has what its parent had.
-pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
-    if let Some(source) = parent {
-        return Choice { source, note: None };
+/// Chooses the clock asked for, or the best that this user may have. A forked child has what its parent had.
+pub(crate) fn choose(config: &Config, parent: Option<Sources>) -> Choice {
+    if let Some(sources) = parent {
+        return Choice { sources, note: None };
     }
-    if config.source == Source::Allocations {
-        sampling_signal::set_for_timers();
-        return Choice { source: config.source, note: None };
-    }
-    let mut note = None;
-    let mut wanted = config.source;
-    let harm = match wanted {
-        Source::Perf if config.is_emulated => {
-            Some("valgrind does not support the signals of perf_event_open")
+    let (clock, note) = match config.sources.clock {
+        Some(clock) => choose_clock(config, clock),
+        None => {
+            sampling_signal::set_for_timers();
+            (None, None)
         }
-        Source::Perf if config.is_automatic => perf::harm(),
+    };
+    Choice { sources: config.sources.clocked_by(clock), note }
+}
+
+/// `wanted`, or what takes its place, and what there is to say about it.
+fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Vec<u8>>) {
+    let mut note = None;
+    let harm = match wanted {
+        Clock::Perf if config.is_emulated => Some("valgrind does not support the signals of perf_event_open"),
+        Clock::Perf if config.is_automatic => perf::harm(),
         _ => None,
     };
     if let Some(harm) = harm {
-        wanted = if config.events.are_time() { Source::ThreadTimer } else { Source::Perf };
+        wanted = if config.events.are_time() { Clock::ThreadTimer } else { Clock::Perf };
         note = Some([b"cpu timers instead of perf: ", harm.as_bytes()].concat());
     }
-    if wanted == Source::Perf {
+    if wanted == Clock::Perf {
         match perf::probe(&config.events, config.deferred) {
             Ok(tier) => {
                 sampling_signal::set_for_events();
@@ -69,25 +74,25 @@ pub(crate) fn choose(config: &Config, parent: Option<Source>) -> Choice {
                     (true, true) => b"; the kernel walks deferred call chains",
                     (true, false) => b"; the kernel has no deferred call chains (needs Linux 6.19)",
                 });
-                return Choice { source: Source::Perf, note: Some(note) };
+                return (Some(Clock::Perf), Some(note));
             }
             Err(refusal) if config.events.are_time() => {
-                wanted = Source::ThreadTimer;
+                wanted = Clock::ThreadTimer;
                 note = Some(refusal.text("cpu timers instead of perf: "));
             }
             // No timer can take the place of events that are not time.
             Err(refusal) => {
                 sampling_signal::set_for_events();
-                return Choice { source: Source::Perf, note: Some(refusal.text("nothing is sampled: ")) };
+                return (Some(Clock::Perf), Some(refusal.text("nothing is sampled: ")));
             }
         }
     }
     sampling_signal::set_for_timers();
-    if wanted == Source::ThreadTimer && !thread_timer::may_be_had() {
-        wanted = Source::ProcessTimer;
+    if wanted == Clock::ThreadTimer && !thread_timer::may_be_had() {
+        wanted = Clock::ProcessTimer;
         note.get_or_insert_default().extend_from_slice(b"itimer: no timer left for this user (ulimit -i)");
     }
-    Choice { source: wanted, note }
+    (Some(wanted), note)
 }
 
 /// From when on samples of a thread stand for its CPU time.
@@ -136,13 +141,13 @@ pub(crate) fn start_thread(
         thread_timer::arm(slot, sampling_signal::get(), config.period_ns(), since)
             .map_err(|error| Shortfall { what, error })
     };
-    match recording.source {
-        Source::ThreadTimer => timer("thread timer failed"),
-        Source::ProcessTimer | Source::Allocations => Ok(()),
-        Source::Perf if EVENTS_ENDED.load(Ordering::SeqCst) && config.events.are_time() => {
+    match recording.sources.clock {
+        Some(Clock::ThreadTimer) => timer("thread timer failed"),
+        Some(Clock::ProcessTimer) | None => Ok(()),
+        Some(Clock::Perf) if EVENTS_ENDED.load(Ordering::SeqCst) && config.events.are_time() => {
             timer("thread timer failed")
         }
-        Source::Perf => match perf::open(recording, slot, &config.events, since) {
+        Some(Clock::Perf) => match perf::open(recording, slot, &config.events, since) {
             Ok(()) => {
                 if perf::is_user_only() && config.events.are_one_clock() {
                     watch_kernel_time(slot, config, since);
@@ -175,7 +180,7 @@ fn watch_kernel_time(slot: &Slot, config: &Config, since: Since) {
 pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
     // Events in user mode do not happen inside an exec; but those of a clock leave time in the kernel to be asked for.
     let harmless = perf::is_user_only() && !config.events.are_one_clock();
-    if recording.source != Source::Perf || harmless || EVENTS_ENDED.swap(true, Ordering::SeqCst) {
+    if !recording.is_clocked_by(Clock::Perf) || harmless || EVENTS_ENDED.swap(true, Ordering::SeqCst) {
         return false;
     }
     for slot in slot::taken().filter(|slot| slot.kernel_rings.are_attached()) {

@@ -21,6 +21,7 @@
 pub mod call_tree;
 pub mod collapsed_name;
 pub mod digits;
+pub mod events;
 pub mod file_name;
 pub mod heap;
 pub mod input;
@@ -35,6 +36,7 @@ pub mod private_directory;
 pub mod profile;
 pub mod profile_file;
 pub mod selection;
+pub mod source_list;
 pub mod staged_file;
 pub mod stats;
 pub mod symbolize;

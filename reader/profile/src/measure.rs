@@ -7,9 +7,8 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::digits::grouped;
-use crate::heap::{self, HeapValue};
+use crate::heap::HeapValue;
 use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
-use crate::profile_file::SessionInfo;
 
 /// What a unit of weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +44,8 @@ pub struct Weighed {
     pub event: String,
     /// What a unit of weight is.
     pub unit: &'static str,
+    /// Samples.
+    pub samples: u64,
     /// The weight.
     pub weight: u64,
     /// The same in words.
@@ -63,26 +64,15 @@ impl Weighed {
 const PERIODS: &str = "periods";
 
 impl Measure {
-    /// The measures of a recording, one for each of its events. `processes`: source and period of each. A recorder of
-    /// running processes has not chosen what these count.
-    pub fn all(
-        session: &SessionInfo,
-        mut processes: impl Iterator<Item = (impl AsRef<str>, u64)>,
-    ) -> Vec<Measure> {
-        if let Some(list) = session.source.strip_prefix("perf:") {
-            return list.split(',').map(|event| Measure::of_event(event, session.frequency)).collect();
-        }
-        if heap::mean_of(&session.source).is_ok_and(|mean| mean.is_some()) {
-            return vec![Measure { name: "allocations".into(), unit: Unit::Sample }];
-        }
-        let of_kernel = processes.next().filter(|(source, _)| source.as_ref() == "perf");
-        let measure = match of_kernel.map(|(_, period)| period) {
-            _ if session.source == "offcpu" => Measure::off_processor(),
+    /// That of a clock without a list of events, as the session names it; `own` and `period_ns` are what a process says
+    /// of its source.
+    pub(crate) fn of_clock(clock: &str, own: &str, period_ns: Option<u64>) -> Measure {
+        match period_ns.filter(|_| own == "perf") {
+            _ if clock == "offcpu" => Measure::off_processor(),
             Some(OFF_PROCESSOR_UNIT_NS) => Measure::off_processor(),
             Some(0) => Measure { name: "events".into(), unit: Unit::Events(1) },
             _ => CPU.clone(),
-        };
-        vec![measure]
+        }
     }
 
     /// That of a value of sampled allocations.
@@ -99,7 +89,7 @@ impl Measure {
     }
 
     /// `NAME` or `NAME@PERIOD`, as `record -e` names it.
-    fn of_event(text: &str, frequency: u32) -> Measure {
+    pub(crate) fn of_event(text: &str, frequency: u32) -> Measure {
         let (name, period) =
             text.split_once('@').map_or((text, None), |(name, period)| (name, period.parse().ok()));
         let unit = match (kernel_event::rate_of(name), period) {
@@ -130,8 +120,9 @@ impl Measure {
     }
 
     /// With the weight that it has in a profile.
-    pub fn weighed(&self, weight: u64) -> Weighed {
-        Weighed { event: self.name.to_string(), unit: self.unit_name(), weight, words: self.describe(weight) }
+    pub fn weighed(&self, samples: u64, weight: u64) -> Weighed {
+        let (event, words) = (self.name.to_string(), self.describe(weight));
+        Weighed { event, unit: self.unit_name(), samples, weight, words }
     }
 
     /// A weight in words, for people; what is CPU time needs its period.
@@ -147,20 +138,15 @@ impl Measure {
     }
 }
 
-/// The weights of all `measures` in words; none if they are CPU time alone.
-pub fn describe(measures: &[Measure], weights: impl Fn(usize) -> u64) -> Option<String> {
-    let plain = measures.len() <= 1 && measures.iter().all(Measure::is_cpu_time);
-    let texts = measures.iter().enumerate().map(|(event, measure)| measure.describe(weights(event)));
-    (!plain).then(|| texts.collect::<Vec<_>>().join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::Events;
+    use crate::profile_file::SessionInfo;
 
     fn measures(source: &str, frequency: u32, processes: &[(&str, u64)]) -> Vec<Measure> {
         let session = SessionInfo { source: source.into(), frequency, ..SessionInfo::default() };
-        Measure::all(&session, processes.iter().copied())
+        Events::new(&session, processes.iter().copied()).measures().to_vec()
     }
 
     #[test]
@@ -190,10 +176,10 @@ mod tests {
 
     #[test]
     fn weights_in_words() {
-        let told = |source, weight| describe(&measures(source, 99, &[]), |_| weight);
-        assert_eq!(told("cpu", 5), None);
-        assert_eq!(told("offcpu", 5).as_deref(), Some("5 us off the CPU"));
-        assert_eq!(told("perf:faults,cs@10", 5).as_deref(), Some("5 faults, 50 cs"));
-        assert_eq!(told("perf:cycles", 5).as_deref(), Some("5 samples of cycles"));
+        let told =
+            |source| measures(source, 99, &[]).iter().map(|measure| measure.describe(5)).collect::<Vec<_>>();
+        assert_eq!(told("offcpu"), ["5 us off the CPU"]);
+        assert_eq!(told("perf:faults,cs@10"), ["5 faults", "50 cs"]);
+        assert_eq!(told("perf:cycles"), ["5 samples of cycles"]);
     }
 }

@@ -100,7 +100,7 @@ struct Chosen {
     weight: u64,
 }
 
-/// The part of a profile that is looked at.
+/// The part of a profile that is looked at, of its main event.
 pub struct Selection<'p> {
     profile: &'p Profile,
     labels: Vec<(Label, String)>,
@@ -219,8 +219,9 @@ impl<'p> Selection<'p> {
     fn label_headings(&mut self, heading: Heading) -> Vec<Option<u32>> {
         let profile = self.profile;
         let names: Vec<String> = profile.processes.iter().map(|process| process.name()).collect();
+        let buckets = profile.buckets.iter().filter(|bucket| bucket.event == profile.main);
         let mut hit: Vec<u32> =
-            profile.buckets.iter().map(|bucket| profile.threads[bucket.thread as usize].process).collect();
+            buckets.map(|bucket| profile.threads[bucket.thread as usize].process).collect();
         hit.sort_unstable();
         hit.dedup();
         let several = hit.iter().any(|&process| names[process as usize] != names[hit[0] as usize]);
@@ -258,7 +259,7 @@ impl<'p> Selection<'p> {
         let profile = self.profile;
         let skips: Vec<Option<u32>> =
             profile.stacks.iter().map(|stack| matcher.stack(profile, stack)).collect();
-        for bucket in &profile.buckets {
+        for bucket in profile.buckets.iter().filter(|bucket| bucket.event == profile.main) {
             let thread = bucket.thread as usize;
             if skips[bucket.stack as usize].is_none() || !matcher.threads[thread] {
                 continue;

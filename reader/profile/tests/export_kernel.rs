@@ -11,11 +11,12 @@ use std::process::Command;
 use export::BASE;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
-use selfwind_profile::output::{Format, export};
+use selfwind_profile::output::{Export, Format, Grouping, export};
 use selfwind_profile::profile_file::{
     Event, KernelSample, KernelSymbol, NO_ANSWER, ProcessInfo, ProfileWriter, Sample, SessionInfo,
     ThreadInfo, WAKE_LATENCY,
 };
+use selfwind_profile::symbolize::SymbolSources;
 use selfwind_tests::skip::skip;
 use serde_json::Value;
 use unwind::{FoundBy, Frame};
@@ -98,14 +99,19 @@ fn texts() {
     let expected = "\
 [unknown] 5
 [unknown];asm_exc_page_fault_[k] 1
-[unknown];do_syscall_64_[k] 2
 [unknown];do_syscall_64_[k];ext4_read_[k] 1
 ";
-    assert_eq!(folded, expected);
+    assert_eq!(folded, expected, "faults are not added to switches");
+    let mut of_switches = Export::read(Format::Folded, &faults("folded"), &SymbolSources::none()).unwrap();
+    assert_eq!(of_switches.left_out(), ["cs"]);
+    of_switches.choose("cs").unwrap();
+    let mut folded = Vec::new();
+    of_switches.write(Grouping::None, &mut folded).unwrap();
+    assert_eq!(String::from_utf8_lossy(&folded), "[unknown];do_syscall_64_[k] 2\n");
     let folded = text(Format::Folded, &waits("folded-waits"));
     assert_eq!(folded, "[unknown];do_syscall_64_[k] 900\n[unknown];do_syscall_64_[k];[wake latency] 100\n");
     let svg = text(Format::Flamegraph, &faults("svg"));
-    for part in ["ext4_read [kernel] (1 weight", "7 page-faults, 20 cs", "blue: kernel"] {
+    for part in ["ext4_read [kernel] (1 page-faults", "7 page-faults", "blue: kernel"] {
         assert!(svg.contains(part), "{part}: {svg}");
     }
     let svg = text(Format::Flamegraph, &waits("svg-waits"));

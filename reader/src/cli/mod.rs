@@ -23,11 +23,11 @@ use crate::diff;
 use crate::doctor;
 use crate::drain::watch;
 use crate::dump;
+use crate::flags::event::EventArgs;
 use crate::flags::sampling::SamplingArgs;
 use crate::flags::seconds::seconds;
-use crate::flags::source::SourceParser;
+use crate::flags::sources::SourcesParser;
 use crate::flags::symbols::SymbolArgs;
-use crate::flags::value::{self, ValueArgs};
 use crate::import;
 use crate::list;
 use crate::record;
@@ -38,7 +38,7 @@ use crate::resolve;
 use crate::sampling::buffer::Buffer;
 use crate::sampling::rate;
 use crate::sampling::settings::SamplingSettings;
-use crate::sampling::source::Source;
+use crate::sampling::sources::Sources;
 use crate::stats;
 use crate::tables;
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
@@ -162,10 +162,10 @@ struct RecordArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
-    /// What triggers samples: auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked), alloc or alloc:BYTES (allocations: one in 512 KiB or so many bytes, alloc:all for all)
+    /// What is recorded, a list: one clock at most, of auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), offcpu (time blocked); and alloc or alloc:BYTES (allocations: one in 512 KiB or so many bytes, alloc:all for all)
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
-          value_parser = SourceParser, hide_possible_values = true)]
-    event: Source,
+          value_parser = SourcesParser, hide_possible_values = true)]
+    event: Sources,
     /// Stop after this many seconds
     #[arg(short, long, value_name = "SECONDS", env = "SELFWIND_DURATION", value_parser = seconds)]
     duration: Option<Duration>,
@@ -223,7 +223,7 @@ struct ExportArgs {
     #[arg(long)]
     per_thread: bool,
     #[command(flatten)]
-    value: ValueArgs,
+    event: EventArgs,
     #[command(flatten)]
     symbols: SymbolArgs,
     /// The profile
@@ -422,16 +422,12 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
         output::refuse_own(input.path(), path)?;
     }
     let mut export = Export::read(format, input.path(), &sources)?;
-    if let Some(value) = args.value.value() {
-        match export.profile_mut() {
-            Some(profile) => value::choose(profile, Some(value))?,
-            None => {
-                anyhow::bail!(
-                    "--value: the format {} has no values of allocations; use another one",
-                    format.name()
-                )
-            }
-        }
+    if let Some(event) = args.event.name() {
+        export.choose(event)?;
+    }
+    let left_out = export.left_out();
+    if !left_out.is_empty() {
+        warn(format_args!("{} has room for one event; --event: {}", format.name(), left_out.join(", ")));
     }
     if let Some(remark) = &export.incomplete {
         warn(format_args!("{}: {remark}", input::name(input.path())));
@@ -474,7 +470,7 @@ impl From<RecordArgs> for RecordOptions {
         Self {
             sampling: SamplingSettings {
                 frequency: args.freq,
-                source: args.event,
+                sources: args.event,
                 max_stack: args.sampling.max_stack,
                 max_overhead: args.sampling.max_overhead,
                 native_only: args.sampling.native_only,
@@ -507,6 +503,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::clock::Clock;
 
     /// A pipe that nobody reads.
     struct Unread;
@@ -554,7 +551,7 @@ mod tests {
         }
         let options = record(&["-p", "7", "-d", "0.5", "-e", "itimer"]).unwrap();
         assert_eq!((options.pid, options.duration), (Some(7), Some(Duration::from_millis(500))));
-        assert_eq!(options.sampling.source, Source::Itimer);
+        assert_eq!(options.sampling.sources.clock, Some(Clock::Itimer));
     }
 
     #[test]

@@ -14,17 +14,17 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    /// What the selected part used; none where weights stand for nothing countable, or for several things.
+    /// What the selected part used; none where weights stand for nothing countable.
     pub(super) fn of(selection: &Selection<'_>) -> Option<Amount> {
         let profile = selection.profile();
-        let [measure] = &profile.measures[..] else { return None };
+        let measure = profile.measure(profile.main);
         let weight = selection.weight() as f64;
         let seconds = |value, unit: &str| Some(Amount { value, unit: unit.to_owned(), seconds: true });
         match measure.unit {
             Unit::CpuPeriod(_) => {
                 let mut ns = 0.0;
                 for (thread, _, weight) in selection.threads() {
-                    let period = profile.period_ns(thread, 0);
+                    let period = profile.period_ns(thread, profile.main);
                     if period == 0 {
                         return None;
                     }
@@ -37,7 +37,10 @@ impl Amount {
                 let value = weight * each as f64;
                 Some(Amount { value, unit: measure.name.to_string(), seconds: false })
             }
-            Unit::Byte | Unit::Sample => None,
+            Unit::Byte => {
+                Some(Amount { value: weight, unit: format!("bytes, {}", measure.name), seconds: false })
+            }
+            Unit::Sample => None,
         }
     }
 

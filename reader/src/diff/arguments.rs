@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{DiffOptions, Form, Gate, Sort};
+use crate::flags::event::EventArgs;
 use crate::flags::selection::{FilterArgs, UnitArgs};
 use crate::flags::symbols::SymbolArgs;
 
@@ -36,6 +37,8 @@ pub(crate) struct DiffArgs {
     unit: UnitArgs,
     #[command(flatten)]
     filters: FilterArgs,
+    #[command(flatten)]
+    event: EventArgs,
     /// Smallest change to show, in percent of everything [default: 0.1; in JSON 0]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     threshold: Option<f64>,
@@ -89,6 +92,7 @@ impl From<&DiffArgs> for DiffOptions {
             sort: args.sort,
             unit: args.unit.into(),
             filters: (&args.filters).into(),
+            event: args.event.name().map(str::to_owned),
             threshold: args.threshold,
             limit: args.limit,
             gates: args.fail_if.clone(),

@@ -25,10 +25,10 @@ use amount::Amount;
 pub(crate) use arguments::DiffArgs;
 pub(crate) use gate::Gate;
 
+use crate::flags::event;
 use crate::terminal::screen::Screen;
 use selfwind_profile::call_tree::{Stacks, weights};
 use selfwind_profile::input;
-use selfwind_profile::measure::Measure;
 use selfwind_profile::output::refuse_own;
 use selfwind_profile::profile::{self, Profile};
 use selfwind_profile::selection::{Filters, Heading, Label, Selection, Unit};
@@ -70,6 +70,8 @@ pub(crate) struct DiffOptions {
     pub(crate) unit: Unit,
     /// Which stacks of both.
     pub(crate) filters: Filters,
+    /// Which event of both; none: the main one.
+    pub(crate) event: Option<String>,
     /// Least change that is shown, in percent of everything. None: 0.1 where there are many, all in JSON.
     threshold: Option<f64>,
     /// Rows; none: what fits the screen; 0: all.
@@ -109,11 +111,9 @@ impl<'p> Side<'p> {
 
     /// What its weights count.
     fn counts(&self) -> String {
-        let measures = &self.selection.profile().measures;
-        if measures.iter().all(Measure::is_cpu_time) {
-            return "CPU time".into();
-        }
-        measures.iter().map(|measure| measure.name.as_ref()).collect::<Vec<_>>().join(", ")
+        let profile = self.selection.profile();
+        let measure = profile.measure(profile.main);
+        if measure.is_cpu_time() { "CPU time".into() } else { measure.name.to_string() }
     }
 
     /// Samples chosen.
@@ -170,12 +170,18 @@ pub(crate) fn run(
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<Vec<String>> {
-    let (profile_a, profile_b) = (profile::load(a, &options.sources)?, profile::load(b, &options.sources)?);
+    let load = |path: &Path| {
+        let mut profile = profile::load(path, &options.sources)?;
+        let name = || input::name(path).into_owned();
+        event::choose(&mut profile, options.event.as_deref()).with_context(name)?;
+        anyhow::Ok(profile)
+    };
+    let (profile_a, profile_b) = (load(a)?, load(b)?);
     let sides = (Side::new(&profile_a, a, options), Side::new(&profile_b, b, options));
     let (counts_a, counts_b) = (sides.0.counts(), sides.1.counts());
     if counts_a != counts_b {
         anyhow::bail!(
-            "{} counts {counts_a}, {} counts {counts_b}: their shares cannot be compared; record both with the same -e",
+            "{} counts {counts_a}, {} counts {counts_b}: their shares cannot be compared; record both with the same -e, or choose with --event",
             sides.0.name,
             sides.1.name
         );

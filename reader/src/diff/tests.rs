@@ -44,6 +44,7 @@ fn options(form: Form) -> DiffOptions {
         limit: None,
         gates: Vec::new(),
         output: None,
+        event: None,
         sources: SymbolSources::none(),
     }
 }

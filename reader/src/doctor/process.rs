@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 
 use nix::libc;
-use selfwind_profile::measure::Measure;
+use selfwind_profile::events::Events;
 use selfwind_profile::profile_file::{Event, SessionInfo};
 use shm_format::Mode;
 
@@ -57,8 +57,8 @@ fn source(target: &mut Target) -> Vec<Finding> {
         |info| (info.source.clone(), info.period_ns, info.note.clone()),
     );
     let session = SessionInfo::default();
-    let measure = Measure::all(&session, [(&source, period)].into_iter()).pop();
-    let sampled = match measure {
+    let events = Events::new(&session, [(&source, period)].into_iter());
+    let sampled = match events.measures().get(events.main()) {
         Some(measure) if !measure.is_cpu_time() => format!("{source}: {}", measure.name),
         _ => format!("{source} at {} Hz", 1_000_000_000u64.checked_div(period).unwrap_or(0)),
     };

@@ -38,10 +38,10 @@ const GRACE: Duration = Duration::from_millis(30);
 
 /// Records the command that the options name, and gives its exit status.
 pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
-    options.sampling.source.check()?;
+    options.sampling.sources.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
-    let agent = agent_file::unpack_for(&options.sampling.source)?;
+    let agent = agent_file::unpack_for(&options.sampling.sources)?;
     let output = Output::prepare(options.output.as_deref())?;
     leftovers::reap_abandoned();
     let session = match Session::create() {

@@ -32,7 +32,6 @@ use crate::record::interpreter::Interpreters;
 use crate::record::kernel_symbols::KernelSymbols;
 use crate::record::options::RecordOptions;
 use crate::resolve;
-use crate::sampling::source::Source;
 use crate::tables::builder::Builder;
 use crate::tables::cache::Cache;
 use crate::target::thread_search::NOT_SAMPLED;
@@ -117,7 +116,7 @@ pub(crate) struct Recording {
     started_ns: u64,
     delay: Delay,
     per_thread: bool,
-    /// Allocations are sampled, not time.
+    /// Allocations are sampled, and no time.
     allocations: bool,
     open: bool,
     /// Names are stored at the end.
@@ -222,8 +221,8 @@ impl Recording {
                     fits
                 })
                 .collect(),
-            frequency: options.sampling.source.frequency(options.sampling.frequency),
-            source: options.sampling.source.name(),
+            frequency: options.sampling.sources.frequency(options.sampling.frequency),
+            source: options.sampling.sources.name(),
         };
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile).map_err(|error| unstarted(&output.path, &error))?,
@@ -239,7 +238,8 @@ impl Recording {
             // A flight recorder holds samples of before, which are welcome.
             delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 }),
             per_thread: options.per_thread,
-            allocations: matches!(options.sampling.source, Source::Allocations(_)),
+            allocations: options.sampling.sources.clock.is_none()
+                && options.sampling.sources.have_allocations(),
             // Not each snapshot.
             open: options.open && since.is_none(),
             names: options.names,

@@ -27,7 +27,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     }
     let lives = proc::start_time(pid).is_some();
     if lives {
-        inject::check_source(pid, &options.sampling.source)?;
+        inject::check_sources(pid, &options.sampling.sources)?;
     }
     // What can fail comes first: from the attach on, the process is sampled.
     let signals = watch::hold_signals(false).context("cannot block signals")?;

@@ -6,9 +6,9 @@ use clap::Args;
 use selfwind_profile::heap::HeapValue;
 
 use super::{ReportOptions, Rows, Sort, View};
+use crate::flags::event::EventArgs;
 use crate::flags::selection::{FilterArgs, UnitArgs};
 use crate::flags::symbols::SymbolArgs;
-use crate::flags::value::ValueArgs;
 
 const EXAMPLES: &str = "Examples:
   selfwind report                        the profile selfwind.data
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "Examples:
   selfwind report --threads              by thread
   selfwind report --lines --symbol parse which lines, on the stacks through `parse`
   selfwind report --root '^main$'        stacks from `main` on
+  selfwind report --event alloc_space    one of several events (record -e cpu,alloc)
   selfwind report --leaks                memory not freed at the end (record -e alloc)
   selfwind report --json job.data | jq '.functions[:5]'
 
@@ -51,9 +52,9 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     filters: FilterArgs,
     #[command(flatten)]
-    value: ValueArgs,
-    /// Of a heap profile (record -e alloc): memory not freed at the end, by where it was allocated; same as --value inuse_space
-    #[arg(long, conflicts_with = "value")]
+    event: EventArgs,
+    /// Of allocations (record -e alloc): memory not freed at the end, by where it was allocated; same as --event inuse_space
+    #[arg(long, conflicts_with = "event")]
     leaks: bool,
     /// Print one JSON object
     #[arg(long)]
@@ -85,7 +86,10 @@ impl From<&ReportArgs> for ReportOptions {
             sort: args.sort,
             flat: args.flat || args.sort.is_some(),
             filters: (&args.filters).into(),
-            value: if args.leaks { Some(HeapValue::InuseSpace) } else { args.value.value() },
+            event: match args.leaks {
+                true => Some(HeapValue::InuseSpace.name().into()),
+                false => args.event.name().map(str::to_owned),
+            },
             json: args.json,
             limit: args.limit,
             sources: (&args.symbols).into(),

@@ -30,6 +30,11 @@ impl Page<'_> {
         let is_as_asked = own == Some(format!("{} Hz", stats.detail.frequency));
         facts.extend(stats.coarse().filter(|_| is_as_asked).or(own));
         self.facts(&facts);
+        let others: Vec<String> = self.profile.other_events().map(|other| other.event.clone()).collect();
+        if !others.is_empty() {
+            let shown = &self.profile.measure(self.profile.main).name;
+            self.remark(&format!("shown is {shown}; --event shows {}", others.join(", ")));
+        }
         for source in stats.detail.settings.get("source").into_iter().flatten() {
             if source.contains("instead of") || source.contains("user mode") {
                 self.remark(source);

@@ -21,7 +21,9 @@ struct Report<'a> {
     command: &'a [String],
     samples: u64,
     weight: u64,
-    /// What the weight counts, by event.
+    /// The event that is shown.
+    event: &'a str,
+    /// All events: what their weights count, and how much there is.
     weights: &'a [Weighed],
     /// The part of `weight` that the filters leave.
     selected: u64,
@@ -171,6 +173,7 @@ pub(super) fn write(
         command: &profile.session.command,
         samples: profile.totals.samples,
         weight: profile.totals.weight,
+        event: &profile.measure(profile.main).name,
         weights: &stats.detail.weights,
         selected: selection.weight(),
         filters: options.filters.flags(),

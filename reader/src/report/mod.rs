@@ -17,9 +17,8 @@ use std::path::Path;
 
 pub(crate) use arguments::ReportArgs;
 
-use crate::flags::value;
+use crate::flags::event;
 use crate::terminal::screen::Screen;
-use selfwind_profile::heap::HeapValue;
 use selfwind_profile::input;
 use selfwind_profile::profile;
 use selfwind_profile::selection::{Filters, Heading, Selection, Unit};
@@ -78,8 +77,8 @@ pub(crate) struct ReportOptions {
     pub(crate) flat: bool,
     /// Which stacks.
     pub(crate) filters: Filters,
-    /// Which value of allocations; none: the usual one.
-    pub(crate) value: Option<HeapValue>,
+    /// Which event; none: the main one.
+    pub(crate) event: Option<String>,
     /// JSON instead of text.
     pub(crate) json: bool,
     /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
@@ -114,7 +113,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let mut profile = profile::load(path, &options.sources)?;
-    value::choose(&mut profile, options.value)?;
+    event::choose(&mut profile, options.event.as_deref())?;
     if options.json {
         let selection =
             Selection::new(&profile, options.unit, options.heading(Heading::Programs), &options.filters);

@@ -261,7 +261,7 @@ fn what_is_no_cpu_time_is_not_called_so() {
     let file = directory.join("p.data");
     for (source, period_ns, words) in [
         ("perf:page-faults", 0, "weight 20 (20 page-faults)"),
-        ("perf:cs@10,cpu-migrations", 0, "weight 20 (200 cs, 0 cpu-migrations)"),
+        ("perf:cs@10,cpu-migrations", 0, "weight 20 (200 cs)"),
         ("offcpu", 1000, "weight 20 (20 us off the CPU)"),
     ] {
         let mut events = fixture::events(&directory);

@@ -1,5 +1,6 @@
 //! The report as text: a header, the table, the call tree, notes.
 
+use selfwind_profile::heap::HeapValue;
 use selfwind_profile::profile::Profile;
 use selfwind_profile::selection::{Heading, Selection};
 
@@ -20,13 +21,7 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
     page.header(name, &filters);
     let footer = page.footer_lines();
     if profile.totals.weight == 0 {
-        page.line(match profile.is_of_heap() {
-            true if !profile.allocations.is_empty() => {
-                "No memory was in use at the end: every sampled block had been freed."
-            }
-            true => "No samples: too little was allocated, or no process ran the agent.",
-            false => "No samples: the program used too little CPU time, or no process ran the agent.",
-        });
+        page.line(nothing(profile));
     } else if selection.weight() == 0 {
         page.line(&format!("Nothing matches {filters}; run `selfwind report` without it to see everything."));
     } else {
@@ -38,6 +33,22 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
     }
     page.footer(&footer);
     page.text
+}
+
+/// Why there is nothing to show.
+fn nothing(profile: &Profile) -> &'static str {
+    let heap = HeapValue::ALL.iter().find(|value| value.name() == profile.measure(profile.main).name);
+    match heap {
+        Some(HeapValue::InuseObjects | HeapValue::InuseSpace)
+            if profile
+                .other_events()
+                .any(|other| other.event == HeapValue::AllocObjects.name() && other.weight > 0) =>
+        {
+            "Nothing sampled was held at the end: every such block had been freed."
+        }
+        Some(_) => "No samples: too little was allocated for one, or none of the processes ran the agent.",
+        None => "No samples: the program used too little CPU time, or none of its processes ran the agent.",
+    }
 }
 
 /// A report being written.

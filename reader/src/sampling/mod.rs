@@ -1,6 +1,7 @@
 //! How to sample: what agents are told.
 
 pub(crate) mod buffer;
+pub(crate) mod clock;
 pub(crate) mod rate;
 pub(crate) mod settings;
-pub(crate) mod source;
+pub(crate) mod sources;

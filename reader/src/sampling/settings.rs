@@ -2,7 +2,7 @@
 
 use crate::sampling::buffer::Buffer;
 use crate::sampling::rate::Overhead;
-use crate::sampling::source::Source;
+use crate::sampling::sources::Sources;
 
 /// How processes are sampled.
 #[derive(Clone, Debug, Default)]
@@ -10,7 +10,7 @@ pub(crate) struct SamplingSettings {
     /// Samples per second of CPU time.
     pub(crate) frequency: u32,
     /// What triggers them.
-    pub(crate) source: Source,
+    pub(crate) sources: Sources,
     /// Frames kept of a stack.
     pub(crate) max_stack: u32,
     /// What sampling may cost.

@@ -14,7 +14,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 use selfwind_profile::private_directory::{candidates, private_directory};
 
-use crate::sampling::source::Source;
+use crate::sampling::sources::Sources;
 
 static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
 /// The same with the allocator's names.
@@ -49,15 +49,13 @@ pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
     unpack_content(name, AGENT)
 }
 
-/// The same for the agent that samples what `source` says.
-pub(crate) fn unpack_for(source: &Source) -> Result<PathBuf, AgentFileError> {
-    match source {
-        Source::Allocations(_) => {
-            let hash = env!("SELFWIND_ALLOC_AGENT_HASH");
-            unpack_content(&format!("agent-alloc-{}-{hash}.so", env!("CARGO_PKG_VERSION")), ALLOC_AGENT)
-        }
-        _ => unpack(),
+/// The same for the agent that samples what `sources` say.
+pub(crate) fn unpack_for(sources: &Sources) -> Result<PathBuf, AgentFileError> {
+    if !sources.have_allocations() {
+        return unpack();
     }
+    let hash = env!("SELFWIND_ALLOC_AGENT_HASH");
+    unpack_content(&format!("agent-alloc-{}-{hash}.so", env!("CARGO_PKG_VERSION")), ALLOC_AGENT)
 }
 
 fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError> {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::flags::source::SourceParser;
+use crate::flags::sources::SourcesParser;
 use crate::sampling::rate;
-use crate::sampling::source::Source;
+use crate::sampling::sources::Sources;
 
 const USAGE: &str = "selfwind top [OPTIONS] [--] CMD [ARGS]...
        selfwind top [OPTIONS] -p PID
@@ -35,8 +35,8 @@ pub(crate) struct TopArgs {
     pub(super) freq: u32,
     /// What triggers samples of CMD, as in `record`
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
-          value_parser = SourceParser, hide_possible_values = true)]
-    pub(super) event: Source,
+          value_parser = SourcesParser, hide_possible_values = true)]
+    pub(super) event: Sources,
     /// Only this process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub(super) pid: Option<u32>,

@@ -69,7 +69,7 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     // First, because it may make the directory that is looked through next.
     let attached = args.pid.filter(|&pid| proc::start_time(pid).is_some());
     if let Some(pid) = attached {
-        inject::check_source(pid, &args.event)?;
+        inject::check_sources(pid, &args.event)?;
     }
     let attached = match attached {
         Some(pid) if attach(&sampling(args), pid, Notices::Quiet)? == inject::Sampling::Begun => Some(pid),
@@ -102,7 +102,7 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
 fn sampling(args: &TopArgs) -> SamplingSettings {
     SamplingSettings {
         frequency: args.freq,
-        source: args.event.clone(),
+        sources: args.event.clone(),
         max_stack: MAX_STACK,
         ..SamplingSettings::default()
     }

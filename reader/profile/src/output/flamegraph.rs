@@ -129,7 +129,7 @@ fn legend(kinds: &[Kind]) -> String {
 
 /// By what weights are multiplied to be shown, and the name of what they are then.
 fn counting(profile: &Profile) -> (f64, String) {
-    let [measure] = &profile.measures[..] else { return (1.0, "weight".into()) };
+    let measure = profile.measure(profile.main);
     match measure.unit {
         Unit::Microsecond => (1.0, "us".into()),
         Unit::Byte => (1.0, "bytes".into()),
@@ -145,7 +145,8 @@ fn counting(profile: &Profile) -> (f64, String) {
 
 /// The period that all samples have in common, in nanoseconds.
 fn period_ns(profile: &Profile) -> Option<f64> {
-    let mut periods = profile.buckets.iter().map(|bucket| profile.period_ns(bucket.thread, bucket.event));
+    let of_main = profile.buckets.iter().filter(|bucket| bucket.event == profile.main);
+    let mut periods = of_main.map(|bucket| profile.period_ns(bucket.thread, bucket.event));
     let first = periods.next().filter(|&ns| ns > 0)?;
     periods.all(|period| period == first).then_some(first as f64)
 }

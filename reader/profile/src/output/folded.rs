@@ -152,7 +152,8 @@ impl<'a> Texts<'a> {
             .map(|thread| group(profile, grouping, thread).map(|text| names.intern(&text).0))
             .collect();
         let row = |bucket: &Bucket| (of_thread[bucket.thread as usize], bucket.stack, bucket.weight);
-        let mut rows: Vec<_> = profile.buckets.iter().map(row).collect();
+        let of_main = profile.buckets.iter().filter(|bucket| bucket.event == profile.main);
+        let mut rows: Vec<_> = of_main.map(row).collect();
         rows.sort_unstable_by_key(|&(group, stack, _)| (group, stack));
         rows.dedup_by(|next, kept| {
             let same = (next.0, next.1) == (kept.0, kept.1);

@@ -1,7 +1,7 @@
 //! Other programs' formats: one file per format.
 //!
-//! Every format is written from the same buckets, so the total of each equals the profile's weight, and
-//! in a fixed order, so that equal profiles give equal bytes.
+//! Every format is written from the same buckets, so the total of each equals the profile's weight, event by event, and
+//! in a fixed order, so that equal profiles give equal bytes. A format that has one number for a stack is of one event.
 
 mod description;
 mod firefox;
@@ -25,6 +25,7 @@ use std::str::FromStr;
 use anyhow::Context;
 
 use self::description::{Description, Writer};
+use crate::events::NoSuchEvent;
 use crate::profile::{self, Profile, Totals};
 use crate::profile_file::ProfileError;
 use crate::staged_file::StagedFile;
@@ -82,6 +83,11 @@ impl Format {
         self.description().is_binary
     }
 
+    /// True if a stack has one number in it.
+    fn has_one_event(self) -> bool {
+        matches!(self, Format::Folded | Format::Flamegraph)
+    }
+
     /// The extension that asks for it.
     pub fn extension(self) -> &'static str {
         self.description().extensions[0]
@@ -135,11 +141,33 @@ impl Export {
         Ok(Self { format, content: Content::Named(Box::new(named)), incomplete })
     }
 
-    /// The profile, if it is made of one with names.
-    pub fn profile_mut(&mut self) -> Option<&mut Profile> {
+    /// Writes this event only; in pprof's format it is the one that is shown first.
+    ///
+    /// # Errors
+    /// When the profile has no such event.
+    pub fn choose(&mut self, event: &str) -> Result<(), NoSuchEvent> {
         match &mut self.content {
-            Content::Named(profile) => Some(profile),
-            Content::Recorded(_) => None,
+            Content::Named(profile) => {
+                let place = profile.event(event)?;
+                match self.format {
+                    Format::Pprof => profile.prefer(place),
+                    _ => profile.choose(place),
+                }
+            }
+            Content::Recorded(recording) => recording.choose(event)?,
+        }
+        Ok(())
+    }
+
+    /// Events that are left out, as the format has room for one, and none was chosen.
+    pub fn left_out(&self) -> Vec<String> {
+        match &self.content {
+            Content::Named(profile) if self.format.has_one_event() && profile.measures.len() > 1 => {
+                let measures = profile.measures.iter().enumerate();
+                let others = measures.filter(|(place, _)| *place != usize::from(profile.main));
+                others.map(|(_, measure)| measure.name.to_string()).collect()
+            }
+            _ => Vec::new(),
         }
     }
 

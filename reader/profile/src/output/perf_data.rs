@@ -17,10 +17,11 @@ use unwind::Frame;
 
 use self::record::{Body, Kind, Trailer, misc};
 use super::description::{Description, Writer};
+use crate::events::{Events, NoSuchEvent, Part, UNCLAIMED, place_of};
 use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
-    Event, KernelSymbol, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SamplePart,
+    Event, KernelSymbol, LentSample, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample,
     SessionInfo, WAKE_LATENCY,
 };
 use crate::stats::{Stats, Tally};
@@ -56,7 +57,11 @@ pub(super) struct Recording {
     /// Process images by their numbers.
     processes: HashMap<u32, ProcessInfo>,
     stats: Stats,
+    events: Events,
+    /// What those count that are written.
     measures: Vec<Measure>,
+    /// The only event to be written, if not all are.
+    chosen: Option<u8>,
     /// Some samples have kernel stacks.
     in_kernel: bool,
     /// What of the profile could not be read.
@@ -82,22 +87,23 @@ impl Recording {
             session: SessionInfo::default(),
             processes: HashMap::new(),
             stats: Stats::default(),
+            events: Events::default(),
             measures: Vec::new(),
+            chosen: None,
             in_kernel: false,
             incomplete: None,
             anchor: None,
         };
         let mut tally = Tally::default();
-        let mut events = ProfileReader::open(path)?;
+        let mut events = ProfileReader::open(path)?.without_samples();
+        let mut learnt = Events::default();
         for event in &mut events {
             let event = event?;
             tally.add(&event);
             match event {
                 Event::Session(session) => recording.session = session,
                 Event::Process(info) => drop(recording.processes.insert(info.id, info)),
-                Event::Sample(sample) => {
-                    recording.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
-                }
+                Event::LiveBlocks(live) => learnt.learn(&live),
                 Event::KernelSymbol(symbol) if symbol.module.is_empty() => {
                     recording.anchor.get_or_insert(symbol);
                 }
@@ -105,10 +111,18 @@ impl Recording {
             }
         }
         let known = recording.processes.values().map(|info| (&info.source, info.period_ns));
-        recording.measures = Measure::all(&recording.session, known);
+        recording.events = Events::new(&recording.session, known).with_learnt_of(&mut learnt);
+        let (claimed, mut unclaimed) = (recording.events.measures().len(), false);
+        let tail = ProfileReader::open(path)?.for_each_sample(|LentSample { sample, frames, .. }| {
+            recording.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
+            tally.sample(sample, frames.len());
+            recording.events.parts(sample, |part| unclaimed |= usize::from(part.event) >= claimed);
+        })?;
+        recording.measures = recording.events.measures().to_vec();
+        recording.measures.extend(unclaimed.then(|| UNCLAIMED.clone()));
         recording.stats = tally.finish(events.bytes());
         let len = std::fs::metadata(path).map_or(events.bytes(), |metadata| metadata.len());
-        recording.incomplete = events.tail().and_then(|tail| tail.remark(len));
+        recording.incomplete = tail.and_then(|tail| tail.remark(len));
         Ok(recording)
     }
 
@@ -116,6 +130,16 @@ impl Recording {
     pub(super) fn totals(&self) -> Totals {
         let Stats { samples, weight, truncated, .. } = self.stats;
         Totals { samples, weight, truncated, ..Totals::default() }
+    }
+
+    /// Leaves out all events but this one.
+    ///
+    /// # Errors
+    /// When the recording has no such event.
+    pub(super) fn choose(&mut self, event: &str) -> Result<(), NoSuchEvent> {
+        let place = place_of(&self.measures, event)?;
+        (self.chosen, self.measures) = (Some(place), vec![self.measures[usize::from(place)].clone()]);
+        Ok(())
     }
 
     /// Writes perf's file.
@@ -264,7 +288,14 @@ impl Records<'_> {
         let pid = self.pid(sample.process);
         // Where each call is, not where it returns to: the next function may begin there.
         let address = |&word: &u64| Frame::from_bits(word).lookup_address();
-        for SamplePart { ns, weight, event, kernel } in sample.parts() {
+        let mut parts = Vec::new();
+        let chosen = self.recording.chosen;
+        self.recording.events.parts(sample, |part| match chosen {
+            None => parts.push(part),
+            Some(event) if event == part.event => parts.push(Part { event: 0, ..part }),
+            Some(_) => {}
+        });
+        for Part { ns, event, weight, kernel } in parts {
             // A mark is no address.
             let kernel = kernel.strip_prefix(&[WAKE_LATENCY]).unwrap_or(kernel);
             let in_kernel = !kernel.is_empty();
@@ -272,9 +303,8 @@ impl Records<'_> {
             let frames =
                 || sample.frames.iter().filter(|word| Frame::from_bits(**word).as_interpreted().is_none());
             let leaf = kernel.first().copied().or_else(|| frames().next().map(address)).unwrap_or(0);
-            let event = usize::from(event).min(self.recording.measures.len() - 1) as u64;
-            self.body.u64(header::EVENT_ID + event);
-            self.body.u64(leaf).u32(pid).u32(sample.tid).u64(ns).u64(weight.into());
+            self.body.u64(header::EVENT_ID + u64::from(event));
+            self.body.u64(leaf).u32(pid).u32(sample.tid).u64(ns).u64(weight);
             let marks = if in_kernel { 2 } else { 1 };
             self.body.u64((kernel.len() + frames().count()) as u64 + marks);
             if in_kernel {

@@ -1,7 +1,7 @@
 //! pprof's gzipped protocol buffer (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 //!
 //! One sample per thread, event and distinct stack. Its values: timer periods and their nanoseconds; or microseconds off
-//! the processor; or events, with a value for each event of the recording; or, of allocations, the four of heap profiles. The addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
+//! the processor; or a value for each event of the recording: of allocations the four of heap profiles. The addresses are those of the ELF files, so each file is one mapping for all processes, at address 0.
 //! Records are written as they are made; only texts and functions are kept until the end.
 
 mod protobuf;
@@ -22,6 +22,8 @@ use crate::heap::{self, HeapValue};
 use crate::measure::{Measure, Unit};
 use crate::names::NameId;
 use crate::profile::{Bucket, FunctionId, Profile};
+use crate::profile_file::SessionInfo;
+use crate::source_list;
 use crate::symbolize::{Origin, hex};
 
 /// The format.
@@ -114,11 +116,8 @@ impl<W: Write> Writer<'_, W> {
         let columns = columns(self.profile);
         let types: Vec<Message> =
             columns.iter().map(|column| self.value_type(&column.name, column.unit)).collect();
-        let is_shown = |column: &Column| match self.profile.is_of_heap() {
-            true => column.name == self.profile.measure(0).name,
-            false => column.value == Value::CpuTime,
-        };
-        let shown = columns.iter().position(is_shown).unwrap_or(0);
+        let main = self.profile.measure(self.profile.main);
+        let shown = columns.iter().position(|column| column.name == main.name).unwrap_or(0);
         let threads = sampled_threads(self.profile);
         let period = match columns[shown].value {
             Value::CpuTime => threads.get(heaviest(&threads)).map_or(0, SampledThread::period_ns),
@@ -127,7 +126,8 @@ impl<W: Write> Writer<'_, W> {
         };
         let default = self.text(&columns[shown].name);
         // As Go and gperftools have it.
-        let mean = heap::mean_of(&session.source).ok().flatten();
+        let mean =
+            heap_mean(session).filter(|_| HeapValue::ALL.iter().any(|value| value.name() == main.name));
         let heap = mean.map(|mean| (self.value_type("space", "bytes"), mean));
         let comments: Vec<u64> = comments(self.profile).iter().map(|comment| self.text(comment)).collect();
         for value_type in &types {
@@ -145,8 +145,8 @@ impl<W: Write> Writer<'_, W> {
 
     fn samples(&mut self) -> io::Result<()> {
         let columns = columns(self.profile);
-        if self.profile.is_of_heap() {
-            return self.allocations();
+        if self.profile.measures.len() > 1 {
+            return self.several(&columns);
         }
         for thread in sampled_threads(self.profile) {
             let period = thread.period_ns();
@@ -159,13 +159,15 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    /// Sampled allocations: all values of a stack in one sample, as heap profiles have them.
-    fn allocations(&mut self) -> io::Result<()> {
-        let mut stacks: BTreeMap<(u32, u32), [u64; HeapValue::ALL.len()]> = BTreeMap::new();
-        for bucket in &self.profile.allocations {
-            let values = stacks.entry((bucket.thread, bucket.stack)).or_default();
-            if let Some(value) = values.get_mut(usize::from(bucket.event)) {
-                *value += bucket.weight.min(i64::MAX as u64);
+    /// Several events: all values of a thread's stack in one sample, as heap profiles have them.
+    fn several(&mut self, columns: &[Column]) -> io::Result<()> {
+        let mut stacks: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+        for bucket in self.profile.buckets.iter().filter(|bucket| bucket.weight > 0) {
+            let period = self.profile.period_ns(bucket.thread, bucket.event);
+            let values =
+                stacks.entry((bucket.thread, bucket.stack)).or_insert_with(|| vec![0; columns.len()]);
+            for (value, column) in values.iter_mut().zip(columns) {
+                *value += column.of(bucket, period);
             }
         }
         let mut labels = (u32::MAX, Vec::new());
@@ -354,6 +356,12 @@ impl Column {
     }
 }
 
+/// Bytes between sampled allocations on average, if they were sampled.
+fn heap_mean(session: &SessionInfo) -> Option<u64> {
+    let pieces = source_list::pieces(&session.source);
+    pieces.into_iter().find_map(|piece| heap::mean_of(piece).ok().flatten())
+}
+
 /// The values of each sample. Of a single event the first one is the weight.
 fn columns(profile: &Profile) -> Vec<Column> {
     let column = |event, measure: &Measure| {
@@ -366,12 +374,6 @@ fn columns(profile: &Profile) -> Vec<Column> {
         };
         Column { name: measure.name.to_string(), unit, event, value }
     };
-    if profile.is_of_heap() {
-        return HeapValue::ALL
-            .iter()
-            .map(|value| column(Some(*value as u8), &Measure::of_heap(*value)))
-            .collect();
-    }
     if profile.measures.len() > 1 {
         let measures = profile.measures.iter().enumerate();
         return measures.map(|(event, measure)| column(Some(event as u8), measure)).collect();

@@ -19,10 +19,11 @@ pub(super) fn sampled_threads(profile: &Profile) -> Vec<SampledThread<'_>> {
     threads.map(|buckets| SampledThread { profile, buckets }).filter(|thread| thread.weight() > 0).collect()
 }
 
-/// The place in `threads` of the one with the greatest weight, the first of equals.
+/// The place in `threads` of the one with the greatest weight at the main event, else at the first other that has any;
+/// the first of equals.
 pub(super) fn heaviest(threads: &[SampledThread<'_>]) -> usize {
-    let weights = threads.iter().map(SampledThread::weight).enumerate();
-    weights.max_by_key(|&(place, weight)| (weight, std::cmp::Reverse(place))).map_or(0, |(place, _)| place)
+    let weights = threads.iter().map(SampledThread::rank).enumerate();
+    weights.max_by_key(|&(place, rank)| (rank, std::cmp::Reverse(place))).map_or(0, |(place, _)| place)
 }
 
 /// What stands at the root of a stack whose frames do not begin there: why it is truncated, or that it
@@ -41,6 +42,12 @@ impl<'a> SampledThread<'a> {
     /// Sum of the weights of its stacks.
     pub(super) fn weight(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.weight).sum()
+    }
+
+    /// By what it comes before others: weights of different events cannot be compared.
+    pub(super) fn rank(&self) -> (bool, std::cmp::Reverse<u8>, u64) {
+        let event = self.event();
+        (event == self.profile.main, std::cmp::Reverse(event), self.weight())
     }
 
     /// Place in the profile's threads.

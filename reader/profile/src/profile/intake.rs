@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::batch::Batch;
 use super::stacks::{RawStack, RunningDigest, Secret};
 use super::{Process, Thread};
-use crate::heap::{ALLOCATION, Heap};
+use crate::events::{Events, Part};
 use crate::mappings::History;
 use crate::profile_file::{LentSample, ProcessInfo};
 use crate::word_map::WordMap;
@@ -52,8 +52,7 @@ pub(super) struct Intake<'a> {
     /// The numbers of their layouts, by epoch.
     pub(super) layouts: &'a [Vec<u32>],
     pub(super) places: &'a mut Places,
-    /// What is known of allocations, if those were sampled.
-    heap: Option<&'a Heap>,
+    events: &'a Events,
     /// Processes that samples alone tell of.
     pub(super) unknown: Vec<Process>,
     digest: RunningDigest,
@@ -65,11 +64,11 @@ impl<'a> Intake<'a> {
         histories: &'a [History],
         layouts: &'a [Vec<u32>],
         places: &'a mut Places,
-        heap: Option<&'a Heap>,
+        events: &'a Events,
         secret: Secret,
     ) -> Self {
         let digest = RunningDigest::new(secret);
-        Self { histories, layouts, places, heap, unknown: Vec::new(), digest, batch: Batch::default() }
+        Self { histories, layouts, places, events, unknown: Vec::new(), digest, batch: Batch::default() }
     }
 
     /// Takes in a sample. True when the batch is full.
@@ -81,21 +80,11 @@ impl<'a> Intake<'a> {
         let layouts = self.layouts.get(process as usize);
         let layout = layouts.and_then(|layouts| layouts.get(epoch as usize)).copied().unwrap_or(u32::MAX);
         self.digest.go_on(frames, shared);
-        if let Some(heap) = self.heap.filter(|_| sample.source == ALLOCATION) {
-            let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel: &[], frames };
-            for (event, value) in (0..).zip(heap.values(sample)) {
-                if value != 0 {
-                    self.batch.push((sample.ns, event, value), &raw, self.digest.of(&raw));
-                }
-            }
-            return self.batch.is_full();
-        }
-        for part in sample.parts() {
-            let (end, kernel) = (sample.end, part.kernel);
-            let raw = RawStack { thread, process, epoch, layout, end, kernel, frames };
-            let what = (part.ns, part.event, part.weight.into());
-            self.batch.push(what, &raw, self.digest.of(&raw));
-        }
+        let (events, digest, batch) = (self.events, &self.digest, &mut self.batch);
+        events.parts(sample, |Part { ns, event, weight, kernel }| {
+            let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel, frames };
+            batch.push((ns, event, weight), &raw, digest.of(&raw));
+        });
         self.batch.is_full()
     }
 }

@@ -23,9 +23,8 @@ use super::stacks::{Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
 use super::{Binary, Profile, Stack};
-use crate::heap::{self, Heap, HeapValue};
+use crate::events::{self, Events};
 use crate::mappings::{History, Mapping};
-use crate::measure::Measure;
 use crate::profile_file::{
     Event, GeneratedCode, LentSample, ModuleInfo, NameSection, ProcessInfo, ProfileError, ProfileReader,
     Tail, ThreadInfo,
@@ -116,8 +115,7 @@ pub(super) struct Loader {
     kernel: KernelNames,
     /// Names that the file brings.
     stored: Option<StoredNames>,
-    /// What is known of allocations, if those were sampled.
-    heap: Option<Heap>,
+    events: Events,
 }
 
 impl Loader {
@@ -216,10 +214,7 @@ impl Loader {
                 self.interpreted.learn(&mut self.profile, process, function);
             }
             Event::KernelSymbol(symbol) => self.kernel.add(symbol),
-            Event::LiveBlocks(live) => {
-                let blocks = live.blocks.iter().map(|block| (live.process, *block));
-                self.heap.get_or_insert_default().live.extend(blocks);
-            }
+            Event::LiveBlocks(live) => self.events.learn(&live),
             Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) => {}
             Event::Counters(_) | Event::ProcessEnd(_) | Event::End(_) => {}
         }
@@ -263,13 +258,11 @@ impl Loader {
         let secret = RandomState::new();
         self.histories.iter_mut().for_each(|history| history.seal(&secret));
         self.number_layouts();
-        let Profile { session, processes, measures, .. } = &mut self.profile;
+        let Profile { session, processes, measures, main, .. } = &mut self.profile;
         let known = processes.iter().map(|process| (&process.info.source, process.info.period_ns));
-        *measures = Measure::all(session, known);
-        match heap::mean_of(&session.source) {
-            Ok(Some(mean)) => self.heap.get_or_insert_default().mean = mean,
-            _ => self.heap = None,
-        }
+        self.events = Events::new(session, known).with_learnt_of(&mut self.events);
+        *measures = self.events.measures().to_vec();
+        *main = self.events.main() as u8;
     }
 
     /// Numbers what was mapped at a time, the same for all processes and times in which it was the same.
@@ -297,8 +290,8 @@ impl Loader {
         let histories = std::mem::take(&mut self.histories);
         let layouts = std::mem::take(&mut self.layouts);
         let mut counts = std::mem::take(&mut self.counts);
-        let heap = std::mem::take(&mut self.heap);
-        let mut intake = Intake::new(&histories, &layouts, &mut places, heap.as_ref(), Secret::default());
+        let events = std::mem::take(&mut self.events);
+        let mut intake = Intake::new(&histories, &layouts, &mut places, &events, Secret::default());
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
         let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
@@ -367,11 +360,7 @@ impl Loader {
             interpreted::fold(&mut self.profile, &mut self.counts, &mut self.timed_samples);
         }
         self.order();
-        if self.profile.is_of_heap() {
-            self.profile.choose(HeapValue::default());
-        } else {
-            sum(&mut self.profile);
-        }
+        sum(&mut self.profile);
         self.profile
     }
 
@@ -407,15 +396,12 @@ impl Loader {
         profile.buckets = std::mem::take(&mut self.counts).into_buckets();
         profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
         profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
-        if profile.is_of_heap() {
-            profile.allocations = std::mem::take(&mut profile.buckets);
+        if profile.buckets.iter().any(|bucket| usize::from(bucket.event) >= profile.measures.len()) {
+            profile.measures.push(events::UNCLAIMED.clone());
         }
         profile.timeline = self.timed_samples.take().unwrap_or_default();
         profile.timeline.iter_mut().for_each(|timed| timed.stack = places[timed.stack as usize]);
         profile.timeline.sort_by_key(|timed| timed.ns);
-        if profile.is_of_heap() {
-            profile.allocations_timeline = std::mem::take(&mut profile.timeline);
-        }
     }
 }
 
@@ -424,11 +410,11 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Adds up the buckets.
+/// Adds up the buckets of the main event: no two have a unit in common.
 pub(super) fn sum(profile: &mut Profile) {
     let mut totals = super::Totals::default();
     let mut of_stack = vec![0; profile.stacks.len()];
-    for bucket in &profile.buckets {
+    for bucket in profile.buckets.iter().filter(|bucket| bucket.event == profile.main) {
         totals.samples += bucket.samples;
         totals.weight += bucket.weight;
         of_stack[bucket.stack as usize] += bucket.samples;

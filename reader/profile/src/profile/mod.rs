@@ -33,9 +33,9 @@ pub use timeline::{Loss, TimedSample};
 
 use stacks::{Paths, ROOT};
 
+use crate::events::{self, NoSuchEvent};
 use crate::file_name::base_name;
-use crate::heap::{self, HeapValue};
-use crate::measure::{self, Measure, Unit};
+use crate::measure::{Measure, Unit, Weighed};
 use crate::names::{NameId, Names};
 use crate::profile_file::{FileIdentity, NO_ANSWER, ProcessInfo, SessionInfo};
 use crate::stats::Stats;
@@ -203,6 +203,8 @@ pub struct Profile {
     pub session: SessionInfo,
     /// What the weights of each event count.
     pub measures: Vec<Measure>,
+    /// Place of the event that is shown where only one can be.
+    pub main: u8,
     /// Sentences on what is missing or odd in it, for people.
     pub notes: Vec<String>,
     /// What of the file could not be read.
@@ -231,15 +233,11 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// Samples by thread and stack.
     pub buckets: Vec<Bucket>,
-    /// Of sampled allocations, all values by thread and stack; their events are places in [`HeapValue::ALL`].
-    pub allocations: Vec<Bucket>,
-    /// The same one by one, if samples at their times were asked for.
-    allocations_timeline: Vec<TimedSample>,
     /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
     pub timeline: Vec<TimedSample>,
     /// When samples were lost, as far as that is known.
     pub losses: Vec<Loss>,
-    /// What the buckets add up to.
+    /// What the buckets of the main event add up to.
     pub totals: Totals,
     /// The numbers of the file: losses, threads, processes.
     pub stats: Stats,
@@ -328,27 +326,39 @@ impl Profile {
         binary.is_some_and(|binary| self.kernel_binaries.contains(&binary))
     }
 
-    /// True if it is of sampled allocations: [`choose`](Self::choose) says which of their values the weights are.
-    pub fn is_of_heap(&self) -> bool {
-        heap::mean_of(&self.session.source).is_ok_and(|mean| mean.is_some())
+    /// Place of the event of this name.
+    ///
+    /// # Errors
+    /// When the profile has none; which ones it has.
+    pub fn event(&self, name: &str) -> Result<u8, NoSuchEvent> {
+        events::place_of(&self.measures, name)
     }
 
-    /// Makes this value of sampled allocations the weight. Does nothing in other profiles.
-    pub fn choose(&mut self, value: HeapValue) {
-        if !self.is_of_heap() {
-            return;
-        }
-        let chosen = self.allocations.iter().filter(|bucket| bucket.event == value as u8);
-        self.buckets = chosen.map(|bucket| Bucket { event: 0, ..bucket.clone() }).collect();
-        let chosen = self.allocations_timeline.iter().filter(|timed| timed.event == value as u8);
-        self.timeline = chosen.map(|timed| TimedSample { event: 0, ..*timed }).collect();
-        self.measures = vec![Measure::of_heap(value)];
+    /// Makes this event the one that is shown where only one can be.
+    pub fn prefer(&mut self, event: u8) {
+        self.main = event;
         load::sum(self);
+    }
+
+    /// Leaves nothing but this event.
+    pub fn choose(&mut self, event: u8) {
+        self.buckets.retain(|bucket| bucket.event == event);
+        self.buckets.iter_mut().for_each(|bucket| bucket.event = 0);
+        self.timeline.retain(|moment| moment.event == event);
+        self.timeline.iter_mut().for_each(|moment| moment.event = 0);
+        self.measures = vec![self.measure(event).clone()];
+        self.prefer(0);
+    }
+
+    /// The other events of the recording, as far as its numbers tell, of which this profile has one alone.
+    pub fn other_events(&self) -> impl Iterator<Item = &Weighed> {
+        let all = self.stats.detail.weights.iter();
+        all.filter(|other| self.measures.iter().all(|measure| measure.name != other.event))
     }
 
     /// What the weights of an event count.
     pub fn measure(&self, event: u8) -> &Measure {
-        self.measures.get(usize::from(event)).unwrap_or(&measure::CPU)
+        self.measures.get(usize::from(event)).unwrap_or(&events::UNCLAIMED)
     }
 
     /// Nanoseconds of CPU time that one unit of weight of an event stands for in a thread: as the process said, else
@@ -363,10 +373,10 @@ impl Profile {
         }
     }
 
-    /// The weight in words, if it is not CPU time alone.
+    /// The weight of the main event in words, if it is not CPU time.
     pub fn weight_in_words(&self) -> Option<String> {
-        let of = |event| self.buckets.iter().filter(move |bucket| usize::from(bucket.event) == event);
-        measure::describe(&self.measures, |event| of(event).map(|bucket| bucket.weight).sum())
+        let main = self.measure(self.main);
+        (!main.is_cpu_time()).then(|| main.describe(self.totals.weight))
     }
 
     /// The process of a thread.

@@ -16,17 +16,19 @@ use serde::Serialize;
 use shm_format::Skip;
 
 use self::sums::Sums;
-use crate::measure::{self, Measure, Weighed};
+use crate::events::{self, Events};
+use crate::measure::{Measure, Weighed};
 use crate::profile_file::{
     Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SessionInfo, end_name,
 };
+use crate::source_list;
 
 /// The numbers of a profile, as `stats --json` prints them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
     /// Samples in the profile.
     pub samples: u64,
-    /// Timer periods they stand for; the total of every output.
+    /// What those of the main event stand for: timer periods, or what it counts; the total of every output of it.
     pub weight: u64,
     /// Samples that were taken and did not arrive, for whatever cause.
     pub lost: u64,
@@ -57,8 +59,10 @@ pub struct Detail {
     pub rate: Rate,
     /// CPU time that the samples stand for, in nanoseconds; 0 if they stand for anything else.
     pub cpu_ns: u64,
-    /// What the weight counts, by event.
+    /// By event, what its weight counts, and how much there is. The weight above is that of one of them.
     pub weights: Vec<Weighed>,
+    /// The event whose weight that is.
+    pub event: String,
     /// Whether everything that fired is accounted for.
     pub accounting: Accounting,
     /// Lost samples by cause. `unread`: counted as recorded, not in the profile (overwritten, torn, set aside).
@@ -156,7 +160,7 @@ pub struct ProcessStats {
     pub fate: &'static str,
     /// Samples in the profile.
     pub samples: u64,
-    /// Timer periods they stand for.
+    /// What those of the main event stand for.
     pub weight: u64,
     /// Samples with an incomplete stack.
     pub truncated: u64,
@@ -188,8 +192,15 @@ struct Image {
     period_ns: u64,
     note: String,
     samples: u64,
+    /// Samples that the clock did not ask for, by the number of their source.
+    of_probes: BTreeMap<u8, u64>,
     unwinds: u64,
+    /// Of the main event.
     weight: u64,
+    /// Of the clock's samples.
+    clock_weight: u64,
+    /// Of all records, whatever they count, as the process counts it.
+    recorded_weight: u64,
     truncated: u64,
     counters: Counters,
     fate: Option<ProcessFate>,
@@ -218,8 +229,9 @@ pub struct Tally {
     ends: BTreeMap<u8, u64>,
     frames: u64,
     session: SessionInfo,
-    /// By event.
-    weights: Vec<u64>,
+    events: Events,
+    /// Samples and weight by event.
+    weights: Vec<(u64, u64)>,
     last_ns: u64,
     end: Option<End>,
     settings: BTreeMap<String, BTreeSet<String>>,
@@ -247,13 +259,21 @@ impl Tally {
     /// Counts one event.
     pub fn add(&mut self, event: &Event) {
         match event {
-            Event::Session(session) => self.session = session.clone(),
+            Event::Session(session) => {
+                self.session = session.clone();
+                self.events = self.events_of(&BTreeSet::new()).with_learnt_of(&mut self.events);
+            }
             Event::Process(info) => {
                 let parent = info.parent.and_then(|parent| self.images.get(&parent));
                 let was_executed = parent.is_some_and(|parent| parent.pid == info.pid);
                 let image = self.image(info.id);
                 image.introduce(info);
                 image.was_executed = was_executed;
+                if source_list::is_probe(&info.source) && self.weights.is_empty() {
+                    // A recorder of running processes has not chosen.
+                    let known = BTreeSet::from([(info.source.clone(), info.period_ns)]);
+                    self.events = self.events_of(&known).with_learnt_of(&mut self.events);
+                }
             }
             Event::Thread(thread) => {
                 self.image(thread.process).threads.entry(thread.seq).or_default().0 = thread.tid;
@@ -279,7 +299,8 @@ impl Tally {
             }
             Event::KernelSymbol(_) => {}
             Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
-            Event::Generated(_) | Event::Function(_) | Event::LiveBlocks(_) => {}
+            Event::LiveBlocks(live) => self.events.learn(live),
+            Event::Generated(_) | Event::Function(_) => {}
         }
     }
 
@@ -287,19 +308,26 @@ impl Tally {
         self.images.entry(id).or_default()
     }
 
-    /// Counts a sample with so many frames, wherever these are.
+    /// Counts a sample with so many frames, wherever these are. Values of allocations in use are known if what is live was
+    /// told before.
     pub fn sample(&mut self, sample: &Sample, depth: usize) {
         let (mut parts, mut kernel, mut weight) = (0, 0, 0);
         for part in sample.parts() {
             parts += 1;
             kernel += part.kernel.len();
             weight += u64::from(part.weight);
+        }
+        let main = self.events.main();
+        let mut main_weight = 0;
+        self.events.parts(sample, |part| {
             let event = usize::from(part.event);
             if self.weights.len() <= event {
-                self.weights.resize(event + 1, 0);
+                self.weights.resize(event + 1, (0, 0));
             }
-            self.weights[event] += u64::from(part.weight);
-        }
+            let sum = &mut self.weights[event];
+            *sum = (sum.0 + 1, sum.1.saturating_add(part.weight));
+            main_weight += if event == main { part.weight } else { 0 };
+        });
         *self.ends.entry(sample.end).or_default() += parts;
         self.frames += depth as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
@@ -307,7 +335,12 @@ impl Tally {
         image.threads.insert(sample.thread_seq, (sample.tid, true));
         image.samples += parts;
         image.unwinds += u64::from(!sample.repeated);
-        image.weight += weight;
+        image.recorded_weight += weight;
+        image.weight = image.weight.saturating_add(main_weight);
+        match self.events.is_of_clock(sample) {
+            true => image.clock_weight += weight,
+            false => *image.of_probes.entry(sample.source).or_default() += parts,
+        }
         image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
     }
 
@@ -318,7 +351,7 @@ impl Tally {
             let has_ended = !matches!(image.fate, None | Some(ProcessFate::Running));
             sums.add(image, !(self.is_flat && has_ended));
         }
-        let Sums { mut stats, totals, buckets, missing_counters, images, clocks, cpu_ns } = sums;
+        let Sums { mut stats, totals, buckets, missing_counters, images, clocks, cpu_ns, by_clock } = sums;
         stats.bytes = bytes;
         let detail = &mut stats.detail;
         detail.complete = self.end.is_some();
@@ -326,8 +359,10 @@ impl Tally {
             self.end.map_or(self.last_ns.saturating_sub(self.session.started_ns), |end| end.wall_ns);
         detail.exit_status = self.end.and_then(|end| end.status);
         detail.frequency = self.session.frequency;
-        detail.weights = self.weights(&clocks);
-        if detail.weights.iter().all(Weighed::is_cpu_time) {
+        let events = self.events_of(&clocks);
+        detail.weights = self.weights(&events);
+        detail.event = detail.weights.get(events.main()).map(|main| main.event.clone()).unwrap_or_default();
+        if events.of_clock().iter().all(Measure::is_cpu_time) {
             detail.cpu_ns = cpu_ns;
         }
         detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
@@ -335,7 +370,7 @@ impl Tally {
         detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
         detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
         detail.settings = self.settings.clone();
-        detail.rate = rate(self.session.frequency, stats.samples, stats.weight, &detail.skipped);
+        detail.rate = rate(self.session.frequency, by_clock, &detail.skipped);
         detail.handler_ns = handler_time(&buckets);
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
         detail.frames_per_sample = ratio(self.frames, stats.samples);
@@ -345,14 +380,20 @@ impl Tally {
         stats
     }
 
-    /// What the weight counts, and how much of it each event has.
-    fn weights(&self, clocks: &BTreeSet<(String, u64)>) -> Vec<Weighed> {
-        let known = clocks.iter().map(|(source, period_ns)| (source, *period_ns));
-        let mut measures = Measure::all(&self.session, known);
+    /// The events, where processes have said so much of their sources.
+    fn events_of(&self, clocks: &BTreeSet<(String, u64)>) -> Events {
+        Events::new(&self.session, clocks.iter().map(|(source, period_ns)| (source, *period_ns)))
+    }
+
+    /// What each event counts, and how much it has.
+    fn weights(&self, events: &Events) -> Vec<Weighed> {
+        let mut measures = events.measures().to_vec();
         // What no event of the session claims is still there.
-        measures.resize(measures.len().max(self.weights.len()), measure::CPU.clone());
-        let weight = |event: usize| self.weights.get(event).copied().unwrap_or(0);
-        let weighed = |(event, measure): (usize, &Measure)| measure.weighed(weight(event));
+        measures.resize(measures.len().max(self.weights.len()), events::UNCLAIMED.clone());
+        let weighed = |(event, measure): (usize, &Measure)| {
+            let (samples, weight) = self.weights.get(event).copied().unwrap_or_default();
+            measure.weighed(samples, weight)
+        };
         measures.iter().enumerate().map(weighed).collect()
     }
 }
@@ -382,7 +423,8 @@ fn handler_time(buckets: &BTreeMap<(u64, u64), u64>) -> HandlerTime {
     HandlerTime { count, p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) }
 }
 
-fn rate(frequency: u32, samples: u64, weight: u64, skipped: &BTreeMap<String, u64>) -> Rate {
+/// `samples` of the clock, and their weight.
+fn rate(frequency: u32, (samples, weight): (u64, u64), skipped: &BTreeMap<String, u64>) -> Rate {
     let asked = f64::from(frequency);
     let delivered = if weight == 0 { 0.0 } else { (asked * samples as f64 / weight as f64).round() };
     let left_out = skipped.get(Skip::OverLimit.name()).copied().unwrap_or(0);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Detail, Image, ProcessStats, Stats};
+use crate::heap::ALLOCATION;
 use crate::profile_file::{Cause, Counters, ProcessFate};
 
 /// What the images so far add up to.
@@ -16,8 +17,10 @@ pub(super) struct Sums {
     pub(super) images: u64,
     /// What delivered samples, and what a unit of their weight is.
     pub(super) clocks: BTreeSet<(String, u64)>,
-    /// What the weights are in nanoseconds, if they count periods of CPU time.
+    /// What the clock's weights are in nanoseconds, if they count periods of CPU time.
     pub(super) cpu_ns: u64,
+    /// The clock's samples, and their weight.
+    pub(super) by_clock: (u64, u64),
 }
 
 impl Sums {
@@ -26,14 +29,19 @@ impl Sums {
         let stats = &mut self.stats;
         stats.lost += add_image(&mut stats.detail, image, is_listed);
         stats.samples += image.samples;
-        if image.samples > 0 {
-            *stats.detail.sources.entry(image.source.clone()).or_default() += image.samples;
+        let of_probes: u64 = image.of_probes.values().sum();
+        let of_clock = image.samples - of_probes;
+        let of_probes = image.of_probes.iter().map(|(&number, &samples)| (probe_name(number), samples));
+        for (source, samples) in of_probes.chain([(image.source.clone(), of_clock)]).filter(|it| it.1 > 0) {
+            *stats.detail.sources.entry(source).or_default() += samples;
         }
+        self.by_clock.0 += of_clock;
+        self.by_clock.1 += image.clock_weight;
         stats.detail.unwinds += image.unwinds;
         for cause in &image.counters.kernel {
             *stats.detail.kernel.entry(cause.name.clone()).or_default() += cause.count;
         }
-        stats.weight += image.weight;
+        stats.weight = stats.weight.saturating_add(image.weight);
         stats.truncated += image.truncated;
         stats.processes += u64::from(!image.was_executed);
         // Threads that went through an exec are counted once: the first thread of the new image is the old one.
@@ -48,7 +56,7 @@ impl Sums {
         self.images += 1;
         let clock = (image.source.clone(), image.period_ns);
         self.clocks.insert(clock);
-        self.cpu_ns = self.cpu_ns.saturating_add(image.weight.saturating_mul(image.period_ns));
+        self.cpu_ns = self.cpu_ns.saturating_add(image.clock_weight.saturating_mul(image.period_ns));
     }
 }
 
@@ -67,7 +75,7 @@ fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
         lose(&cause.name, cause.count, cause.weight);
     }
     let unread = counters.recorded.saturating_sub(image.unwinds + counters.earlier);
-    let weight = counters.recorded_weight.saturating_sub(image.weight + counters.earlier_weight);
+    let weight = counters.recorded_weight.saturating_sub(image.recorded_weight + counters.earlier_weight);
     lose("unread", unread, weight);
     for cause in counters.skipped.iter().filter(|cause| cause.count > 0) {
         *detail.skipped.entry(cause.name.clone()).or_default() += cause.count;
@@ -96,6 +104,14 @@ fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
         note: image.note.clone(),
     });
     lost
+}
+
+/// The name of a source beside the clock, by its number in samples.
+fn probe_name(number: u8) -> String {
+    match number {
+        ALLOCATION => "alloc".into(),
+        other => format!("source_{other}"),
+    }
 }
 
 fn total(causes: &[Cause]) -> u64 {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::{ProcessStats, Stats};
 use crate::digits::counted;
+use crate::measure::Weighed;
 use crate::profile_file::Tail;
 
 impl Stats {
@@ -44,9 +45,10 @@ impl Stats {
         /// No kernel's timers tick less often.
         const SLOWEST_HZ: f64 = 100.0;
         let (rate, sources) = (&self.detail.rate, &self.detail.sources);
-        let of_timers: u64 = ["cpu", "itimer"].iter().filter_map(|source| sources.get(*source)).sum();
+        let of = |clocks: &[&str]| clocks.iter().filter_map(|clock| sources.get(*clock)).sum::<u64>();
+        let (of_timers, of_kernel) = (of(&["cpu", "itimer"]), of(&["perf"]));
         let is_coarse = rate.left_out == 0
-            && 2 * of_timers > self.samples
+            && of_timers > of_kernel
             && rate.delivered < 0.9 * rate.asked
             && rate.asked > SLOWEST_HZ;
         is_coarse
@@ -113,6 +115,11 @@ impl Stats {
             let _ = writeln!(text, "{name:<12} {value}");
         };
         line("samples", format!("{}  (weight {}{})", self.samples, self.weight, self.weight_in_words()));
+        if detail.weights.len() > 1 {
+            for Weighed { event, samples, words, .. } in &detail.weights {
+                line("event", format!("{event}: {}, {words}", counted(*samples, "sample", "samples")));
+            }
+        }
         line("lost", format!("{}{}", self.lost, causes(&detail.lost)));
         line("skipped", format!("{}{}", detail.accounting.skipped, causes(&detail.skipped)));
         line("truncated", format!("{}  ({:.1}%)", self.truncated, self.truncated_percent()));
@@ -188,12 +195,9 @@ impl Stats {
 
     /// What the weight is, unless it is CPU time.
     fn weight_in_words(&self) -> String {
-        let weights = &self.detail.weights;
-        if weights.iter().all(|weighed| weighed.is_cpu_time()) {
-            return String::new();
-        }
-        let texts: Vec<String> = weights.iter().map(|weighed| weighed.words.clone()).collect();
-        format!(": {}", texts.join(", "))
+        let mut weights = self.detail.weights.iter();
+        let main = weights.find(|weighed| weighed.event == self.detail.event && !weighed.is_cpu_time());
+        main.map(|weighed| format!(": {}", weighed.words)).unwrap_or_default()
     }
 
     /// Whether everything that fired is accounted for. A stack may answer for several samples, or for none.

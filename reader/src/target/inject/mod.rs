@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 use shm_format::injection::Command;
 
 use crate::proc;
+use crate::sampling::clock::Clock;
 use crate::sampling::rate::{self, Overhead};
-use crate::sampling::source::Source;
+use crate::sampling::sources::Sources;
 use crate::target::attach::{AttachError, Attached};
 use crate::target::region_name::RegionName;
 use crate::target::session;
@@ -161,15 +162,19 @@ pub(crate) fn found(pid: u32) -> Option<Sampling> {
 
 /// Refuses a source that `pid` cannot be sampled by: what has the agent from its start keeps its own, and what gets it
 /// now has CPU timers.
-pub(crate) fn check_source(pid: u32, source: &Source) -> Result<(), InjectError> {
-    if matches!(source, Source::Auto) {
+pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectError> {
+    let (asked, pid) = (sources.name(), pid as i32);
+    // What stands in the way of the program's calls has to be there from its start.
+    if !sources.probes.is_empty() {
+        return Err(InjectError::FromTheStart { pid, asked });
+    }
+    let clock = sources.clock.clone().unwrap_or_default();
+    if clock == Clock::Auto {
         return Ok(());
     }
-    let asked = source.name();
-    let by_timers = matches!(source, Source::Cpu);
-    let pid = pid as i32;
+    let by_timers = clock == Clock::Cpu;
     match present(pid) {
-        Some(Present { control: None, source: own, .. }) if source.is_sampled_as(&own.0, own.1) => Ok(()),
+        Some(Present { control: None, source: own, .. }) if clock.is_sampled_as(&own.0, own.1) => Ok(()),
         Some(Present { control: None, source: (own, _), .. }) => {
             Err(InjectError::OtherSource { pid, asked, own })
         }

@@ -113,6 +113,16 @@ pub(crate) enum InjectError {
         /// The source asked for.
         asked: String,
     },
+    /// What is asked for needs an agent from the start.
+    #[error(
+        "process {pid} runs already, and {asked} is recorded from the start only: `selfwind record -e {asked} -- CMD`"
+    )]
+    FromTheStart {
+        /// The process.
+        pid: i32,
+        /// The sources asked for.
+        asked: String,
+    },
     /// It is not attached.
     #[error("process {0} is not attached: there is nothing to detach")]
     NotAttached(i32),

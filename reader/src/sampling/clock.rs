@@ -1,4 +1,4 @@
-//! What triggers samples: the value of `-e`.
+//! The clock of a recording: what triggers samples, of what the program uses or of what the kernel does for it.
 //!
 //! Names of the kernel's events become numbers here, where errors can be told before anything runs. The agent gets
 //! the numbers.
@@ -9,8 +9,8 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-use selfwind_profile::heap;
 use selfwind_profile::kernel_event::{HARDWARE_EVENTS, OFF_PROCESSOR_UNIT_NS, SOFTWARE_EVENTS};
+use selfwind_profile::source_list::EVENTS;
 
 /// PERF_TYPE_ numbers of perf_event_open(2).
 const HARDWARE: u32 = 0;
@@ -24,9 +24,9 @@ const EVENTS_LIMIT: usize = 4;
 /// Where the tracing file system is mounted.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// What triggers samples.
+/// What triggers samples: a recording has one or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum Clock {
     /// The best that works: `cpu`.
     #[default]
     Auto,
@@ -40,8 +40,6 @@ pub(crate) enum Source {
     Events(Vec<PerfEvent>),
     /// Leaving the processor; the weight is the time away.
     OffCpu,
-    /// What the program allocates: one allocation in so many bytes on average; all of them, if that is 1.
-    Allocations(u64),
 }
 
 /// An event of perf_event_open(2).
@@ -56,7 +54,7 @@ pub(crate) struct PerfEvent {
     filter: &'static str,
 }
 
-impl Source {
+impl Clock {
     /// The name in flags, environment and profile.
     pub(crate) fn name(&self) -> String {
         match self {
@@ -65,7 +63,6 @@ impl Source {
             Self::Itimer => "itimer".into(),
             Self::Perf => "perf".into(),
             Self::OffCpu => "offcpu".into(),
-            Self::Allocations(mean) => heap::source_name(*mean),
             Self::Events(events) => {
                 let name = |event: &PerfEvent| match event.period {
                     Some(period) => format!("{}@{period}", event.name),
@@ -79,7 +76,7 @@ impl Source {
     /// Samples per second asked for; 0 if the source has no rate.
     pub(crate) fn frequency(&self, asked: u32) -> u32 {
         match self {
-            Self::OffCpu | Self::Allocations(_) => 0,
+            Self::OffCpu => 0,
             Self::Events(events) if !events.iter().any(PerfEvent::has_rate) => 0,
             _ => asked,
         }
@@ -98,7 +95,7 @@ impl Source {
                 own = [software("context-switches", 3, false, None)];
                 (&own[..], WITH_SWITCHES)
             }
-            Self::Auto | Self::Cpu | Self::Itimer | Self::Allocations(_) => return None,
+            Self::Auto | Self::Cpu | Self::Itimer => return None,
         };
         let mut text = String::new();
         for event in events {
@@ -122,20 +119,11 @@ impl Source {
             Self::Auto => true,
             Self::Cpu => own == "cpu",
             Self::Itimer => own == "itimer",
-            Self::Allocations(_) => own == "alloc",
             Self::OffCpu => own == "perf" && unit_ns == OFF_PROCESSOR_UNIT_NS,
             Self::Perf => own == "perf" && unit_ns > OFF_PROCESSOR_UNIT_NS,
             // Which events an agent was told is not known here.
             Self::Events(_) => own == "perf" && unit_ns == 0,
         }
-    }
-
-    /// Refuses what a screen of the present cannot show.
-    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
-        if let Self::Allocations(_) = self {
-            anyhow::bail!("alloc: top shows time; `selfwind record -e alloc -- CMD` records allocations");
-        }
-        Ok(())
     }
 
     /// Refuses what this user may not have, where nothing else could take its place.
@@ -267,19 +255,16 @@ fn may_see_kernel() -> bool {
     Status::of_process("self").map_or(0, |status| status.set("CapEff")) & (SYS_ADMIN | PERFMON) != 0
 }
 
-impl FromStr for Source {
+impl FromStr for Clock {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(list) = text.strip_prefix("perf:") {
+        if let Some(list) = text.strip_prefix(EVENTS) {
             let events: Vec<PerfEvent> = list.split(',').map(PerfEvent::parse).collect::<Result<_, _>>()?;
             if events.len() > EVENTS_LIMIT {
                 return Err(format!("{} events; at most {EVENTS_LIMIT} at a time", events.len()));
             }
             return Ok(Self::Events(events));
-        }
-        if let Some(mean) = heap::mean_of(text)? {
-            return Ok(Self::Allocations(mean));
         }
         [Self::Auto, Self::Cpu, Self::Itimer, Self::Perf, Self::OffCpu]
             .into_iter()
@@ -290,7 +275,9 @@ impl FromStr for Source {
                 if software || HARDWARE_EVENTS.iter().any(|(known, _)| *known == name) || name.contains(':') {
                     return format!("kernel events need the prefix perf: here; use -e perf:{text}");
                 }
-                format!("unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, alloc")
+                format!(
+                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, and beside it or alone alloc"
+                )
             })
     }
 }
@@ -300,7 +287,7 @@ mod tests {
     use super::*;
 
     fn events(text: &str, frequency: u32) -> Option<String> {
-        text.parse::<Source>().unwrap().events(frequency)
+        text.parse::<Clock>().unwrap().events(frequency)
     }
 
     #[test]
@@ -310,18 +297,10 @@ mod tests {
         assert_eq!(events("offcpu", 99).as_deref(), Some("1:3:1:2:"));
         assert_eq!(events("perf:faults,cs@10", 99).as_deref(), Some("1:2:1:0:;1:3:10:0:"));
         assert_eq!(events("perf:task-clock", 1000).as_deref(), Some("1:1:1000000:0:"));
-        let source: Source = "perf:faults,task-clock".parse().unwrap();
+        let source: Clock = "perf:faults,task-clock".parse().unwrap();
         assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
-        assert_eq!("perf:faults,cs@10".parse::<Source>().unwrap().name(), "perf:faults,cs@10");
-        assert_eq!("perf:cs".parse::<Source>().unwrap().frequency(99), 0);
-        for (text, mean, name) in [
-            ("alloc", 512 << 10, "alloc:524288"),
-            ("alloc:all", 1, "alloc:all"),
-            ("alloc:64K", 65_536, "alloc:65536"),
-        ] {
-            let source: Source = text.parse().unwrap();
-            assert_eq!((&source, source.name().as_str()), (&Source::Allocations(mean), name));
-        }
+        assert_eq!("perf:faults,cs@10".parse::<Clock>().unwrap().name(), "perf:faults,cs@10");
+        assert_eq!("perf:cs".parse::<Clock>().unwrap().frequency(99), 0);
     }
 
     #[test]
@@ -338,10 +317,8 @@ mod tests {
             ("perf:a:b/../c", "is not a tracepoint"),
             ("perf:syscalls:sys_enter_rt_sigreturn", "cannot be sampled"),
             ("perf:cs,cs,cs,cs,cs", "at most 4"),
-            ("alloc:0", "a number of bytes above 0"),
-            ("alloc:often", "a number of bytes above 0"),
         ] {
-            let error = text.parse::<Source>().unwrap_err();
+            let error = text.parse::<Clock>().unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

@@ -4,15 +4,16 @@ use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
+use selfwind_profile::source_list;
 
-use crate::sampling::source::Source;
+use crate::sampling::sources::Sources;
 
 /// Reads `-e`, and tells shells what can be completed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SourceParser;
+pub(crate) struct SourcesParser;
 
-impl TypedValueParser for SourceParser {
-    type Value = Source;
+impl TypedValueParser for SourcesParser {
+    type Value = Sources;
 
     fn parse_ref(
         &self,
@@ -20,12 +21,12 @@ impl TypedValueParser for SourceParser {
         argument: Option<&Arg>,
         value: &OsStr,
     ) -> Result<Self::Value, clap::Error> {
-        let parse = |text: &str| text.parse::<Source>();
+        let parse = |text: &str| text.parse::<Sources>();
         TypedValueParser::parse_ref(&parse, command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = ["auto", "cpu", "itimer", "perf", "offcpu", "alloc"];
-        Some(Box::new(names.into_iter().map(PossibleValue::new)))
+        let names = source_list::CLOCKS.into_iter().chain(source_list::PROBES.map(|(name, _)| name));
+        Some(Box::new(names.map(PossibleValue::new)))
     }
 }

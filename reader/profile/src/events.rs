@@ -1,0 +1,217 @@
+//! The events of a recording: what its samples count, and which of them a sample is of.
+//!
+//! A recording has the events of its clock (one, or those of a list `perf:...`), and those of what is recorded beside it:
+//! allocations have four values. Weights of different events are never added up: they have different units. What a new
+//! source counts is said here, in [`Events::add`] and [`Events::parts`], and nowhere else.
+
+use crate::heap::{self, ALLOCATION, Heap, HeapValue};
+use crate::measure::{Measure, Unit};
+use crate::profile_file::{LiveBlocks, Sample, SamplePart, SessionInfo};
+use crate::source_list::{self, EVENTS};
+
+/// The numbers of clocks in samples: timers of the process and of threads, the kernel's events; 0 where nothing is said.
+const LAST_CLOCK: u8 = 3;
+
+/// The events of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    measures: Vec<Measure>,
+    /// How many of them are the clock's, which come first.
+    of_clock: usize,
+    /// The others: the number of the source in samples, and the place of its first event.
+    probes: Vec<(u8, usize)>,
+    heap: Heap,
+}
+
+/// What a sample counts at one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// When it happened.
+    pub ns: u64,
+    /// Place of the event.
+    pub event: u8,
+    /// What it stands for, in units of the event.
+    pub weight: u64,
+    /// Addresses in the kernel on top of the sample's stack, leaf first.
+    pub kernel: &'a [u64],
+}
+
+impl Events {
+    /// Those of a session. `processes`: source and period of each. A recorder of running processes has not chosen what
+    /// these count.
+    pub fn new(session: &SessionInfo, mut processes: impl Iterator<Item = (impl AsRef<str>, u64)>) -> Events {
+        let mut events = Events::default();
+        let process = processes.next();
+        let own = process.as_ref().map_or("", |(source, _)| source.as_ref());
+        let text = match session.source.as_str() {
+            "" | "auto" if source_list::is_probe(own) => own,
+            text => text,
+        };
+        let pieces = source_list::pieces(text);
+        let (probes, clocks): (Vec<&str>, Vec<&str>) =
+            pieces.into_iter().partition(|piece| source_list::is_probe(piece));
+        for clock in clocks {
+            match clock.strip_prefix(EVENTS) {
+                Some(list) => {
+                    let named = |event| Measure::of_event(event, session.frequency);
+                    events.measures.extend(list.split(',').map(named));
+                }
+                None => events.measures.push(Measure::of_clock(clock, own, process.as_ref().map(|it| it.1))),
+            }
+        }
+        events.of_clock = events.measures.len();
+        probes.into_iter().for_each(|probe| events.add(probe));
+        events
+    }
+
+    /// Adds what a source beside the clock counts.
+    fn add(&mut self, source: &str) {
+        let first = self.measures.len();
+        if let Ok(Some(mean)) = heap::mean_of(source) {
+            self.heap.mean = mean;
+            self.probes.push((ALLOCATION, first));
+            self.measures.extend(HeapValue::ALL.map(Measure::of_heap));
+        }
+    }
+
+    /// Takes in which sampled blocks nobody has freed: before the samples, or their values in use are 0.
+    pub(crate) fn learn(&mut self, live: &LiveBlocks) {
+        self.heap.live.extend(live.blocks.iter().map(|block| (live.process, *block)));
+    }
+
+    /// The same with what `other` has learnt.
+    pub(crate) fn with_learnt_of(mut self, other: &mut Events) -> Events {
+        self.heap.live = std::mem::take(&mut other.heap.live);
+        self
+    }
+
+    /// What the weights of each event count.
+    pub fn measures(&self) -> &[Measure] {
+        &self.measures
+    }
+
+    /// The events of the clock.
+    pub(crate) fn of_clock(&self) -> &[Measure] {
+        &self.measures[..self.of_clock]
+    }
+
+    /// Place of the event that is meant where none is named: the clock's first; else the bytes that were allocated; else
+    /// the first.
+    pub fn main(&self) -> usize {
+        match self.probes.first() {
+            Some(&(ALLOCATION, first)) if self.of_clock == 0 => first + HeapValue::default() as usize,
+            _ => 0,
+        }
+    }
+
+    /// Place of the first event of a source that is no clock, by its number in samples.
+    fn first_of(&self, source: u8) -> Option<usize> {
+        self.probes.iter().find(|(number, _)| *number == source).map(|&(_, first)| first)
+    }
+
+    /// True if the clock asked for the sample.
+    pub(crate) fn is_of_clock(&self, sample: &Sample) -> bool {
+        self.of_clock > 0 && sample.source <= LAST_CLOCK
+    }
+
+    /// Gives what a sample counts to `each`.
+    #[inline]
+    pub fn parts<'a>(&self, sample: &'a Sample, mut each: impl FnMut(Part<'a>)) {
+        let first = self.first_of(sample.source);
+        if let (Some(first), ALLOCATION) = (first, sample.source) {
+            for (place, weight) in (first..).zip(self.heap.values(sample)) {
+                if weight != 0 {
+                    each(Part { ns: sample.ns, event: place as u8, weight, kernel: &[] });
+                }
+            }
+            return;
+        }
+        for SamplePart { ns, weight, event, kernel } in sample.parts() {
+            let place = match first {
+                Some(first) => first + usize::from(event),
+                None if self.is_of_clock(sample) && usize::from(event) < self.of_clock => event.into(),
+                // What no source of the session claims is apart.
+                None => self.measures.len(),
+            };
+            let event = place.min(self.measures.len()).min(u8::MAX.into()) as u8;
+            each(Part { ns, event, weight: weight.into(), kernel });
+        }
+    }
+}
+
+/// What samples count that no source of their session claims.
+pub static UNCLAIMED: Measure = Measure { name: std::borrow::Cow::Borrowed("unclaimed"), unit: Unit::Sample };
+
+/// Place of the event of this name.
+///
+/// # Errors
+/// When there is none; which ones there are.
+pub(crate) fn place_of(measures: &[Measure], name: &str) -> Result<u8, NoSuchEvent> {
+    let place = measures.iter().position(|measure| measure.name == name);
+    let names = || measures.iter().map(|measure| measure.name.to_string()).collect();
+    place.map(|place| place as u8).ok_or_else(|| NoSuchEvent { asked: name.into(), names: names() })
+}
+
+/// A profile has no event of a name.
+#[derive(Debug, thiserror::Error)]
+#[error("the profile has no event {asked}: it has {}{}", names.join(", "), advice(asked))]
+pub struct NoSuchEvent {
+    asked: String,
+    names: Vec<String>,
+}
+
+/// How a recording would have had it.
+fn advice(asked: &str) -> &'static str {
+    match asked.parse::<HeapValue>() {
+        Ok(_) => "; `record -e alloc` records allocations, `-e cpu,alloc` both",
+        Err(_) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm_format::AllocationNonce;
+
+    fn events(source: &str) -> Events {
+        let session = SessionInfo { source: source.into(), frequency: 99, ..SessionInfo::default() };
+        Events::new(&session, [("cpu", 10_000_000)].into_iter())
+    }
+
+    fn parts(events: &Events, sample: &Sample) -> Vec<(u8, u64)> {
+        let mut parts = Vec::new();
+        events.parts(sample, |part| parts.push((part.event, part.weight)));
+        parts
+    }
+
+    #[test]
+    fn each_source_has_its_events() {
+        let names = |source| events(source).measures().iter().map(|m| m.name.to_string()).collect::<Vec<_>>();
+        let heap = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
+        assert_eq!(names("cpu"), ["cpu"]);
+        assert_eq!(names("alloc:all"), heap);
+        assert_eq!(names("alloc:all,cpu"), [&["cpu"][..], &heap].concat());
+        assert_eq!(names("perf:faults,cs,alloc"), [&["faults", "cs"][..], &heap].concat());
+        assert_eq!((events("alloc").main(), events("alloc,cpu").main()), (1, 0));
+    }
+
+    #[test]
+    fn samples_count_at_the_events_of_their_source() {
+        let both = events("cpu,alloc:all");
+        let tick = Sample { source: 2, weight: 3, ..Sample::default() };
+        assert_eq!(parts(&both, &tick), [(0, 3)]);
+        let nonce = AllocationNonce::new(64, 9).0;
+        let block = Sample { source: ALLOCATION, weight: 1, nonce, ..Sample::default() };
+        assert_eq!(parts(&both, &block), [(1, 1), (2, 64)]);
+        assert!(both.is_of_clock(&tick) && !both.is_of_clock(&block));
+        // What the session does not know of is added to nothing else.
+        assert_eq!(parts(&events("alloc:all"), &tick), [(4, 3)]);
+        assert_eq!(parts(&events("cpu"), &block), [(1, 1)]);
+    }
+
+    #[test]
+    fn a_running_process_says_what_it_is_sampled_by() {
+        let events = Events::new(&SessionInfo::default(), [("alloc", 0)].into_iter());
+        assert_eq!(events.main(), 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! The sources of a recording as text: what `record -e` takes, and a session keeps.
+//!
+//! It is a list with commas: one clock at most, and what is recorded beside it. Events of the kernel are a list too,
+//! `perf:EVENT,EVENT`, which a word that is a source by itself ends: `perf:faults,cs,alloc` are two events and the
+//! allocations.
+
+/// Clocks without further words. Behind `perf:` stand events.
+pub const CLOCKS: [&str; 5] = ["auto", "cpu", "itimer", "perf", "offcpu"];
+/// Where a list of the kernel's events begins.
+pub const EVENTS: &str = "perf:";
+
+/// The sources in `text`, each with all its words.
+pub fn pieces(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut begin = 0;
+    for (comma, _) in text.match_indices(',') {
+        let next = text[comma + 1..].split(',').next().unwrap_or_default();
+        if !text[begin..].starts_with(EVENTS) || is_source(next) {
+            pieces.push(&text[begin..comma]);
+            begin = comma + 1;
+        }
+    }
+    pieces.push(&text[begin..]);
+    pieces
+}
+
+/// True for a word that is a source by itself, so that it is no event of the kernel.
+fn is_source(word: &str) -> bool {
+    CLOCKS.contains(&word) || word.starts_with(EVENTS) || is_probe(word)
+}
+
+/// True for a source that is recorded beside a clock: one of [`PROBES`], or that and what its rule allows behind a colon.
+pub fn is_probe(word: &str) -> bool {
+    let (name, rest) = word.split_once(':').map_or((word, None), |(name, rest)| (name, Some(rest)));
+    PROBES.iter().any(|(known, allows)| *known == name && rest.is_none_or(allows))
+}
+
+/// What is recorded beside a clock, and what may stand behind its colon. A group of the kernel's tracepoints may have
+/// the same name: `lock:contention_begin` is one.
+pub const PROBES: [(&str, fn(&str) -> bool); 1] = [("alloc", is_amount)];
+
+/// `all`, or what begins as a number does.
+fn is_amount(text: &str) -> bool {
+    text == "all" || text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_ends_the_list_of_events() {
+        for (text, expected) in [
+            ("auto", &["auto"][..]),
+            ("cpu,alloc", &["cpu", "alloc"]),
+            ("alloc:64K,cpu", &["alloc:64K", "cpu"]),
+            ("perf:faults,cs@10", &["perf:faults,cs@10"]),
+            ("perf:faults,cs,alloc:all", &["perf:faults,cs", "alloc:all"]),
+            ("perf:alloc:page,alloc:page,alloc:1", &["perf:alloc:page,alloc:page", "alloc:1"]),
+            ("perf:faults,cpu,cs", &["perf:faults", "cpu", "cs"]),
+            ("", &[""]),
+            ("perf:,", &["perf:,"]),
+        ] {
+            assert_eq!(pieces(text), expected, "{text}");
+        }
+    }
+}

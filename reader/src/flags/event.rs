@@ -1,0 +1,29 @@
+//! The flag that says which event of a recording is shown.
+
+use clap::Args;
+use selfwind_profile::profile::Profile;
+
+/// Which event.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct EventArgs {
+    /// Which event of the recording: cpu, offcpu, that of `perf:EVENT`; of allocations alloc_space, alloc_objects, inuse_space (bytes that nobody has freed) or inuse_objects [default: the clock's, else alloc_space]
+    #[arg(long, value_name = "EVENT", visible_alias = "value")]
+    event: Option<String>,
+}
+
+impl EventArgs {
+    /// That event, if one was asked for.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.event.as_deref()
+    }
+}
+
+/// Leaves one event of a profile: the one that was asked for, or the main one.
+pub(crate) fn choose(profile: &mut Profile, event: Option<&str>) -> anyhow::Result<()> {
+    let place = match event {
+        Some(event) => profile.event(event)?,
+        None => profile.main,
+    };
+    profile.choose(place);
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Everything that a recording samples by: the value of `-e`, a clock and what is recorded beside it.
+
+use std::str::FromStr;
+
+use selfwind_profile::heap;
+use selfwind_profile::source_list;
+
+use crate::sampling::clock::Clock;
+
+/// What a recording samples by: something at least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sources {
+    /// The clock, if there is one.
+    pub(crate) clock: Option<Clock>,
+    /// What is recorded beside it, each kind once.
+    pub(crate) probes: Vec<Probe>,
+}
+
+/// What is recorded whenever the program does it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// What it allocates: one allocation in so many bytes on average; all of them, if that is 1.
+    Allocations(u64),
+}
+
+impl Probe {
+    fn name(&self) -> String {
+        match self {
+            Self::Allocations(mean) => heap::source_name(*mean),
+        }
+    }
+
+    /// Reads one.
+    fn parse(text: &str) -> Result<Option<Self>, String> {
+        Ok(heap::mean_of(text)?.map(Self::Allocations))
+    }
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { clock: Some(Clock::default()), probes: Vec::new() }
+    }
+}
+
+impl Sources {
+    /// The name in flags, environment and profile.
+    pub(crate) fn name(&self) -> String {
+        let clock = self.clock.iter().map(Clock::name);
+        clock.chain(self.probes.iter().map(Probe::name)).collect::<Vec<_>>().join(",")
+    }
+
+    /// Samples per second asked for; 0 if nothing has a rate.
+    pub(crate) fn frequency(&self, asked: u32) -> u32 {
+        self.clock.as_ref().map_or(0, |clock| clock.frequency(asked))
+    }
+
+    /// The events for the agent (SELFWIND_PERF), if the clock has any.
+    pub(crate) fn events(&self, frequency: u32) -> Option<String> {
+        self.clock.as_ref()?.events(frequency)
+    }
+
+    /// True if allocations are recorded, for which the agent stands before the program's allocator.
+    pub(crate) fn have_allocations(&self) -> bool {
+        self.probes.iter().any(|probe| matches!(probe, Probe::Allocations(_)))
+    }
+
+    /// Refuses what a screen of the present cannot show.
+    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
+        if let Some(probe) = self.probes.first() {
+            let name = probe.name();
+            anyhow::bail!("{name}: top shows time; `selfwind record -e {name} -- CMD` records it");
+        }
+        Ok(())
+    }
+
+    /// Refuses what this user may not have, where nothing else could take its place.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        self.clock.as_ref().map_or(Ok(()), Clock::check)
+    }
+}
+
+impl FromStr for Sources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut sources = Self { clock: None, probes: Vec::new() };
+        for piece in source_list::pieces(text) {
+            if let Some(probe) = Probe::parse(piece)? {
+                let kind = std::mem::discriminant(&probe);
+                if sources.probes.iter().any(|other| std::mem::discriminant(other) == kind) {
+                    return Err(format!("`{piece}`: it is there twice"));
+                }
+                sources.probes.push(probe);
+                continue;
+            }
+            let clock = piece.parse::<Clock>()?;
+            if let Some(other) = sources.clock.replace(clock) {
+                return Err(format!(
+                    "`{}` and `{piece}` are two clocks, of which a recording has one; events of the kernel are one list, perf:EVENT,EVENT",
+                    other.name()
+                ));
+            }
+        }
+        Ok(sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_and_what_is_beside_it() {
+        for (text, name) in [
+            ("alloc", "alloc:524288"),
+            ("alloc:all", "alloc:all"),
+            ("alloc:64K,cpu", "cpu,alloc:65536"),
+            ("auto,alloc:1", "auto,alloc:all"),
+            ("perf:faults,cs@10,alloc:all", "perf:faults,cs@10,alloc:all"),
+        ] {
+            let sources: Sources = text.parse().unwrap();
+            assert_eq!(sources.name(), name, "{text}");
+            assert_eq!(sources.name().parse(), Ok(sources));
+        }
+        let sources: Sources = "alloc".parse().unwrap();
+        assert_eq!((sources.clock.clone(), sources.frequency(99), sources.events(99)), (None, 0, None));
+        let sources: Sources = "perf,alloc".parse().unwrap();
+        assert_eq!(sources.frequency(99), 99);
+        assert!(sources.events(99).is_some() && sources.have_allocations() && sources.check_live().is_err());
+    }
+
+    #[test]
+    fn wrong_lists_are_explained() {
+        for (text, part) in [
+            ("alloc:0", "a number of bytes above 0"),
+            ("alloc:often", "a number of bytes above 0"),
+            ("cpu,itimer", "two clocks"),
+            ("perf:cs,perf:faults", "two clocks"),
+            ("alloc,alloc:all", "twice"),
+            ("cpu,", "auto, cpu, itimer"),
+            ("", "auto, cpu, itimer"),
+            ("cpu,nonsense", "auto, cpu, itimer"),
+        ] {
+            let error = text.parse::<Sources>().unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
