@@ -210,7 +210,7 @@ fn programs_shorter_than_a_period_have_their_share() {
         let scratch = Scratch::new();
         let file = scratch.join("x.data");
         let mut command = Command::new(selfwind());
-        command.args(["record", "-e", source, "-o"]).arg(&file).args(["--", "sh", "-c"]);
+        command.args(["record", "-F", "997", "-e", source, "-o"]).arg(&file).args(["--", "sh", "-c"]);
         let outcome = run(command.arg("i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i + 1)); done; times"));
         assert_eq!(outcome.status, 0, "{}", outcome.stderr);
         let stats = stats(&file);
@@ -219,7 +219,7 @@ fn programs_shorter_than_a_period_have_their_share() {
         let minutes =
             outcome.stdout.split_whitespace().map(|time| time.trim_end_matches('s').split_once('m'));
         let used: f64 = minutes.map(|time| time.expect("minutes").1.parse::<f64>().expect("seconds")).sum();
-        let share = stats.number("weight") as f64 / 199.0 / used;
+        let share = stats.number("weight") as f64 / 997.0 / used;
         assert!((0.7..=1.1).contains(&share), "{source}: {share} of {used} s: {:#}", stats.0);
         let short = folded(&file).inclusive("_dl_init");
         assert!(short * 2 > stats.number("weight"), "{source}: {short}: {:#}", stats.0);
