@@ -87,7 +87,7 @@ impl Place {
             fs::create_dir(place.at(name)).expect("temporary files may be made");
             place.permit(name, mode);
         }
-        place.copy(&selfwind(), "bin/selfwind");
+        place.copy(selfwind(), "bin/selfwind");
         place.copy(&Target::c("job").build(), "job");
         place.copy(&Target::c("static_image").fixed().build(), "fixed");
         place.copy(&Target::c("job").with("stripped", &["-s"]).build(), "stripped");
