@@ -76,7 +76,7 @@ pub struct Location {
     pub binary: Option<u32>,
     /// The address looked up: as the binary's ELF file numbers it, else as the process saw it.
     pub address: u64,
-    /// Its functions in [`Profile::places`], innermost first, at least one.
+    /// Its functions in [`Profile::lines`], innermost first, at least one.
     pub lines: Range<u32>,
 }
 
