@@ -27,6 +27,7 @@ mod tail;
 mod target;
 mod terminal;
 mod top;
+mod wall;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@
 use crate::heap::{self, ALLOCATION, Heap, HeapValue};
 use crate::measure::{Measure, Unit};
 use crate::profile_file::{LiveBlocks, Sample, SamplePart, SessionInfo};
-use crate::source_list::{self, EVENTS};
+use crate::source_list::{self, EVENTS, WALL, WALL_SOURCE};
 
 /// The numbers of clocks in samples: timers of the process and of threads, the kernel's events; 0 where nothing is said.
 const LAST_CLOCK: u8 = 3;
@@ -21,6 +21,9 @@ pub struct Events {
     /// The others: the number of the source in samples, and the place of its first event.
     probes: Vec<(u8, usize)>,
     heap: Heap,
+    /// Place of the event of the wall clock, and the nanoseconds of a period of CPU time, which count there too.
+    wall: Option<usize>,
+    period_ns: u64,
 }
 
 /// What a sample counts at one event.
@@ -60,6 +63,8 @@ impl Events {
             }
         }
         events.of_clock = events.measures.len();
+        let told = process.as_ref().map(|(_, period)| *period).filter(|period| *period > 0);
+        events.period_ns = told.unwrap_or(1_000_000_000 / u64::from(session.frequency.max(1)));
         probes.into_iter().for_each(|probe| events.add(probe));
         events
     }
@@ -71,6 +76,11 @@ impl Events {
             self.heap.mean = mean;
             self.probes.push((ALLOCATION, first));
             self.measures.extend(HeapValue::ALL.map(Measure::of_heap));
+        }
+        if source == WALL {
+            self.wall = Some(first);
+            self.probes.push((WALL_SOURCE, first));
+            self.measures.push(Measure::of_wall());
         }
     }
 
@@ -104,6 +114,12 @@ impl Events {
         }
     }
 
+    /// True if this event of the clock counts CPU time.
+    fn counts_time(&self, event: u8) -> bool {
+        let of_clock = self.of_clock();
+        of_clock.is_empty() || of_clock.get(usize::from(event)).is_some_and(Measure::is_cpu_time)
+    }
+
     /// Place of the first event of a source that is no clock, by its number in samples.
     fn first_of(&self, source: u8) -> Option<usize> {
         self.probes.iter().find(|(number, _)| *number == source).map(|&(_, first)| first)
@@ -111,7 +127,7 @@ impl Events {
 
     /// True if the clock asked for the sample.
     pub(crate) fn is_of_clock(&self, sample: &Sample) -> bool {
-        self.of_clock > 0 && sample.source <= LAST_CLOCK
+        (self.of_clock > 0 || self.wall.is_some()) && sample.source <= LAST_CLOCK
     }
 
     /// Gives what a sample counts to `each`.
@@ -126,10 +142,18 @@ impl Events {
             }
             return;
         }
+        let is_of_clock = self.is_of_clock(sample);
         for SamplePart { ns, weight, event, kernel } in sample.parts() {
+            if let (Some(wall), true) = (self.wall.filter(|_| self.counts_time(event)), is_of_clock) {
+                let weight = u64::from(weight) * self.period_ns / 1000;
+                each(Part { ns, event: wall as u8, weight, kernel });
+                if self.of_clock == 0 {
+                    continue;
+                }
+            }
             let place = match first {
                 Some(first) => first + usize::from(event),
-                None if self.is_of_clock(sample) && usize::from(event) < self.of_clock => event.into(),
+                None if is_of_clock && usize::from(event) < self.of_clock => event.into(),
                 // What no source of the session claims is apart.
                 None => self.measures.len(),
             };
@@ -207,6 +231,19 @@ mod tests {
         // What the session does not know of is added to nothing else.
         assert_eq!(parts(&events("alloc:all"), &tick), [(4, 3)]);
         assert_eq!(parts(&events("cpu"), &block), [(1, 1)]);
+    }
+
+    #[test]
+    fn running_is_a_part_of_the_wall_clock() {
+        let tick = Sample { source: 2, weight: 3, ..Sample::default() };
+        let wait = Sample { source: WALL_SOURCE, weight: 70, ..Sample::default() };
+        // Periods of 10 ms, in microseconds.
+        assert_eq!(parts(&events("wall"), &tick), [(0, 30_000)]);
+        assert_eq!(parts(&events("wall"), &wait), [(0, 70)]);
+        assert_eq!(parts(&events("cpu,wall"), &tick), [(1, 30_000), (0, 3)]);
+        assert_eq!(parts(&events("cpu,wall"), &wait), [(1, 70)]);
+        // Faults are no time.
+        assert_eq!(parts(&events("perf:faults,wall"), &tick), [(0, 3)]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
 pub enum Unit {
     /// A period of CPU time: of so many nanoseconds, or as the process says.
     CpuPeriod(Option<u64>),
-    /// A microsecond off the processor.
+    /// A microsecond off the processor, or of whatever the measure is named for.
     Microsecond,
     /// So many events.
     Events(u64),
@@ -84,6 +84,11 @@ impl Measure {
         Measure { name: value.name().into(), unit }
     }
 
+    /// That of the wall clock.
+    pub(crate) fn of_wall() -> Measure {
+        Measure { name: "wall".into(), unit: Unit::Microsecond }
+    }
+
     fn off_processor() -> Measure {
         Measure { name: "offcpu".into(), unit: Unit::Microsecond }
     }
@@ -130,7 +135,8 @@ impl Measure {
         let name = &self.name;
         match self.unit {
             Unit::CpuPeriod(_) => format!("{} periods of CPU time", grouped(weight)),
-            Unit::Microsecond => format!("{} us off the CPU", grouped(weight)),
+            Unit::Microsecond if name == "offcpu" => format!("{} us off the CPU", grouped(weight)),
+            Unit::Microsecond => format!("{} us, {name}", grouped(weight)),
             Unit::Events(events) => format!("{} {name}", grouped(weight.saturating_mul(events))),
             Unit::Byte => format!("{} bytes, {name}", grouped(weight)),
             Unit::Sample => format!("{} samples of {name}", grouped(weight)),

@@ -37,7 +37,16 @@ pub fn is_probe(word: &str) -> bool {
 
 /// What is recorded beside a clock, and what may stand behind its colon. A group of the kernel's tracepoints may have
 /// the same name: `lock:contention_begin` is one.
-pub const PROBES: [(&str, fn(&str) -> bool); 1] = [("alloc", is_amount)];
+pub const PROBES: [(&str, fn(&str) -> bool); 2] = [("alloc", is_amount), (WALL, nothing)];
+
+/// The wall clock.
+pub const WALL: &str = "wall";
+/// Its number in samples.
+pub const WALL_SOURCE: u8 = 6;
+
+fn nothing(_: &str) -> bool {
+    false
+}
 
 /// `all`, or what begins as a number does.
 fn is_amount(text: &str) -> bool {

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 
-use selfwind_profile::profile_file::{KernelSymbol, Sample, WAKE_LATENCY};
+use selfwind_profile::profile_file::{KernelSymbol, Sample, WALL_MARKS};
 
 /// A symbol that nothing follows ends so far behind its start.
 const LAST_BYTES: u64 = 4096;
@@ -72,7 +72,7 @@ impl KernelSymbols {
     pub(crate) fn news(&mut self, sample: &Sample) -> Vec<KernelSymbol> {
         let mut news = Vec::new();
         let frames = sample.kernel.iter().flat_map(|kernel| &kernel.frames);
-        for &address in frames.filter(|&&address| address != WAKE_LATENCY) {
+        for &address in frames.filter(|&&address| address < WALL_MARKS) {
             if self.seen.insert(address)
                 && let Some(symbol) = self.table().find(address)
                 && self.told.insert(symbol.start)

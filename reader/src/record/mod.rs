@@ -32,6 +32,12 @@ pub(crate) use self::options::RecordOptions;
 
 /// Records, and gives the exit status.
 pub(crate) fn run(options: &RecordOptions) -> u8 {
+    if options.snapshot && options.sampling.sources.have_wall() {
+        warn(
+            "--snapshot keeps what agents hold, and -e wall is looked at by a recorder all the time: leave one of them out",
+        );
+        return OWN_FAILURE;
+    }
     let result = match options.pid {
         Some(pid) => record_process(options, pid),
         None => record_command(options),

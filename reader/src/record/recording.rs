@@ -38,6 +38,7 @@ use crate::target::thread_search::NOT_SAMPLED;
 use crate::target::{clock, shortage};
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::open;
+use crate::wall::Wall;
 
 /// How soon a profile can be read while it is written.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
@@ -113,6 +114,8 @@ pub(crate) struct Recording {
     pids: HashMap<u32, u32>,
     interpreters: Interpreters,
     kernel_symbols: KernelSymbols,
+    /// Looks at threads that wait.
+    wall: Option<Wall>,
     started_ns: u64,
     delay: Delay,
     per_thread: bool,
@@ -159,11 +162,16 @@ impl Listener for Recording {
             self.writer.push(&found)?;
         }
         self.interpreters.observe(&event);
+        if let Some(wall) = &self.wall {
+            wall.observe(&event);
+        }
         self.tally.add(&event);
         self.writer.push(&event)
     }
 
     fn pause(&mut self) -> io::Result<()> {
+        let seen: Vec<Event> = self.wall.iter().flat_map(Wall::take).collect();
+        seen.into_iter().try_for_each(|event| self.event(event))?;
         if self.flushed.elapsed() >= FLUSH_EVERY {
             self.flushed = Instant::now();
             self.writer.flush()?;
@@ -224,6 +232,8 @@ impl Recording {
             frequency: options.sampling.sources.frequency(options.sampling.frequency),
             source: options.sampling.sources.name(),
         };
+        let sampling = &options.sampling;
+        let wall = sampling.sources.have_wall().then(|| Wall::start(sampling.frequency));
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile).map_err(|error| unstarted(&output.path, &error))?,
             path: output.path,
@@ -233,6 +243,7 @@ impl Recording {
             notices: options.notices,
             notes: BTreeSet::new(),
             kernel_symbols: KernelSymbols::default(),
+            wall: wall.transpose().context("cannot start a thread")?,
             // The duration is that of what is in the profile.
             started_ns: begins_ns,
             // A flight recorder holds samples of before, which are welcome.
@@ -272,8 +283,10 @@ impl Recording {
         if let Some(tables) = self.tables.take() {
             tables.finish(TABLES_PATIENCE);
         }
+        let seen = self.wall.take().map(Wall::finish).unwrap_or_default();
         let end = Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status });
-        let ended = self.event(end).and_then(|()| self.writer.flush());
+        let told = seen.into_iter().chain([end]).try_for_each(|event| self.event(event));
+        let ended = told.and_then(|()| self.writer.flush());
         ended.map_err(|error| unwritten(&self.path, &error))?;
         let path = self.path.display().to_string();
         // Another format is made of the profile at once, which then goes.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use selfwind_profile::heap;
-use selfwind_profile::source_list;
+use selfwind_profile::source_list::{self, WALL};
 
 use crate::sampling::clock::Clock;
 
@@ -21,17 +21,28 @@ pub(crate) struct Sources {
 pub(crate) enum Probe {
     /// What it allocates: one allocation in so many bytes on average; all of them, if that is 1.
     Allocations(u64),
+    /// Where its threads are when they wait. The recorder looks; running threads are sampled by a clock.
+    Wall,
 }
 
 impl Probe {
     fn name(&self) -> String {
         match self {
             Self::Allocations(mean) => heap::source_name(*mean),
+            Self::Wall => WALL.into(),
         }
+    }
+
+    /// True if it is the recorder that sees to it, not the agent.
+    fn is_the_recorders(&self) -> bool {
+        matches!(self, Self::Wall)
     }
 
     /// Reads one.
     fn parse(text: &str) -> Result<Option<Self>, String> {
+        if text == WALL {
+            return Ok(Some(Self::Wall));
+        }
         Ok(heap::mean_of(text)?.map(Self::Allocations))
     }
 }
@@ -49,9 +60,17 @@ impl Sources {
         clock.chain(self.probes.iter().map(Probe::name)).collect::<Vec<_>>().join(",")
     }
 
+    /// What the agent is told.
+    pub(crate) fn of_agent(&self) -> String {
+        let clock = self.clock.clone().or_else(|| self.have_wall().then(Clock::default));
+        let probes = self.probes.iter().filter(|probe| !probe.is_the_recorders()).cloned().collect();
+        Self { clock, probes }.name()
+    }
+
     /// Samples per second asked for; 0 if nothing has a rate.
     pub(crate) fn frequency(&self, asked: u32) -> u32 {
-        self.clock.as_ref().map_or(0, |clock| clock.frequency(asked))
+        let of_clock = self.clock.as_ref().map_or(0, |clock| clock.frequency(asked));
+        if self.have_wall() { asked } else { of_clock }
     }
 
     /// The events for the agent (SELFWIND_PERF), if the clock has any.
@@ -62,6 +81,16 @@ impl Sources {
     /// True if allocations are recorded, for which the agent stands before the program's allocator.
     pub(crate) fn have_allocations(&self) -> bool {
         self.probes.iter().any(|probe| matches!(probe, Probe::Allocations(_)))
+    }
+
+    /// True if the recorder looks at threads by the wall clock.
+    pub(crate) fn have_wall(&self) -> bool {
+        self.probes.contains(&Probe::Wall)
+    }
+
+    /// What the agent of a process does that has been there from the start: none is put into a running process for it.
+    pub(crate) fn of_the_start(&self) -> bool {
+        self.probes.iter().any(|probe| !probe.is_the_recorders())
     }
 
     /// Refuses what a screen of the present cannot show.
@@ -116,6 +145,7 @@ mod tests {
             ("alloc:all", "alloc:all"),
             ("alloc:64K,cpu", "cpu,alloc:65536"),
             ("auto,alloc:1", "auto,alloc:all"),
+            ("wall,alloc", "wall,alloc:524288"),
             ("perf:faults,cs@10,alloc:all", "perf:faults,cs@10,alloc:all"),
         ] {
             let sources: Sources = text.parse().unwrap();
@@ -124,6 +154,8 @@ mod tests {
         }
         let sources: Sources = "alloc".parse().unwrap();
         assert_eq!((sources.clock.clone(), sources.frequency(99), sources.events(99)), (None, 0, None));
+        let sources: Sources = "wall,alloc:all".parse().unwrap();
+        assert_eq!((sources.of_agent().as_str(), sources.frequency(99)), ("auto,alloc:all", 99));
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);
         assert!(sources.events(99).is_some() && sources.have_allocations() && sources.check_live().is_err());

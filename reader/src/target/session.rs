@@ -119,7 +119,7 @@ impl Session {
             ("SELFWIND_SESSION".into(), format!("{:016x}", self.nonce).into()),
             ("SELFWIND_MODE".into(), if overwrite { "overwrite" } else { "discard" }.into()),
             ("SELFWIND_FREQ".into(), sampling.frequency.to_string().into()),
-            ("SELFWIND_EVENT".into(), sampling.sources.name().into()),
+            ("SELFWIND_EVENT".into(), sampling.sources.of_agent().into()),
             ("SELFWIND_MAX_STACK".into(), sampling.max_stack.to_string().into()),
             ("SELFWIND_MAX_OVERHEAD".into(), sampling.max_overhead.to_string().into()),
             ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),

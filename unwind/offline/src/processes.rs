@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use unwind::{Frame, Module, Modules, RuleCache, StackCache, Walk, walk};
+use unwind::{Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Walk, walk};
 
 use crate::binaries::{Binaries, Index};
 use crate::binary::Binary;
@@ -151,13 +151,27 @@ impl<'a> Processes<'a> {
     /// Walks the stack of a sample and gives its frames to `take`, leaf first. Files are read when a frame lies in them.
     ///
     /// Says why the walk ended; a process that was never told of has nothing mapped.
-    pub fn frames(&mut self, sample: &Sample<'_>, mut take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
-        let process = self.processes.entry(sample.pid).or_default();
+    pub fn frames(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
+        let layout = self.processes.entry(sample.pid).or_default().history.at(sample.ns).0;
+        let mut memory = SampleMemory { layout: &layout, sample };
+        self.frames_in(sample.pid, sample.ns, &sample.registers, &mut memory, take)
+    }
+
+    /// The same of a thread whose stack, and code, are read through `memory`.
+    pub fn frames_in(
+        &mut self,
+        pid: u32,
+        ns: u64,
+        registers: &Registers,
+        memory: &mut impl Memory,
+        mut take: impl FnMut(PlacedFrame<'_, 'a>),
+    ) -> Walk {
+        let process = self.processes.entry(pid).or_default();
         // The first thread has ended, others have not.
-        process.ended_ns = process.ended_ns.filter(|&ended| sample.ns <= ended);
-        let (layout, edition) = process.history.at(sample.ns);
+        process.ended_ns = process.ended_ns.filter(|&ended| ns <= ended);
+        let (layout, edition) = process.history.at(ns);
         self.samples += 1;
-        let walker = walker_of(&mut self.walkers, sample.pid, self.samples);
+        let walker = walker_of(&mut self.walkers, pid, self.samples);
         let mut attempts = ATTEMPTS;
         let walked = loop {
             if process.snapshot.as_ref().is_none_or(|snapshot| snapshot.edition != edition) {
@@ -172,13 +186,12 @@ impl<'a> Processes<'a> {
                 walker.stack_cache.forget();
             }
             let modules = Modules::new(&snapshot.modules, 0).unwrap_or_default();
-            let mut memory = SampleMemory { layout: &layout, sample };
             let walker = &mut *walker;
             let walked = walk(
                 &modules,
                 &walker.cache,
-                &sample.registers,
-                &mut memory,
+                registers,
+                memory,
                 &mut walker.stack_cache,
                 StackCache::CAPACITY,
             );
@@ -192,6 +205,15 @@ impl<'a> Processes<'a> {
             take(PlacedFrame { frame, mapping: layout.find(frame.lookup_address()) });
         }
         walked
+    }
+
+    /// Where the function begins that has an address, by the call frame information of its file; none if there is none.
+    pub fn function_at(&mut self, pid: u32, ns: u64, address: u64) -> Option<u64> {
+        let mapping = self.find(pid, ns, address)?;
+        let contents = mapping.binary?.contents()?;
+        let bias = contents.bias(mapping.start, mapping.offset)?;
+        let module = contents.module(mapping.start, mapping.end, bias, None);
+        Some(module.fde_at(address).ok()??.start)
     }
 
     /// The files that could not be read and why, sorted by name.

@@ -22,7 +22,7 @@ use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
     Event, KernelSymbol, LentSample, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample,
-    SessionInfo, WAKE_LATENCY,
+    SessionInfo, WALL_MARKS,
 };
 use crate::stats::{Stats, Tally};
 
@@ -104,7 +104,7 @@ impl Recording {
                 Event::Session(session) => recording.session = session,
                 Event::Process(info) => drop(recording.processes.insert(info.id, info)),
                 Event::LiveBlocks(live) => learnt.learn(&live),
-                Event::KernelSymbol(symbol) if symbol.module.is_empty() => {
+                Event::KernelSymbol(symbol) if symbol.module.is_empty() && symbol.start < WALL_MARKS => {
                     recording.anchor.get_or_insert(symbol);
                 }
                 _ => {}
@@ -297,7 +297,10 @@ impl Records<'_> {
         });
         for Part { ns, event, weight, kernel } in parts {
             // A mark is no address.
-            let kernel = kernel.strip_prefix(&[WAKE_LATENCY]).unwrap_or(kernel);
+            let kernel = match kernel {
+                [mark, kernel @ ..] if *mark >= WALL_MARKS => kernel,
+                kernel => kernel,
+            };
             let in_kernel = !kernel.is_empty();
             // perf knows no frames but those of the machine.
             let frames =

@@ -72,7 +72,7 @@ impl InterpretedFunctions {
 
     /// What is shown for what [`locate`](Self::locate) has found; none if that is no frame of an interpreter.
     pub(super) fn find(&self, binary: Option<u32>, address: u64, view: InterpretedView) -> Option<Shown<'_>> {
-        if binary.is_none() && address & MARK != 0 && address != crate::profile_file::WAKE_LATENCY {
+        if binary.is_none() && address & MARK != 0 && address < crate::profile_file::WALL_MARKS {
             return Some(Shown { name: gap(address as u32).into(), file: None, line: 0 });
         }
         let (function, file) = self.functions.get((address >> LINE_BITS) as usize)?;

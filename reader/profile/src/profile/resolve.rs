@@ -8,7 +8,7 @@ use super::kernel::{KERNEL, KernelNames};
 use super::stacks::RawStack;
 use super::{Location, Profile, Stack, StackFrame};
 use crate::mappings::History;
-use crate::profile_file::WAKE_LATENCY;
+use crate::profile_file::WALL_MARKS;
 use crate::word_map::WordMap;
 
 /// Most frame words that are remembered: code that is generated all the time makes epochs all the time.
@@ -114,7 +114,8 @@ impl Resolver<'_> {
         if let Some(&known) = self.resolved.kernel.get(&address) {
             return known;
         }
-        let binary = (address != WAKE_LATENCY).then(|| self.kernel.binary(self.profile, address));
+        // A mark is in no binary.
+        let binary = (address < WALL_MARKS).then(|| self.kernel.binary(self.profile, address));
         let resolved = StackFrame { location: self.location(binary, address), found_by: KERNEL };
         self.resolved.kernel.insert(address, resolved);
         resolved

@@ -370,6 +370,8 @@ pub const NO_ANSWER: u8 = 0xff;
 pub const WAKE_LATENCY: u64 = u64::MAX;
 /// Its name in outputs.
 pub const WAKE_LATENCY_NAME: &str = "[wake latency]";
+/// In place of addresses in the kernel, from this on: what a thread did not run for. A [`KernelSymbol`] names each.
+pub const WALL_MARKS: u64 = u64::MAX - 0x1_0000;
 
 /// Why a walk ended, as outputs name it.
 pub fn end_name(end: u8) -> &'static str {

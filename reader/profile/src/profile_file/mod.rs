@@ -17,7 +17,7 @@ pub use event::{
     Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction,
     InterpretedFunction, KernelSample, KernelSymbol, LiveBlocks, ModuleGone, ModuleInfo, NO_ANSWER,
     NanosBucket, ProcessEnd, ProcessFate, ProcessInfo, Sample, SamplePart, Segment, SessionInfo, Setting,
-    ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME, end_name,
+    ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS, end_name,
 };
 pub use name_section::{NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredFrame, StoredOrigin};
 pub use reader::{LentSample, ProfileReader, Tail};

@@ -21,7 +21,7 @@ use crate::measure::{Measure, Weighed};
 use crate::profile_file::{
     Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SessionInfo, end_name,
 };
-use crate::source_list;
+use crate::source_list::{self, WALL_SOURCE};
 
 /// The numbers of a profile, as `stats --json` prints them.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -269,8 +269,9 @@ impl Tally {
                 let image = self.image(info.id);
                 image.introduce(info);
                 image.was_executed = was_executed;
-                if source_list::is_probe(&info.source) && self.weights.is_empty() {
-                    // A recorder of running processes has not chosen.
+                // What it counts is known when the first process has told.
+                if self.weights.is_empty() && (self.images.len() == 1 || source_list::is_probe(&info.source))
+                {
                     let known = BTreeSet::from([(info.source.clone(), info.period_ns)]);
                     self.events = self.events_of(&known).with_learnt_of(&mut self.events);
                 }
@@ -334,8 +335,10 @@ impl Tally {
         let image = self.images.entry(sample.process).or_default();
         image.threads.insert(sample.thread_seq, (sample.tid, true));
         image.samples += parts;
-        image.unwinds += u64::from(!sample.repeated);
-        image.recorded_weight += weight;
+        // Those of the wall clock are no records of the process.
+        let is_record = sample.source != WALL_SOURCE;
+        image.unwinds += u64::from(!sample.repeated && is_record);
+        image.recorded_weight += if is_record { weight } else { 0 };
         image.weight = image.weight.saturating_add(main_weight);
         match self.events.is_of_clock(sample) {
             true => image.clock_weight += weight,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Detail, Image, ProcessStats, Stats};
 use crate::heap::ALLOCATION;
 use crate::profile_file::{Cause, Counters, ProcessFate};
+use crate::source_list::{WALL, WALL_SOURCE};
 
 /// What the images so far add up to.
 #[derive(Clone, Default)]
@@ -110,6 +111,7 @@ fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
 fn probe_name(number: u8) -> String {
     match number {
         ALLOCATION => "alloc".into(),
+        WALL_SOURCE => WALL.into(),
         other => format!("source_{other}"),
     }
 }

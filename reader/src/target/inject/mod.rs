@@ -165,7 +165,7 @@ pub(crate) fn found(pid: u32) -> Option<Sampling> {
 pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectError> {
     let (asked, pid) = (sources.name(), pid as i32);
     // What stands in the way of the program's calls has to be there from its start.
-    if !sources.probes.is_empty() {
+    if sources.of_the_start() {
         return Err(InjectError::FromTheStart { pid, asked });
     }
     let clock = sources.clock.clone().unwrap_or_default();

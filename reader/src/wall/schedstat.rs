@@ -1,0 +1,46 @@
+//! What the scheduler has counted for a thread: `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The counts since the thread began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Schedstat {
+    /// Nanoseconds on a processor. Of a running thread as of its last tick, of others exact.
+    pub(super) running_ns: u64,
+    /// Nanoseconds ready to run. Waits that have ended only.
+    pub(super) ready_ns: u64,
+    /// How often it got a processor.
+    pub(super) turns: u64,
+}
+
+impl Schedstat {
+    /// Reads the file; none if the thread has ended, or the kernel does not count.
+    pub(super) fn read(file: &File) -> Option<Self> {
+        let mut text = [0; 80];
+        let len = file.read_at(&mut text, 0).ok()?;
+        Self::parse(std::str::from_utf8(&text[..len]).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split_ascii_whitespace().map(|number| number.parse().ok());
+        let mut next = || numbers.next()?;
+        Some(Self { running_ns: next()?, ready_ns: next()?, turns: next()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_numbers() {
+        let counts = Schedstat { running_ns: 12, ready_ns: 3, turns: 4 };
+        assert_eq!(Schedstat::parse("12 3 4\n"), Some(counts));
+        for text in ["", "1 2", "1 2 x", "-1 2 3"] {
+            assert_eq!(Schedstat::parse(text), None, "{text}");
+        }
+        let own = File::open("/proc/thread-self/schedstat").unwrap();
+        assert!(Schedstat::read(&own).is_some_and(|counts| counts.turns > 0));
+    }
+}

@@ -1,0 +1,247 @@
+//! One thread and its time: how much of it was running, ready and blocked, and at which stacks it was blocked.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use super::blocked::{Blocked, Place};
+use super::schedstat::Schedstat;
+use super::stack::Stack;
+
+/// Times that a look is tried again because the thread ran meanwhile.
+const ATTEMPTS: usize = 3;
+/// The longest wait that is one sample: longer ones are told in parts, so that a profile can be read while it is written.
+const LONGEST_NS: u64 = 1_000_000_000;
+/// Least time that was ready of a thread that is never found blocked.
+const LEAST_READY_NS: u64 = 1_000_000;
+
+/// What a thread did not run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It had no processor.
+    Ready,
+    /// It was in this system call; none: a page fault.
+    Blocked(Option<u16>),
+    /// It was blocked, and nobody may see where.
+    Hidden,
+}
+
+/// Time of a thread at a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spell {
+    /// When it was seen first.
+    pub(super) ns: u64,
+    pub(super) wait: Wait,
+    pub(super) stack: Option<Arc<Stack>>,
+    /// How long.
+    pub(super) us: u32,
+}
+
+/// What a look found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Lives,
+    /// The thread has ended.
+    Ended,
+}
+
+/// The files of a thread in /proc.
+struct Files {
+    schedstat: File,
+    syscall: File,
+}
+
+/// A thread that is looked at.
+pub(super) struct Thread {
+    files: Files,
+    /// Of the look at which it was blocked last: when, and what was counted then. At first, when it began.
+    base: (u64, Schedstat),
+    /// Ready time that was told.
+    ready_told_ns: u64,
+    /// What it was blocked at, if it was when it was looked at last, with what was counted then.
+    last: Option<(Schedstat, Wait, Option<Arc<Stack>>)>,
+    /// The wait that goes on: when it was seen first, nanoseconds that are not told.
+    open: Option<(u64, u64)>,
+    /// Time told as blocked that was ready: it was not counted yet.
+    owed_ns: u64,
+    /// Nanoseconds less than a microsecond, of both kinds.
+    rest_ns: u64,
+}
+
+impl Thread {
+    /// A thread of `pid` that began at `began_ns`, or that is looked at from then on.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(super) fn open(pid: u32, tid: u32, began_ns: u64, now: u64) -> io::Result<Self> {
+        let open = |name| File::open(format!("/proc/{pid}/task/{tid}/{name}"));
+        let files = Files { schedstat: open("schedstat")?, syscall: open("syscall")? };
+        let counts = Schedstat::read(&files.schedstat).ok_or(io::ErrorKind::NotFound)?;
+        // What a thread has counted since long before is no part of this.
+        let is_new = counts.running_ns + counts.ready_ns <= now.saturating_sub(began_ns);
+        let base = if is_new { (began_ns, Schedstat::default()) } else { (now, counts) };
+        let ready_told_ns = base.1.ready_ns;
+        Ok(Self { files, base, ready_told_ns, last: None, open: None, owed_ns: 0, rest_ns: 0 })
+    }
+
+    /// Looks at it. `walk` gives the stack of a blocked thread; what has been found goes to `found`.
+    pub(super) fn look(
+        &mut self,
+        clock: &mut dyn FnMut() -> u64,
+        walk: &mut dyn FnMut(Blocked) -> Stack,
+        found: &mut Vec<Spell>,
+    ) -> Look {
+        let Some(mut counts) = Schedstat::read(&self.files.schedstat) else {
+            self.close(found);
+            return Look::Ended;
+        };
+        let now = clock();
+        if let Some((then, ..)) = &self.last
+            && *then == counts
+        {
+            self.goes_on(now, found);
+            return Look::Lives;
+        }
+        self.close(found);
+        self.last = None;
+        for _ in 0..ATTEMPTS {
+            let (wait, stack) = match Place::read(&self.files.syscall) {
+                Ok(Place::Runs) => break,
+                Ok(Place::Blocked(blocked)) if blocked.sp == 0 => break,
+                Ok(Place::Blocked(blocked)) => (Wait::Blocked(blocked.call), Some(Arc::new(walk(blocked)))),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (Wait::Hidden, None),
+                Err(_) => break,
+            };
+            let Some(after) = Schedstat::read(&self.files.schedstat) else { break };
+            // It has not run from before the place was read until after the walk: they are of one wait.
+            if after == counts {
+                self.blocked(clock(), counts, wait, stack, found);
+                return Look::Lives;
+            }
+            counts = after;
+        }
+        self.ready(now, counts.ready_ns, LEAST_READY_NS, None, found);
+        Look::Lives
+    }
+
+    /// It has not run since the last look, so it is still where it was.
+    fn goes_on(&mut self, now: u64, found: &mut Vec<Spell>) {
+        let passed = now.saturating_sub(self.base.0);
+        self.base.0 = now;
+        let (begun, ns) = self.open.unwrap_or((now, 0));
+        self.open = Some((begun, ns + passed));
+        if ns + passed >= LONGEST_NS {
+            self.close(found);
+            self.open = Some((now, 0));
+        }
+    }
+
+    /// It is blocked, and was not in the same wait at the last look.
+    fn blocked(
+        &mut self,
+        now: u64,
+        counts: Schedstat,
+        wait: Wait,
+        stack: Option<Arc<Stack>>,
+        found: &mut Vec<Spell>,
+    ) {
+        self.ready(now, counts.ready_ns, 0, stack.as_ref(), found);
+        let (since, before) = self.base;
+        let used = counts.running_ns.saturating_sub(before.running_ns)
+            + counts.ready_ns.saturating_sub(before.ready_ns);
+        let passed = now.saturating_sub(since) + self.rest_ns;
+        let (used, owed) = (used + self.owed_ns, used + self.owed_ns);
+        let ns = passed.saturating_sub(used);
+        (self.owed_ns, self.rest_ns) = (owed.saturating_sub(passed), 0);
+        self.base = (now, counts);
+        self.last = Some((counts, wait, stack));
+        self.open = Some((now, ns));
+    }
+
+    /// Tells of time that it was ready for a processor, if that is so much at least; at `stack` if none is known of before.
+    fn ready(
+        &mut self,
+        now: u64,
+        ready_ns: u64,
+        least_ns: u64,
+        stack: Option<&Arc<Stack>>,
+        found: &mut Vec<Spell>,
+    ) {
+        let ns = ready_ns.saturating_sub(self.ready_told_ns);
+        if ns < least_ns.max(1000) {
+            return;
+        }
+        self.ready_told_ns = ready_ns - ns % 1000;
+        let us = u32::try_from(ns / 1000).unwrap_or(u32::MAX);
+        found.push(Spell { ns: now, wait: Wait::Ready, stack: stack.cloned(), us });
+    }
+
+    /// Tells of the wait that went on until now.
+    pub(super) fn close(&mut self, found: &mut Vec<Spell>) {
+        let (Some((ns, time)), Some((_, wait, stack))) = (self.open.take(), &self.last) else { return };
+        self.rest_ns += time % 1000;
+        let us = u32::try_from(time / 1000).unwrap_or(u32::MAX);
+        if us > 0 {
+            found.push(Spell { ns, wait: *wait, stack: stack.clone(), us });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unwind::End;
+
+    fn thread(base: (u64, Schedstat)) -> Thread {
+        let own = |name| File::open(format!("/proc/thread-self/{name}")).unwrap();
+        let files = Files { schedstat: own("schedstat"), syscall: own("syscall") };
+        Thread { files, base, ready_told_ns: 0, last: None, open: None, owed_ns: 0, rest_ns: 0 }
+    }
+
+    fn counts(running_ms: u64, ready_ms: u64) -> Schedstat {
+        Schedstat { running_ns: running_ms * 1_000_000, ready_ns: ready_ms * 1_000_000, turns: running_ms }
+    }
+
+    fn stack() -> Option<Arc<Stack>> {
+        Some(Arc::new(Stack { frames: vec![1], end: End::Root }))
+    }
+
+    #[test]
+    fn time_is_divided_as_the_kernel_counts_it() {
+        let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
+        let futex = Wait::Blocked(Some(202));
+        // Of 10 ms it ran 2 and was ready for 1.
+        thread.blocked(10_000_000, counts(2, 1), futex, stack(), &mut found);
+        thread.goes_on(15_000_000, &mut found);
+        thread.close(&mut found);
+        let told: Vec<_> = found.iter().map(|spell| (spell.wait, spell.us)).collect();
+        assert_eq!(told, [(Wait::Ready, 1000), (futex, 12_000)]);
+    }
+
+    #[test]
+    fn what_was_ready_without_being_counted_is_taken_off_the_next_wait() {
+        let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
+        let futex = Wait::Blocked(Some(202));
+        thread.blocked(1_000_000, counts(0, 0), futex, stack(), &mut found);
+        // Woken here; it gets a processor only 10 ms later.
+        thread.goes_on(11_000_000, &mut found);
+        thread.close(&mut found);
+        thread.blocked(12_000_000, counts(0, 10), futex, stack(), &mut found);
+        thread.close(&mut found);
+        thread.blocked(32_000_000, counts(0, 10), futex, stack(), &mut found);
+        thread.close(&mut found);
+        let of = |wait| found.iter().filter(|spell| spell.wait == wait).map(|spell| spell.us).sum::<u32>();
+        assert_eq!((of(futex), of(Wait::Ready)), (22_000, 10_000), "{found:?}");
+    }
+
+    #[test]
+    fn a_long_wait_is_told_in_parts() {
+        let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
+        thread.blocked(1000, counts(0, 0), Wait::Blocked(None), stack(), &mut found);
+        for second in 1..4 {
+            thread.goes_on(1000 + second * LONGEST_NS, &mut found);
+        }
+        assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 3_000_001);
+        assert_eq!(found.len(), 3);
+    }
+}

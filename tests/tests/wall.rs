@@ -1,0 +1,125 @@
+//! The wall clock (`-e wall`) against programs that know where their time goes, and that must not notice.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::{Recorder, Recording, read};
+use selfwind_tests::target::Target;
+
+/// Of a thread's life.
+const TWO_POINTS: f64 = 0.02;
+
+/// What a thread says of itself: microseconds of its life, of CPU time, in its first and its second place; switches.
+fn said(recording: &Recording) -> BTreeMap<String, [u64; 5]> {
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next().expect("a name").to_owned();
+        let numbers: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
+        (name, numbers.try_into().expect("five numbers"))
+    };
+    recording.outcome.stdout.lines().map(line).collect()
+}
+
+/// The stacks of one thread, by its name.
+fn of_thread(folded: &Folded, name: &str) -> Folded {
+    let own = |(stack, _): &&(Vec<String>, u64)| stack[0].starts_with(&format!("{name}-"));
+    Folded { stacks: folded.stacks.iter().filter(own).cloned().collect() }
+}
+
+/// The weight of stacks whose innermost element begins so.
+fn ending(folded: &Folded, beginning: &str) -> u64 {
+    let ends =
+        |(stack, _): &&(Vec<String>, u64)| stack.last().is_some_and(|leaf| leaf.starts_with(beginning));
+    folded.stacks.iter().filter(ends).map(|(_, weight)| weight).sum()
+}
+
+fn assert_near(found: u64, expected: u64, whole: u64, what: &str, folded: &Folded) {
+    let off = (found as f64 - expected as f64).abs() / whole as f64;
+    assert!(off <= TWO_POINTS, "{what}: {found} us instead of {expected} of {whole}: {folded:#?}");
+}
+
+#[test]
+fn threads_have_their_shares_of_computing_and_waiting() {
+    let recording = Recorder::at(997).event("wall").record(&Target::c("wall_shares").build(), &["4"]);
+    assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+    let folded = read(&["export", "-f", "folded", "--event", "wall", "--per-thread"], &recording.file);
+    let (folded, said) = (Folded::parse(&folded), said(&recording));
+    assert_eq!(folded.total(), recording.stats().number("weight"));
+    recording.assert_adds_up();
+    for (name, [life, cpu, first, second, _]) in &said {
+        let own = of_thread(&folded, name);
+        let (blocked, ready) = (ending(&own, "[blocked: "), ending(&own, "[ready]"));
+        let running = own.total() - blocked - ready;
+        assert_near(own.total(), *life, *life, name, &own);
+        assert_near(running, *cpu, *life, name, &own);
+        let places = match name.as_str() {
+            "computes" => ["compute", "compute"],
+            "mixes" => ["sleep_shortly", "sleep_longer"],
+            "waits" => ["wait_for_the_end", "nowhere"],
+            "reads" => ["read_to_the_end", "nowhere"],
+            _ => panic!("{name}"),
+        };
+        for (place, expected) in places.into_iter().zip([first, second]).filter(|_| name != "computes") {
+            // Ready for a processor is part of what the program calls its wait.
+            let found = own.nested(place, "[ready]") + blocked_in(&own, place);
+            assert_near(found, *expected, *life, &format!("{name} in {place}"), &own);
+        }
+    }
+    for (name, call) in [("waits", "[blocked: futex]"), ("reads", "[blocked: read]")] {
+        let own = of_thread(&folded, name);
+        assert!(ending(&own, call) > own.total() * 9 / 10, "{name}: {own:#?}");
+    }
+}
+
+fn blocked_in(folded: &Folded, place: &str) -> u64 {
+    let stacks = folded
+        .stacks
+        .iter()
+        .filter(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
+    Folded { stacks: stacks.cloned().collect() }.inclusive(place)
+}
+
+/// The kernel's own count of the times that a thread let go of its processor: a thread that sleeps is never woken.
+#[test]
+fn sleeping_threads_are_not_woken() {
+    let program = Target::c("wall_shares").build();
+    let alone = run(Command::new(&program).arg("2"));
+    let recording = Recorder::at(997).event("wall").record(&program, &["2"]);
+    let switches = |text: &str, name: &str| -> u64 {
+        let line = text.lines().find(|line| line.starts_with(name)).expect("the thread's line");
+        line.rsplit(' ').next().expect("a number").parse().expect("a number")
+    };
+    for name in ["waits", "reads"] {
+        let (recorded, alone) = (switches(&recording.outcome.stdout, name), switches(&alone.stdout, name));
+        assert!(recorded <= alone + 2, "{name}: {recorded} switches, alone {alone}");
+    }
+}
+
+#[test]
+fn no_wait_is_interrupted() {
+    let waits = "1000000";
+    let recording = Recorder::at(997).event("wall").record(&Target::c("wall_waits").build(), &[waits]);
+    assert_eq!(recording.outcome.stdout, format!("{waits} 0\n"), "{}", recording.outcome.stderr);
+    let folded = recording.folded();
+    assert!(folded.inclusive("[blocked: poll]") > 0, "{folded:#?}");
+}
+
+#[test]
+fn one_recording_has_both_clocks() {
+    let recording = Recorder::at(199).event("cpu,wall").record(&Target::c("wall_shares").build(), &["1"]);
+    let weight = |event: &str| {
+        Folded::parse(&read(&["export", "-f", "folded", "--event", event], &recording.file)).total()
+    };
+    let said = said(&recording);
+    let cpu: u64 = said.values().map(|numbers| numbers[1]).sum();
+    let life: u64 = said.values().map(|numbers| numbers[0]).sum();
+    let (periods, wall) = (weight("cpu"), weight("wall"));
+    assert!(periods * 1_000_000 / 199 < cpu * 5 / 4, "{periods} periods for {cpu} us");
+    // The first thread waits for the others.
+    assert!(wall > life, "{wall} us of {life}");
+    let outcome = run(Command::new(selfwind()).args(["report", "--event", "wall"]).arg(&recording.file));
+    assert!(outcome.stdout.contains("wait_for_the_end"), "{}", outcome.stdout);
+}
