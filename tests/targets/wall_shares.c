@@ -1,5 +1,6 @@
-// Threads with known shares of computing, sleeping and waiting, by their own clocks. Each prints its name, and
-// microseconds: of its life, of its CPU time, of what it spent in its two places; and its voluntary context switches.
+// Threads with known shares of computing, sleeping and waiting, by their own clocks and the kernel's account of their
+// waiting for a processor. Each prints its name, and microseconds: of its life, of its CPU time, ready for a processor, blocked
+// in its first and in its second place; and its voluntary context switches.
 // usage: wall_shares SECONDS
 #define _GNU_SOURCE
 #include <poll.h>
@@ -19,6 +20,25 @@ static long us(clockid_t clock) {
     struct timespec time;
     clock_gettime(clock, &time);
     return time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+
+struct time {
+    long wall, cpu, ready;
+};
+
+static struct time now(void) {
+    struct time now = {us(CLOCK_MONOTONIC), us(CLOCK_THREAD_CPUTIME_ID), 0};
+    unsigned long cpu_ns, ready_ns;
+    FILE *file = fopen("/proc/thread-self/schedstat", "r");
+    if (!file || fscanf(file, "%lu %lu", &cpu_ns, &ready_ns) != 2)
+        abort();
+    fclose(file);
+    now.ready = ready_ns / 1000;
+    return now;
+}
+
+static long blocked(struct time from, struct time until) {
+    return until.wall - from.wall - (until.cpu - from.cpu) - (until.ready - from.ready);
 }
 
 static __attribute__((noinline)) void compute(long until_us) {
@@ -54,37 +74,38 @@ static __attribute__((noinline)) void read_to_the_end(void) {
     __asm__ volatile("");
 }
 
-static void tell(const char *name, long begun, long first, long second) {
+static void tell(const char *name, struct time begun, long first, long second) {
     struct rusage usage;
+    struct time end = now();
     getrusage(RUSAGE_THREAD, &usage);
     pthread_mutex_lock(&output);
-    printf("%s %ld %ld %ld %ld %ld\n", name, us(CLOCK_MONOTONIC) - begun, us(CLOCK_THREAD_CPUTIME_ID), first, second,
-           usage.ru_nvcsw);
+    printf("%s %ld %ld %ld %ld %ld %ld\n", name, end.wall - begun.wall, end.cpu, end.ready, first, second, usage.ru_nvcsw);
     fflush(stdout);
     pthread_mutex_unlock(&output);
 }
 
 static void *computes(void *argument) {
     (void)argument;
-    long begun = us(CLOCK_MONOTONIC);
+    struct time begun = now();
     pthread_setname_np(pthread_self(), "computes");
-    compute(begun + seconds * 1e6);
+    compute(begun.wall + seconds * 1e6);
     tell("computes", begun, 0, 0);
     return NULL;
 }
 
 static void *mixes(void *argument) {
     (void)argument;
-    long begun = us(CLOCK_MONOTONIC), until = begun + seconds * 1e6, shortly = 0, longer = 0, now;
+    struct time begun = now(), before, between;
+    long until = begun.wall + seconds * 1e6, shortly = 0, longer = 0;
     pthread_setname_np(pthread_self(), "mixes");
-    while ((now = us(CLOCK_MONOTONIC)) < until) {
-        compute(now + 4000);
-        long before = us(CLOCK_MONOTONIC);
+    while (us(CLOCK_MONOTONIC) < until) {
+        compute(us(CLOCK_MONOTONIC) + 4000);
+        before = now();
         sleep_shortly(2000);
-        long between = us(CLOCK_MONOTONIC);
+        between = now();
         sleep_longer(4000);
-        shortly += between - before;
-        longer += us(CLOCK_MONOTONIC) - between;
+        shortly += blocked(before, between);
+        longer += blocked(between, now());
     }
     tell("mixes", begun, shortly, longer);
     return NULL;
@@ -92,19 +113,19 @@ static void *mixes(void *argument) {
 
 static void *waits(void *argument) {
     (void)argument;
-    long begun = us(CLOCK_MONOTONIC);
+    struct time begun = now();
     pthread_setname_np(pthread_self(), "waits");
     wait_for_the_end();
-    tell("waits", begun, us(CLOCK_MONOTONIC) - begun, 0);
+    tell("waits", begun, blocked(begun, now()), 0);
     return NULL;
 }
 
 static void *reads(void *argument) {
     (void)argument;
-    long begun = us(CLOCK_MONOTONIC);
+    struct time begun = now();
     pthread_setname_np(pthread_self(), "reads");
     read_to_the_end();
-    tell("reads", begun, us(CLOCK_MONOTONIC) - begun, 0);
+    tell("reads", begun, blocked(begun, now()), 0);
     return NULL;
 }
 

@@ -12,13 +12,14 @@ use selfwind_tests::target::Target;
 /// Of a thread's life.
 const TWO_POINTS: f64 = 0.02;
 
-/// What a thread says of itself: microseconds of its life, of CPU time, in its first and its second place; switches.
-fn said(recording: &Recording) -> BTreeMap<String, [u64; 5]> {
+/// What a thread says of itself: microseconds of its life, of CPU time, ready for a processor, blocked in its first and its
+/// second place; switches.
+fn said(recording: &Recording) -> BTreeMap<String, [u64; 6]> {
     let line = |line: &str| {
         let mut words = line.split(' ');
         let name = words.next().expect("a name").to_owned();
         let numbers: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
-        (name, numbers.try_into().expect("five numbers"))
+        (name, numbers.try_into().expect("six numbers"))
     };
     recording.outcome.stdout.lines().map(line).collect()
 }
@@ -49,12 +50,13 @@ fn threads_have_their_shares_of_computing_and_waiting() {
     let (folded, said) = (Folded::parse(&folded), said(&recording));
     assert_eq!(folded.total(), recording.stats().number("weight"));
     recording.assert_adds_up();
-    for (name, [life, cpu, first, second, _]) in &said {
+    for (name, [life, cpu, delayed, first, second, _]) in &said {
         let own = of_thread(&folded, name);
         let (blocked, ready) = (ending(&own, "[blocked: "), ending(&own, "[ready]"));
         let running = own.total() - blocked - ready;
         assert_near(own.total(), *life, *life, name, &own);
-        assert_near(running, *cpu, *life, name, &own);
+        assert_near(running, *cpu, *life, &format!("{name} running"), &own);
+        assert_near(ready, *delayed, *life, &format!("{name} ready"), &own);
         let places = match name.as_str() {
             "computes" => ["compute", "compute"],
             "mixes" => ["sleep_shortly", "sleep_longer"],
@@ -63,9 +65,7 @@ fn threads_have_their_shares_of_computing_and_waiting() {
             _ => panic!("{name}"),
         };
         for (place, expected) in places.into_iter().zip([first, second]).filter(|_| name != "computes") {
-            // Ready for a processor is part of what the program calls its wait.
-            let found = own.nested(place, "[ready]") + blocked_in(&own, place);
-            assert_near(found, *expected, *life, &format!("{name} in {place}"), &own);
+            assert_near(blocked_in(&own, place), *expected, *life, &format!("{name} in {place}"), &own);
         }
     }
     for (name, call) in [("waits", "[blocked: futex]"), ("reads", "[blocked: read]")] {
@@ -80,6 +80,25 @@ fn blocked_in(folded: &Folded, place: &str) -> u64 {
         .iter()
         .filter(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
     Folded { stacks: stacks.cloned().collect() }.inclusive(place)
+}
+
+/// Whatever the compiler did with the frame pointer, which the kernel does not tell.
+#[test]
+fn stacks_of_blocked_threads_reach_their_roots() {
+    for (variant, flags) in [
+        ("O0", &["-O0"][..]),
+        ("pointers", &["-O2", "-fno-omit-frame-pointer"]),
+        ("none", &["-O2", "-fomit-frame-pointer"]),
+    ] {
+        let program = Target::c("wall_shares").with(variant, flags).build();
+        let recording = Recorder::at(499).event("wall").record(&program, &["0.5"]);
+        let mut blocked = recording.folded();
+        blocked.stacks.retain(|(stack, _)| stack.last().is_some_and(|leaf| leaf.starts_with("[blocked")));
+        assert!(blocked.rooted() > 0.99, "{variant}: {blocked:#?}");
+        for site in ["sleep_shortly", "sleep_longer", "wait_for_the_end", "read_to_the_end"] {
+            assert!(blocked.inclusive(site) > 0, "{variant}, {site}: {blocked:#?}");
+        }
+    }
 }
 
 /// The kernel's own count of the times that a thread let go of its processor: a thread that sleeps is never woken.

@@ -132,6 +132,9 @@ impl Listener for Recording {
     fn event(&mut self, event: Event) -> io::Result<()> {
         let Some(mut event) = self.delay.filter(event) else { return Ok(()) };
         self.identify(&mut event);
+        if let Some(wall) = &mut self.wall {
+            wall.observe(&mut event);
+        }
         if let Event::Process(info) = &event
             && !info.note.is_empty()
             && self.notes.len() < NOTES_LIMIT
@@ -162,9 +165,6 @@ impl Listener for Recording {
             self.writer.push(&found)?;
         }
         self.interpreters.observe(&event);
-        if let Some(wall) = &self.wall {
-            wall.observe(&event);
-        }
         self.tally.add(&event);
         self.writer.push(&event)
     }
@@ -283,7 +283,7 @@ impl Recording {
         if let Some(tables) = self.tables.take() {
             tables.finish(TABLES_PATIENCE);
         }
-        let seen = self.wall.take().map(Wall::finish).unwrap_or_default();
+        let seen = self.wall.as_mut().map(Wall::finish).unwrap_or_default();
         let end = Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status });
         let told = seen.into_iter().chain([end]).try_for_each(|event| self.event(event));
         let ended = told.and_then(|()| self.writer.flush());

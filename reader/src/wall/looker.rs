@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use nix::libc;
 use offline::{Binaries, Processes, Search};
 use selfwind_profile::profile_file::{
     Event, KernelSample, KernelSymbol, ModuleGone, ModuleInfo, ProcessInfo, Sample, Setting, WALL_MARKS,
@@ -43,6 +44,10 @@ struct Process {
     unnumbered: HashMap<u32, Vec<Sample>>,
     /// First address and bytes of its modules.
     modules: HashMap<u32, (u64, u64)>,
+    /// Modules have come since the last look.
+    news: bool,
+    /// It has ended, or executed another program.
+    is_over: bool,
 }
 
 /// Looks at the threads of all processes.
@@ -52,6 +57,7 @@ pub(super) struct Looker<'b> {
     finds: &'b Sender<Event>,
     told: HashSet<u16>,
     has_complained: bool,
+    lacks_files: bool,
     looks: u32,
 }
 
@@ -61,7 +67,8 @@ impl<'b> Looker<'b> {
         let binaries = Binaries::new(Search::for_user());
         let walker = Walker::new(Processes::new(&binaries));
         let (processes, told) = (BTreeMap::new(), HashSet::new());
-        let mut looker = Looker { walker, processes, finds, told, has_complained: false, looks: 0 };
+        let mut looker =
+            Looker { walker, processes, finds, told, has_complained: false, lacks_files: false, looks: 0 };
         let period = Duration::from_secs(1) / frequency.max(1);
         let mut random = clock::monotonic_ns() | 1;
         while let Some(events) = news(hears) {
@@ -101,7 +108,8 @@ impl<'b> Looker<'b> {
 
     fn process(&mut self, info: &ProcessInfo) {
         // The image before an exec has no threads any more.
-        let before = self.processes.iter().find(|(_, process)| process.pid == info.pid).map(|(&id, _)| id);
+        let before =
+            self.processes.iter().find(|(_, it)| it.pid == info.pid && !it.is_over).map(|(&id, _)| id);
         before.into_iter().for_each(|id| self.leave(id));
         let process = Process {
             pid: info.pid,
@@ -111,12 +119,15 @@ impl<'b> Looker<'b> {
             numbers: HashMap::new(),
             unnumbered: HashMap::new(),
             modules: HashMap::new(),
+            news: false,
+            is_over: false,
         };
         self.processes.insert(info.id, process);
     }
 
     fn module(&mut self, module: &ModuleInfo) {
         if let Some(process) = self.processes.get_mut(&module.process) {
+            process.news = true;
             process.modules.insert(module.module, (module.start, module.end.saturating_sub(module.start)));
             self.walker.map(module);
         }
@@ -132,7 +143,8 @@ impl<'b> Looker<'b> {
     /// Looks at all threads once.
     fn look(&mut self) {
         self.looks = self.looks.wrapping_add(1);
-        let ids: Vec<u32> = self.processes.keys().copied().collect();
+        let living = self.processes.iter().filter(|(_, process)| !process.is_over);
+        let ids: Vec<u32> = living.map(|(&id, _)| id).collect();
         for id in ids {
             if !self.look_at(id) {
                 self.leave(id);
@@ -144,9 +156,15 @@ impl<'b> Looker<'b> {
     fn look_at(&mut self, id: u32) -> bool {
         let Some(process) = self.processes.get_mut(&id) else { return true };
         let mut found = Vec::new();
-        if (process.threads.len() < MANY || self.looks.is_multiple_of(SELDOM)) && !meet(process) {
-            return false;
+        if process.threads.len() < MANY || self.looks.is_multiple_of(SELDOM) {
+            match meet(process) {
+                Met::All => {}
+                Met::NoFiles => self.no_files(id),
+                Met::Nobody => return false,
+            }
         }
+        let Some(process) = self.processes.get_mut(&id) else { return true };
+        let news = std::mem::take(&mut process.news);
         let Process { mem, threads, .. } = process;
         threads.retain(|&tid, thread| {
             let mut spells = Vec::new();
@@ -154,7 +172,7 @@ impl<'b> Looker<'b> {
                 Some(mem) => self.walker.walk(id, clock::monotonic_ns(), blocked, mem),
                 None => Stack { frames: Vec::new(), end: End::Unreadable },
             };
-            let look = thread.look(&mut clock::monotonic_ns, &mut walk, &mut spells);
+            let look = thread.look(news, &mut clock::monotonic_ns, &mut walk, &mut spells);
             found.extend(spells.into_iter().map(|spell| (tid, spell)));
             look == Look::Lives
         });
@@ -174,9 +192,20 @@ impl<'b> Looker<'b> {
         found.into_iter().for_each(|(tid, spell)| self.tell(id, tid, spell));
         let Some(process) = self.processes.get_mut(&id) else { return };
         process.threads.clear();
+        process.is_over = true;
         // The numbers of its last threads may still come.
         if process.unnumbered.is_empty() {
             self.processes.remove(&id);
+        }
+    }
+
+    /// Tells once that there are too many threads for us.
+    fn no_files(&mut self, process: u32) {
+        if !std::mem::replace(&mut self.lacks_files, true) {
+            let value =
+                "some threads are not looked at: each takes two open files of the recorder (ulimit -Hn)"
+                    .into();
+            let _ = self.finds.send(Event::Setting(Setting { process, key: TOPIC.into(), value }));
         }
     }
 
@@ -201,6 +230,8 @@ impl<'b> Looker<'b> {
         self.name(id, mark);
         let (frames, end) = match spell.stack {
             Some(stack) => (stack.frames.clone(), stack.end),
+            // The last stack while it ran takes its place.
+            None if spell.wait == Wait::Ready => (Vec::new(), End::Root),
             None => (Vec::new(), End::Unreadable),
         };
         let kernel = KernelSample {
@@ -253,9 +284,19 @@ impl<'b> Looker<'b> {
     }
 }
 
-/// Finds the threads that are new. False if the process has ended.
-fn meet(process: &mut Process) -> bool {
-    let Ok(tids) = proc::threads(process.pid) else { return false };
+/// What came of looking for threads.
+enum Met {
+    All,
+    /// We may have no more files open.
+    NoFiles,
+    /// The process has ended.
+    Nobody,
+}
+
+/// Finds the threads that are new.
+fn meet(process: &mut Process) -> Met {
+    let Ok(tids) = proc::threads(process.pid) else { return Met::Nobody };
+    let mut met = Met::All;
     for tid in tids {
         if process.threads.contains_key(&tid) {
             continue;
@@ -264,9 +305,12 @@ fn meet(process: &mut Process) -> bool {
         let told = process.numbers.get(&tid).map(|&(_, start)| start);
         // The first thread is there from the start, others since now at the latest.
         let began = told.unwrap_or(if tid == process.pid { process.began_ns } else { now }).min(now);
-        if let Ok(thread) = Thread::open(process.pid, tid, began, now) {
-            process.threads.insert(tid, thread);
+        match Thread::open(process.pid, tid, began, now) {
+            Ok(thread) => drop(process.threads.insert(tid, thread)),
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => met = Met::NoFiles,
+            // It has ended.
+            Err(_) => {}
         }
     }
-    true
+    met
 }

@@ -14,8 +14,10 @@ mod call;
 mod frame_pointer;
 mod looker;
 mod memory;
+mod running;
 mod schedstat;
 mod stack;
+mod switches;
 mod thread;
 
 use std::io;
@@ -25,6 +27,7 @@ use std::thread::JoinHandle;
 use selfwind_profile::profile_file::Event;
 
 use looker::Looker;
+use running::Running;
 
 /// What a looker is told.
 enum Told {
@@ -39,6 +42,7 @@ pub(crate) struct Wall {
     told: Sender<Told>,
     found: Receiver<Event>,
     looker: Option<JoinHandle<()>>,
+    running: Running,
 }
 
 impl Wall {
@@ -51,11 +55,13 @@ impl Wall {
         let (finds, found) = channel();
         let run = move || Looker::run(frequency, &hears, &finds);
         let looker = std::thread::Builder::new().name("selfwind-wall".into()).spawn(run)?;
-        Ok(Self { told, found, looker: Some(looker) })
+        Ok(Self { told, found, looker: Some(looker), running: Running::default() })
     }
 
-    /// Takes in what is known of processes, modules and threads.
-    pub(crate) fn observe(&self, event: &Event) {
+    /// Takes in what is recorded: processes, modules, threads; and adds to samples of its own the stacks of threads that
+    /// were running and have been put aside.
+    pub(crate) fn observe(&mut self, event: &mut Event) {
+        self.running.observe(event);
         let is_wanted = matches!(
             event,
             Event::Process(_)
@@ -76,7 +82,7 @@ impl Wall {
     }
 
     /// Ends the looks. All that was found.
-    pub(crate) fn finish(mut self) -> Vec<Event> {
+    pub(crate) fn finish(&mut self) -> Vec<Event> {
         let _ = self.told.send(Told::End);
         if let Some(looker) = self.looker.take() {
             let _ = looker.join();

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use super::blocked::{Blocked, Place};
 use super::schedstat::Schedstat;
 use super::stack::Stack;
+use super::switches::Switches;
 
 /// Times that a look is tried again because the thread ran meanwhile.
 const ATTEMPTS: usize = 3;
 /// The longest wait that is one sample: longer ones are told in parts, so that a profile can be read while it is written.
 const LONGEST_NS: u64 = 1_000_000_000;
-/// Least time that was ready of a thread that is never found blocked.
-const LEAST_READY_NS: u64 = 1_000_000;
+/// Least time that a thread was ready for it to be told: of one that is blocked, and of one that runs.
+const LEAST_NS: u64 = 20_000;
+const LEAST_RUNNING_NS: u64 = 1_000_000;
 
 /// What a thread did not run for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +50,25 @@ pub(super) enum Look {
 /// The files of a thread in /proc.
 struct Files {
     schedstat: File,
-    syscall: File,
+    /// None: closed to us.
+    syscall: Option<File>,
+}
+
+impl Files {
+    fn place(&self) -> io::Result<Place> {
+        self.syscall.as_ref().map_or_else(|| Err(io::ErrorKind::PermissionDenied.into()), Place::read)
+    }
 }
 
 /// A thread that is looked at.
 pub(super) struct Thread {
+    pid: u32,
+    tid: u32,
     files: Files,
     /// Of the look at which it was blocked last: when, and what was counted then. At first, when it began.
     base: (u64, Schedstat),
-    /// Ready time that was told.
-    ready_told_ns: u64,
+    /// Ready time that was told, and how often it had been switched then.
+    ready_told: (u64, Switches),
     /// What it was blocked at, if it was when it was looked at last, with what was counted then.
     last: Option<(Schedstat, Wait, Option<Arc<Stack>>)>,
     /// The wait that goes on: when it was seen first, nanoseconds that are not told.
@@ -75,18 +86,25 @@ impl Thread {
     /// When it has ended.
     pub(super) fn open(pid: u32, tid: u32, began_ns: u64, now: u64) -> io::Result<Self> {
         let open = |name| File::open(format!("/proc/{pid}/task/{tid}/{name}"));
-        let files = Files { schedstat: open("schedstat")?, syscall: open("syscall")? };
+        let syscall = match open("syscall") {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            opened => Some(opened?),
+        };
+        let files = Files { schedstat: open("schedstat")?, syscall };
         let counts = Schedstat::read(&files.schedstat).ok_or(io::ErrorKind::NotFound)?;
         // What a thread has counted since long before is no part of this.
         let is_new = counts.running_ns + counts.ready_ns <= now.saturating_sub(began_ns);
         let base = if is_new { (began_ns, Schedstat::default()) } else { (now, counts) };
-        let ready_told_ns = base.1.ready_ns;
-        Ok(Self { files, base, ready_told_ns, last: None, open: None, owed_ns: 0, rest_ns: 0 })
+        let switches = if is_new { None } else { Switches::read(pid, tid) };
+        let ready_told = (base.1.ready_ns, switches.unwrap_or_default());
+        Ok(Self { pid, tid, files, base, ready_told, last: None, open: None, owed_ns: 0, rest_ns: 0 })
     }
 
-    /// Looks at it. `walk` gives the stack of a blocked thread; what has been found goes to `found`.
+    /// Looks at it. `walk` gives the stack of a blocked thread; what has been found goes to `found`. With `news` more of
+    /// its process is known than at the last look.
     pub(super) fn look(
         &mut self,
+        news: bool,
         clock: &mut dyn FnMut() -> u64,
         walk: &mut dyn FnMut(Blocked) -> Stack,
         found: &mut Vec<Spell>,
@@ -99,13 +117,16 @@ impl Thread {
         if let Some((then, ..)) = &self.last
             && *then == counts
         {
+            if news {
+                self.walk_again(counts, walk);
+            }
             self.goes_on(now, found);
             return Look::Lives;
         }
         self.close(found);
-        self.last = None;
+        let woken_from = self.last.take().and_then(|(_, _, stack)| stack);
         for _ in 0..ATTEMPTS {
-            let (wait, stack) = match Place::read(&self.files.syscall) {
+            let (wait, stack) = match self.files.place() {
                 Ok(Place::Runs) => break,
                 Ok(Place::Blocked(blocked)) if blocked.sp == 0 => break,
                 Ok(Place::Blocked(blocked)) => (Wait::Blocked(blocked.call), Some(Arc::new(walk(blocked)))),
@@ -115,13 +136,28 @@ impl Thread {
             let Some(after) = Schedstat::read(&self.files.schedstat) else { break };
             // It has not run from before the place was read until after the walk: they are of one wait.
             if after == counts {
-                self.blocked(clock(), counts, wait, stack, found);
+                let at = woken_from.or_else(|| stack.clone());
+                self.ready(now, counts.ready_ns, LEAST_NS, at.as_ref(), found);
+                self.blocked(clock(), counts, wait, stack);
                 return Look::Lives;
             }
             counts = after;
         }
-        self.ready(now, counts.ready_ns, LEAST_READY_NS, None, found);
+        self.ready(now, counts.ready_ns, LEAST_RUNNING_NS, woken_from.as_ref(), found);
         Look::Lives
+    }
+
+    /// Walks a stack once more that could not be walked to its end; it is that of the whole wait.
+    fn walk_again(&mut self, counts: Schedstat, walk: &mut dyn FnMut(Blocked) -> Stack) {
+        let Some((_, _, Some(stack))) = &mut self.last else { return };
+        if stack.end.is_complete() {
+            return;
+        }
+        let Ok(Place::Blocked(blocked)) = self.files.place() else { return };
+        let again = walk(blocked);
+        if Schedstat::read(&self.files.schedstat) == Some(counts) {
+            *stack = Arc::new(again);
+        }
     }
 
     /// It has not run since the last look, so it is still where it was.
@@ -137,15 +173,7 @@ impl Thread {
     }
 
     /// It is blocked, and was not in the same wait at the last look.
-    fn blocked(
-        &mut self,
-        now: u64,
-        counts: Schedstat,
-        wait: Wait,
-        stack: Option<Arc<Stack>>,
-        found: &mut Vec<Spell>,
-    ) {
-        self.ready(now, counts.ready_ns, 0, stack.as_ref(), found);
+    fn blocked(&mut self, now: u64, counts: Schedstat, wait: Wait, stack: Option<Arc<Stack>>) {
         let (since, before) = self.base;
         let used = counts.running_ns.saturating_sub(before.running_ns)
             + counts.ready_ns.saturating_sub(before.ready_ns);
@@ -158,7 +186,8 @@ impl Thread {
         self.open = Some((now, ns));
     }
 
-    /// Tells of time that it was ready for a processor, if that is so much at least; at `stack` if none is known of before.
+    /// Tells of time that it was ready for a processor, if that is so much at least: woken from `stack`, or put aside while
+    /// it ran. Which it was of one time is not known; how often each happened is.
     fn ready(
         &mut self,
         now: u64,
@@ -167,13 +196,21 @@ impl Thread {
         stack: Option<&Arc<Stack>>,
         found: &mut Vec<Spell>,
     ) {
-        let ns = ready_ns.saturating_sub(self.ready_told_ns);
-        if ns < least_ns.max(1000) {
+        let (told_ns, before) = self.ready_told;
+        let ns = ready_ns.saturating_sub(told_ns);
+        if ns < least_ns {
             return;
         }
-        self.ready_told_ns = ready_ns - ns % 1000;
-        let us = u32::try_from(ns / 1000).unwrap_or(u32::MAX);
-        found.push(Spell { ns: now, wait: Wait::Ready, stack: stack.cloned(), us });
+        let switches = Switches::read(self.pid, self.tid).unwrap_or(before);
+        self.ready_told = (ready_ns - ns % 1000, switches);
+        let whole = ns / 1000;
+        let woken = if stack.is_some() { switches.woken_ns(before, whole) } else { 0 };
+        for (time, stack) in [(woken, stack.cloned()), (whole - woken, None)] {
+            let us = u32::try_from(time).unwrap_or(u32::MAX);
+            if us > 0 {
+                found.push(Spell { ns: now, wait: Wait::Ready, stack, us });
+            }
+        }
     }
 
     /// Tells of the wait that went on until now.
@@ -194,8 +231,19 @@ mod tests {
 
     fn thread(base: (u64, Schedstat)) -> Thread {
         let own = |name| File::open(format!("/proc/thread-self/{name}")).unwrap();
-        let files = Files { schedstat: own("schedstat"), syscall: own("syscall") };
-        Thread { files, base, ready_told_ns: 0, last: None, open: None, owed_ns: 0, rest_ns: 0 }
+        let files = Files { schedstat: own("schedstat"), syscall: Some(own("syscall")) };
+        let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw() as u32);
+        Thread {
+            pid,
+            tid,
+            files,
+            base,
+            ready_told: Default::default(),
+            last: None,
+            open: None,
+            owed_ns: 0,
+            rest_ns: 0,
+        }
     }
 
     fn counts(running_ms: u64, ready_ms: u64) -> Schedstat {
@@ -211,7 +259,8 @@ mod tests {
         let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
         let futex = Wait::Blocked(Some(202));
         // Of 10 ms it ran 2 and was ready for 1.
-        thread.blocked(10_000_000, counts(2, 1), futex, stack(), &mut found);
+        thread.ready(10_000_000, 1_000_000, LEAST_NS, None, &mut found);
+        thread.blocked(10_000_000, counts(2, 1), futex, stack());
         thread.goes_on(15_000_000, &mut found);
         thread.close(&mut found);
         let told: Vec<_> = found.iter().map(|spell| (spell.wait, spell.us)).collect();
@@ -222,22 +271,21 @@ mod tests {
     fn what_was_ready_without_being_counted_is_taken_off_the_next_wait() {
         let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
         let futex = Wait::Blocked(Some(202));
-        thread.blocked(1_000_000, counts(0, 0), futex, stack(), &mut found);
+        thread.blocked(1_000_000, counts(0, 0), futex, stack());
         // Woken here; it gets a processor only 10 ms later.
         thread.goes_on(11_000_000, &mut found);
         thread.close(&mut found);
-        thread.blocked(12_000_000, counts(0, 10), futex, stack(), &mut found);
+        thread.blocked(12_000_000, counts(0, 10), futex, stack());
         thread.close(&mut found);
-        thread.blocked(32_000_000, counts(0, 10), futex, stack(), &mut found);
+        thread.blocked(32_000_000, counts(0, 10), futex, stack());
         thread.close(&mut found);
-        let of = |wait| found.iter().filter(|spell| spell.wait == wait).map(|spell| spell.us).sum::<u32>();
-        assert_eq!((of(futex), of(Wait::Ready)), (22_000, 10_000), "{found:?}");
+        assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 22_000, "{found:?}");
     }
 
     #[test]
     fn a_long_wait_is_told_in_parts() {
         let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
-        thread.blocked(1000, counts(0, 0), Wait::Blocked(None), stack(), &mut found);
+        thread.blocked(1000, counts(0, 0), Wait::Blocked(None), stack());
         for second in 1..4 {
             thread.goes_on(1000 + second * LONGEST_NS, &mut found);
         }
