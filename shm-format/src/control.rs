@@ -127,6 +127,14 @@ impl ControlPage {
         self.sample.recorded.add(weight);
     }
 
+    /// So many events of weight 1 came, and were committed.
+    pub fn record_events(&self, events: u64) {
+        for tally in [&self.sample.fired, &self.sample.recorded] {
+            tally.count.fetch_add(events, Ordering::Relaxed);
+            tally.weight.fetch_add(events, Ordering::Relaxed);
+        }
+    }
+
     /// A recorded stack does not reach its root.
     #[inline]
     pub fn truncate(&self) {

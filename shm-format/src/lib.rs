@@ -33,6 +33,7 @@ mod request;
 mod stack;
 mod stack_chain;
 mod stack_decoder;
+mod tracepoint;
 pub mod word;
 mod writer;
 
@@ -55,6 +56,7 @@ pub use request::{AnswerHead, Nonce, Occasion, Progress, Requests};
 pub use stack::{MAX_DEPTH, StackHead};
 pub use stack_chain::StackChain;
 pub use stack_decoder::{EncodedStack, StackDecoder, Undecodable};
+pub use tracepoint::{FIELDS_MOST, FieldType, FieldTypes, FieldValue, Fields, STRING_MOST, TracepointRecord};
 pub use writer::{Committed, Reservation, ThreadCursor};
 
 #[cfg(all(test, loom))]

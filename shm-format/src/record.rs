@@ -13,6 +13,8 @@ pub enum RecordKind {
     Stack,
     /// What the kernel had recorded before a stack: [`KernelAnswer`](crate::KernelAnswer).
     Answer,
+    /// An event of the program's own: [`TracepointRecord`](crate::TracepointRecord).
+    Tracepoint,
 }
 
 impl RecordKind {
@@ -23,6 +25,7 @@ impl RecordKind {
             Self::Void => 0,
             Self::Stack => 1,
             Self::Answer => 3,
+            Self::Tracepoint => 5,
         }
     }
 
@@ -33,6 +36,7 @@ impl RecordKind {
             0 => Some(Self::Void),
             1 => Some(Self::Stack),
             3 => Some(Self::Answer),
+            5 => Some(Self::Tracepoint),
             _ => None,
         }
     }
@@ -67,6 +71,8 @@ pub enum DurableKind {
     KernelRing = 11,
     /// [`Function`].
     Function = 12,
+    /// [`Tracepoint`].
+    Tracepoint = 13,
 }
 
 impl DurableKind {
@@ -86,6 +92,7 @@ impl DurableKind {
             10 => Self::Setting,
             11 => Self::KernelRing,
             12 => Self::Function,
+            13 => Self::Tracepoint,
             _ => return None,
         })
     }
@@ -296,6 +303,21 @@ pub struct Function<'a> {
     pub lines: &'a [u8],
 }
 
+/// A tracepoint of the program's, as records of events name it by its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tracepoint<'a> {
+    /// When it was first met.
+    pub ticks: u64,
+    /// Its number in the region, from 1 on; no number is used for two, two numbers may be of one name.
+    pub id: u32,
+    /// Who has it.
+    pub provider: &'a [u8],
+    /// Its name there.
+    pub name: &'a [u8],
+    /// The names of its fields, each ended by NUL.
+    pub fields: &'a [u8],
+}
+
 /// A durable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -313,6 +335,7 @@ pub enum DurableRecord<'a> {
     Setting(Setting<'a>),
     KernelRing(KernelRing),
     Function(Function<'a>),
+    Tracepoint(Tracepoint<'a>),
 }
 
 impl<'a> DurableRecord<'a> {
@@ -364,6 +387,10 @@ impl<'a> DurableRecord<'a> {
                 fixed.u32(f.name_width).u32(f.file_width).len(f.name).len(f.file).len(f.lines);
                 sink(DurableKind::Function, &[fixed.bytes(), f.name, f.file, f.lines])
             }
+            Self::Tracepoint(t) => {
+                fixed.u64(t.ticks).u32(t.id).len(t.provider).len(t.name).len(t.fields);
+                sink(DurableKind::Tracepoint, &[fixed.bytes(), t.provider, t.name, t.fields])
+            }
         }
     }
 
@@ -411,6 +438,11 @@ impl<'a> DurableRecord<'a> {
                 code_end: f.u64()?,
             }),
             DurableKind::Function => Self::Function(Function::parse(f)?),
+            DurableKind::Tracepoint => {
+                let (ticks, id, lens) = (f.u64()?, f.u32()?, [f.u32()?, f.u32()?, f.u32()?]);
+                let (provider, name, fields) = (f.take(lens[0])?, f.take(lens[1])?, f.take(lens[2])?);
+                Self::Tracepoint(Tracepoint { ticks, id, provider, name, fields })
+            }
         };
         fields.0.is_empty().then_some(record)
     }

@@ -58,6 +58,13 @@ fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
             file: b"a\0\0\0",
             lines: &[0x80, 1],
         }),
+        DurableRecord::Tracepoint(Tracepoint {
+            ticks: 6,
+            id: 3,
+            provider: b"app",
+            name: b"request",
+            fields: b"bytes\0path\0",
+        }),
         DurableRecord::KernelRing(KernelRing {
             ticks: 1,
             tid: 77,

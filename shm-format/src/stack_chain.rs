@@ -6,11 +6,11 @@
 //! length depends on them. What must never happen here: an allocation, a panic, a step whose bound is not the depth,
 //! a shared word read back.
 
-use crate::atomic::{if_equal, store_bytes};
+use crate::atomic::{Ordering, if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
-use crate::record::RecordKind;
 use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, is_near, recent_place};
+use crate::tracepoint::{Fields, NoPreface, Preface};
 use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
 
 /// Where the frames begin in the buffer: the head, which is written last and backwards, ends here.
@@ -113,12 +113,24 @@ impl StackChain {
         frames: &[u64],
         now: impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
-        // Until the commit: a write that is given up or abandoned leaves no chain.
-        let linked = core::mem::replace(&mut self.linked, false);
-        if frames.len() > MAX_DEPTH {
-            return cursor.lose(Loss::TooLarge);
+        self.write_behind(cursor, pool, NoPreface, false, (head, frames), now)
+    }
+
+    /// Writes the stack of an event behind its fields, into one record: as [`write`](Self::write), or, with `aside`, as
+    /// [`write_aside`](Self::write_aside).
+    pub fn write_event<P: Pool>(
+        &mut self,
+        cursor: &ThreadCursor,
+        pool: &P,
+        fields: &Fields<'_>,
+        aside: bool,
+        (head, frames): (StackHead, &[u64]),
+        now: impl Fn() -> u64,
+    ) -> Result<Committed, Loss> {
+        if aside {
+            self.reset();
         }
-        Write { chain: self, head: &head, frames, linked, aside: false, done: None }.run(cursor, pool, &now)
+        self.write_behind(cursor, pool, fields, aside, (head, frames), now)
     }
 
     /// Writes a whole stack, leaf first, that belongs to no chain: for a handler that interrupted the writing of
@@ -134,11 +146,25 @@ impl StackChain {
         now: impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
         self.reset();
+        self.write_behind(cursor, pool, NoPreface, true, (head, frames), now)
+    }
+
+    #[inline(always)]
+    fn write_behind<P: Pool, B: Preface>(
+        &mut self,
+        cursor: &ThreadCursor,
+        pool: &P,
+        preface: B,
+        aside: bool,
+        (head, frames): (StackHead, &[u64]),
+        now: impl Fn() -> u64,
+    ) -> Result<Committed, Loss> {
+        // Until the commit: a write that is given up or abandoned leaves no chain.
+        let linked = core::mem::replace(&mut self.linked, false);
         if frames.len() > MAX_DEPTH {
             return cursor.lose(Loss::TooLarge);
         }
-        Write { chain: self, head: &head, frames, linked: false, aside: true, done: None }
-            .run(cursor, pool, &now)
+        Write { chain: self, preface, head: &head, frames, linked, aside, done: None }.run(cursor, pool, &now)
     }
 
     #[inline]
@@ -310,8 +336,10 @@ impl StackChain {
 }
 
 /// A stack being written.
-struct Write<'a> {
+struct Write<'a, B> {
     chain: &'a mut StackChain,
+    /// What stands before it in its record.
+    preface: B,
     head: &'a StackHead,
     frames: &'a [u64],
     /// The chain has a stack.
@@ -321,7 +349,7 @@ struct Write<'a> {
     done: Option<(Encoded, Place)>,
 }
 
-impl Write<'_> {
+impl<B: Preface> Write<'_, B> {
     #[inline(always)]
     fn run<P: Pool>(
         mut self,
@@ -332,14 +360,14 @@ impl Write<'_> {
         let size = |this: &mut Self, place| {
             let encoded = this.chain.encode(this.form_at(place), this.head, this.frames);
             this.done = Some((encoded, place));
-            encoded.words()
+            this.preface.words() + encoded.words()
         };
-        match cursor.try_write(pool, RecordKind::Stack, now, &mut self, size, Self::fill)? {
+        match cursor.try_write(pool, B::KIND, now, &mut self, size, Self::fill)? {
             Some(committed) => Ok(committed),
             // A copy, for which alone there is a place in memory.
             None => {
-                let Self { chain, head, frames, linked, aside, done } = self;
-                Write { chain, head, frames, linked, aside, done }.run_again(cursor, pool, now)
+                let Self { chain, preface, head, frames, linked, aside, done } = self;
+                Write { chain, preface, head, frames, linked, aside, done }.run_again(cursor, pool, now)
             }
         }
     }
@@ -355,7 +383,7 @@ impl Write<'_> {
     ) -> Result<Committed, Loss> {
         for _ in 1..RETRIES {
             let size = Self::encode_again;
-            let tried = cursor.try_write(pool, RecordKind::Stack, now, &mut self, size, Self::fill)?;
+            let tried = cursor.try_write(pool, B::KIND, now, &mut self, size, Self::fill)?;
             if let Some(committed) = tried {
                 return Ok(committed);
             }
@@ -372,7 +400,7 @@ impl Write<'_> {
             // Another distance: the frames are written the same way.
             (Some(before), _) => self.chain.finish(Encoded { form, ..before }, self.head, self.frames),
         };
-        self.done.insert((encoded, place)).0.words()
+        self.preface.words() + self.done.insert((encoded, place)).0.words()
     }
 
     #[inline(always)]
@@ -388,9 +416,15 @@ impl Write<'_> {
     #[inline(always)]
     fn fill<P: Pool>(&mut self, record: Reservation<'_, P>) -> Committed {
         if let Some((encoded, place)) = self.done {
-            debug_assert_eq!(record.len(), encoded.words());
-            // SAFETY: the record has as many words as are in the buffer from `start` on, with the zeros at the end.
-            unsafe { store_bytes(record.words(), self.chain.buffer.as_ptr().add(encoded.start)) };
+            let (before, words) = record.words().split_at_checked(self.preface.words()).unwrap_or((&[], &[]));
+            debug_assert_eq!(words.len(), encoded.words());
+            self.preface.put(|at, value| {
+                if let Some(word) = before.get(at) {
+                    word.store(value, Ordering::Relaxed);
+                }
+            });
+            // SAFETY: that many words are in the buffer from `start` on, with the zeros at the end.
+            unsafe { store_bytes(words, self.chain.buffer.as_ptr().add(encoded.start)) };
             if !self.aside {
                 self.chain.depth = self.frames.len();
                 self.chain.place = place;

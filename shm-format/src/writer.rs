@@ -28,6 +28,7 @@ use crate::control::Loss;
 use crate::pool::{Pool, Step};
 use crate::record::RecordKind;
 use crate::region::Region;
+use crate::tracepoint::Fields;
 use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
 
 /// Nested records that may get in between before a record is given up.
@@ -76,6 +77,9 @@ struct Inner {
     owner: AtomicU64,
     /// What is to be done after the next commit: [`WAKE`], [`LEAVE`].
     due: AtomicU64,
+    /// Events that the owner has counted, and how many of them were taken.
+    events: AtomicU64,
+    events_taken: AtomicU64,
 }
 
 impl Default for ThreadCursor {
@@ -97,6 +101,8 @@ macro_rules! new_cursor {
                     lost: AtomicU64::new(0),
                     owner: AtomicU64::new(0),
                     due: AtomicU64::new(0),
+                    events: AtomicU64::new(0),
+                    events_taken: AtomicU64::new(0),
                 }),
             }
         }
@@ -120,6 +126,8 @@ impl ThreadCursor {
         inner.sequence.store(0, Ordering::Relaxed);
         inner.lost.store(0, Ordering::Relaxed);
         inner.due.store(0, Ordering::Relaxed);
+        inner.events.store(0, Ordering::Relaxed);
+        inner.events_taken.store(0, Ordering::Relaxed);
         inner.owner.store(u64::from(thread_seq) << 32 | u64::from(tid), Ordering::Relaxed);
     }
 
@@ -145,6 +153,34 @@ impl ThreadCursor {
             }
         }
         self.lose(Loss::Retries)
+    }
+
+    /// Writes an event without a stack. As [`reserve`](Self::reserve).
+    #[inline]
+    pub fn write_fields<P: Pool>(
+        &self,
+        pool: &P,
+        fields: &Fields<'_>,
+        now: impl Fn() -> u64,
+    ) -> Result<Committed, Loss> {
+        let mut record = self.reserve(pool, RecordKind::Tracepoint, fields.words(), now)?;
+        fields.put(|at, value| record.set(at, value));
+        Ok(record.commit())
+    }
+
+    /// The same of an event whose fields are all numbers, `types` with its id below.
+    #[inline]
+    pub fn write_numbers<P: Pool>(
+        &self,
+        pool: &P,
+        number: u64,
+        values: &[u64],
+        now: impl Fn() -> u64,
+    ) -> Result<Committed, Loss> {
+        let mut record = self.reserve(pool, RecordKind::Tracepoint, 1 + values.len(), now)?;
+        record.set(0, number);
+        values.iter().enumerate().for_each(|(at, value)| record.set(1 + at, *value));
+        Ok(record.commit())
     }
 
     /// One try of [`reserve`](Self::reserve), with a length that depends on the place, and what then happens to the
@@ -247,6 +283,22 @@ impl ThreadCursor {
     pub fn sequence(&self) -> u64 {
         let word = Reserve(self.inner.word.load(Ordering::Relaxed));
         word.sequence(self.inner.sequence.load(Ordering::Relaxed))
+    }
+
+    /// Counts an event of the owner's own, for whoever [takes](Self::take_events) the count; how many there are since `begin`.
+    #[inline]
+    pub fn count_event(&self) -> u64 {
+        local_add(&self.inner.events, 1).wrapping_add(1)
+    }
+
+    /// The events counted and not taken yet, for the caller alone. Any thread may take them.
+    pub fn take_events(&self) -> u64 {
+        let events = self.inner.events.load(Ordering::Relaxed);
+        let taken = self.inner.events_taken.load(Ordering::Relaxed);
+        let exchanged =
+            self.inner.events_taken.compare_exchange(taken, events, Ordering::Relaxed, Ordering::Relaxed);
+        // Somebody else takes them.
+        if exchanged.is_ok() { events.wrapping_sub(taken) } else { 0 }
     }
 
     /// Records lost since `begin`.
