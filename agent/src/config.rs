@@ -14,6 +14,7 @@ use handler::slot::MAX_FRAMES;
 use shm_format::Mode;
 
 use crate::events::Events;
+use crate::tracepoints::Patterns;
 
 /// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
 const DEFAULT_FREQUENCY: u64 = 199;
@@ -56,6 +57,8 @@ pub(crate) struct Config {
     pub(crate) events: Events,
     /// Bytes between sampled allocations on average, 1 for all, where SELFWIND_EVENT asks for allocations; else 0.
     pub(crate) allocations: u64,
+    /// The tracepoints of the program's that SELFWIND_EVENT asks for.
+    pub(crate) tracepoints: Patterns,
     /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
     pub(crate) deferred: bool,
     /// SELFWIND_NATIVE_ONLY: leave out the frames of interpreters.
@@ -97,6 +100,7 @@ impl Config {
             is_emulated: false,
             events: Events::default(),
             allocations: 0,
+            tracepoints: Patterns::default(),
             deferred: false,
             native_only: false,
             mode: Mode::Overwrite,
@@ -153,6 +157,8 @@ impl Config {
         config.events = events.unwrap_or_else(|| Events::task_clock(config.period_ns()));
         if config.pool == 0 {
             config.pool = match config.mode {
+                // Events come at any rate.
+                _ if !config.tracepoints.is_empty() => HISTORY_POOL,
                 Mode::Discard if config.sources.clock != Some(Clock::Perf) && config.frequency <= SLOW => {
                     SLOW_POOL
                 }
@@ -213,6 +219,8 @@ impl Config {
         for word in value.split(|byte| *byte == b',') {
             if let Some(mean) = allocations(word) {
                 (sources, self.allocations) = (sources.with(Probe::Allocations), mean);
+            } else if self.tracepoints.add(word) {
+                sources = sources.with(Probe::Tracepoints);
             } else if let Some(clock) = clock(word) {
                 is_wrong |= sources.clock.is_some();
                 is_list = word.starts_with(b"perf:");

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod abi;
 mod agent;
 #[cfg(feature = "allocations")]
 mod allocations;
@@ -49,6 +50,7 @@ mod sources;
 mod symbols;
 mod thread_list;
 mod threads;
+mod tracepoints;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -76,11 +78,13 @@ ctor::declarative::ctor! {
         symbols::started();
         let config = Config::read(symbols::environment());
         if !config.enabled {
+            tracepoints::never();
             return allocations::never();
         }
         let verbose = config.verbose;
         if let Err(failure) = record(config, &mut masked) {
             allocations::never();
+            tracepoints::never();
             if verbose {
                 kernel::say(&[b"selfwind: not recording: ", &failure.text(), b"\n"]);
             }

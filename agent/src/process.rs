@@ -32,6 +32,7 @@ use crate::signals;
 use crate::sources::{self, Since, process_timer, program_timer};
 use crate::symbols::Real;
 use crate::threads;
+use crate::tracepoints;
 use handler::activity::{self, Active};
 
 const PAGE: usize = size_of::<Page>();
@@ -267,7 +268,7 @@ pub(crate) fn become_child() {
 static PARENT: AtomicPtr<Recording> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Publishes `recording`, registers threads and starts the source.
-pub(crate) fn begin(agent: &Agent, recording: &'static Recording, register: impl FnOnce(&Recording)) {
+pub(crate) fn begin(agent: &'static Agent, recording: &'static Recording, register: impl FnOnce(&Recording)) {
     PARENT.store(core::ptr::from_ref(recording).cast_mut(), Ordering::Relaxed);
     if publish(recording) {
         register(recording);
@@ -278,7 +279,17 @@ pub(crate) fn begin(agent: &Agent, recording: &'static Recording, register: impl
         } else {
             allocations::never();
         }
+        enable_tracepoints(agent, recording);
     }
+}
+
+/// Enables the tracepoints that are wanted, and makes room for their descriptions.
+fn enable_tracepoints(agent: &'static Agent, recording: &Recording) {
+    let wanted = &agent.config.tracepoints;
+    if !wanted.is_empty() {
+        journal::make_log(recording, tracepoints::LOG);
+    }
+    tracepoints::begin(wanted);
 }
 
 /// Has the C library call the functions above around every fork.
@@ -329,6 +340,7 @@ pub(crate) fn before_exec(
         // An event inside the exec would send its signal to the new image, removed at exec or not.
         slot.kernel_rings.close();
         leave_out(recording, slot);
+        slot.tell_events(recording.region.control());
         if slot.cursor.close(&recording.region).wake {
             recording.ring();
         }
@@ -402,6 +414,7 @@ pub(crate) fn end() {
         leave_out(recording, slot);
         let _ = slot.cursor.close(&recording.region);
     }
+    slot::taken().for_each(|slot| slot.tell_events(recording.region.control()));
     second_mappings::tell(recording);
     journal::append(recording, &DurableRecord::Exit(record::Exit { ticks: clock::now(), status: None }));
     journal::tell_anchor(recording);

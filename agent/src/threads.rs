@@ -319,6 +319,7 @@ fn retire(recording: &Recording, slot: &Slot) {
         sources::stop_thread(slot);
     }
     recording.rate_limit.inherit(slot.take_carried());
+    slot.tell_events(recording.region.control());
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
     }

@@ -4,31 +4,13 @@
 //! those that a call preserves. All else is as in the signal handler, whose rules hold here too (`ordinary_walk`).
 
 use shm_format::{AllocationNonce, Loss, Skip};
-use unwind::Registers;
 
-use crate::arch;
+use crate::caller::Caller;
 use crate::clock;
 use crate::ordinary_walk::{own_slot, walk};
 use crate::outcome::{self, Missed};
 use crate::recording::{Probe, Recording};
 use crate::sample::{Sample, words};
-
-/// The registers that a call preserves, as they were when the allocator was called.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller {
-    /// Where the called function begins.
-    pub entry: u64,
-    /// The stack pointer there: where the return address is.
-    pub stack_pointer: u64,
-    /// The registers that a call preserves, in the order of `arch::registers_at_entry`.
-    pub preserved: [u64; arch::PRESERVED],
-}
-
-impl Caller {
-    fn registers(&self) -> Registers {
-        arch::registers_at_entry(self.entry, self.stack_pointer, self.preserved)
-    }
-}
 
 /// Records an allocation of `size` bytes, the `serial`-th of the calling thread. The number of that thread; none if there
 /// is no record of it.

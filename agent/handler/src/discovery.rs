@@ -111,6 +111,7 @@ fn end(recording: &Recording, slot: &Slot, sequence: u32) {
     slot.kernel_rings.close();
     let control = recording.region.control();
     control.leave_out(slot.take_carried().into());
+    slot.tell_events(recording.region.control());
     if slot.cursor.close(&recording.region).wake {
         recording.ring();
     }

@@ -25,6 +25,7 @@
 pub mod activity;
 pub mod allocation;
 mod arch;
+pub mod caller;
 pub mod chain;
 pub mod clock;
 pub mod context;
@@ -54,6 +55,7 @@ pub mod stack;
 pub mod sys;
 pub mod thread_timer;
 pub mod tick;
+pub mod tracepoint;
 
 use core::ffi::c_int;
 

@@ -29,6 +29,11 @@ impl Nesting {
         (self.inside.swap(1, Ordering::Acquire) == 0).then_some(Entered { nesting: self })
     }
 
+    /// Goes on as the one inside, which is gone without having left.
+    pub(crate) fn take_over(&self) -> Entered<'_> {
+        Entered { nesting: self }
+    }
+
     /// Forgets a sample that a fork has cut off from its thread.
     pub fn reset(&self) {
         self.inside.store(0, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use unwind::{End, Registers, Walk};
 
 use crate::activity::is_filtered;
 use crate::recording::Recording;
-use crate::slot::{self, Slot};
+use crate::slot::{self, Slot, Workbench};
 use crate::snapshot::{self, Pinned};
 use crate::stack::{Bounds, Stack};
 use crate::sys;
@@ -26,51 +26,63 @@ pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
 /// Walks the stack of the calling thread from `registers`; its frames are the stack cache's. Inside the slot's nesting
 /// guard.
 pub(crate) fn walk(recording: &Recording, slot: &Slot, registers: &Registers) -> Walk {
+    // SAFETY: the caller is inside the nesting guard, which makes this the only use.
+    let mut bench = unsafe { slot.bench() };
+    walk_on(recording, slot, registers, &mut bench).0
+}
+
+/// The same with what it needs; and whether there is an interpreter whose frames are not among the walk's.
+pub(crate) fn walk_on(
+    recording: &Recording,
+    slot: &Slot,
+    registers: &Registers,
+    bench: &mut Workbench<'_>,
+) -> (Walk, bool) {
     let own = slot.stack();
     let sp = registers.sp();
     let known = match own.hold(sp) {
         true => Bounds { low: own.low.max(sp), high: own.high },
         false => Bounds::NONE,
     };
-    let mut walk = None;
+    let mut walked = None;
     if known != Bounds::NONE {
-        walk = Some(walk_in(recording, slot, registers, &mut Stack::new([known, Bounds::NONE], false)));
+        walked = Some(walk_in(recording, registers, bench, &mut Stack::new([known, Bounds::NONE], false)));
     }
     // Memory that is not known, or that a guess leads to, is probed. That may change the mask (`sys::is_readable`).
-    if walk.is_none_or(|walk| !walk.end.is_complete()) && !is_filtered() {
+    if walked.is_none_or(|(walk, _)| !walk.end.is_complete()) && !is_filtered() {
         let mask = sys::set_signal_mask(!0);
-        walk = Some(walk_in(recording, slot, registers, &mut Stack::new([known, Bounds::NONE], true)));
+        walked = Some(walk_in(recording, registers, bench, &mut Stack::new([known, Bounds::NONE], true)));
         sys::set_signal_mask(mask);
     }
-    let walk = walk.unwrap_or_else(|| {
-        // SAFETY: the caller's guard makes this the only use of the stack cache.
-        unsafe { &mut *slot.stack_cache() }.forget();
-        Walk::fresh(0, End::Unreadable)
+    let walked = walked.unwrap_or_else(|| {
+        bench.stack_cache.forget();
+        (Walk::fresh(0, End::Unreadable), false)
     });
-    if walk.end == End::NoModule {
+    if walked.0.end == End::NoModule {
         snapshot::note_unknown_code();
     }
-    walk
+    walked
 }
 
-/// One walk in `memory`, of which the chain of records is told.
-fn walk_in(recording: &Recording, slot: &Slot, registers: &Registers, memory: &mut Stack) -> Walk {
-    // SAFETY: the caller is inside the nesting guard, which makes this the only use of the stack cache and of the chain.
-    let (stack_cache, chain) = unsafe { (&mut *slot.stack_cache(), &mut *slot.chain()) };
-    let walk = match Pinned::new(&slot.pin) {
-        Some(pinned) => unwind::walk(
-            pinned.modules(),
-            recording.cache,
-            registers,
-            memory,
-            stack_cache,
-            recording.max_frames,
-        ),
+/// One walk in `memory`, of which the chain of records is told; and whether there is an interpreter.
+fn walk_in(
+    recording: &Recording,
+    registers: &Registers,
+    bench: &mut Workbench<'_>,
+    memory: &mut Stack,
+) -> (Walk, bool) {
+    let Workbench { stack_cache, chain, pin, .. } = bench;
+    let (walk, has_python) = match Pinned::new(pin) {
+        Some(pinned) => {
+            let (modules, most) = (pinned.modules(), recording.max_frames);
+            let walk = unwind::walk(modules, recording.cache, registers, memory, stack_cache, most);
+            (walk, pinned.python().is_some())
+        }
         None => {
             stack_cache.forget();
-            Walk::fresh(0, End::NoModule)
+            (Walk::fresh(0, End::NoModule), false)
         }
     };
     chain.walked(walk.unchanged);
-    walk
+    (walk, has_python)
 }

@@ -44,13 +44,16 @@ impl Clock {
 pub enum Probe {
     /// The bytes that it allocates.
     Allocations,
+    /// Tracepoints of its own.
+    Tracepoints,
 }
 
 impl Probe {
-    /// The number of the source in records: 4 for allocations.
+    /// The number of the source in records: 4 for allocations, 5 for tracepoints.
     pub const fn number(self) -> u8 {
         match self {
             Probe::Allocations => 4,
+            Probe::Tracepoints => 5,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The stack of one sample, from the interrupted registers to whoever wants it: the pool, or another process that asks.
 
-use shm_format::{AnswerHead, Loss, Occasion, StackHead};
+use shm_format::{AnswerHead, Committed, Loss, Occasion, StackHead};
 use unwind::{End, Frame, Walk};
 
 use crate::activity::is_filtered;
@@ -69,11 +69,7 @@ impl<'a> Sample<'a> {
         // SAFETY: `walk`'s caller is inside the slot's nesting guard, which makes this the only use of the chain.
         let chain = unsafe { &mut *self.slot.chain() };
         let region = &self.recording.region;
-        let committed = chain.write(&self.slot.cursor, region, head, self.frames, clock::now);
-        if committed.map_or_else(|cause| cause == Loss::PoolFull, |committed| committed.wake) {
-            self.recording.ring();
-        }
-        committed.map(drop).map_err(Missed::Lost)
+        tell(self.recording, chain.write(&self.slot.cursor, region, head, self.frames, clock::now))
     }
 
     /// Gives the stack to everyone who asks the thread for it; how many that were. The handler began at `entered`.
@@ -112,6 +108,15 @@ fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
         false => Bounds::NONE,
     };
     [above(slot.stack()), above(context.alternate_stack())]
+}
+
+/// Wakes the reader if it is time to, after the try to write a record.
+#[inline]
+pub(crate) fn tell(recording: &Recording, committed: Result<Committed, Loss>) -> Outcome {
+    if committed.map_or_else(|cause| cause == Loss::PoolFull, |committed| committed.wake) {
+        recording.ring();
+    }
+    committed.map(drop).map_err(Missed::Lost)
 }
 
 /// Frames as they stand in records.

@@ -4,23 +4,26 @@
 //! one stays good, whatever a signal carries. What a thread needs for its samples alone it has from the first one on.
 
 mod arena;
+mod borrowed;
 mod note;
 mod workspace;
 
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use shm_format::{StackChain, ThreadCursor};
+use shm_format::{Control, StackChain, ThreadCursor};
 use unwind::StackCache;
 
 pub(crate) use arena::some;
 pub use arena::{at, find, noted, taken};
+pub(crate) use borrowed::BorrowedBench;
 pub(crate) use note::has_ended;
 pub use note::note_end;
+pub(crate) use workspace::Workbench;
 
 use crate::interpreter::Scratch;
 use crate::kernel_ring::KernelRings;
-use crate::nesting::Nesting;
+use crate::nesting::{Entered, Nesting};
 use crate::signal_stack::SignalStack;
 use crate::snapshot::{Pin, Snapshot};
 use crate::stack::Bounds;
@@ -61,8 +64,13 @@ pub struct Slot {
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
+    /// The stack pointer of the call that is inside; 0 if it is a sample, or nobody.
+    inside: AtomicU64,
     /// What keeps the snapshot of the thread's walk from being freed.
     pub pin: Pin,
+    /// The same two for an event inside an event.
+    nested: Nesting,
+    nested_pin: Pin,
     stack_low: AtomicU64,
     stack_high: AtomicU64,
     /// The thread's alternate signal stack, for as long as the program has set none.
@@ -113,7 +121,7 @@ pub fn count() -> usize {
 
 /// True if some thread may be walking with `snapshot`, which is no longer published.
 pub fn is_pinned(snapshot: *mut Snapshot) -> bool {
-    arena::all().any(|slot| slot.pin.holds(snapshot))
+    arena::all().any(|slot| slot.pin.holds(snapshot) || slot.nested_pin.holds(snapshot))
 }
 
 /// A new thread's number.
@@ -124,6 +132,18 @@ pub fn next_sequence() -> u32 {
 /// Notes the calling thread's slot.
 pub fn set_current(slot: &Slot) {
     note::write(slot.token());
+}
+
+/// Proof that a call of the program's is the only one inside. Leaves when dropped.
+pub(crate) struct Inside<'a> {
+    slot: &'a Slot,
+    _entered: Entered<'a>,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.slot.inside.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Slot {
@@ -165,7 +185,10 @@ impl Slot {
         self.carried.store(0, Ordering::Relaxed);
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
         self.pin.reset();
+        self.nested_pin.reset();
+        self.inside.store(0, Ordering::Relaxed);
         self.nesting.reset();
+        self.nested.reset();
         self.kernel_rings.forget();
         self.cursor.begin(tid, sequence);
         self.give_workspace_back();
@@ -222,6 +245,7 @@ impl Slot {
             DISCOVERED.fetch_sub(1, Ordering::Relaxed);
         }
         self.pin.reset();
+        self.nested_pin.reset();
         self.give_workspace_back();
         TAKEN.fetch_sub(1, Ordering::Relaxed);
         // Pairs with the exchange in `seize_life`.
@@ -328,6 +352,71 @@ impl Slot {
     pub fn prepare_early(&self) {
         if let Some(_entered) = self.nesting.enter() {
             self.prepare();
+        }
+    }
+
+    /// Enters for a call of the program's at `stack_pointer`, unless a sample or another call is under way. One that a jump
+    /// has left, out of a signal handler, is not under way any more.
+    pub(crate) fn enter(&self, stack_pointer: u64) -> Option<Inside<'_>> {
+        if let Some(entered) = self.nesting.enter() {
+            self.inside.store(stack_pointer, Ordering::Relaxed);
+            return Some(Inside { slot: self, _entered: entered });
+        }
+        self.enter_abandoned(stack_pointer)
+    }
+
+    #[cold]
+    fn enter_abandoned(&self, stack_pointer: u64) -> Option<Inside<'_>> {
+        let (inside, own) = (self.inside.load(Ordering::Relaxed), self.stack());
+        // What is suspended below us on the same stack lies further out.
+        let is_left = inside != 0 && inside <= stack_pointer && own.hold(inside) && own.hold(stack_pointer);
+        if !is_left {
+            return None;
+        }
+        self.pin.reset();
+        if self.prepare() {
+            // SAFETY: the one that had entered is gone, and whoever comes next finds the guard taken.
+            unsafe {
+                (*self.chain()).reset();
+                (*self.stack_cache()).forget();
+            }
+        }
+        self.inside.store(stack_pointer, Ordering::Relaxed);
+        Some(Inside { slot: self, _entered: self.nesting.take_over() })
+    }
+
+    /// Counts an event that was recorded.
+    #[inline]
+    pub(crate) fn count_event(&self, control: &Control) {
+        /// Events after which the region is told of them.
+        const AT_ONCE: u64 = 64;
+        if self.cursor.count_event().is_multiple_of(AT_ONCE) {
+            self.tell_events(control);
+        }
+    }
+
+    /// Tells the region of the thread's events. Any thread may do so.
+    #[cold]
+    pub fn tell_events(&self, control: &Control) {
+        let events = self.cursor.take_events();
+        if events != 0 {
+            control.record_events(events);
+        }
+    }
+
+    /// What a walk needs.
+    ///
+    /// # Safety
+    /// The caller is inside the nesting guard, has called [`prepare`](Self::prepare), and uses nothing of this otherwise.
+    pub(crate) unsafe fn bench(&self) -> Workbench<'_> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Workbench {
+                stack_cache: &mut *self.stack_cache(),
+                chain: &mut *self.chain(),
+                scratch: &mut *self.scratch(),
+                pin: &self.pin,
+            }
         }
     }
 

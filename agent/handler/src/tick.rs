@@ -107,7 +107,11 @@ impl Tick {
             return Err(Missed::Skipped(Skip::Stopped));
         }
         let slot = self.owner.slot(sp)?;
-        let entered = slot.nesting.enter().ok_or(Missed::Skipped(Skip::Nested))?;
+        let Some(entered) = slot.nesting.enter() else {
+            // The thread is at work on an event of its own: its next sample stands for this, too.
+            slot.carry(core::mem::take(&mut self.weight));
+            return Err(Missed::Skipped(Skip::Nested));
+        };
         if !recording.is_current() {
             return Err(Missed::Skipped(Skip::Stopped));
         }

@@ -341,8 +341,8 @@ impl Call {
     }
 
     /// Who called.
-    pub(super) fn caller(&self) -> handler::allocation::Caller {
-        handler::allocation::Caller {
+    pub(super) fn caller(&self) -> handler::caller::Caller {
+        handler::caller::Caller {
             entry: ENTRIES.get(self.kind).map_or(0, |entry| *entry as usize as u64),
             stack_pointer: &raw const self.return_address as u64,
             preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],

@@ -15,6 +15,7 @@ use unwind::StackCache;
 
 use crate::activity::Active;
 use crate::interpreter::Scratch;
+use crate::snapshot::Pin;
 use crate::sys;
 
 /// Workspaces mapped at a time.
@@ -35,6 +36,14 @@ pub(super) struct Workspace {
     pub(super) chain: UnsafeCell<StackChain>,
     /// Last: most programs touch nothing of it.
     pub(super) scratch: UnsafeCell<Scratch>,
+}
+
+/// What a walk needs of its thread's, each for the caller alone.
+pub(crate) struct Workbench<'a> {
+    pub(crate) stack_cache: &'a mut StackCache,
+    pub(crate) chain: &'a mut StackChain,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) pin: &'a Pin,
 }
 
 /// `changes:28 | place:36` of the first free workspace; the place is its address in pages, 0 for none. The count of

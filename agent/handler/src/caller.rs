@@ -1,0 +1,48 @@
+//! Whoever has called a function of ours: the registers that its entry has put on the stack, and the frames that they lead to.
+
+use shm_format::StackChain;
+use unwind::{Registers, Walk};
+
+use crate::arch;
+use crate::interpreter;
+use crate::ordinary_walk;
+use crate::recording::Recording;
+use crate::sample::words;
+use crate::slot::{Slot, Workbench};
+use crate::snapshot::Pinned;
+
+/// The registers that a call preserves, as they were when a function of ours was called.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// Where the called function begins.
+    pub entry: u64,
+    /// The stack pointer there: where the return address is.
+    pub stack_pointer: u64,
+    /// The registers that a call preserves, in the order of `arch::registers_at_entry`.
+    pub preserved: [u64; arch::PRESERVED],
+}
+
+impl Caller {
+    pub(crate) fn registers(&self) -> Registers {
+        arch::registers_at_entry(self.entry, self.stack_pointer, self.preserved)
+    }
+
+    /// Walks the caller's stack, an interpreter's frames among it; with it the frames, leaf first, of which the first is
+    /// that of the function called. The chain of records is told.
+    pub(crate) fn walk<'w>(
+        &self,
+        recording: &Recording,
+        slot: &Slot,
+        bench: &'w mut Workbench<'_>,
+    ) -> (Walk, &'w mut StackChain, &'w [u64]) {
+        let (mut walk, has_python) = ordinary_walk::walk_on(recording, slot, &self.registers(), bench);
+        let Workbench { stack_cache, chain, scratch, pin } = bench;
+        let pinned = if has_python { Pinned::new(pin) } else { None };
+        let mixed = pinned.as_ref().and_then(Pinned::python).and_then(|python| {
+            // What the walk before had among its frames is not remembered.
+            chain.walked(0);
+            interpreter::add_frames(python, recording, stack_cache, &mut walk, scratch)
+        });
+        (walk, chain, mixed.unwrap_or_else(|| words(stack_cache.frames())))
+    }
+}

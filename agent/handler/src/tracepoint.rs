@@ -1,0 +1,155 @@
+//! One event of a tracepoint of the program's: its fields, and the stack of whoever came by.
+//!
+//! The program calls, and may be anywhere: in a signal handler, in one that interrupted another event of the same thread.
+//! Without a stack an event needs nothing but the thread's place in the pool, where records nest, so it has no guard. With
+//! one it uses what its thread has for samples; an event inside such an event borrows a workspace for its walk and stands
+//! outside the chain of stacks, and one inside that has no stack.
+//!
+//! An event costs a few nanoseconds, and the processors would fight for counters: so a thread counts its own, and gives
+//! them to the region many at a time. What is not recorded is counted at once.
+
+use shm_format::{Committed, FieldTypes, Fields, Loss, Skip, StackHead};
+use unwind::Walk;
+
+use crate::caller::Caller;
+use crate::clock;
+use crate::ordinary_walk::own_slot;
+use crate::outcome::{self, Missed, Outcome};
+use crate::recording::{Probe, Recording};
+use crate::sample;
+use crate::slot::{BorrowedBench, Slot, Workbench};
+
+/// An event, as the program tells it.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// `types | id`.
+    number: u64,
+    values: *const u64,
+}
+
+impl Event {
+    /// Of the tracepoint with this number and these types: [`FieldTypes::bits`] with the id below, and nothing else. `values` has a word for
+    /// each field, of strings the address, or 0.
+    ///
+    /// # Safety
+    /// The values are there, and their strings as [`Fields::measure`] wants them, while the event is recorded.
+    #[inline]
+    pub unsafe fn new(number: u64, values: *const u64) -> Self {
+        Self { number, values }
+    }
+
+    /// Records the event without a stack.
+    #[inline(never)]
+    pub fn record(self, recording: &Recording) {
+        let marker = 0u8;
+        let slot = begin(recording, &raw const marker as u64);
+        if let Err(missed) = slot.and_then(|slot| self.write(recording, slot)) {
+            count_missed(recording, missed);
+        }
+    }
+
+    /// Records the event with the stack of `caller`.
+    #[inline(never)]
+    pub fn record_with_stack(self, recording: &Recording, caller: &Caller) {
+        let slot = begin(recording, caller.stack_pointer);
+        if let Err(missed) = slot.and_then(|slot| self.write_with_stack(recording, slot, caller)) {
+            count_missed(recording, missed);
+        }
+    }
+
+    #[inline(always)]
+    fn fields(&self, has_stack: bool) -> Fields<'_> {
+        let types = FieldTypes::from_bits(self.number);
+        // SAFETY: the promise of `new`.
+        unsafe {
+            let values = core::slice::from_raw_parts(self.values, types.count());
+            Fields::measure(self.number as u32, types, values, has_stack)
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, recording: &Recording, slot: &Slot) -> Outcome {
+        let (types, region) = (FieldTypes::from_bits(self.number), &recording.region);
+        let committed = if types.has_strings() {
+            self.write_strings(recording, slot)
+        } else {
+            // SAFETY: the promise of `new`.
+            let values = unsafe { core::slice::from_raw_parts(self.values, types.count()) };
+            slot.cursor.write_numbers(region, self.number, values, clock::now)
+        };
+        sample::tell(recording, committed)?;
+        slot.count_event(recording.region.control());
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn write_strings(&self, recording: &Recording, slot: &Slot) -> Result<Committed, Loss> {
+        slot.cursor.write_fields(&recording.region, &self.fields(false), clock::now)
+    }
+
+    fn write_with_stack(&self, recording: &Recording, slot: &Slot, caller: &Caller) -> Outcome {
+        if let Some(_entered) = slot.enter(caller.stack_pointer) {
+            if !recording.is_current() {
+                return Err(Missed::Skipped(Skip::Stopped));
+            }
+            if !slot.prepare() {
+                return Err(Missed::Lost(Loss::NoSlot));
+            }
+            // SAFETY: inside the guard, prepared, and the only one.
+            let bench = unsafe { slot.bench() };
+            return self.write_walk(recording, slot, caller, bench, false);
+        }
+        match BorrowedBench::take(slot) {
+            Some(mut borrowed) => self.write_walk(recording, slot, caller, borrowed.bench(), true),
+            None => {
+                recording.region.control().truncate();
+                self.write(recording, slot)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn write_walk(
+        &self,
+        recording: &Recording,
+        slot: &Slot,
+        caller: &Caller,
+        mut bench: Workbench<'_>,
+        aside: bool,
+    ) -> Outcome {
+        let fields = self.fields(true);
+        let (Walk { end, .. }, chain, frames) = caller.walk(recording, slot, &mut bench);
+        let head = StackHead { weight: 1, end: end as u8, source: Probe::Tracepoints.number(), nonce: 0 };
+        // The innermost frame is the agent's entry.
+        let stack = (head, frames.get(1..).unwrap_or(&[]));
+        let region = &recording.region;
+        let committed = chain.write_event(&slot.cursor, region, &fields, aside, stack, clock::now);
+        sample::tell(recording, committed)?;
+        if !end.is_complete() {
+            region.control().truncate();
+        }
+        slot.count_event(region.control());
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn begin(recording: &Recording, stack_pointer: u64) -> Result<&'static Slot, Missed> {
+    if recording.is_over() {
+        return Err(Missed::Skipped(Skip::Stopped));
+    }
+    own_slot(stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))
+}
+
+/// Counts an event that could not be told of: its description found no room in the durable log.
+#[cold]
+pub fn lose_undescribed(recording: &Recording) {
+    count_missed(recording, Missed::Lost(Loss::DurableFull));
+}
+
+#[cold]
+fn count_missed(recording: &Recording, missed: Missed) {
+    let control = recording.region.control();
+    control.fire(1);
+    outcome::count(control, &Err(missed), 1);
+}
