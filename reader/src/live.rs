@@ -16,6 +16,7 @@ use selfwind_profile::profile_file::{
     WAKE_LATENCY_NAME,
 };
 use selfwind_profile::symbolize::{Request, SymbolSources, symbolize};
+use selfwind_profile::tracepoint::Tracepoints;
 use unwind::{FoundBy, Frame, Interpreted};
 
 use crate::record::kernel_symbols::KernelSymbols;
@@ -26,6 +27,8 @@ const NAMES_KEPT: usize = 1 << 20;
 /// The processes that are followed, and the names of their code.
 #[derive(Default)]
 pub(crate) struct Live {
+    /// What their events carry.
+    pub(crate) tracepoints: Tracepoints,
     processes: BTreeMap<u32, Image>,
     names: HashMap<(Arc<Binary>, u64), Vec<String>>,
     kernel: KernelSymbols,
@@ -137,6 +140,7 @@ impl Live {
                 self.image(id).info = info;
             }
             Event::Module(module) => self.map(module),
+            Event::Tracepoint(tracepoint) => self.tracepoints.learn(tracepoint),
             Event::Function(function) => {
                 self.image(function.process).functions.insert(function.id, function);
             }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use selfwind_profile::profile_file::{Event, Sample, end_name};
+use selfwind_profile::tracepoint::{FieldObject, FieldValue};
 use serde::Serialize;
 use unwind::End;
 
@@ -16,6 +17,7 @@ use crate::target::attach::Doorbell;
 use crate::target::clock;
 use crate::target::session;
 use crate::terminal::notices::Notices;
+use crate::terminal::screen::printable;
 
 /// Prints the samples of `pid`, or of every living process with a flight recorder, until interrupted or until
 /// the process has ended.
@@ -51,6 +53,11 @@ struct SampleLine<'a> {
     process: &'a str,
     thread: &'a str,
     weight: u32,
+    /// `PROVIDER:NAME` of a tracepoint, and what its event carries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<FieldObject<'a>>,
     end: &'static str,
     frames: Vec<FrameLine<'a>>,
 }
@@ -90,6 +97,17 @@ impl<'a> Tail<'a> {
         let nobody = Image::default();
         let image = self.live.process(sample.process).unwrap_or(&nobody);
         let process = image.program();
+        let tracepoints = &self.live.tracepoints;
+        let event =
+            sample.fields.as_deref().map(|fields| tracepoints.name(sample.process, fields.tracepoint));
+        let carried: Vec<(String, FieldValue)> = sample
+            .fields
+            .iter()
+            .flat_map(|fields| {
+                let named = tracepoints.named(sample.process, fields);
+                named.map(|(name, value)| (name.into_owned(), value.clone()))
+            })
+            .collect();
         let line = SampleLine {
             time_ns: part.ns,
             pid: image.info.pid,
@@ -97,6 +115,8 @@ impl<'a> Tail<'a> {
             process: &process,
             thread: image.thread(sample.thread_seq),
             weight: part.weight,
+            fields: FieldObject::of(&carried),
+            event,
             end: end_name(sample.end),
             frames: self.frames(&part.stack),
         };
@@ -110,6 +130,12 @@ impl<'a> Tail<'a> {
             write!(text, "{seconds:>11.6} {process} {pid}/{tid}")?;
             if line.weight != 1 {
                 write!(text, " x{}", line.weight)?;
+            }
+            if let Some(event) = &line.event {
+                write!(text, " {event}")?;
+                for (name, value) in &carried {
+                    write!(text, " {name}={}", printable(&value.to_string()))?;
+                }
             }
             for (number, frame) in line.frames.iter().enumerate() {
                 let before = if number == 0 { "  " } else { " < " };

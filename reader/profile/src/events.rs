@@ -8,6 +8,7 @@ use crate::heap::{self, ALLOCATION, Heap, HeapValue};
 use crate::measure::{Measure, Unit};
 use crate::profile_file::{LiveBlocks, Sample, SamplePart, SessionInfo};
 use crate::source_list::{self, EVENTS, WALL, WALL_SOURCE};
+use crate::tracepoint::TRACEPOINT;
 
 /// The numbers of clocks in samples: timers of the process and of threads, the kernel's events; 0 where nothing is said.
 const LAST_CLOCK: u8 = 3;
@@ -81,6 +82,10 @@ impl Events {
             self.wall = Some(first);
             self.probes.push((WALL_SOURCE, first));
             self.measures.push(Measure::of_wall());
+        }
+        if source.starts_with("tp") && self.first_of(TRACEPOINT).is_none() {
+            self.probes.push((TRACEPOINT, first));
+            self.measures.push(Measure::of_tracepoints());
         }
     }
 
@@ -215,6 +220,7 @@ mod tests {
         assert_eq!(names("cpu"), ["cpu"]);
         assert_eq!(names("alloc:all"), heap);
         assert_eq!(names("alloc:all,cpu"), [&["cpu"][..], &heap].concat());
+        assert_eq!(names("tp:a:*,nostack,tp:b:c,cpu"), ["cpu", "tracepoints"]);
         assert_eq!(names("perf:faults,cs,alloc"), [&["faults", "cs"][..], &heap].concat());
         assert_eq!((events("alloc").main(), events("alloc,cpu").main()), (1, 0));
     }

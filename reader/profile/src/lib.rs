@@ -40,4 +40,5 @@ pub mod source_list;
 pub mod staged_file;
 pub mod stats;
 pub mod symbolize;
+pub mod tracepoint;
 mod word_map;

@@ -75,6 +75,11 @@ impl Measure {
         }
     }
 
+    /// That of events of tracepoints.
+    pub(crate) fn of_tracepoints() -> Measure {
+        Measure { name: "tracepoints".into(), unit: Unit::Events(1) }
+    }
+
     /// That of a value of sampled allocations.
     pub fn of_heap(value: HeapValue) -> Measure {
         let unit = match value {

@@ -14,7 +14,8 @@ use unwind::{FoundBy, Frame};
 use crate::call_tree::{Stacks, Step};
 use crate::file_name::base_name;
 use crate::names::NameId;
-use crate::profile::{FunctionId, Profile, Stack, StackFrame, Trail};
+use crate::profile::{Bucket, FunctionId, Profile, Stack, StackFrame, Trail};
+use crate::tracepoint::Carried;
 
 /// What one element of a stack stands for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum Heading {
     Processes,
     /// Each thread.
     Threads,
+    /// The events that carry the same of what the profile was read for: a field, or the names of tracepoints.
+    Values,
 }
 
 /// Which stacks are chosen: those for which everything that is given matches.
@@ -89,6 +92,25 @@ pub enum Label {
     Processes(Vec<u32>),
     /// A thread, by its place in the profile.
     Thread(u32),
+    /// A tracepoint, or the value of a field.
+    Value,
+}
+
+/// Which heading stands above a stack.
+enum Headings {
+    /// By the place of the thread.
+    OfThreads(Vec<Option<u32>>),
+    /// By the number of what the event carries.
+    OfValues(HashMap<u32, u32>),
+}
+
+impl Headings {
+    fn of(&self, bucket: &Bucket) -> Option<u32> {
+        match self {
+            Headings::OfThreads(of_thread) => of_thread[bucket.thread as usize],
+            Headings::OfValues(of_value) => of_value.get(&bucket.fields).copied(),
+        }
+    }
 }
 
 /// One stack under one heading.
@@ -134,7 +156,10 @@ impl<'p> Selection<'p> {
             headed: false,
         };
         selection.label_places();
-        let headings = selection.label_headings(heading);
+        let headings = match heading {
+            Heading::Values => selection.label_values(),
+            _ => Headings::OfThreads(selection.label_headings(heading)),
+        };
         selection.choose(&headings, &Matcher::new(profile, filters));
         selection
     }
@@ -255,7 +280,41 @@ impl<'p> Selection<'p> {
         of_thread
     }
 
-    fn choose(&mut self, headings: &[Option<u32>], matcher: &Matcher) {
+    /// Values that read the same are the same.
+    fn label_values(&mut self) -> Headings {
+        const WITHOUT: &str = "(without the field)";
+        self.headed = true;
+        let profile = self.profile;
+        let mut labels: HashMap<String, u32> = HashMap::new();
+        let mut of_value = HashMap::new();
+        for bucket in &profile.buckets {
+            of_value.entry(bucket.fields).or_insert_with(|| {
+                let text = match profile.tracepoints.carried(bucket.fields) {
+                    None => WITHOUT.to_owned(),
+                    Some(Carried { event, fields }) => {
+                        fields.first().map_or_else(|| event.clone(), |(_, value)| value.to_string())
+                    }
+                };
+                *labels.entry(text).or_insert_with_key(|text| self.add_label(Label::Value, text.clone()))
+            });
+        }
+        Headings::OfValues(of_value)
+    }
+
+    /// The headings and what weighs under each, the heaviest first.
+    pub fn by_heading(&self) -> Vec<(u32, u64)> {
+        let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
+        for chosen in &self.chosen {
+            if let Some(heading) = chosen.heading {
+                *sums.entry(heading).or_default() += chosen.weight;
+            }
+        }
+        let mut rows: Vec<_> = sums.into_iter().collect();
+        rows.sort_by_key(|&(heading, weight)| (std::cmp::Reverse(weight), heading));
+        rows
+    }
+
+    fn choose(&mut self, headings: &Headings, matcher: &Matcher) {
         let profile = self.profile;
         let skips: Vec<Option<u32>> =
             profile.stacks.iter().map(|stack| matcher.stack(profile, stack)).collect();
@@ -264,7 +323,7 @@ impl<'p> Selection<'p> {
             if skips[bucket.stack as usize].is_none() || !matcher.threads[thread] {
                 continue;
             }
-            let (heading, stack, weight) = (headings[thread], bucket.stack, bucket.weight);
+            let (heading, stack, weight) = (headings.of(bucket), bucket.stack, bucket.weight);
             let skip = skips[stack as usize].unwrap_or(0);
             self.chosen.push(Chosen { heading, stack, skip, weight });
             let row = self.threads.entry(bucket.thread).or_default();

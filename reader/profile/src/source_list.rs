@@ -9,13 +9,16 @@ pub const CLOCKS: [&str; 5] = ["auto", "cpu", "itimer", "perf", "offcpu"];
 /// Where a list of the kernel's events begins.
 pub const EVENTS: &str = "perf:";
 
+/// Behind a tracepoint of a program's: its events have no stack.
+pub const NO_STACK: &str = "nostack";
+
 /// The sources in `text`, each with all its words.
 pub fn pieces(text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut begin = 0;
     for (comma, _) in text.match_indices(',') {
         let next = text[comma + 1..].split(',').next().unwrap_or_default();
-        if !text[begin..].starts_with(EVENTS) || is_source(next) {
+        if next != NO_STACK && (!text[begin..].starts_with(EVENTS) || is_source(next)) {
             pieces.push(&text[begin..comma]);
             begin = comma + 1;
         }
@@ -35,9 +38,12 @@ pub fn is_probe(word: &str) -> bool {
     PROBES.iter().any(|(known, allows)| *known == name && rest.is_none_or(allows))
 }
 
+/// What may stand behind a colon.
+type Rule = fn(&str) -> bool;
+
 /// What is recorded beside a clock, and what may stand behind its colon. A group of the kernel's tracepoints may have
 /// the same name: `lock:contention_begin` is one.
-pub const PROBES: [(&str, fn(&str) -> bool); 2] = [("alloc", is_amount), (WALL, nothing)];
+pub const PROBES: [(&str, Rule); 3] = [("alloc", is_amount), (WALL, nothing), ("tp", is_name)];
 
 /// The wall clock.
 pub const WALL: &str = "wall";
@@ -53,6 +59,11 @@ fn is_amount(text: &str) -> bool {
     text == "all" || text.starts_with(|c: char| c.is_ascii_digit())
 }
 
+/// `PROVIDER:NAME`.
+fn is_name(text: &str) -> bool {
+    text.contains(':')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +77,8 @@ mod tests {
             ("perf:faults,cs@10", &["perf:faults,cs@10"]),
             ("perf:faults,cs,alloc:all", &["perf:faults,cs", "alloc:all"]),
             ("perf:alloc:page,alloc:page,alloc:1", &["perf:alloc:page,alloc:page", "alloc:1"]),
+            ("tp:app:a,nostack,cpu,tp:app:*", &["tp:app:a,nostack", "cpu", "tp:app:*"]),
+            ("perf:faults,tp:app:x", &["perf:faults", "tp:app:x"]),
             ("perf:faults,cpu,cs", &["perf:faults", "cpu", "cs"]),
             ("", &[""]),
             ("perf:,", &["perf:,"]),

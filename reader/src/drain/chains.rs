@@ -23,18 +23,19 @@ struct Chain {
 }
 
 impl Chains {
-    /// The head and the frames, from the root, of a stack record.
+    /// The head and the frames, from the root, of a record with the stack `encoded`.
     pub(super) fn decode(
         &mut self,
         chunk: &ChunkInfo,
         record: &RecordRef<'_>,
+        encoded: &[u8],
     ) -> Result<(StackHead, &[u64]), Undecodable> {
         let generation = chunk.generation;
         let chain = self.chunks.entry(chunk.index).or_insert_with(|| Chain::new(generation, Vec::new()));
         if chain.generation != generation {
             *chain = Chain::new(generation, std::mem::take(&mut chain.frames));
         }
-        let stack = EncodedStack::parse(record.payload).ok_or(Undecodable::Malformed)?;
+        let stack = EncodedStack::parse(encoded).ok_or(Undecodable::Malformed)?;
         let depth = stack.depth();
         let frames = if stack.is_aside() { &mut self.aside } else { &mut chain.frames };
         frames.resize(frames.len().max(depth), 0);

@@ -8,9 +8,10 @@ use selfwind_profile::heap;
 use selfwind_profile::profile_file::{
     Counters, CountersAt, Event, LiveBlocks, ProcessEnd, ProcessFate, Sample, Setting,
 };
+use selfwind_profile::tracepoint::TRACEPOINT;
 use shm_format::{
     BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind,
-    RecordRef, Scale, Undecodable,
+    RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
 };
 
 use crate::drain::chains::Chains;
@@ -29,6 +30,9 @@ const PERF: u8 = 3;
 const TURN: Duration = Duration::from_millis(250);
 /// Bytes of a record in the ring beside its payload.
 const RECORD_HEADER: u64 = 8;
+
+/// The head of an event without a stack.
+const NO_STACK: StackHead = StackHead { weight: 1, end: 0, source: TRACEPOINT, nonce: 0 };
 
 /// Places in the chunks of a process.
 pub(crate) type Places = Vec<(u32, u64)>;
@@ -86,6 +90,8 @@ struct Found {
     records: u64,
     samples: u64,
     weight: u64,
+    /// Samples that are events of tracepoints.
+    tracepoints: u64,
     bytes: u64,
     void: u64,
     torn: u64,
@@ -265,6 +271,9 @@ impl Process {
         // Most short processes have no sample: their pool need not be looked at.
         if self.known_counters().fired.count > 0 {
             self.drain_pool(pass, &scale, around);
+            if self.translator.take_missing() {
+                self.drain_durable(&scale, around, events);
+            }
         }
         self.stitcher.end_pass(over, around.samples);
         let turned = self.turned.elapsed() >= TURN;
@@ -346,7 +355,7 @@ impl Process {
         let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
         let (threads, samples) = (&mut self.threads, &mut *around.samples);
         let chains = &mut self.chains;
-        let (mut malformed, mut undecodable, mut delivered, mut weight) = (0, 0, 0, 0);
+        let (mut malformed, mut undecodable, mut delivered, mut weight, mut tracepoints) = (0, 0, 0, 0, 0);
         let chunk_size = self.attached.geometry().chunk_size as usize;
         if around.scratch.len() < chunk_size {
             around.scratch.resize(chunk_size, 0);
@@ -359,7 +368,7 @@ impl Process {
             let ns = scale.monotonic_ns(record.ticks);
             let mut written = Written::Other;
             match record.kind {
-                RecordKind::Stack => match chains.decode(&chunk, &record) {
+                RecordKind::Stack => match chains.decode(&chunk, &record, record.payload) {
                     Ok((head, frames)) if new => {
                         delivered += 1;
                         weight += u64::from(head.weight);
@@ -374,6 +383,26 @@ impl Process {
                     Err(Undecodable::Unlinked) if new => undecodable += 1,
                     _ => {}
                 },
+                RecordKind::Tracepoint => {
+                    let event = TracepointRecord::parse(record.payload);
+                    let decoded = event.as_ref().map(|event| match event.stack {
+                        Some(encoded) => chains.decode(&chunk, &record, encoded),
+                        None => Ok((NO_STACK, &[][..])),
+                    });
+                    match (event, decoded) {
+                        _ if !new => {}
+                        (Some(event), Some(Ok((head, frames)))) => {
+                            delivered += 1;
+                            weight += u64::from(head.weight);
+                            tracepoints += 1;
+                            let fields = Some(Box::new(translator.fields(&event)));
+                            let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
+                            samples.push(Sample { fields, ..sample });
+                        }
+                        (Some(_), Some(Err(Undecodable::Unlinked))) => undecodable += 1,
+                        _ => malformed += 1,
+                    }
+                }
                 RecordKind::Answer if new => match KernelAnswer::parse(record.payload) {
                     Some(answer) => {
                         let writer = Writer { thread_seq: chunk.thread_seq, ns };
@@ -402,6 +431,7 @@ impl Process {
         found.records += stats.records;
         found.samples += delivered;
         found.weight += weight;
+        found.tracepoints += tracepoints;
         found.bytes += stats.bytes + stats.records * RECORD_HEADER;
         found.void += stats.void;
         found.torn += stats.torn;
@@ -432,6 +462,16 @@ impl Process {
             kernel: self.stitcher.counts.named(),
             ..known
         };
+        // Threads tell of their events many at a time; one that was killed has not told of the last ones.
+        let untold = found.samples.saturating_sub(counters.recorded).min(found.tracepoints);
+        for count in [
+            &mut counters.fired,
+            &mut counters.fired_weight,
+            &mut counters.recorded,
+            &mut counters.recorded_weight,
+        ] {
+            *count += untold;
+        }
         if self.late {
             // What is missing since we began shows as a gap; what else is missing was gone before.
             let missing = counters.recorded.saturating_sub(found.samples);

@@ -121,6 +121,8 @@ pub(crate) struct Recording {
     per_thread: bool,
     /// Allocations are sampled, and no time.
     allocations: bool,
+    /// Tracepoints are recorded.
+    tracepoints: bool,
     open: bool,
     /// Names are stored at the end.
     names: bool,
@@ -251,6 +253,7 @@ impl Recording {
             per_thread: options.per_thread,
             allocations: options.sampling.sources.clock.is_none()
                 && options.sampling.sources.have_allocations(),
+            tracepoints: options.sampling.sources.have_tracepoints(),
             // Not each snapshot.
             open: options.open && since.is_none(),
             names: options.names,
@@ -348,7 +351,10 @@ impl Recording {
         } else if stats.samples == 0 && self.allocations {
             notices.say("too little was allocated for one sample; `-e alloc:all` records every allocation");
         } else if stats.samples == 0 && stats.detail.frequency == 0 {
-            notices.say("the events did not occur in these processes, or could not be counted");
+            notices.say(match self.tracepoints {
+                true => "no such tracepoint ran in these processes: tracepoints are those of the header selfwind.h, as the program names them",
+                false => "the events did not occur in these processes, or could not be counted",
+            });
         } else if stats.samples == 0 && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED)) {
             notices.say(
                 "too little CPU time for one sample; use a higher -F for a short program, -e offcpu for one that waits",

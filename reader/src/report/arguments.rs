@@ -18,6 +18,7 @@ const EXAMPLES: &str = "Examples:
   selfwind report --lines --symbol parse which lines, on the stacks through `parse`
   selfwind report --root '^main$'        stacks from `main` on
   selfwind report --event alloc_space    one of several events (record -e cpu,alloc)
+  selfwind report --by path              events by the value of their field `path` (record -e tp:...)
   selfwind report --leaks                memory not freed at the end (record -e alloc)
   selfwind report --json job.data | jq '.functions[:5]'
 
@@ -47,6 +48,9 @@ pub(crate) struct ReportArgs {
     /// Group by process
     #[arg(long)]
     processes: bool,
+    /// A row for each value of a field of events, a tree for each value; `event`: for each event
+    #[arg(long, value_name = "FIELD", conflicts_with_all = ["threads", "processes"])]
+    by: Option<String>,
     #[command(flatten)]
     unit: UnitArgs,
     #[command(flatten)]
@@ -81,8 +85,10 @@ impl From<&ReportArgs> for ReportOptions {
             rows: match (args.threads, args.processes) {
                 (true, _) => Rows::Threads,
                 (_, true) => Rows::Processes,
+                _ if args.by.is_some() => Rows::Values,
                 _ => Rows::Elements,
             },
+            by: args.by.clone(),
             sort: args.sort,
             flat: args.flat || args.sort.is_some(),
             filters: (&args.filters).into(),

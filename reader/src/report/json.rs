@@ -36,6 +36,9 @@ struct Report<'a> {
     frames: Frames,
     binaries: Binaries,
     functions: Vec<FunctionRow<'a>>,
+    /// Of `--by`: values and what they weigh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<Vec<ValueRow<'a>>>,
     threads: u64,
     by_thread: Vec<ThreadRow<'a>>,
     tree: Tree<'a>,
@@ -80,6 +83,8 @@ struct Element<'a> {
     process: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -99,6 +104,12 @@ struct ThreadRow<'a> {
     process: String,
     thread: &'a str,
     samples: u64,
+    weight: u64,
+}
+
+#[derive(Serialize)]
+struct ValueRow<'a> {
+    value: &'a str,
     weight: u64,
 }
 
@@ -189,6 +200,7 @@ pub(super) fn write(
             guess: profile.totals.guessed,
         },
         functions: functions(selection, options),
+        by: options.by.is_some().then(|| values(selection)),
         threads: stats.threads,
         by_thread: threads(selection),
         tree: Tree { selection, heaviest: limit(options).map(|limit| heaviest(&tree, limit)), tree: &tree },
@@ -230,6 +242,11 @@ fn threads<'a>(selection: &Selection<'a>) -> Vec<ThreadRow<'a>> {
     selection.threads().into_iter().map(row).collect()
 }
 
+fn values<'a>(selection: &'a Selection<'_>) -> Vec<ValueRow<'a>> {
+    let row = |(label, weight)| ValueRow { value: selection.text(label), weight };
+    selection.by_heading().into_iter().map(row).collect()
+}
+
 fn element<'a>(selection: &'a Selection<'_>, label: u32) -> Element<'a> {
     let profile = selection.profile();
     let text = selection.text(label);
@@ -249,6 +266,7 @@ fn element<'a>(selection: &'a Selection<'_>, label: u32) -> Element<'a> {
         Label::Module(_) => Element { module: Some(text.to_owned()), ..Element::default() },
         Label::Processes(_) => Element { process: Some(text), ..Element::default() },
         Label::Thread(_) => Element { thread: Some(text), ..Element::default() },
+        Label::Value => Element { value: Some(text), ..Element::default() },
     }
 }
 

@@ -20,9 +20,10 @@ pub(crate) use arguments::ReportArgs;
 use crate::flags::event;
 use crate::terminal::screen::Screen;
 use selfwind_profile::input;
-use selfwind_profile::profile;
+use selfwind_profile::profile::{self, Profile};
 use selfwind_profile::selection::{Filters, Heading, Selection, Unit};
 use selfwind_profile::symbolize::SymbolSources;
+use selfwind_profile::tracepoint::Wanted;
 
 /// Which weights a report is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub(crate) enum Rows {
     Threads,
     /// Processes; the tree is apart for each.
     Processes,
+    /// Values of a field of events, or events; the tree is apart for each.
+    Values,
 }
 
 /// What `report` shows.
@@ -71,6 +74,8 @@ pub(crate) struct ReportOptions {
     pub(crate) unit: Unit,
     /// What the rows of the table are.
     pub(crate) rows: Rows,
+    /// The field whose values are the rows, or [`EVENT`].
+    pub(crate) by: Option<String>,
     /// The order of the table. None: what `view` is about.
     pub(crate) sort: Option<Sort>,
     /// Only the table.
@@ -93,6 +98,7 @@ impl ReportOptions {
         match self.rows {
             Rows::Threads => Heading::Threads,
             Rows::Processes => Heading::Processes,
+            Rows::Values => Heading::Values,
             Rows::Elements => otherwise,
         }
     }
@@ -100,6 +106,27 @@ impl ReportOptions {
     fn order(&self) -> Sort {
         self.sort.unwrap_or(if self.view == View::Children { Sort::Total } else { Sort::Own })
     }
+}
+
+/// In the place of a field's name: which tracepoint it is.
+const EVENT: &str = "event";
+/// The event that has fields.
+const TRACEPOINTS: &str = "tracepoints";
+
+/// Refuses a field that no event has.
+fn check_field(profile: &Profile, wanted: Option<&str>) -> anyhow::Result<()> {
+    let Some(field) = wanted else { return Ok(()) };
+    let names = profile.tracepoints.field_names();
+    if names.is_empty() && !profile.tracepoints.are_there() {
+        anyhow::bail!(
+            "--by {field}: no events of tracepoints are in this profile; `record -e tp:PROVIDER:NAME` records them"
+        );
+    }
+    if field != EVENT && !names.contains(field) {
+        let names: Vec<&str> = names.into_iter().collect();
+        anyhow::bail!("--by {field}: no event has that field; use event, or one of {}", names.join(", "));
+    }
+    Ok(())
 }
 
 /// Reads a profile file and writes a report of it.
@@ -112,8 +139,15 @@ pub(crate) fn run(
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let mut profile = profile::load(path, &options.sources)?;
-    event::choose(&mut profile, options.event.as_deref())?;
+    let wanted = match options.by.as_deref() {
+        None => Wanted::Nothing,
+        Some(EVENT) => Wanted::Names,
+        Some(field) => Wanted::Field(field.to_owned()),
+    };
+    let mut profile = profile::load_wanted(path, &options.sources, wanted)?;
+    check_field(&profile, options.by.as_deref())?;
+    let by = options.by.is_some().then_some(TRACEPOINTS);
+    event::choose(&mut profile, options.event.as_deref().or(by))?;
     if options.json {
         let selection =
             Selection::new(&profile, options.unit, options.heading(Heading::Programs), &options.filters);

@@ -44,6 +44,7 @@ pub(super) fn rows(selection: &Selection<'_>, options: &ReportOptions) -> Vec<Ro
         Rows::Elements => elements(selection),
         Rows::Threads => threads(selection),
         Rows::Processes => processes(selection),
+        Rows::Values => values(selection),
     };
     rows.retain(|row| match (options.rows, options.view) {
         (Rows::Elements, View::NoChildren) => row.own > 0,
@@ -73,7 +74,7 @@ fn elements(selection: &Selection<'_>) -> Vec<Row> {
         let module = match *selection.label(label) {
             Label::Function(function) | Label::Line(function, ..) => profile.module_name(function),
             Label::Module(_) | Label::Mark(_) => String::new(),
-            Label::Processes(_) | Label::Thread(_) => return None,
+            Label::Processes(_) | Label::Thread(_) | Label::Value => return None,
         };
         let name = selection.text(label).to_owned();
         let (own, total, guessed) = (weight.own, weight.total, weight.guessed);
@@ -115,6 +116,18 @@ fn processes(selection: &Selection<'_>) -> Vec<Row> {
     rows
 }
 
+fn values(selection: &Selection<'_>) -> Vec<Row> {
+    let row = |(label, weight): (u32, u64)| Row {
+        own: weight,
+        total: weight,
+        guessed: 0,
+        label: None,
+        name: selection.text(label).to_owned(),
+        module: String::new(),
+    };
+    selection.by_heading().into_iter().map(row).collect()
+}
+
 impl Page<'_> {
     pub(super) fn table(&mut self, selection: &Selection<'_>, options: &ReportOptions, limit: usize) {
         let all = rows(selection, options);
@@ -122,6 +135,7 @@ impl Page<'_> {
         let (one, many, what, of) = match (options.rows, options.unit) {
             (Rows::Threads, _) => ("thread", "threads", "THREAD", "PROCESS"),
             (Rows::Processes, _) => ("process", "processes", "PROCESS", ""),
+            (Rows::Values, _) => ("value", "values", "VALUE", ""),
             (_, selfwind_profile::selection::Unit::Function) => {
                 ("function", "functions", "FUNCTION", "MODULE")
             }

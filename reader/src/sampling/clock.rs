@@ -259,6 +259,11 @@ impl FromStr for Clock {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(kind) = ["usdt:", "fn:"].into_iter().find(|kind| text.starts_with(kind)) {
+            return Err(format!(
+                "`{text}`: {kind} is not there; as root, `perf probe -x FILE SYMBOL` (or sdt_PROVIDER:NAME) makes an event of it, for `perf record -g -e`, whose file `selfwind import` reads"
+            ));
+        }
         if let Some(list) = text.strip_prefix(EVENTS) {
             let events: Vec<PerfEvent> = list.split(',').map(PerfEvent::parse).collect::<Result<_, _>>()?;
             if events.len() > EVENTS_LIMIT {
@@ -276,7 +281,7 @@ impl FromStr for Clock {
                     return format!("kernel events need the prefix perf: here; use -e perf:{text}");
                 }
                 format!(
-                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, and beside it or alone alloc"
+                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, and beside it or alone alloc, tp:PROVIDER:NAME"
                 )
             })
     }

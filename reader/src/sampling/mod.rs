@@ -5,3 +5,4 @@ pub(crate) mod clock;
 pub(crate) mod rate;
 pub(crate) mod settings;
 pub(crate) mod sources;
+mod tracepoints;

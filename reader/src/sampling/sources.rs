@@ -6,6 +6,7 @@ use selfwind_profile::heap;
 use selfwind_profile::source_list::{self, WALL};
 
 use crate::sampling::clock::Clock;
+use crate::sampling::tracepoints::Tracepoints;
 
 /// What a recording samples by: something at least.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) enum Probe {
     Allocations(u64),
     /// Where its threads are when they wait. The recorder looks; running threads are sampled by a clock.
     Wall,
+    /// Tracepoints of its own.
+    Tracepoints(Tracepoints),
 }
 
 impl Probe {
@@ -30,6 +33,7 @@ impl Probe {
         match self {
             Self::Allocations(mean) => heap::source_name(*mean),
             Self::Wall => WALL.into(),
+            Self::Tracepoints(tracepoints) => tracepoints.name(),
         }
     }
 
@@ -42,6 +46,9 @@ impl Probe {
     fn parse(text: &str) -> Result<Option<Self>, String> {
         if text == WALL {
             return Ok(Some(Self::Wall));
+        }
+        if let Some(tracepoints) = Tracepoints::parse(text)? {
+            return Ok(Some(Self::Tracepoints(tracepoints)));
         }
         Ok(heap::mean_of(text)?.map(Self::Allocations))
     }
@@ -93,6 +100,11 @@ impl Sources {
         self.probes.iter().any(|probe| !probe.is_the_recorders())
     }
 
+    /// True if tracepoints are recorded.
+    pub(crate) fn have_tracepoints(&self) -> bool {
+        self.probes.iter().any(|probe| matches!(probe, Probe::Tracepoints(_)))
+    }
+
     /// Refuses what a screen of the present cannot show.
     pub(crate) fn check_live(&self) -> anyhow::Result<()> {
         if let Some(probe) = self.probes.first() {
@@ -108,6 +120,23 @@ impl Sources {
     }
 }
 
+impl Sources {
+    /// Takes further tracepoints in; gives anything else back.
+    fn add_tracepoints(&mut self, probe: Probe) -> Option<Probe> {
+        let known = self.probes.iter_mut().find_map(|known| match known {
+            Probe::Tracepoints(known) => Some(known),
+            Probe::Allocations(_) => None,
+        });
+        match (known, probe) {
+            (Some(known), Probe::Tracepoints(more)) => {
+                known.extend(more);
+                None
+            }
+            (_, probe) => Some(probe),
+        }
+    }
+}
+
 impl FromStr for Sources {
     type Err = String;
 
@@ -115,6 +144,10 @@ impl FromStr for Sources {
         let mut sources = Self { clock: None, probes: Vec::new() };
         for piece in source_list::pieces(text) {
             if let Some(probe) = Probe::parse(piece)? {
+                let probe = match sources.add_tracepoints(probe) {
+                    Some(probe) => probe,
+                    None => continue,
+                };
                 let kind = std::mem::discriminant(&probe);
                 if sources.probes.iter().any(|other| std::mem::discriminant(other) == kind) {
                     return Err(format!("`{piece}`: it is there twice"));
@@ -147,6 +180,8 @@ mod tests {
             ("auto,alloc:1", "auto,alloc:all"),
             ("wall,alloc", "wall,alloc:524288"),
             ("perf:faults,cs@10,alloc:all", "perf:faults,cs@10,alloc:all"),
+            ("tp:app:*", "tp:app:*"),
+            ("tp:a:b,tp:c:d?,nostack,cpu,tp:e:f", "cpu,tp:a:b,tp:c:d?,nostack,tp:e:f"),
         ] {
             let sources: Sources = text.parse().unwrap();
             assert_eq!(sources.name(), name, "{text}");
@@ -170,6 +205,11 @@ mod tests {
             ("perf:cs,perf:faults", "two clocks"),
             ("alloc,alloc:all", "twice"),
             ("cpu,", "auto, cpu, itimer"),
+            ("tp:app", "give tp:PROVIDER:NAME"),
+            ("tp::x", "give tp:PROVIDER:NAME"),
+            ("tp:app:x,y", "unknown source `y`"),
+            ("tp:app:a b", "give tp:PROVIDER:NAME"),
+            ("fn:libc:malloc", "perf probe"),
             ("", "auto, cpu, itimer"),
             ("cpu,nonsense", "auto, cpu, itimer"),
         ] {

@@ -2,7 +2,7 @@
 //! profile-local ones. Nothing here touches shared memory; what it gets was parsed strictly, and means
 //! nothing until it is used as a name, a time or an address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -12,9 +12,11 @@ use selfwind_profile::profile_file::{
     Cause, Counters, Event, InterpretedFunction, ModuleGone, ModuleInfo, NanosBucket, ProcessFate,
     ProcessInfo, Sample, Segment, Setting, ThreadEnd, ThreadInfo, ThreadName,
 };
+use selfwind_profile::tracepoint::{EventFields, Tracepoint};
 use shm_format::injection::Call;
 use shm_format::{
-    Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, StackHead, bucket_range, record,
+    Anchor, CountersSnapshot, DurableRecord, Identity, Loss, Scale, Skip, StackHead, TracepointRecord,
+    bucket_range, record,
 };
 
 /// Anchors kept of a region: the outermost decide about the scale, these are the last.
@@ -32,6 +34,10 @@ pub(crate) struct Translator {
     anchors: Vec<Anchor>,
     exit: Option<ProcessFate>,
     threads: BTreeMap<u32, KnownThread>,
+    /// Numbers of the tracepoints that were told of.
+    tracepoints: BTreeSet<u32>,
+    /// An event named another one.
+    misses_tracepoint: bool,
 }
 
 struct KnownThread {
@@ -55,6 +61,8 @@ impl Translator {
             anchors: Vec::new(),
             exit: None,
             threads: BTreeMap::new(),
+            tracepoints: BTreeSet::new(),
+            misses_tracepoint: false,
         }
     }
 
@@ -128,6 +136,10 @@ impl Translator {
                 self.anchors.push(*anchor);
                 return;
             }
+            DurableRecord::Tracepoint(tracepoint) => {
+                self.tracepoints.insert(tracepoint.id);
+                Event::Tracepoint(tracepoint_info(process, tracepoint))
+            }
             DurableRecord::Function(function) => Event::Function(interpreted_function(process, function)),
             // What injections tell each other is nobody else's business.
             DurableRecord::Setting(setting) if setting.key == Call::SETTING => return,
@@ -193,6 +205,18 @@ impl Translator {
         }
     }
 
+    /// What an event carries.
+    pub(crate) fn fields(&mut self, event: &TracepointRecord<'_>) -> EventFields {
+        self.misses_tracepoint |= !self.tracepoints.contains(&event.id);
+        EventFields { tracepoint: event.id, values: event.fields().map(Into::into).collect() }
+    }
+
+    /// True once after an event of a tracepoint that was not told of: its description has come since the durable log was
+    /// read.
+    pub(crate) fn take_missing(&mut self) -> bool {
+        std::mem::take(&mut self.misses_tracepoint)
+    }
+
     /// A sample, with the thread it was taken on and its frames from the root.
     pub(crate) fn stack(
         &mut self,
@@ -235,6 +259,7 @@ pub(super) fn source_name(source: u32) -> String {
         2 => "cpu".into(),
         3 => "perf".into(),
         4 => "alloc".into(),
+        5 => "tp".into(),
         other => format!("source_{other}"),
     }
 }
@@ -253,6 +278,21 @@ fn process_info(id: u32, info: &record::Process<'_>, start_ns: u64, parent: Opti
         exe: path(info.exe),
         argv: if argv.is_empty() { Vec::new() } else { argv.split(|&byte| byte == 0).map(text).collect() },
         note: text(info.note),
+    }
+}
+
+fn tracepoint_info(process: u32, tracepoint: &record::Tracepoint<'_>) -> Tracepoint {
+    let names = tracepoint.fields.strip_suffix(b"\0").unwrap_or(tracepoint.fields);
+    Tracepoint {
+        process,
+        id: tracepoint.id,
+        provider: text(tracepoint.provider),
+        name: text(tracepoint.name),
+        fields: if names.is_empty() {
+            Vec::new()
+        } else {
+            names.split(|&byte| byte == 0).map(text).collect()
+        },
     }
 }
 

@@ -29,7 +29,9 @@ type WriteProfile = fn(&Profile, Grouping, &mut dyn Write) -> io::Result<()>;
 pub(super) enum Writer {
     /// A profile with names.
     Named(WriteProfile),
-    /// The same, with every sample at its time.
+    /// The same, with what events of tracepoints carry.
+    Detailed(WriteProfile),
+    /// That, and every sample at its time.
     Timed(WriteProfile),
     /// The recording as it is: whoever reads the format looks up names itself.
     Recorded,

@@ -5,7 +5,7 @@
 //! its weight: timer periods, with the CPU time of its thread, or events, or milliseconds off the processor. Losses are
 //! markers over the span in which they were counted.
 
-mod lost;
+mod markers;
 mod meta;
 mod tables;
 
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use self::lost::Markers;
+use self::markers::Markers;
 use self::meta::Meta;
 use self::tables::{Lib, Shared, Tables};
 use super::Grouping;
@@ -89,6 +89,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
         .map(|thread| {
             let timed_samples = timed_samples.remove(&(thread.number(), thread.event())).unwrap_or_default();
             convert(
+                profile,
                 thread,
                 &timed_samples,
                 pids[thread.thread().process as usize].clone(),
@@ -101,7 +102,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
         // The viewer needs one.
         threads.push(without_samples(profile));
     }
-    lost::mark(profile, &sampled, selected, &axis, &mut tables, &mut threads);
+    markers::mark(profile, &sampled, selected, &axis, &mut tables, &mut threads);
     let document = Document {
         meta: Meta::new(profile, &axis, sampled.get(selected).map_or(0, SampledThread::period_ns), selected),
         libs: &tables.libs,
@@ -155,6 +156,7 @@ fn pids(profile: &Profile) -> Vec<String> {
 }
 
 fn convert(
+    profile: &Profile,
     sampled: &SampledThread<'_>,
     timed_samples: &[&TimedSample],
     pid: String,
@@ -165,7 +167,9 @@ fn convert(
     let is_wait = measure.unit == Unit::Microsecond;
     let mut samples =
         Samples { weight_type: if is_wait { "tracing-ms" } else { "samples" }, ..Samples::default() };
+    let mut markers = Markers::default();
     for timed in timed_samples {
+        markers.event(profile, timed, axis, tables);
         samples.stack.push(tables.stack(timed.stack));
         samples.time.push(axis.milliseconds(timed.ns));
         samples.weight.push(match is_wait {
@@ -189,6 +193,7 @@ fn convert(
         register_time: first,
         tid: thread.tid,
         samples,
+        markers,
         ..blank(pid)
     }
 }

@@ -1,4 +1,4 @@
-//! JSON lines: one object per thread, event and distinct stack, with all that is known of each frame.
+//! JSON lines: one object per thread, event, what it carries, and distinct stack, with all that is known of each frame.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,10 +11,11 @@ use crate::file_name::base_name;
 use crate::profile::{Bucket, Profile, Stack, found_by_name};
 use crate::profile_file::end_name;
 use crate::symbolize::hex;
+use crate::tracepoint::FieldObject;
 
 /// The format.
 pub(super) const DESCRIPTION: Description =
-    Description::text("jsonl", &["jsonl", "ndjson"], Writer::Named(write));
+    Description::text("jsonl", &["jsonl", "ndjson"], Writer::Detailed(write));
 
 /// All samples of a thread and event with the same stack.
 #[derive(Serialize)]
@@ -26,6 +27,9 @@ struct Line<'a> {
     /// What is counted, and what a unit of weight is.
     event: &'a str,
     unit: &'static str,
+    /// What the events carry, by the names of their fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<FieldObject<'a>>,
     samples: u64,
     weight: u64,
     /// Why the walk ended; `root` for a complete stack.
@@ -104,13 +108,15 @@ fn line<'a>(profile: &'a Profile, bucket: &Bucket) -> Line<'a> {
     let process = profile.process_of(bucket.thread);
     let thread = &profile.threads[bucket.thread as usize];
     let measure = profile.measure(bucket.event);
+    let carried = profile.tracepoints.carried(bucket.fields);
     Line {
         process: process.name(),
         pid: process.info.pid,
         tid: thread.tid,
         thread: &thread.name,
-        event: &measure.name,
+        event: carried.map_or(&measure.name, |carried| &carried.event),
         unit: measure.unit_name(),
+        fields: carried.and_then(|carried| FieldObject::of(&carried.fields)),
         samples: bucket.samples,
         weight: bucket.weight,
         end: end_name(stack.end),

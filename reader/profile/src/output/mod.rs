@@ -30,6 +30,7 @@ use crate::profile::{self, Profile, Totals};
 use crate::profile_file::ProfileError;
 use crate::staged_file::StagedFile;
 use crate::symbolize::SymbolSources;
+use crate::tracepoint::Wanted;
 
 /// Bytes written at once.
 const BUFFER: usize = 256 * 1024;
@@ -127,16 +128,17 @@ impl Export {
     /// # Errors
     /// When it cannot be read.
     pub fn read(format: Format, profile: &Path, sources: &SymbolSources) -> Result<Self, ProfileError> {
-        let load = match format.description().writer {
-            Writer::Named(_) => profile::load,
-            Writer::Timed(_) => profile::load_timed,
+        let load = |wanted| profile::load_wanted(profile, sources, wanted);
+        let mut named = match format.description().writer {
+            Writer::Named(_) => load(Wanted::Nothing)?,
+            Writer::Detailed(_) => load(Wanted::Everything)?,
+            Writer::Timed(_) => profile::load_timed(profile, sources)?,
             Writer::Recorded => {
                 let mut recording = perf_data::Recording::open(profile)?;
                 let incomplete = recording.incomplete.take();
                 return Ok(Self { format, content: Content::Recorded(Box::new(recording)), incomplete });
             }
         };
-        let mut named = load(profile, sources)?;
         let incomplete = named.incomplete.take();
         Ok(Self { format, content: Content::Named(Box::new(named)), incomplete })
     }
@@ -265,7 +267,9 @@ pub fn refuse_own(profile: &Path, out: &Path) -> anyhow::Result<()> {
 /// Writes a named profile in a format.
 fn write(format: Format, grouping: Grouping, profile: &Profile, out: &mut dyn Write) -> anyhow::Result<()> {
     match format.description().writer {
-        Writer::Named(write) | Writer::Timed(write) => Ok(write(profile, grouping, out)?),
+        Writer::Named(write) | Writer::Detailed(write) | Writer::Timed(write) => {
+            Ok(write(profile, grouping, out)?)
+        }
         Writer::Recorded => anyhow::bail!("{} is made from a recording, not from names", format.name()),
     }
 }

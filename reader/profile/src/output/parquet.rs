@@ -23,10 +23,11 @@ use crate::names::NameId;
 use crate::profile::{Bucket, Profile, found_by_name};
 use crate::profile_file::end_name;
 use crate::symbolize::hex;
+use crate::tracepoint::FieldObject;
 
 /// The format.
 pub(super) const DESCRIPTION: Description =
-    Description { is_binary: true, ..Description::text("parquet", &["parquet"], Writer::Named(write)) };
+    Description { is_binary: true, ..Description::text("parquet", &["parquet"], Writer::Detailed(write)) };
 
 /// Rows written at once.
 const GROUP: usize = 1 << 17;
@@ -59,6 +60,7 @@ const SCHEMA: &str = "message selfwind {
     optional binary build_id (STRING);
     optional int64 address;
     required binary found_by (STRING);
+    optional binary fields (STRING);
 }";
 
 /// Writes a profile as Parquet.
@@ -123,6 +125,8 @@ struct Head {
     samples: i64,
     weight: i64,
     end: ByteArray,
+    /// What the events carry, as a JSON object.
+    fields: Option<ByteArray>,
 }
 
 /// Rows not yet written.
@@ -136,7 +140,7 @@ struct Rows<'a> {
     /// By place of the binary: its short name, and its build-id if it has one.
     binaries: Vec<(ByteArray, Option<ByteArray>)>,
     count: usize,
-    columns: [Column; 24],
+    columns: [Column; 25],
 }
 
 impl<'a> Rows<'a> {
@@ -180,6 +184,7 @@ impl<'a> Rows<'a> {
                 C::text(),
                 C::number(),
                 C::text(),
+                C::text(),
             ],
         }
     }
@@ -203,18 +208,22 @@ impl<'a> Rows<'a> {
         let stack = &profile.stacks[bucket.stack as usize];
         let (process, thread) = (profile.process_of(bucket.thread), &profile.threads[bucket.thread as usize]);
         let measure = profile.measure(bucket.event);
+        let carried = profile.tracepoints.carried(bucket.fields);
         let head = Head {
             process: text(&process.name()),
             pid: process.info.pid.into(),
             thread: text(&thread.name),
             tid: thread.tid.into(),
-            event: text(&measure.name),
+            event: text(carried.map_or(&measure.name, |carried| &carried.event)),
             unit: text(measure.unit_name()),
             period_ns: profile.period_ns(bucket.thread, bucket.event) as i64,
             stack: number as i64,
             samples: bucket.samples as i64,
             weight: bucket.weight as i64,
             end: text(end_name(stack.end)),
+            fields: carried
+                .and_then(|carried| serde_json::to_string(&FieldObject::of(&carried.fields)?).ok())
+                .map(|json| text(&json)),
         };
         let mut depth = 0;
         for frame in profile.frames(stack) {
@@ -230,8 +239,19 @@ impl<'a> Rows<'a> {
                 let file = place.file.map(|file| self.name(file));
                 let line = (place.line != 0).then_some(i64::from(place.line));
                 self.head(&head, depth);
-                let [.., function, linkage_name, in_file, in_line, inlined, in_module, id, address, found_by] =
-                    &mut self.columns;
+                let [
+                    ..,
+                    function,
+                    linkage_name,
+                    in_file,
+                    in_line,
+                    inlined,
+                    in_module,
+                    id,
+                    address,
+                    found_by,
+                    _,
+                ] = &mut self.columns;
                 function.put_text(Some(name));
                 linkage_name.put_text(Some(linkage));
                 in_file.put_text(file);
@@ -252,7 +272,8 @@ impl<'a> Rows<'a> {
     /// The row of a stack without frames.
     fn empty(&mut self, head: &Head) {
         self.head(head, 0);
-        let [.., function, linkage, file, line, inlined, module, id, address, found_by] = &mut self.columns;
+        let [.., function, linkage, file, line, inlined, module, id, address, found_by, _] =
+            &mut self.columns;
         function.put_text(Some(text(NO_FRAMES)));
         linkage.put_text(Some(text(NO_FRAMES)));
         [file, module, id].into_iter().for_each(|column| column.put_text(None));
@@ -280,6 +301,7 @@ impl<'a> Rows<'a> {
             end,
             at,
             ..,
+            fields,
         ] = &mut self.columns;
         for (column, value) in [
             (host, &self.host),
@@ -292,6 +314,7 @@ impl<'a> Rows<'a> {
         ] {
             column.put_text(Some(value.clone()));
         }
+        fields.put_text(head.fields.clone());
         for (column, value) in [
             (started, self.started),
             (pid, head.pid),

@@ -25,12 +25,13 @@ use crate::profile::{Bucket, FunctionId, Profile};
 use crate::profile_file::SessionInfo;
 use crate::source_list;
 use crate::symbolize::{Origin, hex};
+use crate::tracepoint::{Carried, FieldValue};
 
 /// The format.
 pub(super) const DESCRIPTION: Description = Description {
     is_binary: true,
     shown_by: Some("go tool pprof -top"),
-    ..Description::text("pprof", &["pb.gz", "pprof"], description::Writer::Named(write))
+    ..Description::text("pprof", &["pb.gz", "pprof"], description::Writer::Detailed(write))
 };
 
 /// Field numbers of message Profile.
@@ -153,34 +154,55 @@ impl<W: Write> Writer<'_, W> {
             let labels = self.labels(thread.number());
             for bucket in thread.buckets() {
                 let values: Vec<u64> = columns.iter().map(|column| column.of(bucket, period)).collect();
+                let carried = self.carried(bucket.fields);
+                let labels: Vec<&Message> = labels.iter().chain(&carried).collect();
                 self.sample(bucket.stack, &values, &labels)?;
             }
         }
         Ok(())
     }
 
+    /// What events carry, as labels: whole numbers as such, the rest as texts.
+    fn carried(&mut self, fields: u32) -> Vec<Message> {
+        let profile = self.profile;
+        let Some(Carried { event, fields }) = profile.tracepoints.carried(fields) else { return Vec::new() };
+        let name = ("tracepoint".to_owned(), FieldValue::Text(event.clone()));
+        let label = |(name, value): &(String, FieldValue)| {
+            let mut label = Message::default();
+            label.integer(1, self.text(name));
+            match value.number() {
+                Some(number) => label.integer(3, number as u64),
+                None => label.integer(2, self.text(&value.to_string())),
+            };
+            label
+        };
+        [&name].into_iter().chain(fields).map(label).collect()
+    }
+
     /// Several events: all values of a thread's stack in one sample, as heap profiles have them.
     fn several(&mut self, columns: &[Column]) -> io::Result<()> {
-        let mut stacks: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+        let mut stacks: BTreeMap<(u32, u32, u32), Vec<u64>> = BTreeMap::new();
         for bucket in self.profile.buckets.iter().filter(|bucket| bucket.weight > 0) {
             let period = self.profile.period_ns(bucket.thread, bucket.event);
-            let values =
-                stacks.entry((bucket.thread, bucket.stack)).or_insert_with(|| vec![0; columns.len()]);
+            let key = (bucket.thread, bucket.stack, bucket.fields);
+            let values = stacks.entry(key).or_insert_with(|| vec![0; columns.len()]);
             for (value, column) in values.iter_mut().zip(columns) {
                 *value += column.of(bucket, period);
             }
         }
         let mut labels = (u32::MAX, Vec::new());
-        for ((thread, stack), values) in stacks {
+        for ((thread, stack, fields), values) in stacks {
             if labels.0 != thread {
                 labels = (thread, self.labels(thread));
             }
-            self.sample(stack, &values, &labels.1)?;
+            let carried = self.carried(fields);
+            let labels: Vec<&Message> = labels.1.iter().chain(&carried).collect();
+            self.sample(stack, &values, &labels)?;
         }
         Ok(())
     }
 
-    fn sample(&mut self, stack: u32, values: &[u64], labels: &[Message]) -> io::Result<()> {
+    fn sample(&mut self, stack: u32, values: &[u64], labels: &[&Message]) -> io::Result<()> {
         let locations = self.stack(stack);
         let mut sample = Message::default();
         sample.integers(1, locations).integers(2, values.iter().copied());

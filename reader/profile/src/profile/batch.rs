@@ -16,6 +16,7 @@ pub(super) struct PendingSample {
     pub(super) ns: u64,
     pub(super) weight: u64,
     pub(super) event: u8,
+    pub(super) fields: u32,
     pub(super) thread: u32,
     pub(super) digest: Digest<3>,
     end: u8,
@@ -24,6 +25,16 @@ pub(super) struct PendingSample {
     layout: u32,
     kernel: Range<usize>,
     frames: Range<usize>,
+}
+
+/// When a part of a sample happened, and what it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct What {
+    pub(super) ns: u64,
+    pub(super) event: u8,
+    /// What the event carries.
+    pub(super) fields: u32,
+    pub(super) weight: u64,
 }
 
 /// Samples that wait.
@@ -35,13 +46,9 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes in a part of a sample: when, which event, and what it stands for.
-    pub(super) fn push(
-        &mut self,
-        (ns, event, weight): (u64, u8, u64),
-        stack: &RawStack<'_>,
-        digest: Digest<3>,
-    ) {
+    /// Takes in a part of a sample.
+    pub(super) fn push(&mut self, what: What, stack: &RawStack<'_>, digest: Digest<3>) {
+        let What { ns, event, fields, weight } = what;
         let mut keep = |words: &[u64]| {
             let from = self.words.len();
             self.words.extend_from_slice(words);
@@ -53,6 +60,7 @@ impl Batch {
             ns,
             weight,
             event,
+            fields,
             thread,
             digest,
             end,

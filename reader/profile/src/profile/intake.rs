@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 
-use super::batch::Batch;
+use super::batch::{Batch, What};
 use super::stacks::{RawStack, RunningDigest, Secret};
 use super::{Process, Thread};
 use crate::events::{Events, Part};
 use crate::mappings::History;
 use crate::profile_file::{LentSample, ProcessInfo};
+use crate::tracepoint::Tracepoints;
 use crate::word_map::WordMap;
 
 /// The places of processes and threads in the profile.
@@ -53,6 +54,7 @@ pub(super) struct Intake<'a> {
     pub(super) layouts: &'a [Vec<u32>],
     pub(super) places: &'a mut Places,
     events: &'a Events,
+    tracepoints: &'a mut Tracepoints,
     /// Processes that samples alone tell of.
     pub(super) unknown: Vec<Process>,
     digest: RunningDigest,
@@ -65,10 +67,19 @@ impl<'a> Intake<'a> {
         layouts: &'a [Vec<u32>],
         places: &'a mut Places,
         events: &'a Events,
+        tracepoints: &'a mut Tracepoints,
         secret: Secret,
     ) -> Self {
-        let digest = RunningDigest::new(secret);
-        Self { histories, layouts, places, events, unknown: Vec::new(), digest, batch: Batch::default() }
+        Self {
+            histories,
+            layouts,
+            places,
+            events,
+            tracepoints,
+            unknown: Vec::new(),
+            digest: RunningDigest::new(secret),
+            batch: Batch::default(),
+        }
     }
 
     /// Takes in a sample. True when the batch is full.
@@ -80,10 +91,12 @@ impl<'a> Intake<'a> {
         let layouts = self.layouts.get(process as usize);
         let layout = layouts.and_then(|layouts| layouts.get(epoch as usize)).copied().unwrap_or(u32::MAX);
         self.digest.go_on(frames, shared);
+        let carried = sample.fields.as_deref();
+        let fields = carried.map_or(0, |carried| self.tracepoints.number(sample.process, carried));
         let (events, digest, batch) = (self.events, &self.digest, &mut self.batch);
         events.parts(sample, |Part { ns, event, weight, kernel }| {
             let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel, frames };
-            batch.push((ns, event, weight), &raw, digest.of(&raw));
+            batch.push(What { ns, event, fields, weight }, &raw, digest.of(&raw));
         });
         self.batch.is_full()
     }

@@ -22,7 +22,7 @@ use super::resolve::{Known, Resolver};
 use super::stacks::{Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
-use super::{Binary, Profile, Stack};
+use super::{Binary, Bucket, Profile, Stack};
 use crate::events::{self, Events};
 use crate::mappings::{History, Mapping};
 use crate::profile_file::{
@@ -31,6 +31,7 @@ use crate::profile_file::{
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
+use crate::tracepoint::Wanted;
 
 /// Handfuls of samples that may wait to be counted.
 const AHEAD: usize = 4;
@@ -46,12 +47,24 @@ pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileErro
     Loader::default().load(path, sources)
 }
 
-/// The same, with every sample at its time: [`Profile::timeline`].
+/// The same, with every sample at its time ([`Profile::timeline`]) and all that events carry.
 ///
 /// # Errors
 /// As [`load`].
 pub fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
-    Loader { timed_samples: Some(Vec::new()), ..Loader::default() }.load(path, sources)
+    let mut loader = Loader { timed_samples: Some(Vec::new()), ..Loader::default() };
+    loader.profile.tracepoints.want(Wanted::Everything);
+    loader.load(path, sources)
+}
+
+/// The same without times, with events apart by the fields that are wanted: [`super::Bucket::fields`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_wanted(path: &Path, sources: &SymbolSources, wanted: Wanted) -> Result<Profile, ProfileError> {
+    let mut loader = Loader::default();
+    loader.profile.tracepoints.want(wanted);
+    loader.load(path, sources)
 }
 
 /// The names of a profile file's addresses.
@@ -213,6 +226,7 @@ impl Loader {
                 let process = self.process(function.process);
                 self.interpreted.learn(&mut self.profile, process, function);
             }
+            Event::Tracepoint(tracepoint) => self.profile.tracepoints.learn(tracepoint),
             Event::KernelSymbol(symbol) => self.kernel.add(symbol),
             Event::LiveBlocks(live) => self.events.learn(&live),
             Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) => {}
@@ -291,7 +305,9 @@ impl Loader {
         let layouts = std::mem::take(&mut self.layouts);
         let mut counts = std::mem::take(&mut self.counts);
         let events = std::mem::take(&mut self.events);
-        let mut intake = Intake::new(&histories, &layouts, &mut places, &events, Secret::default());
+        let mut tracepoints = std::mem::take(&mut self.profile.tracepoints);
+        let mut intake =
+            Intake::new(&histories, &layouts, &mut places, &events, &mut tracepoints, Secret::default());
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
         let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
@@ -322,6 +338,7 @@ impl Loader {
             joined(reader)
         });
         self.profile.processes.append(&mut intake.unknown);
+        self.profile.tracepoints = tracepoints;
         self.profile.threads = std::mem::take(&mut places.all_threads);
         read
     }
@@ -341,11 +358,11 @@ impl Loader {
                         .stack(&batch.stack(part))
                 };
                 let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
-                let &PendingSample { ns, weight, event, thread, .. } = part;
-                keys.push((Key { thread, event, stack }, weight));
+                let &PendingSample { ns, weight, event, fields, thread, .. } = part;
+                keys.push((Key { thread, event, stack, fields }, weight));
                 if let Some(timed_samples) = timed_samples {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);
-                    timed_samples.push(TimedSample { ns, thread, event, stack, weight });
+                    timed_samples.push(TimedSample { ns, thread, event, stack, fields, weight });
                 }
             }
         }
@@ -395,7 +412,8 @@ impl Loader {
         }
         profile.buckets = std::mem::take(&mut self.counts).into_buckets();
         profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
-        profile.buckets.sort_unstable_by_key(|bucket| (bucket.thread, bucket.event, bucket.stack));
+        let order = |bucket: &Bucket| (bucket.thread, bucket.event, bucket.stack, bucket.fields);
+        profile.buckets.sort_unstable_by_key(order);
         if profile.buckets.iter().any(|bucket| usize::from(bucket.event) >= profile.measures.len()) {
             profile.measures.push(events::UNCLAIMED.clone());
         }

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
-pub use load::{Resolved, load, load_timed, of_events, resolve};
+pub use load::{Resolved, load, load_timed, load_wanted, of_events, resolve};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, TimedSample};
 
@@ -40,6 +40,7 @@ use crate::names::{NameId, Names};
 use crate::profile_file::{FileIdentity, NO_ANSWER, ProcessInfo, SessionInfo};
 use crate::stats::Stats;
 use crate::symbolize::Origin;
+use crate::tracepoint::Tracepoints;
 
 /// Number of a function in [`Profile::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -171,6 +172,8 @@ pub struct Bucket {
     pub event: u8,
     /// Place in [`Profile::stacks`].
     pub stack: u32,
+    /// What the events carry, see [`Tracepoints::carried`]; 0 for nothing that is wanted.
+    pub fields: u32,
     /// Samples.
     pub samples: u64,
     /// What they stand for: timer periods, or what the measure says.
@@ -209,6 +212,8 @@ pub struct Profile {
     pub notes: Vec<String>,
     /// What of the file could not be read.
     pub incomplete: Option<String>,
+    /// Tracepoints of the processes, and what their events carry.
+    pub tracepoints: Tracepoints,
     /// All texts.
     pub names: Names,
     /// Process images in the order of their records.

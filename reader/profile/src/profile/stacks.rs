@@ -119,12 +119,13 @@ pub(super) struct Key {
     pub(super) thread: u32,
     pub(super) event: u8,
     pub(super) stack: u32,
+    pub(super) fields: u32,
 }
 
 impl Key {
     fn of(bucket: &Bucket) -> Self {
-        let &Bucket { thread, event, stack, .. } = bucket;
-        Key { thread, event, stack }
+        let &Bucket { thread, event, stack, fields, .. } = bucket;
+        Key { thread, event, stack, fields }
     }
 }
 
@@ -165,8 +166,9 @@ impl Counts {
                 Some(sum) => sum,
                 None => {
                     if new.last().is_none_or(|last| Key::of(last) != key) {
-                        let Key { thread, event, stack } = key;
-                        new.push(Bucket { thread, event, stack, samples: 0, weight: 0, squares: 0.0 });
+                        let Key { thread, event, stack, fields } = key;
+                        let (samples, weight, squares) = (0, 0, 0.0);
+                        new.push(Bucket { thread, event, stack, fields, samples, weight, squares });
                     }
                     let Some(last) = new.last_mut() else { continue };
                     last

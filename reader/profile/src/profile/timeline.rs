@@ -17,6 +17,8 @@ pub struct TimedSample {
     pub event: u8,
     /// Place in [`super::Profile::stacks`].
     pub stack: u32,
+    /// What the event carries, see [`super::Bucket::fields`].
+    pub fields: u32,
     /// What it stands for.
     pub weight: u32,
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::event::*;
 use super::fields::{Fields, Malformed, Put};
 use super::known_modules::KnownModules;
+use super::tracepoint_codec::{EVENT, TRACEPOINT, event_fields, put_fields, put_tracepoint, tracepoint};
 use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
 const SESSION: u8 = 1;
@@ -78,7 +79,11 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
             put_thread(v.process, v.tid, v.seq, v.ns, body);
             THREAD_END
         }
-        Event::Sample(v) => put_sample(v, previous, body),
+        Event::Sample(v) => {
+            let tag = if let Some(fields) = &v.fields { put_fields(fields, body) } else { SAMPLE };
+            put_sample(v, previous, body);
+            tag
+        }
         Event::KernelSymbol(v) => {
             body.put_u64(v.start);
             body.put_u64(v.end);
@@ -108,6 +113,7 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
         Event::Generated(v) => put_generated(v, body),
         Event::LiveBlocks(v) => put_live_blocks(v, body),
         Event::Function(v) => put_function(v, body),
+        Event::Tracepoint(v) => put_tracepoint(v, body),
         Event::End(v) => {
             body.put_u64(v.ns);
             body.put_u64(v.wall_ns);
@@ -132,11 +138,13 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
     let tag = fields.byte()?;
     let len = usize::try_from(fields.u64()?).map_err(|_| "an event is too long")?;
     let f = &mut Fields(fields.take(len)?);
-    if tag == SAMPLE {
+    if tag == SAMPLE || tag == EVENT {
         if previous.without_samples {
             return Ok(None);
         }
-        return sample(f, previous).map(|(sample, shared)| Some(Decoded::Sample(sample, shared)));
+        let fields = if tag == EVENT { Some(Box::new(event_fields(f)?)) } else { None };
+        let (sample, shared) = sample(f, previous)?;
+        return Ok(Some(Decoded::Sample(Sample { fields, ..sample }, shared)));
     }
     Ok(Some(Decoded::Other(match tag {
         SESSION => Event::Session(session(f)?),
@@ -177,6 +185,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
         GENERATED => Event::Generated(generated(f)?),
         LIVE_BLOCKS => Event::LiveBlocks(live_blocks(f)?),
         FUNCTION => Event::Function(function(f)?),
+        TRACEPOINT => Event::Tracepoint(tracepoint(f)?),
         END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
         _ => return Ok(None),
     })))
@@ -378,7 +387,7 @@ fn thread(f: &mut Fields<'_>) -> Result<(u32, u32, u32, u64), Malformed> {
 
 /// Outer frames equal to those of the previous sample are a number; each other frame is the difference
 /// to the frame outside it, flags rotated to the low end so that near addresses are near numbers.
-fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) -> u8 {
+fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) {
     body.put_u32(v.process);
     body.put_u32(v.tid);
     body.put_u32(v.thread_seq);
@@ -403,7 +412,6 @@ fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) -> u8 {
     previous.ns = v.ns;
     previous.frames.truncate(shared);
     previous.frames.extend(inner.iter().rev());
-    SAMPLE
 }
 
 /// Only where there is something: most samples have no kernel part.

@@ -6,6 +6,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::tracepoint::{EventFields, Tracepoint};
+
 /// Bytes of names in one [`GeneratedCode`].
 const GENERATED_BYTES: usize = 32 << 10;
 
@@ -42,6 +44,8 @@ pub enum Event {
     LiveBlocks(LiveBlocks),
     /// A function that an interpreter runs.
     Function(InterpretedFunction),
+    /// A tracepoint of a process.
+    Tracepoint(Tracepoint),
     /// The recording ended in order. Absent when the recorder was killed.
     End(End),
 }
@@ -336,6 +340,8 @@ pub struct Sample {
     pub frames: Vec<u64>,
     /// The stack was already told by an earlier sample: this one is no walk of its own.
     pub repeated: bool,
+    /// What an event of a tracepoint carries, if it is one.
+    pub fields: Option<Box<EventFields>>,
     /// What the kernel recorded at this stack. What their weights leave of `weight` is the stack's without kernel part.
     pub kernel: Vec<KernelSample>,
 }

@@ -11,6 +11,7 @@ mod fields;
 mod known_modules;
 mod name_section;
 mod reader;
+mod tracepoint_codec;
 mod writer;
 
 pub use event::{

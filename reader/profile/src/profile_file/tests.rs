@@ -1,6 +1,7 @@
 //! The format survives what files suffer: truncation, damage, later versions.
 
 use super::*;
+use crate::tracepoint::{EventFields, FieldValue, Tracepoint};
 
 fn sample(ns: u64, frames: &[u64]) -> Event {
     Event::Sample(Sample {
@@ -24,6 +25,20 @@ fn kernel_sample(ns: u64) -> Event {
     let high = 0xffff_ffff_8100_0000;
     let kernel = vec![event(ns - 1, &[high + 8, high]), event(ns, &[high + 9, high]), event(5, &[])];
     Event::Sample(Sample { repeated: true, kernel, ..sample })
+}
+
+/// An event of a tracepoint, with a field of each type.
+fn tracepoint_event(ns: u64) -> Event {
+    let Event::Sample(sample) = sample(ns, &[1, 2]) else { unreachable!() };
+    let values = vec![
+        FieldValue::I64(i64::MIN),
+        FieldValue::U64(u64::MAX),
+        FieldValue::F64(1.5f64.to_bits()),
+        FieldValue::Text("/cart".into()),
+        FieldValue::CutText("x".into()),
+        FieldValue::Null,
+    ];
+    Event::Sample(Sample { fields: Some(Box::new(EventFields { tracepoint: 9, values })), ..sample })
 }
 
 fn counters() -> Counters {
@@ -131,6 +146,15 @@ fn events() -> Vec<Event> {
                 GeneratedFunction::default(),
             ],
         }),
+        Event::Tracepoint(Tracepoint {
+            process: 1,
+            id: 9,
+            provider: "shop".into(),
+            name: "request".into(),
+            fields: vec!["bytes".into(), String::new()],
+        }),
+        tracepoint_event(1001),
+        tracepoint_event(1002),
         Event::LiveBlocks(LiveBlocks { process: 1, blocks: vec![1, 1 << 32, u64::MAX] }),
         Event::End(End { ns: 13, wall_ns: 12, status: Some(139) }),
     ]

@@ -301,7 +301,7 @@ impl Tally {
             Event::KernelSymbol(_) => {}
             Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
             Event::LiveBlocks(live) => self.events.learn(live),
-            Event::Generated(_) | Event::Function(_) => {}
+            Event::Generated(_) | Event::Function(_) | Event::Tracepoint(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@ use super::{Detail, Image, ProcessStats, Stats};
 use crate::heap::ALLOCATION;
 use crate::profile_file::{Cause, Counters, ProcessFate};
 use crate::source_list::{WALL, WALL_SOURCE};
+use crate::tracepoint::TRACEPOINT;
 
 /// What the images so far add up to.
 #[derive(Clone, Default)]
@@ -112,6 +113,7 @@ fn probe_name(number: u8) -> String {
     match number {
         ALLOCATION => "alloc".into(),
         WALL_SOURCE => WALL.into(),
+        TRACEPOINT => "tp".into(),
         other => format!("source_{other}"),
     }
 }

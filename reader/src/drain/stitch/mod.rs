@@ -399,6 +399,7 @@ fn elsewhere(answer: &Sample, frames: Vec<u64>, end: u8, kernel: Vec<KernelSampl
         frames,
         end,
         kernel,
+        fields: None,
     };
     weighed(sample, 0)
 }
@@ -409,7 +410,13 @@ fn weighed(mut sample: Sample, carried: u64) -> Vec<Sample> {
     let mut samples = Vec::new();
     for event in std::mem::take(&mut sample.kernel) {
         if weight + u64::from(event.weight) > u32::MAX.into() {
-            let rest = Sample { repeated: true, frames: sample.frames.clone(), kernel: Vec::new(), ..sample };
+            let rest = Sample {
+                repeated: true,
+                frames: sample.frames.clone(),
+                fields: None,
+                kernel: Vec::new(),
+                ..sample
+            };
             let mut full = std::mem::replace(&mut sample, rest);
             full.weight = weight as u32;
             samples.push(full);

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Axis;
-use super::lost::LOST;
+use super::markers::{EVENT, LOST};
 use crate::output::title::{source, title};
 use crate::profile::Profile;
 
@@ -90,6 +90,14 @@ fn marker_schema() -> Value {
             { "key": "samples", "label": "Samples", "format": "integer" },
             { "key": "weight", "label": "Weight", "format": "integer" },
         ],
+    }, {
+        "name": EVENT,
+        "tooltipLabel": "{marker.name}",
+        "tableLabel": "{marker.data.fields}",
+        "chartLabel": "{marker.data.fields}",
+        "description": "An event of a tracepoint of the program's.",
+        "display": ["marker-chart", "marker-table", "timeline-overview"],
+        "fields": [{ "key": "fields", "label": "Fields", "format": "string" }],
     }])
 }
 

@@ -1,45 +1,70 @@
-//! Markers for samples that were lost.
+//! Markers: for samples that were lost, and for events of tracepoints, with what they carry.
 
 use serde::Serialize;
 
 use super::tables::{self, Tables};
 use super::{Axis, SampledThread, Thread};
-use crate::profile::{Loss, Profile};
+use crate::profile::{Loss, Profile, TimedSample};
 
 /// Name and type of the markers.
 pub(super) const LOST: &str = "Lost samples";
+/// Type of the markers of events.
+pub(super) const EVENT: &str = "Tracepoint";
+/// A marker at one time.
+const INSTANT: u32 = 0;
 /// A marker with a start and an end.
 const INTERVAL: u32 = 1;
 
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Markers {
-    data: Vec<LostMarker>,
+    data: Vec<Data>,
     name: Vec<u32>,
     start_time: Vec<f64>,
-    end_time: Vec<f64>,
+    end_time: Vec<Option<f64>>,
     phase: Vec<u32>,
     category: Vec<u32>,
     length: usize,
 }
 
-/// Samples that were lost for one cause.
+/// What a marker says.
 #[derive(Serialize)]
-struct LostMarker {
-    r#type: &'static str,
-    cause: String,
-    samples: u64,
-    weight: u64,
+#[serde(untagged)]
+enum Data {
+    /// Samples that were lost for one cause.
+    Lost { r#type: &'static str, cause: String, samples: u64, weight: u64 },
+    /// What an event carries, as text.
+    Event { r#type: &'static str, fields: String },
 }
 
 impl Markers {
     fn push(&mut self, loss: &Loss, axis: &Axis, tables: &mut Tables<'_>) {
         let (cause, samples, weight) = (loss.cause.clone(), loss.samples, loss.weight);
-        self.data.push(LostMarker { r#type: LOST, cause, samples, weight });
+        self.data.push(Data::Lost { r#type: LOST, cause, samples, weight });
         self.name.push(tables.text(LOST));
         self.start_time.push(axis.milliseconds(loss.from_ns));
-        self.end_time.push(axis.milliseconds(loss.until_ns));
+        self.end_time.push(Some(axis.milliseconds(loss.until_ns)));
         self.phase.push(INTERVAL);
+        self.category.push(tables::OTHER);
+        self.length += 1;
+    }
+
+    /// An event of a tracepoint, if it is one that carries something.
+    pub(super) fn event(
+        &mut self,
+        profile: &Profile,
+        timed: &TimedSample,
+        axis: &Axis,
+        tables: &mut Tables<'_>,
+    ) {
+        let Some(carried) = profile.tracepoints.carried(timed.fields) else { return };
+        let fields: Vec<String> =
+            carried.fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        self.data.push(Data::Event { r#type: EVENT, fields: fields.join(" ") });
+        self.name.push(tables.text(&carried.event));
+        self.start_time.push(axis.milliseconds(timed.ns));
+        self.end_time.push(None);
+        self.phase.push(INSTANT);
         self.category.push(tables::OTHER);
         self.length += 1;
     }
