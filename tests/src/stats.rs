@@ -63,6 +63,13 @@ impl Stats {
         assert_eq!(samples, self.causes("sources"), "every sample has one source: {:#}", self.0);
         let images = self.executables().iter().map(|(_, samples)| samples).sum::<u64>();
         assert_eq!(samples, images, "samples by process image: {:#}", self.0);
-        assert!(self.number("weight") >= samples, "a sample stands for at least one period: {:#}", self.0);
+        for event in self.0["detail"]["weights"].as_array().expect("detail.weights") {
+            let number = |name: &str| event[name].as_u64().expect("a number");
+            let is_counted = event["unit"] == "periods" || event["unit"] == "count";
+            assert!(
+                !is_counted || number("weight") >= number("samples"),
+                "a sample stands for one at least: {event}"
+            );
+        }
     }
 }

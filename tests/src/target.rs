@@ -153,7 +153,9 @@ fn append(path: &Path, suffix: &str) -> PathBuf {
 fn is_newer(output: &Path, source: &Path) -> bool {
     let modified =
         |path: &Path| fs::metadata(path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    let newest = modified(source).max(modified(&sources().join("burn.h")));
+    let headers =
+        ["burn.h", "../../agent/include/selfwind.h"].map(|header| modified(&sources().join(header)));
+    let newest = headers.into_iter().fold(modified(source), SystemTime::max);
     modified(output) >= newest && output.exists()
 }
 

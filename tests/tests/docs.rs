@@ -1,7 +1,7 @@
 //! Every command in `docs/` does what its page says.
 //!
 //! The pages speak of two programs: `./job`, which computes for a while, and `./server`, which runs until it is
-//! stopped.
+//! stopped; `selfwind.h` is there, too.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -21,6 +21,7 @@ fn check(page: &str) {
     fs::create_dir(scratch.join("run")).expect("ours");
     fs::set_permissions(scratch.join("run"), Permissions::from_mode(0o700)).expect("ours");
     fs::copy(Target::c("job").build(), scratch.join("job")).expect("ours");
+    fs::copy(workspace().join("agent/include/selfwind.h"), scratch.join("selfwind.h")).expect("ours");
     fs::copy(Target::c("spin").build(), scratch.join("server")).expect("ours");
     let bin = selfwind().parent().expect("a file lies in a directory");
     run_page(page, &text, scratch.path(), bin);
@@ -61,6 +62,7 @@ pages! {
     python "profile-python.md"
     service "profile-a-service.md"
     heap "profile-heap.md"
+    tracepoints "tracepoints.md"
     container "profile-in-a-container.md"
     ci "profile-in-ci.md"
     reading "read-a-profile.md"
