@@ -125,7 +125,7 @@ impl Sources {
     fn add_tracepoints(&mut self, probe: Probe) -> Option<Probe> {
         let known = self.probes.iter_mut().find_map(|known| match known {
             Probe::Tracepoints(known) => Some(known),
-            Probe::Allocations(_) => None,
+            _ => None,
         });
         match (known, probe) {
             (Some(known), Probe::Tracepoints(more)) => {
