@@ -59,6 +59,8 @@ pub(crate) struct Config {
     pub(crate) allocations: u64,
     /// The tracepoints of the program's that SELFWIND_EVENT asks for.
     pub(crate) tracepoints: Patterns,
+    /// Nanoseconds of waiting for locks between samples on average, 1 for all waits, where SELFWIND_EVENT asks for them; else 0.
+    pub(crate) waits: u64,
     /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
     pub(crate) deferred: bool,
     /// SELFWIND_NATIVE_ONLY: leave out the frames of interpreters.
@@ -101,6 +103,7 @@ impl Config {
             events: Events::default(),
             allocations: 0,
             tracepoints: Patterns::default(),
+            waits: 0,
             deferred: false,
             native_only: false,
             mode: Mode::Overwrite,
@@ -221,6 +224,8 @@ impl Config {
                 (sources, self.allocations) = (sources.with(Probe::Allocations), mean);
             } else if self.tracepoints.add(word) {
                 sources = sources.with(Probe::Tracepoints);
+            } else if let Some(mean) = waits(word) {
+                (sources, self.waits) = (sources.with(Probe::Locks), mean);
             } else if let Some(clock) = clock(word) {
                 is_wrong |= sources.clock.is_some();
                 is_list = word.starts_with(b"perf:");
@@ -319,11 +324,21 @@ fn clock(value: &[u8]) -> Option<Clock> {
 /// Bytes between samples on average, of `alloc`, `alloc:BYTES` or `alloc:all`, for the library that knows allocations.
 fn allocations(value: &[u8]) -> Option<u64> {
     const DEFAULT_MEAN: u64 = 512 << 10;
-    let value = value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?;
+    mean(value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?, DEFAULT_MEAN)
+}
+
+/// Nanoseconds between samples on average, of `lock`, `lock:NS` or `lock:all`, for the library that knows locks.
+fn waits(value: &[u8]) -> Option<u64> {
+    const DEFAULT_MEAN: u64 = 100_000;
+    mean(value.strip_prefix(b"lock").filter(|_| cfg!(feature = "locks"))?, DEFAULT_MEAN)
+}
+
+/// A mean distance, of what stands behind the name of a source.
+fn mean(value: &[u8], default: u64) -> Option<u64> {
     match value.strip_prefix(b":") {
-        None if value.is_empty() => Some(DEFAULT_MEAN),
+        None if value.is_empty() => Some(default),
         Some(b"all") => Some(1),
-        Some(bytes) => number(bytes).filter(|bytes| *bytes > 0),
+        Some(mean) => number(mean).filter(|mean| *mean > 0),
         None => None,
     }
 }

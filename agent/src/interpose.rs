@@ -15,6 +15,9 @@ mod stacks;
 mod threads;
 mod timers;
 
+#[cfg(feature = "locks")]
+pub(crate) use seccomp::syscall;
+
 use crate::symbols::{self, Real};
 
 /// Looks up every function behind this library, in one pass over the loaded objects.

@@ -20,6 +20,8 @@ mod attached;
 mod auxiliary;
 mod config;
 mod copied_image;
+#[cfg(any(feature = "allocations", feature = "locks"))]
+mod distance;
 mod dynamic;
 mod events;
 #[cfg(panic = "abort")]
@@ -31,6 +33,11 @@ mod journal;
 mod kernel;
 mod link_map;
 mod lock;
+#[cfg(feature = "locks")]
+mod locks;
+#[cfg(not(feature = "locks"))]
+#[path = "locks/none.rs"]
+mod locks;
 mod module_news;
 mod modules;
 mod object_info;
@@ -75,16 +82,19 @@ ctor::declarative::ctor! {
         // Also where nothing is recorded: our names stand in front of the real ones all the same.
         interpose::find_real_functions();
         allocations::find_real_functions();
+        locks::find_real_functions();
         symbols::started();
         let config = Config::read(symbols::environment());
         if !config.enabled {
             tracepoints::never();
-            return allocations::never();
+            allocations::never();
+            return locks::never();
         }
         let verbose = config.verbose;
         if let Err(failure) = record(config, &mut masked) {
             allocations::never();
             tracepoints::never();
+            locks::never();
             if verbose {
                 kernel::say(&[b"selfwind: not recording: ", &failure.text(), b"\n"]);
             }

@@ -23,6 +23,7 @@ use crate::heap::HEAP;
 use crate::journal;
 use crate::kernel;
 use crate::lock::{Held, Lock, Masked};
+use crate::locks;
 use crate::module_news::ModuleNews;
 use crate::modules;
 use crate::sampling_signal;
@@ -245,6 +246,7 @@ pub(crate) fn become_child() {
     let Some(before) = (unsafe { doorbell.as_ref() }) else { return };
     recording::forget();
     allocations::forget_blocks();
+    locks::forget_waits();
     program_timer::forget();
     activity::forget_others();
     // A filter is inherited too.
@@ -280,6 +282,11 @@ pub(crate) fn begin(agent: &'static Agent, recording: &'static Recording, regist
             allocations::never();
         }
         enable_tracepoints(agent, recording);
+        if recording.sources.have(Probe::Locks) {
+            locks::begin(agent.config.waits);
+        } else {
+            locks::never();
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::agent;
 use crate::journal;
 use crate::kernel;
 use crate::lock::{Lock, Masked};
+use crate::locks;
 use crate::sampling_signal;
 use crate::signal_stacks;
 use crate::sources::{self, Since};
@@ -303,6 +304,7 @@ pub(crate) fn sample_before_exec() {
 unsafe extern "C" fn ended(_: *mut c_void) {
     sample_remainder();
     let _masked = Masked::new();
+    locks::thread_ends();
     let Some(slot) = slot::noted() else { return };
     signal_stacks::leave(slot);
     if let Some(recording) = recording::current() {

@@ -26,6 +26,7 @@ mod kernel_answer;
 pub mod layout;
 #[cfg(not(loom))]
 mod live_blocks;
+mod lock_nonce;
 mod pool;
 pub mod record;
 mod region;
@@ -49,6 +50,7 @@ pub use layout::{
 };
 #[cfg(not(loom))]
 pub use live_blocks::{AllocationNonce, BlockId, BlocksView, Inserted, LiveBlocks};
+pub use lock_nonce::LockNonce;
 pub use pool::{Pool, Step};
 pub use record::{DurableKind, DurableRecord, RecordKind};
 pub use region::Region;

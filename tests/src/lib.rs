@@ -14,6 +14,7 @@ pub mod dump_times;
 pub mod folded;
 pub mod fuzz;
 pub mod handler_trace;
+pub mod memory_group;
 pub mod outcome;
 pub mod recording;
 pub mod scratch;

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use selfwind_tests::folded::Folded;
+use selfwind_tests::memory_group::MemoryGroup;
 use selfwind_tests::outcome::{run, shell_status};
 use selfwind_tests::recording::{Recorder, Recording, read, stats};
 use selfwind_tests::scratch::Scratch;
@@ -121,6 +122,67 @@ fn a_killed_program_leaves_what_it_held() {
     assert_eq!(shell_status(child.wait().expect("our child")), 137);
     assert_all_there(&file);
     assert_exact(&file, &said);
+}
+
+/// What the kernel kills for want of memory cannot say anything any more; its table of blocks can.
+#[test]
+fn a_program_killed_for_want_of_memory_leaves_what_it_held() {
+    const LIMIT: u64 = 400 << 20;
+    let group = match MemoryGroup::new(LIMIT) {
+        Ok(group) => group,
+        Err(why) => skip::leave(why),
+    };
+    let scratch = Scratch::new();
+    let (file, counts) = (scratch.join("selfwind.data"), scratch.join("counts"));
+    std::fs::write(&counts, [0; 4096]).expect("a file");
+    let program = Target::c("heap_until_killed").build();
+    let outcome = run(&mut recorder("alloc:all").command(&file, &program, &[&counts, &group.members()]));
+    assert_eq!(outcome.status, 137, "not killed: {}", outcome.stderr);
+    assert_all_there(&file);
+    let counts = std::fs::read(&counts).expect("the program's counts");
+    let words = counts.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+    let words: Vec<u64> = words.collect();
+    let (objects, bytes) = (folded(&file, "inuse_objects"), folded(&file, "inuse_space"));
+    for (site, held) in ["held_small", "held_large", "held_cleared", "hog"].iter().zip(words.chunks_exact(2)) {
+        assert!(held[0] > 50, "{site}: {held:?}");
+        assert_eq!([objects.inclusive(site), bytes.inclusive(site)], [held[0], held[1]], "{site}");
+    }
+    assert_eq!(objects.inclusive("passing"), 0, "what was freed is held");
+    let hogged = bytes.inclusive("hog") as f64 / bytes.total() as f64;
+    assert!(hogged > 0.8, "the hog holds {hogged} of what is held");
+}
+
+/// Rounds of each of four threads: a million allocations together, or with `SELFWIND_LONG` ten million of each.
+fn rounds() -> &'static str {
+    if std::env::var_os("SELFWIND_LONG").is_some() { "6000000" } else { "150000" }
+}
+
+/// Blocks in all threads, resized and freed by others, at the usual rate and at a higher one: what is estimated lies
+/// around what the program counts.
+#[test]
+fn threads_that_share_blocks_balance_with_the_programs_count() {
+    for (source, mean) in [("alloc:16K", 16384.0), ("alloc:1024", 1024.0)] {
+        let recording = recorder(source).record(&Target::c("heap_threads").build(), &[rounds()]);
+        assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+        assert_all_there(&recording.file);
+        let words = recording.outcome.stdout.split_whitespace();
+        let said: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
+        for (value, said) in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"].iter().zip(said) {
+            let found = folded(&recording.file, value).inclusive("make");
+            // Of N blocks of 2 KiB the estimate has the relative deviation sqrt((1 - p) / (p N)); sizes that differ
+            // make it up to twice that. A thousand are held.
+            let objects = match *value {
+                "alloc_objects" => said as f64,
+                "alloc_space" => said as f64 / 2048.0,
+                _ => 1024.0,
+            };
+            let probability = -(-2048.0 / mean).exp_m1();
+            let deviation = 2.0 * ((1.0 - probability) / (probability * objects)).sqrt();
+            let off = (found as f64 / said as f64 - 1.0).abs();
+            let allowed = TOLERANCE.max(4.5 * deviation);
+            assert!(off <= allowed, "{source}, {value}: {found} instead of {said}");
+        }
+    }
 }
 
 /// All allocations: the numbers are exact.

@@ -23,8 +23,8 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
 pub mod activity;
-pub mod allocation;
 mod arch;
+pub mod call;
 pub mod caller;
 pub mod chain;
 pub mod clock;

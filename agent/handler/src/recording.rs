@@ -46,14 +46,17 @@ pub enum Probe {
     Allocations,
     /// Tracepoints of its own.
     Tracepoints,
+    /// The time that its threads wait for locks.
+    Locks,
 }
 
 impl Probe {
-    /// The number of the source in records: 4 for allocations, 5 for tracepoints.
+    /// The number of the source in records: 4 for allocations, 5 for tracepoints, 7 for waits for locks.
     pub const fn number(self) -> u8 {
         match self {
             Probe::Allocations => 4,
             Probe::Tracepoints => 5,
+            Probe::Locks => 7,
         }
     }
 }

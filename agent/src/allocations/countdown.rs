@@ -5,6 +5,8 @@
 
 use core::arch::asm;
 
+use crate::distance;
+
 /// What a thread keeps, in thread-local storage.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -54,39 +56,8 @@ impl Countdown {
     /// Draws the distance to the next sample, `mean` bytes on average; 0, which samples all, for a mean of 1.
     pub(super) fn draw(&mut self, mean: u64) {
         if self.random == 0 {
-            let seed = handler::clock::now() ^ u64::from(handler::sys::thread_id()) << 32;
-            self.random = (seed ^ core::ptr::from_ref(self) as u64).max(1);
-            // Neighbouring seeds lie apart after a few.
-            (0..4).for_each(|_| _ = self.next());
+            self.random = distance::seed(core::ptr::from_ref(self) as u64);
         }
-        let uniform = (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
-        self.left = match mean {
-            0 | 1 => 0,
-            // 1 - uniform is above 0.
-            _ => (negative_logarithm(1.0 - uniform) * mean as f64) as u64 + 1,
-        };
+        self.left = distance::draw(&mut self.random, mean);
     }
-
-    /// xorshift64* (Vigna, 2016).
-    fn next(&mut self) -> u64 {
-        let mut x = self.random;
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.random = x;
-        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
-/// `-ln(x)` for x in (0, 1]: of the exponent, and of the mantissa m in [1, 2) by the series of
-/// `ln(m) = 2 artanh((m - 1) / (m + 1))`, whose argument is below 1/3: nine terms are good to 1e-9.
-fn negative_logarithm(x: f64) -> f64 {
-    const BITS: u32 = 52;
-    let bits = x.to_bits();
-    let exponent = (bits >> BITS) as i64 - 1023;
-    let mantissa = f64::from_bits(bits & ((1 << BITS) - 1) | 1023 << BITS);
-    let z = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = z * z;
-    let series = (0..9).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
-    -(exponent as f64 * core::f64::consts::LN_2 + 2.0 * z * series)
 }

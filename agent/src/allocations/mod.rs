@@ -14,9 +14,9 @@ mod real;
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use handler::allocation;
-use handler::recording::{self, Recording};
-use shm_format::{BlockId, Inserted, LiveBlocks};
+use handler::call::{self, Note};
+use handler::recording::{self, Probe, Recording};
+use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks};
 
 use countdown::Countdown;
 use entry::{ALLOCATING, Call, Kind, mode};
@@ -130,7 +130,9 @@ fn sample(own: &mut Countdown, mean: u64, call: &Call, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
     own.serial += 1;
     let serial = own.serial;
-    if let Some(thread) = allocation::record(recording, &call.caller(), size, serial) {
+    let nonce = AllocationNonce::new(size, serial).0;
+    let note = Note { source: Probe::Allocations.number(), nonce, with_callee: false };
+    if let Some(thread) = call::record(recording, &call.caller(), note) {
         put_in(block, BlockId::new(thread, serial));
     }
 }

@@ -125,11 +125,11 @@ pub(crate) unsafe extern "C" fn prctl(
     }
 }
 
-/// The C library's `syscall`. All but a few calls jump straight on.
+/// The C library's `syscall`. All but a few calls jump straight on. Where locks are watched, another one comes before it.
 ///
 /// # Safety
 /// As the C library says.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(feature = "locks"), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn syscall(number: c_long) -> c_long {
     core::arch::naked_asm!(

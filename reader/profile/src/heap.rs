@@ -1,15 +1,13 @@
 //! Heap profiles: what sampled allocations stand for.
 //!
-//! Allocations are sampled by a Poisson process over their bytes, one in R bytes on average. So a block of S bytes is
-//! sampled with the probability `p = 1 - exp(-S/R)`, and stands for `1/p` blocks and `S/p` bytes. Weights are whole
-//! numbers: fractions are rounded up or down at random in proportion (by a number that the sample itself gives, so that
-//! equal profiles give equal weights), which leaves every sum right on average, however small the parts.
+//! Allocations are sampled by a Poisson process over their bytes (`poisson`).
 
 use std::collections::HashSet;
 use std::str::FromStr;
 
 use shm_format::AllocationNonce;
 
+use crate::poisson;
 use crate::profile_file::Sample;
 
 /// Number of the source of samples that are allocations.
@@ -106,33 +104,15 @@ impl Heap {
     pub(crate) fn values(&self, sample: &Sample) -> [u64; 4] {
         let nonce = AllocationNonce(sample.nonce);
         let size = nonce.size();
-        let (objects, bytes) = stands_for(size, self.mean);
+        let (objects, bytes) = poisson::stands_for(size, self.mean);
         let id = nonce.id(sample.thread_seq).0;
-        let dice = fraction(id ^ u64::from(sample.process) << 28);
+        let dice = poisson::fraction(id ^ u64::from(sample.process) << 28);
         let (objects, bytes) = ((objects + dice) as u64, (bytes + dice) as u64);
         match self.live.contains(&(sample.process, id)) {
             true => [objects, bytes, objects, bytes],
             false => [objects, bytes, 0, 0],
         }
     }
-}
-
-/// Blocks and bytes for which a sampled block of this size stands.
-fn stands_for(size: u64, mean: u64) -> (f64, f64) {
-    if mean <= 1 {
-        return (1.0, size as f64);
-    }
-    let size = size.max(1) as f64;
-    let probability = -(-size / mean as f64).exp_m1();
-    (1.0 / probability, size / probability)
-}
-
-/// A number in [0, 1) that looks random (splitmix64, Steele and others, 2014).
-fn fraction(seed: u64) -> f64 {
-    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ x >> 31) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -156,15 +136,6 @@ mod tests {
         }
         assert_eq!(mean_of(&source_name(77)), Ok(Some(77)));
         assert_eq!(mean_of(&source_name(1)), Ok(Some(1)));
-    }
-
-    #[test]
-    fn a_small_block_stands_for_many_and_a_large_one_for_itself() {
-        let (objects, bytes) = stands_for(64, 1 << 19);
-        assert!((objects - 8192.5).abs() < 0.01 && (bytes - 524_320.0).abs() < 1.0, "{objects} {bytes}");
-        let (objects, bytes) = stands_for(1 << 30, 1 << 19);
-        assert_eq!((objects, bytes), (1.0, (1u64 << 30) as f64));
-        assert_eq!(stands_for(0, 1), (1.0, 0.0));
     }
 
     #[test]

@@ -1,0 +1,364 @@
+//! The names of locks, as the program calls them: only in the library that is preloaded for `-e lock`.
+//!
+//! A mutex that nobody has, or giving up what nobody waits for, costs a look at one word; a rwlock an attempt in place of
+//! the call.
+//! What must never happen here: a frame of ours under a function that need not wait, a cancellation or exception that
+//! meets Rust, a change of `errno`. So these are written in assembly, and jump. Only a call that has to wait, or for which
+//! somebody waits, is called through, by a frame that unwinders understand.
+
+use core::arch::{global_asm, naked_asm};
+
+use super::glibc_mutex;
+use super::kind::{self, Kind};
+use super::real::{self, COUNT, REALS};
+use super::waited::{FACTOR, OFFSETS, SHIFT, WAITED};
+
+/// A call that is watched, as the code below has put it on the stack.
+#[repr(C)]
+pub(super) struct Call {
+    kind: usize,
+    /// As they were in registers.
+    pub(super) arguments: [u64; 6],
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    rbx: u64,
+    rbp: u64,
+    return_address: u64,
+}
+
+// Entered by a jump, with the function's number in r11 and all else as at the function's entry. `Call`, from its end;
+// below it what `before` has said, and room for the one argument of `syscall` that is on the stack.
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".globl selfwind_watched_call",
+    ".hidden selfwind_watched_call",
+    ".type selfwind_watched_call,@function",
+    "selfwind_watched_call:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    "push r13",
+    ".cfi_adjust_cfa_offset 8",
+    "push r14",
+    ".cfi_adjust_cfa_offset 8",
+    "push r15",
+    ".cfi_adjust_cfa_offset 8",
+    "push r9",
+    ".cfi_adjust_cfa_offset 8",
+    "push r8",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push r11",
+    ".cfi_adjust_cfa_offset 8",
+    "sub rsp, 16",
+    ".cfi_adjust_cfa_offset 16",
+    "cmp r11, {first_futex}",
+    "jb 2f",
+    "mov rax, [rsp + 128]",
+    "mov [rsp], rax",
+    "2:",
+    "lea rdi, [rsp + 16]",
+    "call {before}",
+    "mov [rsp + 8], rax",
+    "test rdx, rdx",
+    "jnz 3f",
+    "mov r11, [rsp + 16]",
+    "mov rdi, [rsp + 24]",
+    "mov rsi, [rsp + 32]",
+    "mov rdx, [rsp + 40]",
+    "mov rcx, [rsp + 48]",
+    "mov r8, [rsp + 56]",
+    "mov r9, [rsp + 64]",
+    "lea rax, [rip + {reals}]",
+    "call [rax + 8 * r11]",
+    "mov rsi, [rsp + 8]",
+    "mov [rsp + 8], rax",
+    "lea rdi, [rsp + 16]",
+    "call {after}",
+    "3:",
+    "mov rax, [rsp + 8]",
+    "add rsp, 120",
+    ".cfi_adjust_cfa_offset -120",
+    "ret",
+    ".cfi_endproc",
+    ".size selfwind_watched_call, . - selfwind_watched_call",
+    first_futex = const kind::FUTEX_WAIT,
+    before = sym super::before,
+    after = sym super::after,
+    reals = sym REALS,
+);
+
+macro_rules! entry {
+    ($name:ident, $($line:expr),*; $($operand:ident = $kind:tt $value:expr),*) => {
+        /// As the C library says.
+        ///
+        /// # Safety
+        /// As the C library says.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name() {
+            naked_asm!(".cfi_startproc", $($line),*, ".cfi_endproc", $($operand = $kind $value),*)
+        }
+    };
+}
+
+// Of a mutex of glibc: the lock, which is 0 if nobody has it; and its kind, with the bits of those that are robust, or
+// change their owner's priority. An attempt at one of these is no call of less consequence: at a robust one that is not
+// recoverable it leaves the lock taken (glibc 2.36, nptl/pthread_mutex_trylock.c).
+macro_rules! mutex {
+    ($number:literal, $name:ident, $attempt:expr, $busy:expr) => {
+        entry!(
+            $name,
+            "mov eax, [rip + {foreign}]",
+            "or eax, [rdi]",
+            "jnz 2f",
+            "jmp [rip + {reals} + 8 * {number}]",
+            "2:",
+            "test byte ptr [rip + {foreign}], 1",
+            "jnz 3f",
+            "test dword ptr [rdi + {kind}], {special}",
+            "jnz 4f",
+            "3:",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "call [rip + {reals} + 8 * {attempt}]",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "cmp eax, {busy}",
+            "je 4f",
+            "ret",
+            "4:",
+            "mov r11d, {number}",
+            "jmp selfwind_watched_call";
+            reals = sym REALS, foreign = sym glibc_mutex::IS_FOREIGN, kind = const glibc_mutex::KIND,
+            special = const glibc_mutex::SPECIAL, attempt = const $attempt, busy = const $busy,
+            number = const $number
+        );
+    };
+}
+
+// Attempts it first: who gets the lock has not waited.
+macro_rules! attempting {
+    ($number:literal, $name:ident, $attempt:expr, $busy:expr) => {
+        entry!(
+            $name,
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "call [rip + {reals} + 8 * {attempt}]",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "cmp eax, {busy}",
+            "je 2f",
+            "ret",
+            "2:",
+            "mov r11d, {number}",
+            "jmp selfwind_watched_call";
+            reals = sym REALS, attempt = const $attempt, busy = const $busy, number = const $number
+        );
+    };
+}
+
+// Looks whether the semaphore, whose value is its first word, has to be waited for. An attempt would be no point of
+// cancellation.
+macro_rules! looking {
+    ($number:literal, $name:ident) => {
+        entry!(
+            $name,
+            "cmp dword ptr [rdi], 0",
+            "jle 2f",
+            "jmp [rip + {reals} + 8 * {number}]",
+            "2:",
+            "mov r11d, {number}",
+            "jmp selfwind_watched_call";
+            reals = sym REALS, number = const $number
+        );
+    };
+}
+
+// Waits, as a rule, or is attempted by `before`.
+macro_rules! waiting {
+    ($number:literal, $name:ident) => {
+        entry!($name, "mov r11d, {number}", "jmp selfwind_watched_call"; number = const $number);
+    };
+}
+
+// Looks whether anything is waited for that has the same place.
+macro_rules! releasing {
+    ($number:literal, $name:ident) => {
+        entry!(
+            $name,
+            "imul rax, rdi, {factor}",
+            "shr rax, {shift}",
+            "and eax, {offsets}",
+            "lea r10, [rip + {waited}]",
+            "cmp qword ptr [r10 + rax], 0",
+            "jne 2f",
+            "jmp [rip + {reals} + 8 * {number}]",
+            "2:",
+            "mov r11d, {number}",
+            "jmp selfwind_watched_call";
+            factor = const FACTOR, shift = const SHIFT, offsets = const OFFSETS, waited = sym WAITED,
+            reals = sym REALS, number = const $number
+        );
+    };
+}
+
+macro_rules! functions {
+    (
+        mutexes { $($mutex:literal $locked:ident $attempt_at:ident $has:ident;)* }
+        attempting { $($attempting:literal $attempted:ident $attempt:ident $busy:ident;)* }
+        looking { $($looking:literal $looked:ident;)* }
+        waiting { $($waiting:literal $waited:ident;)* }
+        releasing { $($releasing:literal $released:ident;)* }
+    ) => {
+        $(mutex!($mutex, $locked, kind::$attempt_at, kind::$has);)*
+        $(attempting!($attempting, $attempted, kind::$attempt, kind::$busy);)*
+        $(looking!($looking, $looked);)*
+        $(waiting!($waiting, $waited);)*
+        $(releasing!($releasing, $released);)*
+
+        /// Where our function of a number begins.
+        fn own(number: usize) -> u64 {
+            let entry: unsafe extern "C" fn() = match number {
+                $($mutex => $locked,)*
+                $($attempting => $attempted,)*
+                $($looking => $looked,)*
+                $($waiting => $waited,)*
+                $($releasing => $released,)*
+                _ => syscall,
+            };
+            entry as usize as u64
+        }
+    };
+}
+
+functions! {
+    mutexes {
+        0 pthread_mutex_lock TRY_MUTEX BUSY;
+        24 mtx_lock C11_TRY C11_BUSY;
+    }
+    attempting {
+        5 pthread_rwlock_rdlock TRY_READ BUSY;
+        9 pthread_rwlock_wrlock TRY_WRITE BUSY;
+    }
+    looking {
+        19 sem_wait;
+        20 sem_timedwait;
+        21 sem_clockwait;
+    }
+    waiting {
+        2 pthread_mutex_timedlock;
+        3 pthread_mutex_clocklock;
+        7 pthread_rwlock_timedrdlock;
+        8 pthread_rwlock_clockrdlock;
+        11 pthread_rwlock_timedwrlock;
+        12 pthread_rwlock_clockwrlock;
+        14 pthread_cond_wait;
+        15 pthread_cond_timedwait;
+        16 pthread_cond_clockwait;
+        23 pthread_barrier_wait;
+        26 mtx_timedlock;
+        28 cnd_wait;
+        29 cnd_timedwait;
+    }
+    releasing {
+        4 pthread_mutex_unlock;
+        13 pthread_rwlock_unlock;
+        17 pthread_cond_signal;
+        18 pthread_cond_broadcast;
+        22 sem_post;
+        27 mtx_unlock;
+        30 cnd_signal;
+        31 cnd_broadcast;
+    }
+}
+
+/// Operations of futex(2), by their bits, that wait: FUTEX_WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2.
+const WAITS: u32 = 1 << 0 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13;
+/// And that wake others: FUTEX_WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, UNLOCK_PI, WAKE_BITSET, CMP_REQUEUE_PI.
+const WAKES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 10 | 1 << 12;
+
+/// The C library's `syscall`: locks of other languages wait by it.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn syscall() {
+    naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, {futex}",
+        "jne {others}",
+        // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME aside.
+        "mov eax, edx",
+        "and eax, 0x7f",
+        "cmp eax, 31",
+        "ja 3f",
+        "mov r11d, {waits}",
+        "bt r11d, eax",
+        "jc 2f",
+        "mov r11d, {wakes}",
+        "bt r11d, eax",
+        "jnc 3f",
+        "imul rax, rsi, {factor}",
+        "shr rax, {shift}",
+        "and eax, {offsets}",
+        "lea r10, [rip + {waited}]",
+        "cmp qword ptr [r10 + rax], 0",
+        "je 3f",
+        "mov r11d, {wake}",
+        "jmp selfwind_watched_call",
+        "2:",
+        "mov r11d, {wait}",
+        "jmp selfwind_watched_call",
+        "3:",
+        "jmp [rip + {reals} + 8 * {wait}]",
+        ".cfi_endproc",
+        futex = const libc::SYS_futex,
+        others = sym crate::interpose::syscall,
+        waits = const WAITS,
+        wakes = const WAKES,
+        factor = const FACTOR,
+        shift = const SHIFT,
+        offsets = const OFFSETS,
+        waited = sym WAITED,
+        reals = sym REALS,
+        wait = const kind::FUTEX_WAIT,
+        wake = const kind::FUTEX_WAKE,
+    )
+}
+
+const _: () = assert!(kind::FUTEX_WAIT + 1 == kind::FUTEX_WAKE && kind::FUTEX_WAKE + 1 == COUNT);
+
+impl Call {
+    pub(super) fn kind(&self) -> Kind {
+        Kind(self.kind)
+    }
+
+    pub(super) fn argument(&self, number: usize) -> u64 {
+        self.arguments.get(number).copied().unwrap_or(0)
+    }
+
+    /// Who called.
+    pub(super) fn caller(&self) -> handler::caller::Caller {
+        handler::caller::Caller {
+            entry: real::with_unwind_information(self.kind).unwrap_or_else(|| own(self.kind)),
+            stack_pointer: &raw const self.return_address as u64,
+            preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],
+        }
+    }
+}

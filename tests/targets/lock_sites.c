@@ -1,0 +1,171 @@
+// Known waits: each kind of lock has a function that waits and one that another thread keeps it waiting in. Prints by
+// kind how many waits there were and how long they took, by the waiting thread's own clock.
+// usage: lock_sites ROUNDS
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <threads.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KEEP __attribute__((noinline, noclone))
+
+static unsigned long rounds;
+// The round that the other side may begin, or has come to.
+static atomic_ulong ready, begun, done;
+
+static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t recursive, around = PTHREAD_MUTEX_INITIALIZER;
+static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+static pthread_barrier_t barrier;
+static sem_t semaphore;
+static mtx_t c11;
+static atomic_uint word;
+static int flag;
+
+static unsigned long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ul + t.tv_nsec;
+}
+
+static void pause_ns(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }
+
+static void until(atomic_ulong *what, unsigned long value) {
+    while (atomic_load(what) < value)
+        pause_ns(50000);
+}
+
+static struct timespec later(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    t.tv_sec += 60;
+    return t;
+}
+
+#define WAIT(name, statement)                                                                                          \
+    KEEP static void wait_##name(void) {                                                                               \
+        statement;                                                                                                     \
+        __asm__ volatile("" ::: "memory");                                                                             \
+    }
+// The lock is taken, and given up some time after the other side has begun to wait.
+#define HOLD(name, take, give)                                                                                         \
+    KEEP static void hold_##name(unsigned long round, long ns) {                                                       \
+        take;                                                                                                          \
+        atomic_store(&ready, round);                                                                                   \
+        until(&begun, round);                                                                                          \
+        pause_ns(ns);                                                                                                  \
+        give;                                                                                                          \
+        __asm__ volatile("" ::: "memory");                                                                             \
+    }
+
+WAIT(first, pthread_mutex_lock(&first))
+HOLD(first, pthread_mutex_lock(&first), pthread_mutex_unlock(&first))
+WAIT(second, pthread_mutex_lock(&second))
+HOLD(second, pthread_mutex_lock(&second), pthread_mutex_unlock(&second))
+WAIT(recursive, pthread_mutex_lock(&recursive))
+HOLD(recursive, pthread_mutex_lock(&recursive), pthread_mutex_unlock(&recursive))
+WAIT(timed, struct timespec t = later(CLOCK_REALTIME); pthread_mutex_timedlock(&first, &t))
+HOLD(timed, pthread_mutex_lock(&first), pthread_mutex_unlock(&first))
+#ifdef NO_CLOCKLOCK
+#define pthread_mutex_clocklock(mutex, clock, limit) pthread_mutex_lock(mutex)
+#endif
+WAIT(clocked, struct timespec t = later(CLOCK_MONOTONIC); pthread_mutex_clocklock(&first, CLOCK_MONOTONIC, &t))
+HOLD(clocked, pthread_mutex_lock(&first), pthread_mutex_unlock(&first))
+WAIT(reader, pthread_rwlock_rdlock(&rwlock))
+HOLD(reader, pthread_rwlock_wrlock(&rwlock), pthread_rwlock_unlock(&rwlock))
+WAIT(writer, pthread_rwlock_wrlock(&rwlock))
+HOLD(writer, pthread_rwlock_rdlock(&rwlock), pthread_rwlock_unlock(&rwlock))
+WAIT(late_writer, struct timespec t = later(CLOCK_REALTIME); pthread_rwlock_timedwrlock(&rwlock, &t))
+HOLD(late_writer, pthread_rwlock_wrlock(&rwlock), pthread_rwlock_unlock(&rwlock))
+WAIT(c11, mtx_lock(&c11))
+HOLD(c11, mtx_lock(&c11), mtx_unlock(&c11))
+WAIT(semaphore, sem_wait(&semaphore))
+HOLD(semaphore, , sem_post(&semaphore))
+WAIT(barrier, pthread_barrier_wait(&barrier))
+HOLD(barrier, , pthread_barrier_wait(&barrier))
+WAIT(cond, while (!flag) pthread_cond_wait(&cond, &around); flag = 0)
+HOLD(cond, , pthread_mutex_lock(&around); flag = 1; pthread_mutex_unlock(&around); pthread_cond_signal(&cond))
+WAIT(futex, while (!atomic_load(&word)) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0))
+HOLD(futex, , atomic_store(&word, 1); syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0))
+
+// What comes around a wait.
+static void nothing(void) {}
+static void give_first(void) { pthread_mutex_unlock(&first); }
+static void give_second(void) { pthread_mutex_unlock(&second); }
+static void give_recursive(void) { pthread_mutex_unlock(&recursive); }
+static void give_rwlock(void) { pthread_rwlock_unlock(&rwlock); }
+static void give_c11(void) { mtx_unlock(&c11); }
+static void take_around(void) { pthread_mutex_lock(&around); }
+static void give_around(void) { pthread_mutex_unlock(&around); }
+static void clear(void) { atomic_store(&word, 0); }
+
+static const struct kind {
+    const char *name;
+    void (*before)(void), (*wait)(void), (*after)(void);
+    void (*hold)(unsigned long, long);
+} kinds[] = {
+    {"first", nothing, wait_first, give_first, hold_first},
+    {"second", nothing, wait_second, give_second, hold_second},
+    {"recursive", nothing, wait_recursive, give_recursive, hold_recursive},
+    {"timed", nothing, wait_timed, give_first, hold_timed},
+    {"clocked", nothing, wait_clocked, give_first, hold_clocked},
+    {"reader", nothing, wait_reader, give_rwlock, hold_reader},
+    {"writer", nothing, wait_writer, give_rwlock, hold_writer},
+    {"late_writer", nothing, wait_late_writer, give_rwlock, hold_late_writer},
+    {"c11", nothing, wait_c11, give_c11, hold_c11},
+    {"semaphore", nothing, wait_semaphore, nothing, hold_semaphore},
+    {"barrier", nothing, wait_barrier, nothing, hold_barrier},
+    {"cond", take_around, wait_cond, give_around, hold_cond},
+    {"futex", nothing, wait_futex, clear, hold_futex},
+};
+#define KINDS (sizeof kinds / sizeof kinds[0])
+
+static void *holder(void *argument) {
+    (void)argument;
+    unsigned long round = 0;
+    for (unsigned long i = 0; i < rounds; i++)
+        for (unsigned long kind = 0; kind < KINDS; kind++) {
+            round++;
+            // Each kind has lengths of its own.
+            kinds[kind].hold(round, 1000000 + 100000 * (long)kind);
+            until(&done, round);
+        }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 3;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&recursive, &attributes);
+    sem_init(&semaphore, 0, 0);
+    mtx_init(&c11, mtx_plain);
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_t other;
+    pthread_create(&other, NULL, holder, NULL);
+    unsigned long waited[KINDS] = {0}, round = 0;
+    for (unsigned long i = 0; i < rounds; i++)
+        for (unsigned long kind = 0; kind < KINDS; kind++) {
+            round++;
+            until(&ready, round);
+            kinds[kind].before();
+            atomic_store(&begun, round);
+            unsigned long start = now();
+            kinds[kind].wait();
+            waited[kind] += now() - start;
+            kinds[kind].after();
+            atomic_store(&done, round);
+        }
+    pthread_join(other, NULL);
+    for (unsigned long kind = 0; kind < KINDS; kind++)
+        printf("%s %lu %lu\n", kinds[kind].name, rounds, waited[kind]);
+    return 0;
+}
