@@ -1,10 +1,11 @@
 //! The events of a recording: what its samples count, and which of them a sample is of.
 //!
 //! A recording has the events of its clock (one, or those of a list `perf:...`), and those of what is recorded beside it:
-//! allocations have four values. Weights of different events are never added up: they have different units. What a new
+//! allocations have four values, waits for locks three. Weights of different events are never added up: they have different units. What a new
 //! source counts is said here, in [`Events::add`] and [`Events::parts`], and nowhere else.
 
 use crate::heap::{self, ALLOCATION, Heap, HeapValue};
+use crate::locks::{self, LOCK, LockValue};
 use crate::measure::{Measure, Unit};
 use crate::profile_file::{LiveBlocks, Sample, SamplePart, SessionInfo};
 use crate::source_list::{self, EVENTS, WALL, WALL_SOURCE};
@@ -25,6 +26,8 @@ pub struct Events {
     /// Place of the event of the wall clock, and the nanoseconds of a period of CPU time, which count there too.
     wall: Option<usize>,
     period_ns: u64,
+    /// Nanoseconds of waiting for locks between samples on average.
+    mean_wait_ns: u64,
 }
 
 /// What a sample counts at one event.
@@ -87,6 +90,11 @@ impl Events {
             self.probes.push((TRACEPOINT, first));
             self.measures.push(Measure::of_tracepoints());
         }
+        if let Ok(Some(mean)) = locks::mean_of(source) {
+            self.mean_wait_ns = mean;
+            self.probes.push((LOCK, first));
+            self.measures.extend(LockValue::ALL.map(Measure::of_locks));
+        }
     }
 
     /// Takes in which sampled blocks nobody has freed: before the samples, or their values in use are 0.
@@ -115,6 +123,7 @@ impl Events {
     pub fn main(&self) -> usize {
         match self.probes.first() {
             Some(&(ALLOCATION, first)) if self.of_clock == 0 => first + HeapValue::default() as usize,
+            Some(&(LOCK, first)) if self.of_clock == 0 => first + LockValue::default() as usize,
             _ => 0,
         }
     }
@@ -135,6 +144,19 @@ impl Events {
         (self.of_clock > 0 || self.wall.is_some()) && sample.source <= LAST_CLOCK
     }
 
+    /// Nanoseconds that a sampled wait for a lock stands for, and the event that counts them where it was held; none if it
+    /// is the end of one.
+    pub(crate) fn wait(&self, sample: &Sample) -> Option<(u64, u8)> {
+        let first = self.first_of(LOCK).filter(|_| sample.source == LOCK)?;
+        let [_, delay] = locks::values(sample, self.mean_wait_ns)?;
+        Some((delay, (first + LockValue::HeldDelay as usize) as u8))
+    }
+
+    /// True for a sample of locks, a wait or the end of one.
+    pub(crate) fn is_of_locks(&self, sample: &Sample) -> bool {
+        sample.source == LOCK && self.first_of(LOCK).is_some()
+    }
+
     /// Gives what a sample counts to `each`.
     #[inline]
     pub fn parts<'a>(&self, sample: &'a Sample, mut each: impl FnMut(Part<'a>)) {
@@ -144,6 +166,14 @@ impl Events {
                 if weight != 0 {
                     each(Part { ns: sample.ns, event: place as u8, weight, kernel: &[] });
                 }
+            }
+            return;
+        }
+        if let (Some(first), LOCK) = (first, sample.source) {
+            // Who ended a wait counts what it took, once the two are joined.
+            let values = locks::values(sample, self.mean_wait_ns);
+            for (place, weight) in (first..).zip(values.into_iter().flatten()) {
+                each(Part { ns: sample.ns, event: place as u8, weight, kernel: &[] });
             }
             return;
         }
@@ -193,6 +223,9 @@ pub struct NoSuchEvent {
 fn advice(asked: &str) -> &'static str {
     match asked.parse::<HeapValue>() {
         Ok(_) => "; `record -e alloc` records allocations, `-e cpu,alloc` both",
+        Err(_) if LockValue::ALL.iter().any(|value| value.name() == asked) => {
+            "; `record -e lock` records waits for locks, `-e cpu,lock` both"
+        }
         Err(_) => "",
     }
 }
@@ -200,7 +233,7 @@ fn advice(asked: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shm_format::AllocationNonce;
+    use shm_format::{AllocationNonce, LockNonce};
 
     fn events(source: &str) -> Events {
         let session = SessionInfo { source: source.into(), frequency: 99, ..SessionInfo::default() };
@@ -221,8 +254,9 @@ mod tests {
         assert_eq!(names("alloc:all"), heap);
         assert_eq!(names("alloc:all,cpu"), [&["cpu"][..], &heap].concat());
         assert_eq!(names("tp:a:*,nostack,tp:b:c,cpu"), ["cpu", "tracepoints"]);
+        assert_eq!(names("lock:10us"), ["contentions", "delay", "held_delay"]);
         assert_eq!(names("perf:faults,cs,alloc"), [&["faults", "cs"][..], &heap].concat());
-        assert_eq!((events("alloc").main(), events("alloc,cpu").main()), (1, 0));
+        assert_eq!((events("alloc").main(), events("lock").main(), events("alloc,cpu").main()), (1, 1, 0));
     }
 
     #[test]
@@ -234,6 +268,10 @@ mod tests {
         let block = Sample { source: ALLOCATION, weight: 1, nonce, ..Sample::default() };
         assert_eq!(parts(&both, &block), [(1, 1), (2, 64)]);
         assert!(both.is_of_clock(&tick) && !both.is_of_clock(&block));
+        let locks = events("cpu,lock:all");
+        let wait = Sample { source: LOCK, weight: 1, nonce: LockNonce::wait(1600, 3).0, ..Sample::default() };
+        assert_eq!(parts(&locks, &wait), [(1, 1), (2, 1600)]);
+        assert_eq!(parts(&locks, &Sample { nonce: LockNonce::holder(3).0, ..wait }), []);
         // What the session does not know of is added to nothing else.
         assert_eq!(parts(&events("alloc:all"), &tick), [(4, 3)]);
         assert_eq!(parts(&events("cpu"), &block), [(1, 1)]);

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::digits::grouped;
 use crate::heap::HeapValue;
 use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
+use crate::locks::LockValue;
 
 /// What a unit of weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum Unit {
     CpuPeriod(Option<u64>),
     /// A microsecond off the processor, or of whatever the measure is named for.
     Microsecond,
+    /// A nanosecond of waiting.
+    Nanosecond,
     /// So many events.
     Events(u64),
     /// A byte of allocated memory.
@@ -94,6 +97,15 @@ impl Measure {
         Measure { name: "wall".into(), unit: Unit::Microsecond }
     }
 
+    /// That of a value of waits for locks.
+    pub fn of_locks(value: LockValue) -> Measure {
+        let unit = match value {
+            LockValue::Contentions => Unit::Events(1),
+            LockValue::Delay | LockValue::HeldDelay => Unit::Nanosecond,
+        };
+        Measure { name: value.name().into(), unit }
+    }
+
     fn off_processor() -> Measure {
         Measure { name: "offcpu".into(), unit: Unit::Microsecond }
     }
@@ -118,6 +130,7 @@ impl Measure {
         match self.unit {
             Unit::CpuPeriod(_) => PERIODS,
             Unit::Microsecond => "microseconds",
+            Unit::Nanosecond => "nanoseconds",
             Unit::Byte => "bytes",
             Unit::Events(1) => "count",
             Unit::Events(_) | Unit::Sample => "samples",
@@ -143,6 +156,7 @@ impl Measure {
             Unit::Microsecond if name == "offcpu" => format!("{} us off the CPU", grouped(weight)),
             Unit::Microsecond => format!("{} us, {name}", grouped(weight)),
             Unit::Events(events) => format!("{} {name}", grouped(weight.saturating_mul(events))),
+            Unit::Nanosecond => format!("{} ns, {name}", grouped(weight)),
             Unit::Byte => format!("{} bytes, {name}", grouped(weight)),
             Unit::Sample => format!("{} samples of {name}", grouped(weight)),
         }

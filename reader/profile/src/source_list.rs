@@ -43,7 +43,8 @@ type Rule = fn(&str) -> bool;
 
 /// What is recorded beside a clock, and what may stand behind its colon. A group of the kernel's tracepoints may have
 /// the same name: `lock:contention_begin` is one.
-pub const PROBES: [(&str, Rule); 3] = [("alloc", is_amount), (WALL, nothing), ("tp", is_name)];
+pub const PROBES: [(&str, Rule); 4] =
+    [("alloc", is_amount), ("lock", is_amount), (WALL, nothing), ("tp", is_name)];
 
 /// The wall clock.
 pub const WALL: &str = "wall";
@@ -79,6 +80,7 @@ mod tests {
             ("perf:alloc:page,alloc:page,alloc:1", &["perf:alloc:page,alloc:page", "alloc:1"]),
             ("tp:app:a,nostack,cpu,tp:app:*", &["tp:app:a,nostack", "cpu", "tp:app:*"]),
             ("perf:faults,tp:app:x", &["perf:faults", "tp:app:x"]),
+            ("perf:faults,lock:contention_begin,lock:10us", &["perf:faults,lock:contention_begin", "lock:10us"]),
             ("perf:faults,cpu,cs", &["perf:faults", "cpu", "cs"]),
             ("", &[""]),
             ("perf:,", &["perf:,"]),

@@ -33,6 +33,7 @@ impl Amount {
                 seconds(ns / 1e9, "CPU time")
             }
             Unit::Microsecond => seconds(weight / 1e6, "time off the CPU"),
+            Unit::Nanosecond => seconds(weight / 1e9, "waiting for locks"),
             Unit::Events(each) => {
                 let value = weight * each as f64;
                 Some(Amount { value, unit: measure.name.to_string(), seconds: false })

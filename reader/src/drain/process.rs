@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use selfwind_profile::heap;
+use selfwind_profile::locks::LOCK;
 use selfwind_profile::profile_file::{
     Counters, CountersAt, Event, LiveBlocks, ProcessEnd, ProcessFate, Sample, Setting,
 };
 use selfwind_profile::tracepoint::TRACEPOINT;
 use shm_format::{
-    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, Pass, RecordKind,
+    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, LockNonce, Pass, RecordKind,
     RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
 };
 
@@ -372,7 +373,11 @@ impl Process {
                     Ok((head, frames)) if new => {
                         delivered += 1;
                         weight += u64::from(head.weight);
-                        let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
+                        let mut sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
+                        if sample.source == LOCK {
+                            let wait = LockNonce(sample.nonce);
+                            sample.nonce = wait.in_units(|ticks| scale.span_ns(ticks)).0;
+                        }
                         if sample.source == PERF && sample.nonce != 0 {
                             written = Written::Stack(sample, chunk.index);
                         } else {

@@ -123,6 +123,8 @@ pub(crate) struct Recording {
     allocations: bool,
     /// Tracepoints are recorded.
     tracepoints: bool,
+    /// Waits for locks are, and nothing else.
+    locks: bool,
     open: bool,
     /// Names are stored at the end.
     names: bool,
@@ -254,6 +256,7 @@ impl Recording {
             allocations: options.sampling.sources.clock.is_none()
                 && options.sampling.sources.have_allocations(),
             tracepoints: options.sampling.sources.have_tracepoints(),
+            locks: options.sampling.sources.clock.is_none() && options.sampling.sources.have_locks(),
             // Not each snapshot.
             open: options.open && since.is_none(),
             names: options.names,
@@ -350,6 +353,8 @@ impl Recording {
             notices.say("the agent started in no process (is SELFWIND_ENABLE=0 set?); `selfwind record -v` shows more");
         } else if stats.samples == 0 && self.allocations {
             notices.say("too little was allocated for one sample; `-e alloc:all` records every allocation");
+        } else if stats.samples == 0 && self.locks {
+            notices.say("no thread waited long for a lock; `-e lock:all` records every wait");
         } else if stats.samples == 0 && stats.detail.frequency == 0 {
             notices.say(match self.tracepoints {
                 true => "no such tracepoint ran in these processes: tracepoints are those of the header selfwind.h, as the program names them",

@@ -14,6 +14,7 @@ use selfwind_profile::selection::{Growth, Label, Selection};
 use serde::{Serialize, Serializer};
 
 use super::table::{self, Row};
+use super::waits::{self, PairRow};
 use super::{ReportOptions, Rows, View};
 
 #[derive(Serialize)]
@@ -42,6 +43,8 @@ struct Report<'a> {
     threads: u64,
     by_thread: Vec<ThreadRow<'a>>,
     tree: Tree<'a>,
+    /// Waits for locks, and who ended them.
+    waits: Vec<PairRow<'a>>,
     notes: &'a [String],
 }
 
@@ -204,6 +207,7 @@ pub(super) fn write(
         threads: stats.threads,
         by_thread: threads(selection),
         tree: Tree { selection, heaviest: limit(options).map(|limit| heaviest(&tree, limit)), tree: &tree },
+        waits: waits::rows(profile),
         notes: &profile.notes,
     };
     let mut out = BufWriter::new(out);

@@ -8,6 +8,7 @@ mod recursion;
 mod table;
 mod text;
 mod tree;
+mod waits;
 
 #[cfg(test)]
 mod tests;

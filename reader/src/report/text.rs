@@ -1,6 +1,7 @@
 //! The report as text: a header, the table, the call tree, notes.
 
 use selfwind_profile::heap::HeapValue;
+use selfwind_profile::locks::LockValue;
 use selfwind_profile::profile::Profile;
 use selfwind_profile::selection::{Heading, Selection};
 
@@ -29,6 +30,7 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
         page.table(&selection, options, rows.0);
         if !options.flat {
             page.tree(&selection, options.view, rows.1);
+            page.waits(options.limit);
         }
     }
     page.footer(&footer);
@@ -38,6 +40,9 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
 /// Why there is nothing to show.
 fn nothing(profile: &Profile) -> &'static str {
     let heap = HeapValue::ALL.iter().find(|value| value.name() == profile.measure(profile.main).name);
+    if LockValue::ALL.iter().any(|value| value.name() == profile.measure(profile.main).name) {
+        return "No samples: no thread waited long for a lock, or none of the processes ran the agent.";
+    }
     match heap {
         Some(HeapValue::InuseObjects | HeapValue::InuseSpace)
             if profile

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use selfwind_profile::heap;
+use selfwind_profile::locks;
 use selfwind_profile::source_list::{self, WALL};
 
 use crate::sampling::clock::Clock;
@@ -26,6 +27,8 @@ pub(crate) enum Probe {
     Wall,
     /// Tracepoints of its own.
     Tracepoints(Tracepoints),
+    /// How long it waits for locks: one wait in so many nanoseconds of waiting; all of them, if that is 1.
+    Locks(u64),
 }
 
 impl Probe {
@@ -34,6 +37,7 @@ impl Probe {
             Self::Allocations(mean) => heap::source_name(*mean),
             Self::Wall => WALL.into(),
             Self::Tracepoints(tracepoints) => tracepoints.name(),
+            Self::Locks(mean) => locks::source_name(*mean),
         }
     }
 
@@ -50,7 +54,8 @@ impl Probe {
         if let Some(tracepoints) = Tracepoints::parse(text)? {
             return Ok(Some(Self::Tracepoints(tracepoints)));
         }
-        Ok(heap::mean_of(text)?.map(Self::Allocations))
+        let allocations = heap::mean_of(text)?.map(Self::Allocations);
+        Ok(allocations.or(locks::mean_of(text)?.map(Self::Locks)))
     }
 }
 
@@ -85,7 +90,12 @@ impl Sources {
         self.clock.as_ref()?.events(frequency)
     }
 
-    /// True if allocations are recorded, for which the agent stands before the program's allocator.
+    /// True if something is recorded beside a clock, for which the agent stands before functions of the program.
+    pub(crate) fn have_probes(&self) -> bool {
+        !self.probes.is_empty()
+    }
+
+    /// True if allocations are recorded.
     pub(crate) fn have_allocations(&self) -> bool {
         self.probes.iter().any(|probe| matches!(probe, Probe::Allocations(_)))
     }
@@ -103,6 +113,11 @@ impl Sources {
     /// True if tracepoints are recorded.
     pub(crate) fn have_tracepoints(&self) -> bool {
         self.probes.iter().any(|probe| matches!(probe, Probe::Tracepoints(_)))
+    }
+
+    /// True if waits for locks are recorded.
+    pub(crate) fn have_locks(&self) -> bool {
+        self.probes.iter().any(|probe| matches!(probe, Probe::Locks(_)))
     }
 
     /// Refuses what a screen of the present cannot show.
@@ -179,6 +194,7 @@ mod tests {
             ("alloc:64K,cpu", "cpu,alloc:65536"),
             ("auto,alloc:1", "auto,alloc:all"),
             ("wall,alloc", "wall,alloc:524288"),
+            ("lock:2us,cpu,alloc", "cpu,lock:2000,alloc:524288"),
             ("perf:faults,cs@10,alloc:all", "perf:faults,cs@10,alloc:all"),
             ("tp:app:*", "tp:app:*"),
             ("tp:a:b,tp:c:d?,nostack,cpu,tp:e:f", "cpu,tp:a:b,tp:c:d?,nostack,tp:e:f"),
@@ -201,6 +217,8 @@ mod tests {
         for (text, part) in [
             ("alloc:0", "a number of bytes above 0"),
             ("alloc:often", "a number of bytes above 0"),
+            ("lock:never", "a time above 0"),
+            ("lock,lock:all", "twice"),
             ("cpu,itimer", "two clocks"),
             ("perf:cs,perf:faults", "two clocks"),
             ("alloc,alloc:all", "twice"),

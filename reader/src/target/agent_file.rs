@@ -17,8 +17,8 @@ use selfwind_profile::private_directory::{candidates, private_directory};
 use crate::sampling::sources::Sources;
 
 static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
-/// The same with the allocator's names.
-static ALLOC_AGENT: &[u8] = include_bytes!(env!("SELFWIND_ALLOC_AGENT_FILE"));
+/// The same with the names of the allocator and of locks.
+static PROBES_AGENT: &[u8] = include_bytes!(env!("SELFWIND_PROBES_AGENT_FILE"));
 
 /// Why there is no agent to preload.
 #[derive(Debug, thiserror::Error)]
@@ -51,11 +51,11 @@ pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
 
 /// The same for the agent that samples what `sources` say.
 pub(crate) fn unpack_for(sources: &Sources) -> Result<PathBuf, AgentFileError> {
-    if !sources.have_allocations() {
+    if !sources.have_probes() {
         return unpack();
     }
-    let hash = env!("SELFWIND_ALLOC_AGENT_HASH");
-    unpack_content(&format!("agent-alloc-{}-{hash}.so", env!("CARGO_PKG_VERSION")), ALLOC_AGENT)
+    let hash = env!("SELFWIND_PROBES_AGENT_HASH");
+    unpack_content(&format!("agent-probes-{}-{hash}.so", env!("CARGO_PKG_VERSION")), PROBES_AGENT)
 }
 
 fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError> {

@@ -260,6 +260,7 @@ pub(super) fn source_name(source: u32) -> String {
         3 => "perf".into(),
         4 => "alloc".into(),
         5 => "tp".into(),
+        7 => "lock".into(),
         other => format!("source_{other}"),
     }
 }

@@ -132,6 +132,7 @@ fn counting(profile: &Profile) -> (f64, String) {
     let measure = profile.measure(profile.main);
     match measure.unit {
         Unit::Microsecond => (1.0, "us".into()),
+        Unit::Nanosecond => (1.0, "ns".into()),
         Unit::Byte => (1.0, "bytes".into()),
         Unit::Events(events) => (events as f64, measure.name.to_string()),
         Unit::Sample => (1.0, "samples".into()),

@@ -390,6 +390,7 @@ fn columns(profile: &Profile) -> Vec<Column> {
         let (unit, value) = match measure.unit {
             Unit::CpuPeriod(_) => ("nanoseconds", Value::CpuTime),
             Unit::Microsecond => ("microseconds", Value::Weight),
+            Unit::Nanosecond => ("nanoseconds", Value::Weight),
             Unit::Byte => ("bytes", Value::Weight),
             Unit::Events(events) => ("count", Value::Events(events)),
             Unit::Sample => ("count", Value::Weight),
@@ -406,7 +407,7 @@ fn columns(profile: &Profile) -> Vec<Column> {
     match measure.unit {
         Unit::CpuPeriod(_) => vec![count("samples", Value::Weight), main],
         Unit::Microsecond => vec![main, count("waits", Value::Samples)],
-        Unit::Events(1) | Unit::Byte | Unit::Sample => vec![main],
+        Unit::Events(1) | Unit::Byte | Unit::Nanosecond | Unit::Sample => vec![main],
         Unit::Events(_) => vec![count("samples", Value::Weight), main],
     }
 }

@@ -147,6 +147,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
 fn unit(measure: &Measure) -> &'static str {
     match measure.unit {
         Unit::Microsecond => "microseconds",
+        Unit::Nanosecond => "nanoseconds",
         Unit::Byte => "bytes",
         _ => "none",
     }

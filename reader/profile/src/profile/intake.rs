@@ -1,14 +1,15 @@
 //! From samples as they are read to batches that can be counted: whose they are, what was mapped, and a digest of the
-//! stack.
+//! stack. Waits for locks are joined with the stacks of who ended them here, where samples come in the order of time.
 //!
 //! Runs beside the counting, in a thread of its own: nothing here may need what is counted.
 
 use std::collections::HashMap;
 
 use super::batch::{Batch, What};
-use super::stacks::{RawStack, RunningDigest, Secret};
+use super::stacks::{Digest, RawStack, RunningDigest, Secret};
 use super::{Process, Thread};
 use crate::events::{Events, Part};
+use crate::locks::Joiner;
 use crate::mappings::History;
 use crate::profile_file::{LentSample, ProcessInfo};
 use crate::tracepoint::Tracepoints;
@@ -58,7 +59,34 @@ pub(super) struct Intake<'a> {
     /// Processes that samples alone tell of.
     pub(super) unknown: Vec<Process>,
     digest: RunningDigest,
+    joiner: Joiner<AtLock>,
     pub(super) batch: Batch,
+}
+
+/// The event of a part that is the stack of a wait, behind the part that counts it where the lock was held. It counts
+/// nothing.
+pub(super) const PAIR: u8 = u8::MAX;
+
+/// A stack at a lock, kept for its counterpart.
+#[derive(Clone, Debug)]
+struct AtLock {
+    ns: u64,
+    thread: u32,
+    process: u32,
+    epoch: u32,
+    layout: u32,
+    end: u8,
+    frames: Vec<u64>,
+    digest: Digest<3>,
+    /// Nanoseconds that the wait stands for, and the event that counts them; none for the end of a wait.
+    wait: Option<(u64, u8)>,
+}
+
+impl AtLock {
+    fn raw(&self) -> RawStack<'_> {
+        let &AtLock { thread, process, epoch, layout, end, ref frames, .. } = self;
+        RawStack { thread, process, epoch, layout, end, kernel: &[], frames }
+    }
 }
 
 impl<'a> Intake<'a> {
@@ -78,6 +106,7 @@ impl<'a> Intake<'a> {
             tracepoints,
             unknown: Vec::new(),
             digest: RunningDigest::new(secret),
+            joiner: Joiner::default(),
             batch: Batch::default(),
         }
     }
@@ -98,6 +127,29 @@ impl<'a> Intake<'a> {
             let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel, frames };
             batch.push(What { ns, event, fields, weight }, &raw, digest.of(&raw));
         });
+        if events.is_of_locks(sample) {
+            let keep = || {
+                let raw = RawStack { thread, process, epoch, layout, end: sample.end, kernel: &[], frames };
+                AtLock {
+                    ns: sample.ns,
+                    thread,
+                    process,
+                    epoch,
+                    layout,
+                    end: sample.end,
+                    frames: frames.to_vec(),
+                    digest: digest.of(&raw),
+                    wait: events.wait(sample),
+                }
+            };
+            self.joiner.take(sample, keep, |wait, end| {
+                if let Some((delay, event)) = wait.wait {
+                    let what = What { ns: wait.ns, event, fields: 0, weight: delay };
+                    batch.push(what, &end.raw(), end.digest);
+                    batch.push(What { event: PAIR, ..what }, &wait.raw(), wait.digest);
+                }
+            });
+        }
         self.batch.is_full()
     }
 }

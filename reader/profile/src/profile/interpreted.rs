@@ -129,6 +129,7 @@ pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &m
         .collect();
     (profile.paths, profile.stacks) = (paths, stacks);
     counts.renumber(&places);
+    profile.renumber_pairs(&places);
     for timed in timed_samples.iter_mut().flatten() {
         timed.stack = places[timed.stack as usize];
     }

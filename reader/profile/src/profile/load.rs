@@ -14,7 +14,7 @@ use unwind::{End, FoundBy};
 
 use super::batch::{Batch, PendingSample};
 use super::generated::Generated;
-use super::intake::{Intake, Places};
+use super::intake::{Intake, PAIR, Places};
 use super::interpreted::{self, InterpretedFunctions};
 use super::kernel::KernelNames;
 use super::naming;
@@ -22,7 +22,7 @@ use super::resolve::{Known, Resolver};
 use super::stacks::{Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
-use super::{Binary, Bucket, Profile, Stack};
+use super::{Binary, Bucket, LockPair, Profile, Stack};
 use crate::events::{self, Events};
 use crate::mappings::{History, Mapping};
 use crate::profile_file::{
@@ -125,6 +125,8 @@ pub(super) struct Loader {
     found: Vec<Option<u32>>,
     /// Samples at their times.
     timed_samples: Option<Vec<TimedSample>>,
+    /// By the stacks of a wait and of its end: how many samples, and their delay.
+    pairs: HashMap<(u32, u32), (u64, u64)>,
     kernel: KernelNames,
     /// Names that the file brings.
     stored: Option<StoredNames>,
@@ -346,7 +348,7 @@ impl Loader {
     /// The stacks of samples.
     fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<(Key, u64)> {
         let Loader {
-            profile, generated, interpreted, kernel, recent, resolved, found, timed_samples, ..
+            profile, generated, interpreted, kernel, recent, resolved, found, timed_samples, pairs, ..
         } = self;
         let mut keys = Vec::with_capacity(batch.parts.len());
         for parts in batch.parts.chunks(TOGETHER) {
@@ -359,6 +361,14 @@ impl Loader {
                 };
                 let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
                 let &PendingSample { ns, weight, event, fields, thread, .. } = part;
+                if event == PAIR {
+                    // The part before it is that of the holder.
+                    if let Some((Key { stack: holder, .. }, _)) = keys.last() {
+                        let sum = pairs.entry((stack, *holder)).or_default();
+                        *sum = (sum.0 + 1, sum.1 + weight);
+                    }
+                    continue;
+                }
                 keys.push((Key { thread, event, stack, fields }, weight));
                 if let Some(timed_samples) = timed_samples {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);
@@ -373,6 +383,9 @@ impl Loader {
     pub(super) fn finish(mut self, sources: &SymbolSources) -> Profile {
         (self.recent, self.resolved) = Default::default();
         self.name(sources);
+        let pairs = std::mem::take(&mut self.pairs).into_iter();
+        let pair = |((wait, holder), (samples, delay_ns))| LockPair { wait, holder, samples, delay_ns };
+        self.profile.lock_pairs = pairs.map(pair).collect();
         if !sources.interpreted.internals {
             interpreted::fold(&mut self.profile, &mut self.counts, &mut self.timed_samples);
         }
@@ -410,6 +423,7 @@ impl Loader {
         for (place, &before) in order.iter().enumerate() {
             places[before as usize] = place as u32;
         }
+        profile.renumber_pairs(&places);
         profile.buckets = std::mem::take(&mut self.counts).into_buckets();
         profile.buckets.iter_mut().for_each(|bucket| bucket.stack = places[bucket.stack as usize]);
         let order = |bucket: &Bucket| (bucket.thread, bucket.event, bucket.stack, bucket.fields);

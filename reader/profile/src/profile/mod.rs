@@ -21,7 +21,7 @@ pub mod fixture;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -238,6 +238,8 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// Samples by thread and stack.
     pub buckets: Vec<Bucket>,
+    /// Waits for locks and who ended them, the longest first.
+    pub lock_pairs: Vec<LockPair>,
     /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
     pub timeline: Vec<TimedSample>,
     /// When samples were lost, as far as that is known.
@@ -250,7 +252,33 @@ pub struct Profile {
     truncated: Vec<(u8, FunctionId)>,
 }
 
+/// Waits for locks in one place that were ended in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockPair {
+    /// Where they waited: place in [`Profile::stacks`].
+    pub wait: u32,
+    /// Where the lock was given up, or the waiter woken.
+    pub holder: u32,
+    /// Samples.
+    pub samples: u64,
+    /// Nanoseconds of waiting for which these stand.
+    pub delay_ns: u64,
+}
+
 impl Profile {
+    /// Gives the stacks of waits and their ends new numbers, by their old ones; what becomes the same is added up.
+    fn renumber_pairs(&mut self, numbers: &[u32]) {
+        let mut sums: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
+        let number = |stack: u32| numbers.get(stack as usize).copied().unwrap_or(stack);
+        for pair in &self.lock_pairs {
+            let sum = sums.entry((number(pair.wait), number(pair.holder))).or_default();
+            *sum = (sum.0 + pair.samples, sum.1 + pair.delay_ns);
+        }
+        let pair = |((wait, holder), (samples, delay_ns))| LockPair { wait, holder, samples, delay_ns };
+        self.lock_pairs = sums.into_iter().map(pair).collect();
+        self.lock_pairs.sort_by_key(|pair| std::cmp::Reverse(pair.delay_ns));
+    }
+
     /// The frames of a stack, leaf first.
     pub fn frames(&self, stack: &Stack) -> impl Iterator<Item = StackFrame> + '_ {
         self.paths.down(stack.innermost)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Detail, Image, ProcessStats, Stats};
 use crate::heap::ALLOCATION;
+use crate::locks::LOCK;
 use crate::profile_file::{Cause, Counters, ProcessFate};
 use crate::source_list::{WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
@@ -114,6 +115,7 @@ fn probe_name(number: u8) -> String {
         ALLOCATION => "alloc".into(),
         WALL_SOURCE => WALL.into(),
         TRACEPOINT => "tp".into(),
+        LOCK => "lock".into(),
         other => format!("source_{other}"),
     }
 }

@@ -96,7 +96,7 @@ fn event_name(measure: &Measure) -> &str {
     match measure.unit {
         Unit::CpuPeriod(_) => "timer-periods",
         Unit::Microsecond => "offcpu-microseconds",
-        Unit::Events(_) | Unit::Byte | Unit::Sample => &measure.name,
+        Unit::Events(_) | Unit::Byte | Unit::Nanosecond | Unit::Sample => &measure.name,
     }
 }
 

@@ -1,0 +1,81 @@
+//! Who waits for whom: waits for locks beside the stacks of those who ended them.
+
+use selfwind_profile::locks::LockValue;
+use selfwind_profile::profile::{LockPair, Profile};
+use serde::Serialize;
+
+use super::text::Page;
+use crate::terminal::screen::{fit, printable};
+
+/// Pairs that are shown where the screen does not say how many.
+const ROWS: usize = 10;
+
+/// A wait and its end, in JSON.
+#[derive(Serialize)]
+pub(super) struct PairRow<'a> {
+    /// Functions of the stack that waits, innermost first.
+    wait: Vec<&'a str>,
+    /// Of the one that gave the lock up, or woke the waiter.
+    ended: Vec<&'a str>,
+    samples: u64,
+    delay_ns: u64,
+}
+
+/// The pairs of a profile, the longest delay first.
+pub(super) fn rows(profile: &Profile) -> Vec<PairRow<'_>> {
+    let row = |pair: &LockPair| PairRow {
+        wait: names(profile, pair.wait),
+        ended: names(profile, pair.holder),
+        samples: pair.samples,
+        delay_ns: pair.delay_ns,
+    };
+    profile.lock_pairs.iter().map(row).collect()
+}
+
+fn names(profile: &Profile, stack: u32) -> Vec<&str> {
+    let Some(stack) = profile.stacks.get(stack as usize) else { return Vec::new() };
+    let mut names: Vec<&str> =
+        profile.functions_from_root(stack).map(|function| profile.function_name(function)).collect();
+    names.reverse();
+    names
+}
+
+impl Page<'_> {
+    /// Waits in two lines each; as many as `limit`, 0 for all.
+    pub(super) fn waits(&mut self, limit: Option<usize>) {
+        let profile = self.profile;
+        let shown = &profile.measure(profile.main).name;
+        let is_of_locks = LockValue::ALL.iter().any(|value| value.name() == shown);
+        if profile.lock_pairs.is_empty() || !is_of_locks {
+            return;
+        }
+        let all: u64 = profile.lock_pairs.iter().map(|pair| pair.delay_ns).sum();
+        let rows = limit.map_or(ROWS, |limit| if limit == 0 { usize::MAX } else { limit });
+        self.heading("Waits, and who ended them");
+        for pair in profile.lock_pairs.iter().take(rows) {
+            let share = pair.delay_ns as f64 * 100.0 / all.max(1) as f64;
+            let chain = |stack| names(profile, stack).join(" < ");
+            let lines = [
+                format!("{share:>6.1}% {:>11}  waits  {}", time(pair.delay_ns), chain(pair.wait)),
+                format!("{:>7} {:>11}  ended  {}", "", "", chain(pair.holder)),
+            ];
+            for line in lines {
+                let line = fit(&printable(&line), self.screen.width).into_owned();
+                self.line(&line);
+            }
+        }
+        if let Some(more) = profile.lock_pairs.len().checked_sub(rows).filter(|more| *more > 0) {
+            self.remark(&format!("{more} more; --limit 0 shows all"));
+        }
+    }
+}
+
+/// Nanoseconds for people.
+fn time(ns: u64) -> String {
+    match ns {
+        0..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
