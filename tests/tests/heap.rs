@@ -143,7 +143,8 @@ fn a_program_killed_for_want_of_memory_leaves_what_it_held() {
     let words = counts.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
     let words: Vec<u64> = words.collect();
     let (objects, bytes) = (folded(&file, "inuse_objects"), folded(&file, "inuse_space"));
-    for (site, held) in ["held_small", "held_large", "held_cleared", "hog"].iter().zip(words.chunks_exact(2)) {
+    for (site, held) in ["held_small", "held_large", "held_cleared", "hog"].iter().zip(words.chunks_exact(2))
+    {
         assert!(held[0] > 50, "{site}: {held:?}");
         assert_eq!([objects.inclusive(site), bytes.inclusive(site)], [held[0], held[1]], "{site}");
     }
@@ -167,7 +168,8 @@ fn threads_that_share_blocks_balance_with_the_programs_count() {
         assert_all_there(&recording.file);
         let words = recording.outcome.stdout.split_whitespace();
         let said: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
-        for (value, said) in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"].iter().zip(said) {
+        for (value, said) in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"].iter().zip(said)
+        {
             let found = folded(&recording.file, value).inclusive("make");
             // Of N blocks of 2 KiB the estimate has the relative deviation sqrt((1 - p) / (p N)); sizes that differ
             // make it up to twice that. A thousand are held.

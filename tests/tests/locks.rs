@@ -47,7 +47,8 @@ fn errors(recording: &Recording) -> Vec<String> {
     let stats = recording.stats();
     stats.assert_adds_up();
     assert_eq!(stats.number("lost"), 0, "lost samples");
-    let [waits, delay, held] = ["contentions", "delay", "held_delay"].map(|event| folded(&recording.file, event));
+    let [waits, delay, held] =
+        ["contentions", "delay", "held_delay"].map(|event| folded(&recording.file, event));
     let mut errors = Vec::new();
     let mut check = |name: &str, found: u64, expected: u64, tolerance: f64| {
         let off = (found as f64 - expected as f64).abs() / expected as f64;
@@ -60,7 +61,12 @@ fn errors(recording: &Recording) -> Vec<String> {
         // A futex or condition may wake its waiter for nothing.
         check(&format!("waits in {waiter}"), waits.inclusive(&waiter), count, 0.05);
         check(&format!("delay in {waiter}"), delay.inclusive(&waiter), ns, TOLERANCE);
-        check(&format!("delay held by {holder}"), held.inclusive(&holder), delay.inclusive(&waiter), 1.0 - RIGHT);
+        check(
+            &format!("delay held by {holder}"),
+            held.inclusive(&holder),
+            delay.inclusive(&waiter),
+            1.0 - RIGHT,
+        );
     }
     errors
 }
@@ -93,12 +99,16 @@ fn rare_samples_stand_for_all_waits() {
     let expected: u64 = said(&recording.outcome).iter().map(|said| said.ns).sum();
     let kinds = said(&recording.outcome).len();
     let delay = folded(&recording.file, "delay");
-    let found: u64 = said(&recording.outcome).iter().map(|said| delay.inclusive(&format!("wait_{}", said.kind))).sum();
+    let found: u64 =
+        said(&recording.outcome).iter().map(|said| delay.inclusive(&format!("wait_{}", said.kind))).sum();
     // N waits of 1.6 ms on average, each sampled with p = 1 - exp(-1.6/5).
     let (waits, p) = (60.0 * kinds as f64, 1.0 - (-0.32f64).exp());
     let deviation = ((1.0 - p) / (p * waits)).sqrt();
     let off = (found as f64 / expected as f64 - 1.0).abs();
-    assert!(off < 4.5 * deviation, "{found} instead of {expected}: off by {off:.3}, deviation {deviation:.3}");
+    assert!(
+        off < 4.5 * deviation,
+        "{found} instead of {expected}: off by {off:.3}, deviation {deviation:.3}"
+    );
 }
 
 #[test]
@@ -167,7 +177,9 @@ fn the_report_says_who_waits_for_whom() {
     let report = read(&["report", "--limit", "0"], &recording.file);
     let heading = report.find("Waits, and who ended them").expect("the heading");
     for kind in ["first", "writer", "semaphore", "futex"] {
-        let wait = report[heading..].find(&format!("wait_{kind}")).unwrap_or_else(|| panic!("no wait_{kind}: {report}"));
+        let wait = report[heading..]
+            .find(&format!("wait_{kind}"))
+            .unwrap_or_else(|| panic!("no wait_{kind}: {report}"));
         let next = &report[heading + wait..];
         let line: String = next.lines().take(4).collect::<Vec<_>>().join("\n");
         assert!(line.contains(&format!("hold_{kind}")), "wait_{kind} without hold_{kind}: {line}");

@@ -161,7 +161,7 @@ fn wait(call: &Call, mean: u64) -> u64 {
     match own.begin(core::ptr::from_ref(call) as u64) {
         Ok(left) => {
             left.into_iter().for_each(|place| _ = waited::leave(place, u64::MAX));
-            if let Some(place) = waited::enter(call.argument(kind.subject()), due) {
+            if let Some(place) = waited::enter(call.argument(kind.subject()), now, due) {
                 own.set_place(place);
             }
         }

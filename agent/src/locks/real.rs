@@ -123,7 +123,11 @@ pub(super) fn find_all() {
 /// Looks one of them up at its first call.
 unsafe extern "C" fn find(number: usize) -> usize {
     let Some(address) = REAL.get(number).and_then(Real::address) else {
-        return if kind::is_attempt(number) { busy(number) } else { missing as extern "C" fn() -> i32 as usize };
+        return if kind::is_attempt(number) {
+            busy(number)
+        } else {
+            missing as extern "C" fn() -> i32 as usize
+        };
     };
     let address = usable(number, address);
     if let Some(place) = REALS.get(number) {

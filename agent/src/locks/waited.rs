@@ -33,13 +33,22 @@ pub(super) struct Place {
     due: AtomicU64,
     /// Who gave the lock up last, and when.
     link: AtomicU64,
-    _free: u64,
+    /// When the last of them began to wait.
+    began: AtomicU64,
 }
 
 /// The table.
 pub(super) static WAITED: [Place; PLACES] = [const {
-    Place { who: AtomicU64::new(0), due: AtomicU64::new(0), link: AtomicU64::new(0), _free: 0 }
+    Place {
+        who: AtomicU64::new(0),
+        due: AtomicU64::new(0),
+        link: AtomicU64::new(0),
+        began: AtomicU64::new(0),
+    }
 }; PLACES];
+
+/// Of the shortest wait so much may pass between two links: who ended it is found in the last part.
+const PART: u64 = 4;
 
 static LAST_LINK: AtomicU32 = AtomicU32::new(0);
 
@@ -52,9 +61,9 @@ fn place(number: usize) -> Option<&'static Place> {
     WAITED.get(number)
 }
 
-/// The calling thread begins to wait for what is at `address`; its wait will be sampled if it lasts until the tick `due`.
-/// The number of its place; none if another lock has that.
-pub(super) fn enter(address: u64, due: u64) -> Option<usize> {
+/// The calling thread begins at the tick `now` to wait for what is at `address`; its wait will be sampled if it lasts until
+/// the tick `due`. The number of its place; none if another lock has that.
+pub(super) fn enter(address: u64, now: u64, due: u64) -> Option<usize> {
     let number = number(address);
     let place = place(number)?;
     let join = |who: u64| match who {
@@ -63,6 +72,7 @@ pub(super) fn enter(address: u64, due: u64) -> Option<usize> {
         _ => None,
     };
     let before = place.who.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join).ok()?;
+    place.began.store(now, Ordering::Relaxed);
     if before == 0 {
         place.due.store(due, Ordering::Relaxed);
     } else {
@@ -86,7 +96,8 @@ pub(super) fn leave(number: usize, began: u64) -> u32 {
 }
 
 /// What is at `address` is about to be given up, at the tick `now`. A link if somebody waits for it whose wait would be
-/// sampled `slack` ticks later, and the last link is `gap` ticks old; else 0.
+/// sampled `slack` ticks later, and the last link is `gap` ticks old, and a part of the wait; else 0. Who takes a lock again
+/// and again while another waits does not leave a stack each time.
 pub(super) fn give_up(address: u64, now: u64, slack: u64, gap: u64) -> u32 {
     let Some(place) = place(number(address)) else { return 0 };
     let is_waited_for = place.who.load(Ordering::Relaxed) >> WAITERS_BITS == address;
@@ -95,7 +106,8 @@ pub(super) fn give_up(address: u64, now: u64, slack: u64, gap: u64) -> u32 {
     }
     let moment = now >> MOMENT;
     let before = place.link.load(Ordering::Relaxed) >> NUMBER_BITS;
-    if moment.saturating_sub(before) < gap >> MOMENT {
+    let waited = now.saturating_sub(place.began.load(Ordering::Relaxed));
+    if moment.saturating_sub(before) < gap.max(waited / PART) >> MOMENT {
         return 0;
     }
     let link = LAST_LINK.fetch_add(1, Ordering::Relaxed) % LockNonce::MOST_LINKS + 1;

@@ -61,7 +61,10 @@ pub fn mean_of(source: &str) -> Result<Option<u64>, String> {
                 .find_map(|(name, unit)| Some((time.strip_suffix(name)?, unit)))
                 .ok_or_else(wrong)?;
             let mean: u64 = digits.parse().map_err(|_| wrong())?;
-            Some(mean).filter(|mean| (1..1 << 30).contains(mean)).map(|mean| Some(mean * unit)).ok_or_else(wrong)
+            Some(mean)
+                .filter(|mean| (1..1 << 30).contains(mean))
+                .map(|mean| Some(mean * unit))
+                .ok_or_else(wrong)
         }
     }
 }

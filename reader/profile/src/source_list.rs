@@ -80,7 +80,10 @@ mod tests {
             ("perf:alloc:page,alloc:page,alloc:1", &["perf:alloc:page,alloc:page", "alloc:1"]),
             ("tp:app:a,nostack,cpu,tp:app:*", &["tp:app:a,nostack", "cpu", "tp:app:*"]),
             ("perf:faults,tp:app:x", &["perf:faults", "tp:app:x"]),
-            ("perf:faults,lock:contention_begin,lock:10us", &["perf:faults,lock:contention_begin", "lock:10us"]),
+            (
+                "perf:faults,lock:contention_begin,lock:10us",
+                &["perf:faults,lock:contention_begin", "lock:10us"],
+            ),
             ("perf:faults,cpu,cs", &["perf:faults", "cpu", "cs"]),
             ("", &[""]),
             ("perf:,", &["perf:,"]),

@@ -11,8 +11,8 @@ use selfwind_profile::profile_file::{
 };
 use selfwind_profile::tracepoint::TRACEPOINT;
 use shm_format::{
-    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, LockNonce, Pass, RecordKind,
-    RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
+    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, LockNonce, Pass,
+    RecordKind, RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
 };
 
 use crate::drain::chains::Chains;

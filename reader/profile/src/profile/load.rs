@@ -348,7 +348,16 @@ impl Loader {
     /// The stacks of samples.
     fn find_stacks(&mut self, batch: &Batch, histories: &[History]) -> Vec<(Key, u64)> {
         let Loader {
-            profile, generated, interpreted, kernel, recent, resolved, found, timed_samples, pairs, ..
+            profile,
+            generated,
+            interpreted,
+            kernel,
+            recent,
+            resolved,
+            found,
+            timed_samples,
+            pairs,
+            ..
         } = self;
         let mut keys = Vec::with_capacity(batch.parts.len());
         for parts in batch.parts.chunks(TOGETHER) {
