@@ -57,6 +57,7 @@ macro_rules! pages {
 pages! {
     index "README.md"
     dump "dump.md"
+    locks "profile-locks.md"
     kernel_protocol "kernel-protocol.md"
     program "profile-a-program.md"
     python "profile-python.md"
