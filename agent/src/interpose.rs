@@ -4,6 +4,8 @@
 //! `vfork`, which runs in its parent's memory, each does what the program asked and nothing else.
 
 mod exec;
+#[cfg(feature = "locks")]
+mod futex;
 mod handlers;
 mod loader;
 mod lookups;
@@ -14,9 +16,6 @@ mod signals;
 mod stacks;
 mod threads;
 mod timers;
-
-#[cfg(feature = "locks")]
-pub(crate) use seccomp::syscall;
 
 use crate::symbols::{self, Real};
 

@@ -239,7 +239,7 @@ macro_rules! functions {
                 $($looking => $looked,)*
                 $($waiting => $waited,)*
                 $($releasing => $released,)*
-                _ => syscall,
+                _ => futex,
             };
             entry as usize as u64
         }
@@ -292,17 +292,14 @@ const WAITS: u32 = 1 << 0 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13;
 /// And that wake others: FUTEX_WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, UNLOCK_PI, WAKE_BITSET, CMP_REQUEUE_PI.
 const WAKES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 10 | 1 << 12;
 
-/// The C library's `syscall`: locks of other languages wait by it.
+/// `syscall` with the number of futex(2), by which locks of other languages wait. Entered by a jump, as if it were called.
 ///
 /// # Safety
-/// As the C library says.
-#[unsafe(no_mangle)]
+/// As futex(2) says.
 #[unsafe(naked)]
-pub(crate) unsafe extern "C" fn syscall() {
+pub(crate) unsafe extern "C" fn futex() {
     naked_asm!(
         ".cfi_startproc",
-        "cmp rdi, {futex}",
-        "jne {others}",
         // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME aside.
         "mov eax, edx",
         "and eax, 0x7f",
@@ -328,8 +325,6 @@ pub(crate) unsafe extern "C" fn syscall() {
         "3:",
         "jmp [rip + {reals} + 8 * {wait}]",
         ".cfi_endproc",
-        futex = const libc::SYS_futex,
-        others = sym crate::interpose::syscall,
         waits = const WAITS,
         wakes = const WAKES,
         factor = const FACTOR,

@@ -25,8 +25,8 @@ use handler::recording::{self, Probe};
 use shm_format::LockNonce;
 
 use entry::Call;
+pub(crate) use entry::futex;
 use glibc_mutex::Approach;
-use waiter::Nested;
 
 /// Ticks of waiting between samples on average; 1 samples all waits. 0 before the start, and [`NEVER`] where nothing is
 /// watched.
@@ -88,8 +88,8 @@ struct Decision {
 
 /// Before a call that has to wait, or for which somebody may wait.
 unsafe extern "C" fn before(call: &Call) -> Decision {
-    // SAFETY: the argument of a call of such a function.
     let approach = match call.kind().is_timed_mutex() {
+        // SAFETY: the argument of a call of such a function.
         true => unsafe { glibc_mutex::approach(call.argument(0)) },
         false => Approach::Attempt,
     };
@@ -158,14 +158,12 @@ fn wait(call: &Call, mean: u64) -> u64 {
     let own = unsafe { &mut *own };
     let now = clock::now().max(1);
     let due = now.saturating_add(own.left(mean));
-    match own.begin(core::ptr::from_ref(call) as u64) {
-        Ok(left) => {
-            left.into_iter().for_each(|place| _ = waited::leave(place, u64::MAX));
-            if let Some(place) = waited::enter(call.argument(kind.subject()), now, due) {
-                own.set_place(place);
-            }
+    // Inside another wait, in a signal handler, it is only timed.
+    if let Ok(left) = own.begin(core::ptr::from_ref(call) as u64) {
+        left.into_iter().for_each(|place| _ = waited::leave(place, u64::MAX));
+        if let Some(place) = waited::enter(call.argument(kind.subject()), now, due) {
+            own.set_place(place);
         }
-        Err(Nested) => {}
     }
     now
 }

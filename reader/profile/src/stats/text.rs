@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::{ProcessStats, Stats};
 use crate::digits::counted;
+use crate::locks::LockValue;
 use crate::measure::Weighed;
 use crate::profile_file::Tail;
 
@@ -117,7 +118,12 @@ impl Stats {
         line("samples", format!("{}  (weight {}{})", self.samples, self.weight, self.weight_in_words()));
         if detail.weights.len() > 1 {
             for Weighed { event, samples, words, .. } in &detail.weights {
-                line("event", format!("{event}: {}, {words}", counted(*samples, "sample", "samples")));
+                // Known when waits are joined with their ends.
+                let text = match event == LockValue::HeldDelay.name() && *samples == 0 {
+                    true => format!("{event}: the delay by who ended the waits (report --event {event})"),
+                    false => format!("{event}: {}, {words}", counted(*samples, "sample", "samples")),
+                };
+                line("event", text);
             }
         }
         line("lost", format!("{}{}", self.lost, causes(&detail.lost)));

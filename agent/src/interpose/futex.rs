@@ -1,0 +1,25 @@
+//! `syscall` where locks are watched: those that call futex(2) themselves come by here.
+
+use core::arch::naked_asm;
+
+use super::seccomp;
+use crate::locks;
+
+/// The C library's `syscall`.
+///
+/// # Safety
+/// As the C library says.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn syscall() {
+    naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, {number}",
+        "je {futex}",
+        "jmp {others}",
+        ".cfi_endproc",
+        number = const libc::SYS_futex,
+        futex = sym locks::futex,
+        others = sym seccomp::syscall,
+    )
+}
