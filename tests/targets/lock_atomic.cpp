@@ -4,33 +4,37 @@
 #include <cstdio>
 #include <thread>
 
-using namespace std::chrono;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
 
 static std::atomic<int> round{0}, seen{0};
 
-[[gnu::noinline]] static void wait_atomic(int last) { round.wait(last); }
+[[gnu::noinline]] static void wait_atomic(int last) {
+    round.wait(last);
+    asm volatile("" ::: "memory");
+}
 [[gnu::noinline]] static void hold_atomic(int next) {
-    std::this_thread::sleep_for(milliseconds(2));
+    std::this_thread::sleep_for(20ms);
     round.store(next);
     round.notify_one();
     asm volatile("" ::: "memory");
 }
 
 int main() {
-    constexpr int rounds = 20;
+    constexpr int rounds = 10;
     std::thread other([] {
         for (int next = 1; next <= rounds; next++) {
             while (seen.load() < next)
-                std::this_thread::sleep_for(microseconds(50));
+                std::this_thread::sleep_for(50us);
             hold_atomic(next);
         }
     });
     long long ns = 0;
     for (int last = 0; last < rounds; last++) {
         seen.store(last + 1);
-        auto begun = steady_clock::now();
+        auto begun = Clock::now();
         wait_atomic(last);
-        ns += duration_cast<nanoseconds>(steady_clock::now() - begun).count();
+        ns += std::chrono::nanoseconds(Clock::now() - begun).count();
     }
     other.join();
     std::printf("atomic %d %lld\n", rounds, ns);

@@ -2,7 +2,6 @@
 // kind how many waits there were and how long they took, by the waiting thread's own clock.
 // usage: lock_sites ROUNDS
 #define _GNU_SOURCE
-#include <linux/futex.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -13,6 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
+// linux/futex.h, which musl's compiler does not find.
+#define WAIT_AT 128
+#define WAKE 129
 #define KEEP __attribute__((noinline, noclone))
 
 static unsigned long rounds;
@@ -92,8 +94,8 @@ WAIT(barrier, pthread_barrier_wait(&barrier))
 HOLD(barrier, , pthread_barrier_wait(&barrier))
 WAIT(cond, while (!flag) pthread_cond_wait(&cond, &around); flag = 0)
 HOLD(cond, , pthread_mutex_lock(&around); flag = 1; pthread_mutex_unlock(&around); pthread_cond_signal(&cond))
-WAIT(futex, while (!atomic_load(&word)) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0))
-HOLD(futex, , atomic_store(&word, 1); syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0))
+WAIT(futex, while (!atomic_load(&word)) syscall(SYS_futex, &word, WAIT_AT, 0, NULL, NULL, 0))
+HOLD(futex, , atomic_store(&word, 1); syscall(SYS_futex, &word, WAKE, 1, NULL, NULL, 0))
 
 // What comes around a wait.
 static void nothing(void) {}

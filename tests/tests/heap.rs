@@ -162,7 +162,7 @@ fn rounds() -> &'static str {
 /// around what the program counts.
 #[test]
 fn threads_that_share_blocks_balance_with_the_programs_count() {
-    for (source, mean) in [("alloc:16K", 16384.0), ("alloc:1024", 1024.0)] {
+    for (source, mean) in [("alloc:16K", 16384.0_f64), ("alloc:1024", 1024.0)] {
         let recording = recorder(source).record(&Target::c("heap_threads").build(), &[rounds()]);
         assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
         assert_all_there(&recording.file);

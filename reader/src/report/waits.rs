@@ -9,6 +9,8 @@ use crate::terminal::screen::{fit, printable};
 
 /// Pairs that are shown where the screen does not say how many.
 const ROWS: usize = 10;
+/// The column in which stacks begin.
+const CHAIN_AT: usize = 28;
 
 /// A wait and its end, in JSON.
 #[derive(Serialize)]
@@ -40,6 +42,27 @@ fn names(profile: &Profile, stack: u32) -> Vec<&str> {
     names
 }
 
+/// The functions of a stack in a line, the innermost first, as many as there is room for. None takes more than a third.
+fn chain(profile: &Profile, stack: u32, width: usize) -> String {
+    const BETWEEN: &str = " < ";
+    const MORE: &str = " < …";
+    let mut text = String::new();
+    let mut names = names(profile, stack).into_iter().peekable();
+    while let Some(name) = names.next() {
+        let name = printable(name);
+        let name = fit(&name, width / 3);
+        let between = if text.is_empty() { "" } else { BETWEEN };
+        let behind = if names.peek().is_some() { MORE } else { "" };
+        let length = [&text, between, &name, behind].map(|part| part.chars().count()).iter().sum::<usize>();
+        if length > width {
+            return text + MORE;
+        }
+        text.push_str(between);
+        text.push_str(&name);
+    }
+    text
+}
+
 impl Page<'_> {
     /// Waits in two lines each; as many as `limit`, 0 for all.
     pub(super) fn waits(&mut self, limit: Option<usize>) {
@@ -54,15 +77,13 @@ impl Page<'_> {
         self.heading("Waits, and who ended them");
         for pair in profile.lock_pairs.iter().take(rows) {
             let share = pair.delay_ns as f64 * 100.0 / all.max(1) as f64;
-            let chain = |stack| names(profile, stack).join(" < ");
-            let lines = [
-                format!("{share:>6.1}% {:>11}  waits  {}", time(pair.delay_ns), chain(pair.wait)),
-                format!("{:>7} {:>11}  ended  {}", "", "", chain(pair.holder)),
-            ];
-            for line in lines {
-                let line = fit(&printable(&line), self.screen.width).into_owned();
-                self.line(&line);
-            }
+            let width = self.screen.width.saturating_sub(CHAIN_AT);
+            self.line(&format!(
+                "{share:>6.1}% {:>11}  waits  {}",
+                time(pair.delay_ns),
+                chain(profile, pair.wait, width)
+            ));
+            self.line(&format!("{:>7} {:>11}  ended  {}", "", "", chain(profile, pair.holder, width)));
         }
         if let Some(more) = profile.lock_pairs.len().checked_sub(rows).filter(|more| *more > 0) {
             self.remark(&format!("{more} more; --limit 0 shows all"));
