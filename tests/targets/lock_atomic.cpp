@@ -9,11 +9,11 @@ using Clock = std::chrono::steady_clock;
 
 static std::atomic<int> round{0}, seen{0};
 
-[[gnu::noinline]] static void wait_atomic(int last) {
+extern "C" [[gnu::noinline]] void wait_atomic(int last) {
     round.wait(last);
     asm volatile("" ::: "memory");
 }
-[[gnu::noinline]] static void hold_atomic(int next) {
+extern "C" [[gnu::noinline]] void hold_atomic(int next) {
     std::this_thread::sleep_for(20ms);
     round.store(next);
     round.notify_one();
