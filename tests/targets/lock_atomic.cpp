@@ -14,14 +14,14 @@ extern "C" [[gnu::noinline]] void wait_atomic(int last) {
     asm volatile("" ::: "memory");
 }
 extern "C" [[gnu::noinline]] void hold_atomic(int next) {
-    std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(200ms);
     round.store(next);
     round.notify_one();
     asm volatile("" ::: "memory");
 }
 
 int main() {
-    constexpr int rounds = 10;
+    constexpr int rounds = 5;
     std::thread other([] {
         for (int next = 1; next <= rounds; next++) {
             while (seen.load() < next)

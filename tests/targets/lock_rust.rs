@@ -10,11 +10,13 @@ static LOCK: Mutex<u64> = Mutex::new(0);
 static HELD: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
+#[unsafe(no_mangle)]
 #[inline(never)]
 fn wait_rust() -> MutexGuard<'static, u64> {
     std::hint::black_box(LOCK.lock().expect("not poisoned"))
 }
 
+#[unsafe(no_mangle)]
 #[inline(never)]
 fn hold_rust(round: u32) {
     let mut held = LOCK.lock().expect("not poisoned");

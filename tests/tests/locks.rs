@@ -119,22 +119,25 @@ fn locks_of_rust_are_seen() {
     assert_times(&Target::rust("lock_rust").build(), &[], "lock:all");
 }
 
-/// libstdc++ gives its processor up some times before it waits: on a busy machine much of the time passes there.
+/// libstdc++ gives its processor up some times before it waits: on a busy machine much of the time passes there, or all.
 #[test]
 fn waits_at_atomics_are_seen() {
     let program = Target::cpp("lock_atomic").with("20", &["-std=c++20"]).build();
-    let recording = recorder("lock:all").record(&program, &[] as &[&str]);
-    let said = said(&recording.outcome);
-    let [waits, delay, held] =
-        ["contentions", "delay", "held_delay"].map(|event| folded(&recording.file, event));
-    let (delay, waits) = (delay.inclusive("wait_atomic"), waits.inclusive("wait_atomic"));
-    assert!(waits > 0 && waits <= said[0].waits + 2, "{waits} waits of {}", said[0].waits);
-    assert!(
-        delay > waits * 1_000_000 && delay as f64 <= said[0].ns as f64 * 1.01,
-        "{delay} of {}",
-        said[0].ns
-    );
-    assert!(held.inclusive("hold_atomic") as f64 >= delay as f64 * RIGHT, "held: {held:?}");
+    for _ in 0..ATTEMPTS {
+        let recording = recorder("lock:all").record(&program, &[] as &[&str]);
+        let said = said(&recording.outcome);
+        let [waits, delay, held] =
+            ["contentions", "delay", "held_delay"].map(|event| folded(&recording.file, event));
+        let (delay, waits) = (delay.inclusive("wait_atomic"), waits.inclusive("wait_atomic"));
+        if waits == 0 {
+            continue;
+        }
+        assert!(waits <= said[0].waits + 2, "{waits} waits of {}", said[0].waits);
+        assert!(delay as f64 <= said[0].ns as f64 * 1.01, "{delay} ns of {}", said[0].ns);
+        assert!(held.inclusive("hold_atomic") as f64 >= delay as f64 * RIGHT, "held: {held:?}");
+        return;
+    }
+    panic!("no wait at an atomic in {ATTEMPTS} recordings");
 }
 
 #[test]
