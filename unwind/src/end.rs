@@ -20,11 +20,13 @@ pub enum End {
     NoProgress = 6,
     /// A rule needs a register whose value an earlier frame did not preserve.
     LostRegister = 7,
+    /// The unwinder of a registered region said what cannot be: no program counter or stack pointer, or no code there.
+    BadUnwinder = 8,
 }
 
 impl End {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [End; 8] = [
+    pub const ALL: [End; 9] = [
         End::Root,
         End::DepthLimit,
         End::NoModule,
@@ -33,6 +35,7 @@ impl End {
         End::Unreadable,
         End::NoProgress,
         End::LostRegister,
+        End::BadUnwinder,
     ];
 
     /// The reason with this number, as read from a record.
@@ -63,6 +66,7 @@ impl End {
             End::Unreadable => "unreadable",
             End::NoProgress => "no-progress",
             End::LostRegister => "lost-register",
+            End::BadUnwinder => "bad-unwinder",
         }
     }
 }
@@ -76,6 +80,6 @@ mod tests {
         for (number, end) in End::ALL.into_iter().enumerate() {
             assert_eq!(End::from_number(number as u8), Some(end));
         }
-        assert_eq!(End::from_number(8), None);
+        assert_eq!(End::from_number(9), None);
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M)
 }
 
 /// Whether `pc`, found where a return address must be, can be one: behind a call, in a module or in generated code.
-fn is_return_address<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
+pub(crate) fn is_return_address<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
     let generated = modules.find(pc.wrapping_sub(1)).is_none() && native::call_before(pc, memory).is_some();
     generated || follows_call(modules, pc, memory)
 }

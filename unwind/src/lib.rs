@@ -12,7 +12,8 @@
 //! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
 //! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
 //! 5. rules that need more than the stack and frame pointer: the exact evaluation of every register;
-//! 6. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
+//! 6. where an unwinder is registered for a region of code, that one: [`Regions`];
+//! 7. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
 #![no_std]
 
 #[cfg(feature = "compile")]
@@ -52,6 +53,9 @@ mod pointer;
 mod program;
 #[cfg(test)]
 mod program_tests;
+mod regions;
+#[cfg(test)]
+mod regions_tests;
 mod register_rule;
 mod rule;
 mod rule_cache;
@@ -79,10 +83,12 @@ pub use frame_row::{Cfa, FrameRow};
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;
+pub use regions::{NoRegions, Region, RegionStep, Regions};
 pub use register_rule::RegisterRule;
 pub use rule::{Kind, ReturnAddress, Rule, SavedFp};
 pub use rule_cache::RuleCache;
 pub use section::Section;
 pub use stack_cache::StackCache;
 pub use table::{BUILD_ID_MAX, Source, Table, TableError};
-pub use walk::{Walk, walk};
+pub use tracked::Tracked;
+pub use walk::{Walk, walk, walk_with};

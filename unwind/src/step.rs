@@ -1,13 +1,14 @@
 //! One step of the fast path: a packed rule, the stack pointer and the frame pointer.
 
 use crate::arch::WORD;
-use crate::arch::native::{self, Link};
+use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
 use crate::end::End;
 use crate::frame::Frame;
 use crate::memory::Memory;
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 use crate::rule_cache::SimpleRule;
 use crate::stack_cache::Entry;
+use crate::tracked::Tracked;
 
 /// A frame as the fast path knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,18 @@ impl Place {
     #[inline]
     pub(crate) fn caller(pc: u64, sp: u64, fp: Option<u64>) -> Self {
         Self { pc, sp, fp, exact: false, link: Link::LOST }
+    }
+
+    /// The registers that are known without a look back.
+    pub(crate) fn known(&self) -> Tracked {
+        let mut known = Tracked::NOTHING;
+        known.registers.pc = self.pc;
+        known.set(RETURN_ADDRESS, self.link.get().unwrap_or(self.pc));
+        known.set(SP, self.sp);
+        if let Some(fp) = self.fp {
+            known.set(FP, fp);
+        }
+        known
     }
 
     /// The address that rules are looked up at: inside the call instruction for a return address.

@@ -4,8 +4,8 @@ use crate::arch::native::{self, COLUMNS, Link, RETURN_ADDRESS};
 use crate::arch::{Abi, Native, Registers};
 
 /// Registers and which of them still hold the frame's own value.
-#[derive(Clone, Copy)]
-pub(crate) struct Tracked {
+#[derive(Clone, Copy, Debug)]
+pub struct Tracked {
     pub(crate) registers: Registers,
     known: u64,
 }
@@ -19,14 +19,43 @@ impl From<&Registers> for Tracked {
 impl Tracked {
     pub(crate) const NOTHING: Tracked = Tracked { registers: Registers::NOTHING, known: 0 };
 
-    /// The value of a column, if it is known.
-    pub(crate) fn get(&self, number: usize) -> Option<u64> {
+    /// The value of a column, which is a DWARF number, if it is known.
+    pub fn get(&self, number: usize) -> Option<u64> {
         if self.knows(number) { self.registers.column(number) } else { None }
     }
 
     pub(crate) fn knows(&self, number: usize) -> bool {
         number < COLUMNS && self.known >> number & 1 != 0
     }
+
+    /// The program counter: a return address if the frame called, else the next instruction.
+    pub fn pc(&self) -> u64 {
+        self.registers.pc
+    }
+
+    /// Makes these registers the caller's: `pc` is where it goes on, `value` what a column holds, if that is known.
+    /// `interrupted` says that it did not call.
+    pub fn arrive_at(&mut self, pc: u64, interrupted: bool, value: impl Fn(usize) -> Option<u64>) {
+        for number in 0..COLUMNS {
+            match value(number) {
+                Some(value) => self.set(number, value),
+                None => self.forget(number),
+            }
+        }
+        if Native::PUSHED_AT.is_some() {
+            self.set(RETURN_ADDRESS, pc);
+        } else if !interrupted {
+            self.forget(RETURN_ADDRESS);
+        }
+        self.registers.pc = native::strip(pc);
+    }
+
+    /// Columns that there are, by DWARF numbers from 0 on.
+    pub const COLUMNS: usize = COLUMNS;
+    /// The column of the stack pointer.
+    pub const SP: usize = native::SP;
+    /// The column of the frame pointer.
+    pub const FP: usize = native::FP;
 
     pub(crate) fn set(&mut self, number: usize, value: u64) {
         if number < COLUMNS {

@@ -14,6 +14,7 @@ use crate::heuristic;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
+use crate::regions::{NoRegions, RegionStep, Regions};
 use crate::rule::Kind;
 use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
@@ -58,6 +59,20 @@ pub fn walk<M: Memory>(
     stack_cache: &mut StackCache,
     most: usize,
 ) -> Walk {
+    walk_with(modules, cache, registers, memory, stack_cache, most, &mut NoRegions)
+}
+
+/// As [`walk`], with unwinders for regions of code: where one is registered, no other rule is asked before it. The modules
+/// have holes there.
+pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
+    modules: &'m Modules<'m>,
+    cache: &'m RuleCache,
+    registers: &Registers,
+    memory: &mut M,
+    stack_cache: &mut StackCache,
+    most: usize,
+    regions: &mut R,
+) -> Walk {
     stack_cache.begin(modules.generation());
     if stack_cache.repeats(registers, most, memory) {
         let depth = stack_cache.frames().len();
@@ -66,6 +81,7 @@ pub fn walk<M: Memory>(
     let mut walker = Walker {
         rules: Rules::new(modules, cache),
         memory,
+        regions,
         stack_cache,
         most: most.min(StackCache::CAPACITY),
         depth: 0,
@@ -113,9 +129,10 @@ impl Shared {
     }
 }
 
-struct Walker<'w, M> {
-    rules: Rules<'w>,
+struct Walker<'w, 'm, M, R> {
+    rules: Rules<'m>,
     memory: &'w mut M,
+    regions: &'w mut R,
     stack_cache: &'w mut StackCache,
     /// Frames that may be noted.
     most: usize,
@@ -136,7 +153,7 @@ struct Walker<'w, M> {
     guesses: u8,
 }
 
-impl<M: Memory> Walker<'_, M> {
+impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     fn walk(&mut self) -> Walk {
         if self.most == 0 {
             return self.end(End::DepthLimit);
@@ -304,6 +321,13 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on with all registers tracked since the mark, and moves the mark here.
     #[inline(never)]
     fn exactly(&mut self, lookup: u64) -> Result<FoundBy, End> {
+        let module = self.rules.modules.find(lookup).ok_or(End::NoModule)?;
+        self.track()?;
+        self.exactly_in(module, lookup)
+    }
+
+    /// Brings the mark here, with all registers that are still known.
+    fn track(&mut self) -> Result<(), End> {
         if !self.has_mark {
             *self.mark() = Tracked::from(self.leaf);
             self.has_mark = true;
@@ -312,11 +336,15 @@ impl<M: Memory> Walker<'_, M> {
             self.replay()?;
         }
         self.since_mark = 0;
+        let Registers { pc, .. } = self.mark().registers;
+        let is_here = pc == self.at.pc && self.mark().registers.sp() == self.at.sp;
+        if is_here { Ok(()) } else { Err(End::NoProgress) }
+    }
+
+    /// Goes on from the mark, which is here.
+    #[inline(never)]
+    fn exactly_in(&mut self, module: &Module<'_>, lookup: u64) -> Result<FoundBy, End> {
         let [mark, scratch] = self.stack_cache.registers();
-        if mark.registers.pc != self.at.pc || mark.registers.sp() != self.at.sp {
-            return Err(End::NoProgress);
-        }
-        let module = self.rules.modules.find(lookup).ok_or(End::NoModule)?;
         let interrupted = exact::step(module, lookup, mark, scratch, self.memory)?.ok_or(End::NoCfi)?;
         self.mark_exact = interrupted;
         let place = self.marked();
@@ -381,6 +409,9 @@ impl<M: Memory> Walker<'_, M> {
     /// Goes on from code that nothing is said about.
     #[inline(never)]
     fn without_cfi(&mut self, lookup: u64) -> Result<FoundBy, End> {
+        if let Some(found_by) = self.in_region(lookup)? {
+            return Ok(found_by);
+        }
         let module: Option<&Module<'_>> = self.rules.modules.find(lookup);
         if native::is_signal_restorer(self.at.pc, self.memory) {
             return self.over_signal_frame();
@@ -414,6 +445,53 @@ impl<M: Memory> Walker<'_, M> {
         self.arrive(caller, true)?;
         self.since_mark += 1;
         Ok(FoundBy::Guess)
+    }
+
+    /// Asks the unwinder of the region that `lookup` is in. None if there is none, or it leaves the frame to other rules.
+    #[inline(never)]
+    fn in_region(&mut self, lookup: u64) -> Result<Option<FoundBy>, End> {
+        let Some(region) = self.regions.find(lookup) else { return Ok(None) };
+        let tracks = region.wants_all || region.under.is_some();
+        if tracks {
+            self.track()?;
+        }
+        let (number, exact, at) = (self.depth - 1, self.at.exact, self.at);
+        let [mark, caller] = self.stack_cache.registers();
+        *caller = if tracks { *mark } else { at.known() };
+        match self.regions.step(number, exact, caller) {
+            RegionStep::Caller { interrupted, other_stack } => {
+                if !caller.knows(SP) {
+                    return Err(End::BadUnwinder);
+                }
+                *mark = *caller;
+                (self.has_mark, self.since_mark, self.mark_exact) = (true, 0, interrupted);
+                self.leave_region(other_stack).map(Some)
+            }
+            RegionStep::Beside => match region.under {
+                Some(module) => self.exactly_in(module, lookup).map(Some),
+                None => Ok(None),
+            },
+            RegionStep::End(end) => Err(end),
+        }
+    }
+
+    /// Goes on from the mark, where an unwinder said that the caller is.
+    fn leave_region(&mut self, other_stack: bool) -> Result<FoundBy, End> {
+        let caller = self.marked();
+        let is_code =
+            |lookup| self.rules.modules.find(lookup).is_some() || self.regions.find(lookup).is_some();
+        let can_be = caller.pc == 0
+            || is_code(caller.lookup())
+            || heuristic::is_return_address(self.rules.modules, caller.pc, self.memory);
+        if !can_be {
+            return Err(End::BadUnwinder);
+        }
+        // The same place again and again would be progress to nobody.
+        if caller.sp == self.at.sp && caller.exact {
+            return Err(End::NoProgress);
+        }
+        self.arrive(caller, !other_stack)?;
+        Ok(FoundBy::Region)
     }
 
     /// Goes on from a signal restorer without CFI: the kernel saved every register.
