@@ -3,6 +3,7 @@
  *
  * - Common: how the agent is found at run time.
  * - Tracepoints: SELFWIND_TRACEPOINT(provider, name, fields...).
+ * - Region unwinders: selfwind_add_region(unwinder, start, end). The words of their contract are in docs/plug-ins.md.
  */
 #ifndef SELFWIND_H
 #define SELFWIND_H
@@ -20,6 +21,7 @@ extern "C" {
 #define SELFWIND_ABI_VERSION 1
 
 struct selfwind_tracepoint;
+struct selfwind_unwinder;
 
 /* What the agent does for a program. What is appended raises no version: `size` says how far it goes. */
 struct selfwind_abi {
@@ -28,6 +30,11 @@ struct selfwind_abi {
     /* Decides about a tracepoint that runs for the first time: sets its `record`. Non-zero if it is enabled. May be called
      * from any context, a signal handler too. */
     int (*tracepoint)(struct selfwind_tracepoint *tracepoint);
+    /* What selfwind_add_region, selfwind_add_symbol, selfwind_remove and selfwind_name call. */
+    int (*add_region)(const struct selfwind_unwinder *unwinder, uint64_t start, uint64_t end);
+    int (*add_symbol)(const struct selfwind_unwinder *unwinder, const char *symbol);
+    int (*remove)(int region);
+    uint32_t (*name)(const char *text, size_t bytes);
 };
 
 /* What this agent does, or NULL. The agent's one name for programs; not called but through selfwind_agent(). */
@@ -157,6 +164,143 @@ static inline uint64_t selfwind_str(const char *value) { return (uint64_t)(uintp
 #define SELFWIND_10_(m, a, b, c, d, e, f, g, h, i, j) SELFWIND_9_(m, a, b, c, d, e, f, g, h, i) m j
 #define SELFWIND_11_(m, a, b, c, d, e, f, g, h, i, j, k) SELFWIND_10_(m, a, b, c, d, e, f, g, h, i, j) m k
 #define SELFWIND_12_(m, a, b, c, d, e, f, g, h, i, j, k, l) SELFWIND_11_(m, a, b, c, d, e, f, g, h, i, j, k) m l
+
+/* ------------------------------------------------------ Region unwinders
+ *
+ * An unwinder is asked about every frame whose code is in its region, innermost first, while a thread's stack is walked:
+ * in a signal handler, on the thread that was interrupted, at any instruction. It
+ *
+ * - allocates nothing, takes no lock, waits for nothing, calls no library, and does not touch errno or thread-local storage
+ *   that is made on first use;
+ * - reads the program's memory through `read` alone;
+ * - uses at most SELFWIND_STACK bytes of stack, the calls below included;
+ * - always returns: nobody can interrupt it. Each of the calls below costs of a budget per sample, and fails when that is
+ *   used up; a loop that calls none of them must have a bound of its own. */
+
+/* The agent is not there. Other results below 0 are -errno. Structures begin with their size, which SELFWIND_INIT sets: a
+ * later version only appends. */
+#define SELFWIND_NO_AGENT (-38) /* -ENOSYS */
+
+#define SELFWIND_STACK 2048
+
+#if defined(__x86_64__)
+/* DWARF numbers: rax rdx rcx rbx rsi rdi rbp rsp r8 ... r15. */
+#define SELFWIND_SP 7
+#define SELFWIND_FP 6
+#define SELFWIND_CALLEE_SAVED 0xf048u /* rbx rbp r12 r13 r14 r15 */
+#else
+/* x0 ... x30, sp. */
+#define SELFWIND_SP 31
+#define SELFWIND_FP 29
+#define SELFWIND_CALLEE_SAVED 0x7ff80000u /* x19 ... x30 */
+#endif
+
+#define SELFWIND_COLUMNS 32
+
+/* Registers of a frame, by DWARF number. */
+struct selfwind_registers {
+    uint64_t known; /* Bit n: value[n] is what the register held in this frame. */
+    uint64_t pc;    /* The next instruction if the frame was interrupted, else the return address. */
+    uint64_t value[SELFWIND_COLUMNS];
+};
+
+/* A frame of meaning: a function of the program that an interpreter runs, or one that was compiled at run time. */
+struct selfwind_frame {
+    uint32_t size;
+    uint32_t name;       /* An id of `name` or of selfwind_name. */
+    uint32_t file;       /* The same, or 0. */
+    uint32_t first_line; /* Of the function, or 0. */
+    uint32_t line;       /* That is running, up to 16,777,215, or 0. */
+};
+
+struct selfwind_walk;
+
+/* What an unwinder says of a frame. SELFWIND_CALLER may be or-ed with the flags below it. */
+enum selfwind_result {
+    /* I know nothing of it: as if there were no unwinder. What was emitted is forgotten. */
+    SELFWIND_NOT_MINE = 0,
+    /* `registers` are the caller's now. The frames that were emitted take the place of the native one. */
+    SELFWIND_CALLER = 1,
+    /* The native frame stays, and its caller is found as if there were no unwinder. What was emitted stands inside it. */
+    SELFWIND_BESIDE = 2,
+    /* The stack ends here: complete, or with a reason. What was emitted stands inside the native frame. */
+    SELFWIND_ROOT = 3,
+    SELFWIND_UNREADABLE = 4,
+    SELFWIND_LOST_REGISTER = 5,
+    SELFWIND_NO_RULE = 6,
+    /* The caller did not call but was interrupted: its pc is the next instruction. */
+    SELFWIND_INTERRUPTED = 0x100,
+    /* The caller is on another stack, whose addresses may be lower; otherwise the stack pointer must rise. */
+    SELFWIND_OTHER_STACK = 0x200
+};
+
+/* One frame that an unwinder is asked about. The agent's, valid until the unwinder returns. */
+struct selfwind_walk {
+    uint32_t size;
+    uint32_t version;     /* SELFWIND_ABI_VERSION of the agent. */
+    uint32_t frame;       /* Number of the native frame, the interrupted one is 0. */
+    uint32_t interrupted; /* 1: `pc` is the next instruction, not a return address. */
+    struct selfwind_registers registers; /* The frame's; to be made its caller's for SELFWIND_CALLER. */
+    uint64_t state[4];    /* The unwinder's own from one frame of a stack to the next; 0 at first. */
+    void *data;           /* As registered. */
+    /* Copies memory of the process. 0, or -1 if it cannot be read or the budget is used up. */
+    int (*read)(struct selfwind_walk *walk, uint64_t address, void *to, size_t bytes);
+    /* The id of a text of up to 1024 bytes of UTF-8 at `address`. `key` and `other` tell it from all others of this unwinder,
+     * for ever: only where they are met first the text is read. 0 if it cannot be, or there are no bytes and it was not met. */
+    uint32_t (*name)(struct selfwind_walk *walk, uint64_t key, uint64_t other, uint64_t address, size_t bytes);
+    /* Adds a frame of meaning; the innermost comes first. 0, or -1 if there is no room or no such name. */
+    int (*emit)(struct selfwind_walk *walk, const struct selfwind_frame *frame);
+    void *agent;
+};
+
+struct selfwind_unwinder {
+    uint32_t size;
+    uint32_t version;     /* SELFWIND_ABI_VERSION. */
+    const char *language; /* What marks its frames: "lua" shows as `f (a.lua:1)_[lua]`. 2 to 15 of a-z, 0-9, '+', '-', '_'. */
+    int (*unwind)(struct selfwind_walk *walk); /* An enum selfwind_result. */
+    void *data;
+    /* The registers it wants, as in `known`. With others than the stack and frame pointer among them all are tracked, which
+     * costs more; otherwise the frame may come with these two alone, and its callers know no others but what `registers`
+     * says. */
+    uint64_t wants;
+};
+
+/* How an initialiser begins: struct selfwind_unwinder u = { SELFWIND_INIT(u), "lua", unwind, 0, 0 }. */
+#define SELFWIND_INIT(object) sizeof(object), SELFWIND_ABI_VERSION
+
+/* The calls below are for ordinary code: not from an unwinder, nor from a signal handler. */
+
+/* Registers an unwinder for code in [start, end). The region's number, from 1 on; -EINVAL for what cannot be, -EEXIST if a
+ * part of it has an unwinder, -ENOSPC beyond 1024 regions, -ENOMEM, -EPERM once the program filters its system calls. The
+ * structure is copied. */
+static inline int selfwind_add_region(const struct selfwind_unwinder *unwinder, uint64_t start, uint64_t end)
+{
+    const struct selfwind_abi *agent = selfwind_agent();
+    return agent ? agent->add_region(unwinder, start, end) : SELFWIND_NO_AGENT;
+}
+
+/* The same for a function that a loaded object exports with its size; -ENOENT if none does. */
+static inline int selfwind_add_symbol(const struct selfwind_unwinder *unwinder, const char *symbol)
+{
+    const struct selfwind_abi *agent = selfwind_agent();
+    return agent ? agent->add_symbol(unwinder, symbol) : SELFWIND_NO_AGENT;
+}
+
+/* Removes a region. 0: no thread runs its unwinder any more, and none will; code and data may go. -EBUSY: none will, but
+ * one may be in it still (it has not returned for a second): they must stay. -ENOENT for no region, -EPERM as above. */
+static inline int selfwind_remove(int region)
+{
+    const struct selfwind_abi *agent = selfwind_agent();
+    return agent ? agent->remove(region) : SELFWIND_NO_AGENT;
+}
+
+/* The id of a text for frames, the same for the same text; 0 without an agent, or where there are too many (131,071 or
+ * 4 MiB). It stays good for the life of the process, and in children that it forks. */
+static inline uint32_t selfwind_name(const char *text, size_t bytes)
+{
+    const struct selfwind_abi *agent = selfwind_agent();
+    return agent ? agent->name(text, bytes) : 0;
+}
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,7 @@ mod perf_attributes;
 mod preload;
 mod process;
 mod python;
+mod regions;
 mod room;
 mod sampling_signal;
 mod second_mappings;

@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
+use handler::interpreter::regions::Region;
 use handler::slot;
 use handler::snapshot::{self, Snapshot};
 use unwind::elf_image::{ElfImage, ProgramHeader};
@@ -21,6 +22,7 @@ use crate::dynamic::Symbols;
 use crate::lock::{Lock, Masked};
 use crate::object_info::ObjectInfo;
 use crate::python;
+use crate::regions;
 use crate::sections;
 use crate::signal_stacks;
 use crate::symbols;
@@ -74,11 +76,14 @@ struct Published {
     /// First, because the handler's pointer is to this field.
     snapshot: Snapshot,
     list: Box<[Module<'static>]>,
+    regions: Box<[Region]>,
     objects: Vec<Arc<Object>>,
 }
 
 struct Registry {
     objects: Vec<Arc<Object>>,
+    /// With unwinders of their own, by address.
+    regions: Vec<Region>,
     retired: Vec<*mut Published>,
     /// The loader's count of changes that `objects` reflects.
     changes: u64,
@@ -98,6 +103,7 @@ static REGISTRY: Guarded = Guarded {
     lock: Lock::new(),
     registry: UnsafeCell::new(Registry {
         objects: Vec::new(),
+        regions: Vec::new(),
         retired: Vec::new(),
         changes: 0,
         next_id: 1,
@@ -365,7 +371,71 @@ fn with_table(object: &Arc<Object>, tables: Option<&[u8]>) -> Option<Arc<Object>
     }))
 }
 
+/// Publishes an unwinder's region, which gets a number from 1 on; none if a part of it has one already.
+pub(crate) fn add_region(region: Region) -> Option<u32> {
+    with_registry(|registry| registry.add_region(region))
+}
+
+/// Takes a region out of what is published; false if there is none of that number. Handlers may still be using it.
+pub(crate) fn remove_region(id: u32) -> bool {
+    with_registry(|registry| registry.remove_region(id))
+}
+
+/// True while a handler may be using a region that was removed.
+pub(crate) fn is_region_in_use(id: u32) -> bool {
+    with_registry(|registry| {
+        registry.sweep();
+        // SAFETY: a retired snapshot is freed by `sweep` alone, under the lock that is held.
+        let holds =
+            |retired: &*mut Published| unsafe { &**retired }.regions.iter().any(|region| region.id == id);
+        registry.retired.iter().any(holds)
+    })
+}
+
+/// How many regions there are.
+pub(crate) fn regions() -> usize {
+    with_registry(|registry| registry.regions.len())
+}
+
 impl Registry {
+    fn add_region(&mut self, region: Region) -> Option<u32> {
+        let place = self.regions.partition_point(|other| other.start < region.start);
+        let behind = self.regions.get(place).is_none_or(|other| region.end <= other.start);
+        let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
+        if !behind || before.is_some_and(|other| region.start < other.end) {
+            return None;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let bounds = (region.start, region.end);
+        self.regions.insert(place, Region { id, ..region });
+        self.publish_regions(bounds);
+        Some(id)
+    }
+
+    fn remove_region(&mut self, id: u32) -> bool {
+        let Some(place) = self.regions.iter().position(|region| region.id == id) else { return false };
+        let region = self.regions.remove(place);
+        self.publish_regions((region.start, region.end));
+        true
+    }
+
+    /// Publishes after a change of regions inside these bounds.
+    fn publish_regions(&mut self, (start, end): (u64, u64)) {
+        // What is remembered of code that is now in a hole, or no longer in one, means nothing any more; nor, behind the last
+        // region, do the frames that walks before had among their own.
+        let in_module =
+            self.objects.iter().any(|object| object.module.start < end && start < object.module.end);
+        if in_module || self.regions.is_empty() {
+            self.generation = self.generation.wrapping_add(1);
+        }
+        self.publish();
+        if in_module {
+            CACHE.clear();
+        }
+        self.sweep();
+    }
+
     /// Takes over what a visit saw.
     fn merge(&mut self, seen: Seen, listener: &mut dyn Listener) {
         let gone: Vec<_> = self
@@ -410,13 +480,15 @@ impl Registry {
             end = end.max(module.end);
             fits
         });
-        let list = list.into_boxed_slice();
-        // SAFETY: the list lives in the same `Published`, which is freed as a whole.
-        let shared: &'static [Module<'static>] = unsafe { &*core::ptr::from_ref(&*list) };
+        let mut regions = self.regions.clone().into_boxed_slice();
+        let list = regions::cut(list, &mut regions).into_boxed_slice();
+        // SAFETY: the lists live in the same `Published`, which is freed as a whole.
+        let (shared, regions_shared): (&'static [Module<'static>], &'static [Region]) =
+            unsafe { (&*core::ptr::from_ref(&*list), &*core::ptr::from_ref(&*regions)) };
         let Some(modules) = Modules::new(shared, self.generation) else { return };
         let python = self.objects.iter().find_map(|object| object.python?.known());
-        let snapshot = Snapshot { modules, python };
-        let published = Published { snapshot, list, objects: self.objects.clone() };
+        let snapshot = Snapshot { modules, python, regions: regions_shared };
+        let published = Published { snapshot, list, regions, objects: self.objects.clone() };
         let published = Box::into_raw(Box::new(published));
         let before = snapshot::replace(published.cast());
         if !before.is_null() {
@@ -431,7 +503,7 @@ impl Registry {
             if !pinned {
                 // SAFETY: made by `Box::into_raw` in `publish`; no longer published, and pinned by nobody.
                 let published = unsafe { Box::from_raw(*retired) };
-                debug_assert!(published.list.len() <= published.objects.len());
+                debug_assert!(published.list.len() <= published.objects.len() + published.regions.len());
             }
             pinned
         });

@@ -20,6 +20,7 @@ const MOST: usize = 2040;
 const LONGEST: usize = 4096;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const SETTINGS: &[u8] = b"SELFWIND_";
+const PLUGINS: &[u8] = b"SELFWIND_PLUGINS=";
 
 /// The variables of this program that are ours.
 struct Ours {
@@ -106,6 +107,15 @@ impl Ours {
         file == self.agent().to_bytes()
     }
 
+    /// The files of the plug-ins that a recorder loads beside the agent.
+    fn plugins(&self) -> impl Iterator<Item = &[u8]> {
+        self.settings.iter().filter_map(|setting| setting.to_bytes().strip_prefix(PLUGINS)).flat_map(parts)
+    }
+
+    fn is_ours(&self, file: &[u8]) -> bool {
+        self.is_agent(file) || self.plugins().any(|plugin| plugin == file)
+    }
+
     /// True if the environment has all of ours (`wanted`), or nothing that a loader would look for.
     ///
     /// # Safety
@@ -155,6 +165,10 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
         if wanted {
             add(ours.agent().to_bytes())?;
             files += 1;
+            for plugin in ours.plugins() {
+                add(b":")?;
+                add(plugin)?;
+            }
         }
         // SAFETY: the caller's promise.
         for entry in unsafe { entries(given) } {
@@ -162,7 +176,7 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
                 put(entry)?;
                 continue;
             };
-            for file in parts(value).filter(|file| !ours.is_agent(file)) {
+            for file in parts(value).filter(|file| !ours.is_ours(file)) {
                 if files > 0 {
                     add(b":")?;
                 }

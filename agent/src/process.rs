@@ -26,6 +26,7 @@ use crate::lock::{Held, Lock, Masked};
 use crate::locks;
 use crate::module_news::ModuleNews;
 use crate::modules;
+use crate::regions;
 use crate::sampling_signal;
 use crate::second_mappings;
 use crate::session::{self, Failure, Myself};
@@ -81,6 +82,7 @@ pub(crate) fn open(
     if let Some(note) = choice.note {
         journal::tell_setting(recording, b"source", &note);
     }
+    regions::make_room(recording);
     Ok(recording)
 }
 

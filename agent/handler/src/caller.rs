@@ -35,13 +35,12 @@ impl Caller {
         slot: &Slot,
         bench: &'w mut Workbench<'_>,
     ) -> (Walk, &'w mut StackChain, &'w [u64]) {
-        let (mut walk, has_python) = ordinary_walk::walk_on(recording, slot, &self.registers(), bench);
+        let (mut walk, is_mixed) = ordinary_walk::walk_on(recording, slot, &self.registers(), bench);
         let Workbench { stack_cache, chain, scratch, pin } = bench;
-        let pinned = if has_python { Pinned::new(pin) } else { None };
-        let mixed = pinned.as_ref().and_then(Pinned::python).and_then(|python| {
-            // What the walk before had among its frames is not remembered.
-            chain.walked(0);
-            interpreter::add_frames(python, recording, stack_cache, &mut walk, scratch)
+        let pinned = if is_mixed { Pinned::new(pin) } else { None };
+        let mixed = pinned.as_ref().and_then(|pinned| {
+            let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());
+            interpreter::add_frames(python, has_regions, recording, stack_cache, &mut walk, scratch)
         });
         (walk, chain, mixed.unwrap_or_else(|| words(stack_cache.frames())))
     }

@@ -7,6 +7,7 @@
 use unwind::{End, Registers, Walk};
 
 use crate::activity::is_filtered;
+use crate::interpreter::regions::Regions;
 use crate::recording::Recording;
 use crate::slot::{self, Slot, Workbench};
 use crate::snapshot::{self, Pinned};
@@ -31,7 +32,7 @@ pub(crate) fn walk(recording: &Recording, slot: &Slot, registers: &Registers) ->
     walk_on(recording, slot, registers, &mut bench).0
 }
 
-/// The same with what it needs; and whether there is an interpreter whose frames are not among the walk's.
+/// The same with what it needs; and whether there are frames to be put among those of the walk.
 pub(crate) fn walk_on(
     recording: &Recording,
     slot: &Slot,
@@ -46,12 +47,14 @@ pub(crate) fn walk_on(
     };
     let mut walked = None;
     if known != Bounds::NONE {
-        walked = Some(walk_in(recording, registers, bench, &mut Stack::new([known, Bounds::NONE], false)));
+        walked =
+            Some(walk_in(recording, slot, registers, bench, &mut Stack::new([known, Bounds::NONE], false)));
     }
     // Memory that is not known, or that a guess leads to, is probed. That may change the mask (`sys::is_readable`).
     if walked.is_none_or(|(walk, _)| !walk.end.is_complete()) && !is_filtered() {
         let mask = sys::set_signal_mask(!0);
-        walked = Some(walk_in(recording, registers, bench, &mut Stack::new([known, Bounds::NONE], true)));
+        walked =
+            Some(walk_in(recording, slot, registers, bench, &mut Stack::new([known, Bounds::NONE], true)));
         sys::set_signal_mask(mask);
     }
     let walked = walked.unwrap_or_else(|| {
@@ -64,19 +67,35 @@ pub(crate) fn walk_on(
     walked
 }
 
-/// One walk in `memory`, of which the chain of records is told; and whether there is an interpreter.
+/// One walk in `memory`, of which the chain of records is told; and whether there are frames to be put among its own.
 fn walk_in(
     recording: &Recording,
+    slot: &Slot,
     registers: &Registers,
     bench: &mut Workbench<'_>,
     memory: &mut Stack,
 ) -> (Walk, bool) {
-    let Workbench { stack_cache, chain, pin, .. } = bench;
-    let (walk, has_python) = match Pinned::new(pin) {
+    let Workbench { stack_cache, chain, scratch, pin } = bench;
+    let (walk, is_mixed) = match Pinned::new(pin) {
         Some(pinned) => {
-            let (modules, most) = (pinned.modules(), recording.max_frames);
-            let walk = unwind::walk(modules, recording.cache, registers, memory, stack_cache, most);
-            (walk, pinned.python().is_some())
+            let (modules, list, most) = (pinned.modules(), pinned.regions(), recording.max_frames);
+            let stacks = [slot.stack(), Bounds::NONE];
+            let mut regions = Regions::new(list, recording, scratch.regions(), stacks, memory.may_probe());
+            let mut walk = unwind::walk_with(
+                modules,
+                recording.cache,
+                registers,
+                memory,
+                stack_cache,
+                most,
+                &mut regions,
+            );
+            let is_mixed = pinned.python().is_some() || !list.is_empty();
+            if is_mixed {
+                // The thread's last record may have other frames among those of the walk.
+                walk.unchanged = 0;
+            }
+            (walk, is_mixed)
         }
         None => {
             stack_cache.forget();
@@ -84,5 +103,5 @@ fn walk_in(
         }
     };
     chain.walked(walk.unchanged);
-    (walk, has_python)
+    (walk, is_mixed)
 }

@@ -7,6 +7,7 @@ use crate::activity::is_filtered;
 use crate::clock;
 use crate::context::Context;
 use crate::interpreter;
+use crate::interpreter::regions::Regions;
 use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -32,19 +33,37 @@ impl<'a> Sample<'a> {
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
                 let (modules, registers) = (pinned.modules(), &context.registers());
-                let most = recording.max_frames;
-                let mut walk =
-                    unwind::walk(modules, recording.cache, registers, &mut memory, stack_cache, most);
+                // SAFETY: the scratch is the caller's too, by the guard.
+                let scratch = unsafe { &mut *slot.scratch() };
+                let stacks = [context.alternate_stack(), slot.stack()];
+                let mut regions =
+                    Regions::new(pinned.regions(), recording, scratch.regions(), stacks, !is_filtered());
+                let mut walk = unwind::walk_with(
+                    modules,
+                    recording.cache,
+                    registers,
+                    &mut memory,
+                    stack_cache,
+                    recording.max_frames,
+                    &mut regions,
+                );
+                let is_known = || modules.find(registers.pc).is_some() || regions.hold(registers.pc);
                 // Guesses may lead out of code that no module holds.
-                if walk.end == End::NoModule || modules.find(registers.pc).is_none() {
+                if walk.end == End::NoModule || !is_known() {
                     snapshot::note_unknown_code();
                 }
-                if let Some(python) = pinned.python() {
+                let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());
+                if python.is_some() || has_regions {
                     // What the walk before had among its frames is not remembered.
                     walk.unchanged = 0;
-                    // SAFETY: the scratch is the caller's too, by the guard.
-                    let scratch = unsafe { &mut *slot.scratch() };
-                    mixed = interpreter::add_frames(python, recording, stack_cache, &mut walk, scratch);
+                    mixed = interpreter::add_frames(
+                        python,
+                        has_regions,
+                        recording,
+                        stack_cache,
+                        &mut walk,
+                        scratch,
+                    );
                 }
                 walk
             }

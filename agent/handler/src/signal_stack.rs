@@ -20,6 +20,8 @@ pub const GUARD: usize = 4096;
 const ALIGNMENT: u64 = 64;
 /// What the handler needs below the kernel's frame, and a little.
 const HANDLER: u64 = 2048 + 512;
+/// What an unwinder of a region may need on top of that.
+const UNWINDER: usize = 3072;
 /// Signals that may lie on each other: a request that comes while a tick is handled.
 const NESTED: usize = 2;
 
@@ -33,7 +35,7 @@ static ADOPTED: AtomicBool = AtomicBool::new(false);
 pub fn set_frame(frame: usize) {
     if frame > 0 {
         let used = NESTED * (frame + HANDLER as usize + ALIGNMENT as usize);
-        MAPPED.store((GUARD + used).next_multiple_of(GUARD), Ordering::Relaxed);
+        MAPPED.store((GUARD + used + UNWINDER).next_multiple_of(GUARD), Ordering::Relaxed);
     }
 }
 

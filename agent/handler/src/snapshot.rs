@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use unwind::Modules;
 
 use crate::interpreter::python::Python;
+use crate::interpreter::regions::Region;
 
 /// The modules at one time, immutable once published.
 pub struct Snapshot {
@@ -15,6 +16,8 @@ pub struct Snapshot {
     pub modules: Modules<'static>,
     /// The interpreter among them.
     pub python: Option<Python>,
+    /// Regions with unwinders of their own, by address.
+    pub regions: &'static [Region],
 }
 
 static PUBLISHED: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
@@ -114,6 +117,13 @@ impl<'a> Pinned<'a> {
     pub(crate) fn python(&self) -> Option<&Python> {
         // SAFETY: as of the modules.
         unsafe { (*self.snapshot).python.as_ref() }
+    }
+
+    /// The regions that have unwinders of their own.
+    #[inline]
+    pub(crate) fn regions(&self) -> &[Region] {
+        // SAFETY: as of the modules.
+        unsafe { (*self.snapshot).regions }
     }
 }
 

@@ -49,6 +49,11 @@ impl Stack {
         Self { known, readable: [u64::MAX; PAGES], next: 0, probes: if may_probe { PROBES } else { 0 } }
     }
 
+    /// Whether memory that is not known is probed.
+    pub(crate) fn may_probe(&self) -> bool {
+        self.probes > 0
+    }
+
     #[cold]
     fn is_readable(&mut self, address: u64) -> bool {
         let first = address & !(PAGE - 1);

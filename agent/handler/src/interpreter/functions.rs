@@ -36,6 +36,11 @@ impl Key {
         Self(product as u64 ^ (product >> 64) as u64 ^ word)
     }
 
+    /// All bits of it.
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
     fn places(self) -> impl Iterator<Item = &'static AtomicU64> {
         let first = self.0 as usize;
         (0..WAYS).filter_map(move |way| TABLE.get((first ^ way) % PLACES))

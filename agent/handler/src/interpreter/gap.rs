@@ -10,4 +10,6 @@ pub(crate) enum Gap {
     Unnamed = 2,
     /// There are more frames than a stack has.
     TooDeep = 3,
+    /// As `Unnamed`, of a frame that a region's unwinder emitted.
+    UnnamedByUnwinder = 4,
 }

@@ -19,7 +19,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.walk += 1;
         if self.walk >= PAGE {
             self.seen.fill(0);
@@ -39,6 +39,16 @@ impl<'a> Memory<'a> {
     pub(crate) fn new(may_probe: bool, pages: &'a mut Pages) -> Self {
         pages.begin();
         Self { pages, probes: if may_probe { PROBES } else { 0 } }
+    }
+
+    /// The memory of a walk that has begun, with so many probes left.
+    pub(crate) fn resume(pages: &'a mut Pages, probes: u32) -> Self {
+        Self { pages, probes }
+    }
+
+    /// Probes that are left.
+    pub(crate) fn probes(&self) -> u32 {
+        self.probes
     }
 
     /// The word at `address`, of any alignment. Apart: it is called from everywhere.

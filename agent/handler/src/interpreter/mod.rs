@@ -3,7 +3,8 @@
 //! An interpreter's part of a walk comes after the native one. It gets the thread pointer, a reader of memory that never
 //! faults (`Memory`), and gives runs of frames (`Found`), each with an address in the very native frame that evaluates
 //! it. These are then put among the native frames where they belong. It need not know how frames are recorded, and the
-//! walker does not know of interpreters: one more of them is one more room beside [`python`].
+//! walker does not know of interpreters: one more of them is one more room beside [`python`]. Unwinders that programs and
+//! plug-ins register are asked during the native walk, [`regions`].
 //!
 //! What must never happen here: a read past `Memory`, a frame that is not certain (a run that cannot be read ends with a
 //! mark, `gap`), work in a process without an interpreter.
@@ -14,6 +15,7 @@ mod gap;
 mod memory;
 mod placing;
 pub mod python;
+pub mod regions;
 
 use shm_format::MAX_DEPTH;
 use unwind::{End, StackCache, Walk};
@@ -33,6 +35,7 @@ pub(crate) struct Scratch {
     /// Native and interpreted frames, leaf first.
     frames: [u64; MAX_DEPTH],
     text: Text,
+    regions: regions::Scratch,
 }
 
 impl Scratch {
@@ -40,26 +43,38 @@ impl Scratch {
     pub(crate) fn reset(&mut self) {
         self.cached = Cached::default();
     }
+
+    /// The part that the unwinders of regions need.
+    pub(crate) fn regions(&mut self) -> &mut regions::Scratch {
+        &mut self.regions
+    }
 }
 
-/// The frames of `walk`, which are those of `native`, with those of `python` among them; none if there are none of these.
+/// The frames of `walk`, which are those of `native`, with those of `python` among them and, if it was a walk with regions,
+/// what their unwinders emitted; none if there are none of these.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
-    python: &Python,
+    python: Option<&Python>,
+    has_regions: bool,
     recording: &Recording,
     native: &StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
-    let Scratch { pages, cached, found, frames, text } = scratch;
-    let mut memory = Memory::new(!is_filtered(), pages);
+    let Scratch { pages, cached, found, frames, text, regions } = scratch;
     found.clear();
-    let thread = Thread { python, recording, native, pointer: arch::pthread_self()? };
-    python::find(&thread, &mut memory, cached, found, text);
-    if found.is_empty() {
+    if let Some(python) = python
+        && let Some(pointer) = arch::pthread_self()
+    {
+        let mut memory = Memory::new(!is_filtered(), pages);
+        let thread = Thread { python, recording, native, pointer };
+        python::find(&thread, &mut memory, cached, found, text);
+    }
+    let emitted = Some(regions.emitted()).filter(|emitted| has_regions && !emitted.is_empty());
+    if found.is_empty() && emitted.is_none() {
         return None;
     }
-    let count = placing::place(found, native, walk.end.is_complete(), frames)?;
+    let count = placing::place(found, emitted, native, walk.end.is_complete(), frames)?;
     if count > recording.max_frames {
         walk.end = End::DepthLimit;
     }

@@ -1,10 +1,12 @@
 //! Puts interpreted frames among the native ones: each run just inside the native frame that evaluates it, which is the one
-//! that holds the run's address.
+//! that holds the run's address; and what a region's unwinder emitted just inside the frame it was asked about, or in its
+//! place.
 
 use shm_format::MAX_DEPTH;
 use unwind::StackCache;
 
 use super::found::{Found, Run};
+use super::regions::Emitted;
 
 /// Runs that may be passed over at a time, because they lie in no native frame.
 const LOST: usize = 4;
@@ -28,6 +30,7 @@ impl Mixed<'_> {
 /// Runs that lie in no native frame are left out, unless the native walk did not get to its end: then they follow it.
 pub(super) fn place(
     found: &Found,
+    emitted: Option<&Emitted>,
     native: &StackCache,
     is_complete: bool,
     frames: &mut [u64; MAX_DEPTH],
@@ -35,7 +38,8 @@ pub(super) fn place(
     let mut mixed = Mixed { frames, count: 0 };
     let mut runs = found.runs();
     let mut outer = native.stack_pointers().skip(1);
-    for (frame, low) in native.frames().iter().zip(native.stack_pointers()) {
+    let mut of_regions = emitted.map_or(&[][..], Emitted::runs).iter().peekable();
+    for (number, (frame, low)) in native.frames().iter().zip(native.stack_pointers()).enumerate() {
         let high = outer.next().unwrap_or(u64::MAX);
         let is_here = |run: &Run| low != 0 && low <= run.inside && run.inside < high;
         while let Some(next) = runs.iter().take(LOST).position(is_here) {
@@ -44,10 +48,16 @@ pub(super) fn place(
             }
             runs = runs.get(next + 1..).unwrap_or(&[]);
         }
-        mixed.extend(core::slice::from_ref(&frame.bits()));
+        let own = of_regions.next_if(|run| run.number == number);
+        if let (Some(run), Some(emitted)) = (own, emitted) {
+            mixed.extend(emitted.of(run));
+        }
+        if own.is_none_or(|run| !run.replaces) {
+            mixed.extend(core::slice::from_ref(&frame.bits()));
+        }
     }
     if !is_complete {
         runs.iter().for_each(|run| mixed.extend(found.of(run)));
     }
-    (mixed.count > native.frames().len()).then_some(mixed.count)
+    (emitted.is_some() || mixed.count > native.frames().len()).then_some(mixed.count)
 }

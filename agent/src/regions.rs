@@ -1,0 +1,179 @@
+//! Unwinders that programs and plug-ins register for regions of code: what is checked before handlers see one.
+//!
+//! They are published with the modules, whose snapshots tell when nobody uses one any more. A plug-in's constructor may run
+//! before the agent's own start, so nothing here needs that; after the program has filtered its system calls nothing is
+//! done.
+
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char, c_int};
+
+use handler::activity::Active;
+use handler::interpreter::regions::{LANGUAGE, Region, Unwinder, VERSION, names};
+use handler::recording;
+use unwind::Module;
+
+use crate::dynamic::Symbols;
+use crate::journal;
+use crate::kernel;
+use crate::lock::Masked;
+use crate::modules;
+use crate::symbols;
+
+/// Most regions: each change copies all.
+const MOST: usize = 1024;
+/// Bytes of the log that handlers can tell names in: some 10,000 functions.
+const LOG: u64 = 1 << 20;
+/// How long a handler may be in an unwinder that is removed.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Makes room for what handlers will tell of functions.
+pub(crate) fn make_room(recording: &recording::Recording) {
+    if modules::regions() > 0 {
+        journal::make_log(recording, LOG);
+    }
+}
+
+/// Registers the unwinder at `given` for code in [start, end); the region's number or a negative errno.
+///
+/// # Safety
+/// Null, or an unwinder of the size that it says, with a language that is null or a string.
+pub(crate) unsafe fn add(given: *const Unwinder, start: u64, end: u64) -> c_int {
+    let Some(_active) = Active::enter() else { return -libc::EPERM };
+    // SAFETY: the caller's promise.
+    let Some(region) = (unsafe { checked(given, start, end) }) else { return -libc::EINVAL };
+    if modules::regions() >= MOST {
+        return -libc::ENOSPC;
+    }
+    if !prepare() {
+        return -libc::ENOMEM;
+    }
+    let Some(id) = modules::add_region(region) else { return -libc::EEXIST };
+    if let Some(recording) = recording::current() {
+        let _masked = Masked::new();
+        make_room(recording);
+    }
+    id as c_int
+}
+
+/// The same for the function that a loaded object exports as `symbol`.
+///
+/// # Safety
+/// As above; `symbol` is null or a string.
+pub(crate) unsafe fn add_symbol(given: *const Unwinder, symbol: *const c_char) -> c_int {
+    if symbol.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the caller's promise.
+    let symbol = unsafe { CStr::from_ptr(symbol) };
+    let mut found = None;
+    symbols::visit_objects(&mut |object| {
+        // SAFETY: the loader vouches for the object while it visits it.
+        let symbols = unsafe { Symbols::of_object(object) };
+        found =
+            symbols.and_then(|symbols| symbols.find_with_size(symbol, true)).filter(|(_, bytes)| *bytes > 0);
+        found.is_none()
+    });
+    match found {
+        // SAFETY: the caller's promise.
+        Some((start, bytes)) => unsafe { add(given, start, start.saturating_add(bytes)) },
+        None => -libc::ENOENT,
+    }
+}
+
+/// Removes a region: 0 when no handler uses it any more, else a negative errno.
+pub(crate) fn remove(id: c_int) -> c_int {
+    let Some(_active) = Active::enter() else { return -libc::EPERM };
+    let Ok(id) = u32::try_from(id) else { return -libc::ENOENT };
+    if !modules::remove_region(id) {
+        return -libc::ENOENT;
+    }
+    if !modules::is_region_in_use(id) {
+        return 0;
+    }
+    let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    while kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
+        kernel::yield_now();
+        if !modules::is_region_in_use(id) {
+            return 0;
+        }
+    }
+    -libc::EBUSY
+}
+
+/// The id of a text, 0 if it can have none.
+pub(crate) fn name(text: &[u8]) -> u32 {
+    match Active::enter() {
+        Some(_active) if prepare() => names::intern_text(text),
+        _ => 0,
+    }
+}
+
+fn prepare() -> bool {
+    // A lock that a fork holds too.
+    let _held = modules::lock().hold();
+    names::prepare()
+}
+
+/// What is published of an unwinder, if it can be one.
+///
+/// # Safety
+/// As of [`add`].
+unsafe fn checked(given: *const Unwinder, start: u64, end: u64) -> Option<Region> {
+    /// User space ends here, but for addresses that a program must ask for.
+    const LAST: u64 = 1 << 47;
+    // SAFETY: the caller's promise; the size comes first.
+    let unwinder = unsafe {
+        let size = *given.cast::<u32>().as_ref()? as usize;
+        if size < size_of::<Unwinder>() {
+            return None;
+        }
+        given.as_ref()?
+    };
+    if unwinder.version != VERSION || start >= end || end > LAST || unwinder.language.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(unwinder.language) }.to_bytes();
+    let is_fine = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-_".contains(byte);
+    // One character is another mark of folded stacks.
+    if name.len() < 2 || name.len() > LANGUAGE || !name.iter().all(is_fine) {
+        return None;
+    }
+    let mut language = [0; LANGUAGE];
+    language.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
+    Some(Region {
+        id: 0,
+        start,
+        end,
+        unwind: unwinder.unwind?,
+        data: unwinder.data as usize,
+        wants: unwinder.wants,
+        language,
+        under: None,
+    })
+}
+
+/// The modules with holes where the regions are, both by address; each region learns which module it is a hole of.
+pub(crate) fn cut(modules: Vec<Module<'static>>, regions: &mut [Region]) -> Vec<Module<'static>> {
+    if regions.is_empty() {
+        return modules;
+    }
+    for region in regions.iter_mut() {
+        let holds = |module: &&Module<'static>| module.start <= region.start && region.end <= module.end;
+        region.under = modules.iter().find(holds).copied();
+    }
+    let mut parts = Vec::with_capacity(modules.len() + regions.len());
+    for module in modules {
+        let mut start = module.start;
+        for region in regions.iter().filter(|region| region.start < module.end && module.start < region.end) {
+            if start < region.start {
+                parts.push(Module { start, end: region.start, ..module });
+            }
+            start = region.end;
+        }
+        if start < module.end {
+            parts.push(Module { start, ..module });
+        }
+    }
+    parts
+}
