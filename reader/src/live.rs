@@ -60,7 +60,7 @@ struct Binary {
     build_id: Vec<u8>,
     in_kernel: bool,
     /// A source file, whose functions an interpreter runs.
-    interpreted: bool,
+    interpreted: Option<String>,
     /// The process whose numbers its functions have.
     process: u32,
 }
@@ -93,15 +93,20 @@ impl Located {
 
     /// True for a frame of a function that an interpreter runs.
     pub(crate) fn is_interpreted(&self) -> bool {
-        self.binary.as_ref().is_some_and(|binary| binary.interpreted)
+        self.interpreted().is_some()
+    }
+
+    /// The mark of a function that an interpreter runs.
+    fn interpreted(&self) -> Option<&str> {
+        self.binary.as_ref()?.interpreted.as_deref()
     }
 
     /// What marks it in folded stacks.
-    pub(crate) fn mark(&self) -> &'static str {
-        match self.is_interpreted() {
-            true => interpreted::PYTHON_MARK,
-            false if self.is_in_kernel() => "_[k]",
-            false => "",
+    pub(crate) fn mark(&self) -> &str {
+        match self.interpreted() {
+            Some(mark) => mark,
+            None if self.is_in_kernel() => "_[k]",
+            None => "",
         }
     }
 
@@ -222,15 +227,15 @@ impl Live {
     fn locate_interpreted(&mut self, process: u32, word: u64) -> Option<Located> {
         let Interpreted { function, offset } = Frame::from_bits(word).as_interpreted()?;
         let known = self.processes.get(&process).and_then(|image| image.functions.get(&function));
-        let (path, name) = match known {
-            Some(known) => (PathBuf::from(&known.file), known.shown(known.first_line)),
+        let (path, name, mark) = match known {
+            Some(known) => (PathBuf::from(&known.file), known.shown(known.first_line), known.mark()),
             None => {
                 let reason = if function == Interpreted::NOTHING { offset } else { 0 };
-                (PathBuf::new(), interpreted::gap(reason).to_owned())
+                (PathBuf::new(), interpreted::gap(reason).to_owned(), "_[py]".into())
             }
         };
         // The same numbers are other functions in other processes; one that is not known yet may be in the next sample.
-        let binary = Arc::new(Binary { path, interpreted: true, process, ..Binary::default() });
+        let binary = Arc::new(Binary { path, interpreted: Some(mark), process, ..Binary::default() });
         self.names.insert((binary.clone(), word), vec![name]);
         Some(Located { binary: Some(binary), address: word, found_by: FoundBy::Region })
     }

@@ -71,7 +71,7 @@ struct FrameLine<'a> {
     address: u64,
     /// As folded stacks mark it; here the module says so.
     #[serde(skip)]
-    mark: &'static str,
+    mark: String,
 }
 
 impl<'a> Tail<'a> {
@@ -86,7 +86,7 @@ impl<'a> Tail<'a> {
                 function,
                 module: Located::module(located),
                 address: located.address,
-                mark: located.mark(),
+                mark: located.mark().to_owned(),
             };
             self.live.functions(located).map(line)
         };

@@ -36,6 +36,7 @@ use crate::report;
 use crate::request;
 use crate::resolve;
 use crate::sampling::buffer::Buffer;
+use crate::sampling::plugin::plugin;
 use crate::sampling::rate;
 use crate::sampling::settings::SamplingSettings;
 use crate::sampling::sources::Sources;
@@ -147,6 +148,8 @@ enum Command {
     List(ListArgs),
     /// Print the path of the agent library, for LD_PRELOAD
     AgentPath,
+    /// Print selfwind.h, by which programs and plug-ins speak to the library
+    Header,
     /// Print shell completions
     Completions(manual::CompletionsArgs),
     /// Write the manual pages to a directory
@@ -189,6 +192,9 @@ struct RecordArgs {
     snapshot: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Load this plug-in into the program beside the agent, such as an unwinder for an interpreter; may be given more than once
+    #[arg(long = "plugin", value_name = "FILE", env = "SELFWIND_PLUGINS", value_delimiter = ':', value_parser = plugin)]
+    plugins: Vec<PathBuf>,
     /// Size of each process's buffer for samples that the recorder has not read yet, such as 512K or 16M [default: grows as needed, to 2M and more]
     #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
     buffer: Option<Buffer>,
@@ -374,6 +380,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::AgentPath => {
             writeln!(stdout, "{}", agent_file::unpack()?.display())?;
         }
+        Command::Header => stdout.write_all(include_bytes!("../../../agent/include/selfwind.h"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -474,6 +481,7 @@ impl From<RecordArgs> for RecordOptions {
                 max_stack: args.sampling.max_stack,
                 max_overhead: args.sampling.max_overhead,
                 native_only: args.sampling.native_only,
+                plugins: args.plugins,
                 buffer: args.buffer.unwrap_or_default(),
             },
             duration: args.duration,

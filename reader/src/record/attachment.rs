@@ -14,6 +14,11 @@ pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
 
 /// Has the process sampled if it is not; says whether that was needed.
 pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) -> anyhow::Result<Sampling> {
+    if !sampling.plugins.is_empty() {
+        notices.say(format_args!(
+            "process {pid} runs already and loads no plug-in any more; start it under `selfwind record --plugin FILE`"
+        ));
+    }
     let sampling = inject::ensure(pid, settings(sampling))?;
     if sampling == Sampling::Begun {
         notices.detail(format_args!("process {pid}: agent injected"));

@@ -2,6 +2,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod clock;
+pub(crate) mod plugin;
 pub(crate) mod rate;
 pub(crate) mod settings;
 pub(crate) mod sources;

@@ -1,5 +1,7 @@
 //! Everything that an agent is told about its sampling.
 
+use std::path::PathBuf;
+
 use crate::sampling::buffer::Buffer;
 use crate::sampling::rate::Overhead;
 use crate::sampling::sources::Sources;
@@ -17,6 +19,8 @@ pub(crate) struct SamplingSettings {
     pub(crate) max_overhead: Overhead,
     /// Frames of interpreters are left out.
     pub(crate) native_only: bool,
+    /// Shared objects that are loaded beside the agent.
+    pub(crate) plugins: Vec<PathBuf>,
     /// What each process can hold back at least.
     pub(crate) buffer: Buffer,
 }

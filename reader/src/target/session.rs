@@ -122,8 +122,16 @@ impl Session {
             ("SELFWIND_EVENT".into(), sampling.sources.of_agent().into()),
             ("SELFWIND_MAX_STACK".into(), sampling.max_stack.to_string().into()),
             ("SELFWIND_MAX_OVERHEAD".into(), sampling.max_overhead.to_string().into()),
-            ("LD_PRELOAD".into(), preload(agent, std::env::var_os("LD_PRELOAD").as_deref())),
+            (
+                "LD_PRELOAD".into(),
+                preload(agent, &sampling.plugins, std::env::var_os("LD_PRELOAD").as_deref()),
+            ),
         ];
+        if !sampling.plugins.is_empty() {
+            // For programs that replace their environment.
+            let files: Vec<&OsStr> = sampling.plugins.iter().map(|plugin| plugin.as_os_str()).collect();
+            variables.push(("SELFWIND_PLUGINS".into(), files.join(OsStr::new(":"))));
+        }
         if sampling.native_only {
             variables.push(("SELFWIND_NATIVE_ONLY".into(), "1".into()));
         }
@@ -149,9 +157,13 @@ impl Session {
     }
 }
 
-/// The agent first, then whatever was to be preloaded anyway.
-fn preload(agent: &Path, present: Option<&OsStr>) -> OsString {
+/// The agent first, then plug-ins, then whatever was to be preloaded anyway.
+fn preload(agent: &Path, plugins: &[PathBuf], present: Option<&OsStr>) -> OsString {
     let mut value = agent.as_os_str().to_owned();
+    for plugin in plugins {
+        value.push(":");
+        value.push(plugin);
+    }
     if let Some(present) = present.filter(|present| !present.is_empty() && *present != agent) {
         value.push(":");
         value.push(present);
@@ -226,10 +238,15 @@ mod tests {
     #[test]
     fn the_agent_comes_first() {
         let agent = Path::new("/a/agent.so");
-        assert_eq!(preload(agent, None), "/a/agent.so");
-        assert_eq!(preload(agent, Some(OsStr::new(""))), "/a/agent.so");
-        assert_eq!(preload(agent, Some(OsStr::new("/a/agent.so"))), "/a/agent.so");
-        assert_eq!(preload(agent, Some(OsStr::new("/b.so c.so"))), "/a/agent.so:/b.so c.so");
+        assert_eq!(preload(agent, &[], None), "/a/agent.so");
+        assert_eq!(preload(agent, &[], Some(OsStr::new(""))), "/a/agent.so");
+        assert_eq!(preload(agent, &[], Some(OsStr::new("/a/agent.so"))), "/a/agent.so");
+        assert_eq!(preload(agent, &[], Some(OsStr::new("/b.so c.so"))), "/a/agent.so:/b.so c.so");
+        let plugins = ["/p/lua.so", "/p/q.so"].map(PathBuf::from);
+        assert_eq!(
+            preload(agent, &plugins, Some(OsStr::new("/b.so"))),
+            "/a/agent.so:/p/lua.so:/p/q.so:/b.so"
+        );
     }
 
     #[test]

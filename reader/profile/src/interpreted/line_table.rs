@@ -1,4 +1,4 @@
-//! CPython's line tables: from an instruction to its source line.
+//! CPython's line tables: from an instruction to its source line. In languages of unwinders the line is what is told.
 //!
 //! Three forms: `co_lnotab` up to 3.9 (Objects/lnotab_notes.txt), PEP 626's `co_linetable` of 3.10 (the same file there),
 //! and the location table of 3.11 and later (Objects/locations.md, in 3.13 InternalDocs/locations.md). A table that ends
@@ -11,6 +11,7 @@ pub(super) fn line_of(form: u32, table: &[u8], first_line: u32, offset: u32) -> 
         1 => by_lnotab(table, first, bytes),
         2 => by_ranges(table, first, bytes),
         3 => by_locations(table, first, offset.into()),
+        super::NAME_OF_LANGUAGE => Some(offset.into()),
         _ => None,
     };
     line.and_then(|line| u32::try_from(line).ok()).filter(|line| *line > 0)

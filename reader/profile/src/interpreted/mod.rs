@@ -24,17 +24,48 @@ pub struct InterpretedView {
 }
 
 /// What marks the frames of Python in folded stacks.
-pub const PYTHON_MARK: &str = "_[py]";
+const PYTHON_MARK: &str = "_[py]";
+/// The number of languages that the unwinders of regions name, and the form of a line table that is such a name.
+const BY_UNWINDER: u32 = 2;
+const NAME_OF_LANGUAGE: u32 = 4;
+
+/// The mark at the end of an element of a folded stack, if it is an interpreter's: the name of a language in it has two
+/// characters or more, so that it is none of the other marks.
+pub fn mark_of(element: &str) -> Option<&str> {
+    let language = element.strip_suffix(']')?;
+    let start = language.rfind("_[")?;
+    is_language(&language.as_bytes()[start + 2..]).then(|| &element[start..])
+}
+
+fn is_language(name: &[u8]) -> bool {
+    let fits = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-_".contains(byte);
+    (2..=15).contains(&name.len()) && name.iter().all(fits)
+}
 
 impl InterpretedFunction {
+    /// What marks its frames in folded stacks.
+    pub fn mark(&self) -> String {
+        let is_named = self.language == BY_UNWINDER && self.lines_form == NAME_OF_LANGUAGE;
+        match std::str::from_utf8(&self.lines) {
+            Ok(name) if is_named && is_language(name.as_bytes()) => format!("_[{name}]"),
+            _ if self.language == BY_UNWINDER => "_[unknown]".into(),
+            _ => PYTHON_MARK.into(),
+        }
+    }
+
     /// The source line of an instruction; that of the function if it is not known.
     pub fn line_of(&self, offset: u32) -> u32 {
         line_table::line_of(self.lines_form, &self.lines, self.first_line, offset).unwrap_or(self.first_line)
     }
 
-    /// `name (file.py:LINE)`.
+    /// `name (file.py:LINE)`, as far as it has them.
     pub fn shown(&self, line: u32) -> String {
-        format!("{} ({}:{line})", self.name, base_name(Path::new(&self.file)))
+        let file = base_name(Path::new(&self.file));
+        match (file.is_empty(), line) {
+            (true, _) => self.name.clone(),
+            (false, 0) => format!("{} ({file})", self.name),
+            (false, line) => format!("{} ({file}:{line})", self.name),
+        }
     }
 }
 
@@ -44,6 +75,42 @@ pub fn gap(reason: u32) -> &'static str {
         1 => "[python: unreadable frames]",
         2 => "[python: unnamed function]",
         3 => "[python: too many frames]",
+        4 => "[unwinder: unnamed function]",
         _ => "[python: unknown function]",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn languages_of_unwinders_have_marks_of_their_own() {
+        let function = |language, lines_form, lines: &[u8]| InterpretedFunction {
+            language,
+            lines_form,
+            name: "f".into(),
+            file: "/a/b.lua".into(),
+            lines: lines.to_vec(),
+            ..InterpretedFunction::default()
+        };
+        let lua = function(2, 4, b"lua");
+        assert_eq!((lua.mark().as_str(), lua.line_of(7), lua.line_of(0)), ("_[lua]", 7, 0));
+        assert_eq!((lua.shown(3), lua.shown(0)), ("f (b.lua:3)".to_owned(), "f (b.lua)".to_owned()));
+        assert_eq!(InterpretedFunction { file: String::new(), ..lua }.shown(3), "f");
+        // What is no name of a language is not shown, least of all as another mark.
+        for strange in [&b"k"[..], b"", b"a;b", b"\xff\xff", b"much-too-long-a-name"] {
+            assert_eq!(function(2, 4, strange).mark(), "_[unknown]", "{strange:?}");
+        }
+        assert_eq!(function(1, 3, b"lua").mark(), "_[py]");
+        for (element, mark) in [
+            ("f (b.lua:3)_[lua]", Some("_[lua]")),
+            ("f_[py]", Some("_[py]")),
+            ("f_[k]", None),
+            ("a[int]", None),
+            ("f_[LUA]", None),
+        ] {
+            assert_eq!(mark_of(element), mark, "{element}");
+        }
     }
 }

@@ -120,7 +120,7 @@ fn legend(kinds: &[Kind]) -> String {
         Kind::Library => Some("yellow: libraries"),
         Kind::Inlined => Some("teal: inlined"),
         Kind::Generated => Some("green: generated code"),
-        Kind::Interpreted => Some("violet: Python"),
+        Kind::Interpreted => Some("violet: interpreted"),
         Kind::Kernel => Some("blue: kernel"),
         Kind::Mark => None,
     };

@@ -11,7 +11,7 @@ use super::description::{Description, Writer};
 use crate::call_tree::{CallTree, Direction, Stacks, Step};
 use crate::collapsed_name::collapsed_name;
 use crate::file_name::base_name;
-use crate::interpreted::PYTHON_MARK;
+use crate::interpreted::mark_of;
 use crate::names::{NameId, Names};
 use crate::profile::{Bucket, FunctionId, Profile, SourceLine, Trail};
 
@@ -40,18 +40,21 @@ impl Kind {
     /// What flame graph tools know at the end of an element; they do not show it.
     fn annotation(self) -> &'static str {
         match self {
-            Kind::Program | Kind::Mark => "",
+            // An interpreted one has its language's.
+            Kind::Program | Kind::Mark | Kind::Interpreted => "",
             Kind::Library => "_[w]",
             Kind::Inlined => "_[i]",
             Kind::Generated => "_[j]",
-            Kind::Interpreted => PYTHON_MARK,
             Kind::Kernel => "_[k]",
         }
     }
 
     /// The kind of an annotated element.
     pub(super) fn of(element: &str) -> Kind {
-        let kinds = [Kind::Library, Kind::Inlined, Kind::Generated, Kind::Interpreted, Kind::Kernel];
+        if mark_of(element).is_some() {
+            return Kind::Interpreted;
+        }
+        let kinds = [Kind::Library, Kind::Inlined, Kind::Generated, Kind::Kernel];
         let annotated = kinds.into_iter().find(|kind| element.ends_with(kind.annotation()));
         annotated.unwrap_or(if element.starts_with('[') { Kind::Mark } else { Kind::Program })
     }
@@ -104,25 +107,27 @@ impl Naming {
             push_element(&mut text, profile.function_name(function));
             if profile.is_kernel(function) {
                 text.push_str("_[k]");
-            } else if profile.is_interpreted(function) {
-                text.push_str(PYTHON_MARK);
+            } else {
+                text.push_str(profile.interpreted_mark(function).unwrap_or_default());
             }
             return [text.clone(), text];
         };
         push_element(&mut text, &short[function.0 as usize]);
         let binary = profile.functions[function.0 as usize].binary;
         let path = binary.map(|binary| profile.binaries[binary as usize].path.as_path());
+        let mark = profile.interpreted_mark(function);
         let kind = match path {
             _ if profile.is_kernel(function) => {
                 text.push_str(" [kernel]");
                 Kind::Kernel
             }
-            _ if profile.is_interpreted(function) => Kind::Interpreted,
+            _ if mark.is_some() => Kind::Interpreted,
             _ if text.starts_with('[') => Kind::Mark,
             None => Kind::Generated,
             Some(path) if programs.contains(&base_name(path)) => Kind::Program,
             Some(_) => Kind::Library,
         };
+        text.push_str(mark.unwrap_or_default());
         let inlined = if matches!(kind, Kind::Program | Kind::Library) { Kind::Inlined } else { kind };
         [kind, inlined].map(|kind| format!("{text}{}", kind.annotation()))
     }

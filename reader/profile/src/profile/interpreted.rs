@@ -29,7 +29,7 @@ pub(super) struct InterpretedFunctions {
     known: HashMap<InterpretedFunction, u32>,
     /// Each with the binary that stands for its file.
     functions: Vec<(InterpretedFunction, u32)>,
-    files: HashMap<PathBuf, u32>,
+    files: HashMap<(PathBuf, String), u32>,
 }
 
 /// What is shown for a line of a function.
@@ -47,8 +47,9 @@ impl InterpretedFunctions {
         let next = self.functions.len() as u32;
         let place = *self.known.entry(function.clone()).or_insert(next);
         if place == next {
-            let path = PathBuf::from(&function.file);
-            let file = *self.files.entry(path).or_insert_with_key(|path| stand_in(profile, path));
+            let key = (PathBuf::from(&function.file), function.mark());
+            let stand_in = |(path, mark): &(PathBuf, String)| stand_in(profile, path, mark);
+            let file = *self.files.entry(key).or_insert_with_key(stand_in);
             self.functions.push((function, file));
         }
         self.numbers.insert((process, number), place);
@@ -85,7 +86,7 @@ impl InterpretedFunctions {
     }
 }
 
-fn stand_in(profile: &mut Profile, path: &Path) -> u32 {
+fn stand_in(profile: &mut Profile, path: &Path, mark: &str) -> u32 {
     // A file that is no program: its names are in the profile, and none of its addresses means anything elsewhere.
     let origin = Some(Origin::PerfMap);
     let binary = profile.binaries.len() as u32;
@@ -96,7 +97,7 @@ fn stand_in(profile: &mut Profile, path: &Path) -> u32 {
         origin,
         read: false,
     });
-    profile.interpreted_binaries.insert(binary);
+    profile.interpreted_binaries.insert(binary, mark.to_owned());
     binary
 }
 
@@ -149,7 +150,7 @@ enum Kind {
 
 fn kind(profile: &Profile, location: u32) -> Kind {
     let Some(binary) = profile.locations[location as usize].binary else { return Kind::Other };
-    if profile.interpreted_binaries.contains(&binary) {
+    if profile.interpreted_binaries.contains_key(&binary) {
         return Kind::Interpreted;
     }
     let path = &profile.binaries[binary as usize].path;
@@ -206,7 +207,12 @@ fn shown(frames: &[StackFrame], kinds: &[Kind]) -> Vec<StackFrame> {
 impl Profile {
     /// True for a function that an interpreter runs.
     pub fn is_interpreted(&self, function: FunctionId) -> bool {
-        let binary = self.functions[function.0 as usize].binary;
-        binary.is_some_and(|binary| self.interpreted_binaries.contains(&binary))
+        self.interpreted_mark(function).is_some()
+    }
+
+    /// What marks a function that an interpreter runs in folded stacks; none for any other.
+    pub fn interpreted_mark(&self, function: FunctionId) -> Option<&str> {
+        let binary = self.functions[function.0 as usize].binary?;
+        self.interpreted_binaries.get(&binary).map(String::as_str)
     }
 }

@@ -224,8 +224,8 @@ pub struct Profile {
     pub binaries: Vec<Binary>,
     /// Places in [`Profile::binaries`] of the kernel and its modules.
     pub kernel_binaries: Vec<u32>,
-    /// Places in [`Profile::binaries`] of source files whose functions an interpreter runs.
-    pub interpreted_binaries: BTreeSet<u32>,
+    /// Places in [`Profile::binaries`] of source files whose functions an interpreter runs, and what marks these.
+    pub interpreted_binaries: BTreeMap<u32, String>,
     /// Functions.
     pub functions: Vec<Function>,
     /// Functions at places in the source.
