@@ -49,6 +49,12 @@ impl Recorder {
         self
     }
 
+    /// With a plug-in beside the agent.
+    pub fn plugin(mut self, file: &Path) -> Self {
+        self.options.extend(["--plugin".into(), file.into()]);
+        self
+    }
+
     /// With this variable in the program's environment.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.as_ref().into(), value.as_ref().into()));

@@ -48,6 +48,14 @@ impl Target {
             .shared(&format!("{name}.so"))
     }
 
+    /// `plugins/NAME.c`, a plug-in.
+    pub fn plugin(name: &str) -> Self {
+        let flags = ["-std=gnu11", "-O2", "-g", "-Wall"];
+        Self::new(&format!("../../plugins/{name}"), "c", "cc", &flags)
+            .shared(&format!("{name}.so"))
+            .with_header()
+    }
+
     /// `targets/NAME.cpp`.
     pub fn cpp(name: &str) -> Self {
         Self::new(name, "cpp", "c++", &["-std=c++17", "-O2", "-g", "-pthread", "-Wall"])
@@ -56,6 +64,12 @@ impl Target {
     /// `targets/NAME.rs`, optimised and with debug info.
     pub fn rust(name: &str) -> Self {
         Self::new(name, "rs", "rustc", &["--edition=2024", "-O", "-g"])
+    }
+
+    /// With agent/include/selfwind.h.
+    pub fn with_header(mut self) -> Self {
+        self.flags.push(format!("-I{}/../agent/include", env!("CARGO_MANIFEST_DIR")));
+        self
     }
 
     /// Built by another compiler; the output's name says so.

@@ -1,0 +1,291 @@
+//! Unwinders that programs register for regions of code: stacks through generated code are what they must be, one that is
+//! removed is never asked again, one that lies ends its stack with a reason, and Lua's functions have their names.
+//!
+//! Oracles: a program all of whose stacks are parts of one that is known; a Lua program that says which shares of its time
+//! its functions have.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::{Outcome, run};
+use selfwind_tests::recording::{Recorder, record_unharmed};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::{Target, is_installed};
+
+const MARK: &str = "_[made]";
+const TRUNCATED: &str = "[truncated";
+
+/// What `work` of `region_code` calls, root first.
+fn truth() -> Vec<String> {
+    let generated = |_| (0..10).map(|n| format!("gen{n} (made.code:{}){MARK}", n + 1));
+    let twice = (0..2).flat_map(|round| generated(round).chain(["middle".to_owned()]));
+    twice.chain(["burn".to_owned()]).collect()
+}
+
+/// The elements of a stack behind `function`.
+fn behind<'s>(stack: &'s [String], function: &str) -> Option<&'s [String]> {
+    stack.iter().position(|element| element == function).and_then(|at| stack.get(at + 1..))
+}
+
+/// The weight of the stacks in `work`, all of which must be possible.
+fn assert_possible(what: &str, folded: &Folded) -> u64 {
+    let truth = truth();
+    let mut inside = 0;
+    for (stack, weight) in &folded.stacks {
+        let Some(part) = behind(stack, "work") else {
+            // Without its outer end a stack has a mark that says why.
+            let is_cut = stack.iter().any(|element| element.starts_with(TRUNCATED));
+            assert!(is_cut || !stack.iter().any(|element| element.ends_with(MARK)), "{what}: {stack:?}");
+            continue;
+        };
+        assert!(part.len() <= truth.len() && part == &truth[..part.len()], "{what}: {stack:?}");
+        inside += weight;
+    }
+    inside
+}
+
+fn truncated(folded: &Folded) -> u64 {
+    let is_cut = |stack: &[String]| stack.iter().any(|element| element.starts_with(TRUNCATED));
+    folded.stacks.iter().filter(|(stack, _)| is_cut(stack)).map(|(_, weight)| weight).sum()
+}
+
+#[test]
+fn stacks_through_generated_code_are_the_program_s() {
+    let program = Target::c("region_code").with_header().build();
+    for source in ["cpu", "itimer", "perf"] {
+        let recording = record_unharmed(&Recorder::at(9973).event(source), &program, &["2000"]);
+        let folded = recording.folded();
+        let inside = assert_possible(source, &folded);
+        assert!(
+            inside > 100 && inside * 100 >= folded.total() * 95,
+            "{source}: {inside} of {}",
+            folded.total()
+        );
+        assert_eq!(truncated(&folded), 0, "{source}: {folded:?}");
+        let deepest = truth().len();
+        let complete = |(stack, _): &&(Vec<String>, u64)| {
+            behind(stack, "work").is_some_and(|part| part.len() == deepest)
+        };
+        assert!(folded.stacks.iter().any(|stack| complete(&stack)), "{source}: {folded:?}");
+        // Some were interrupted in the generated code itself, where its own rules count.
+        let at_leaf = |stack: &[String]| stack.last().is_some_and(|leaf| leaf.ends_with(MARK));
+        let leaves: u64 =
+            folded.stacks.iter().filter(|(stack, _)| at_leaf(stack)).map(|(_, weight)| weight).sum();
+        assert!(leaves > 0, "{source}: {folded:?}");
+    }
+}
+
+#[test]
+fn lines_and_other_views_have_them_too() {
+    let program = Target::c("region_code").with_header().build();
+    let recording = Recorder::at(9973).record(&program, &["1000"]);
+    let show = |arguments: &[&str]| run(Command::new(selfwind()).args(arguments).arg(&recording.file)).stdout;
+    assert!(show(&["report"]).contains("gen3 (made.code:4)"), "{}", show(&["report"]));
+    // By line the number is the instruction's: all but the innermost ones are behind their call.
+    assert!(show(&["export", "-f", "folded", "--python-line"]).contains("gen3 (made.code:25)_[made]"));
+    for format in ["pprof", "speedscope", "firefox", "jsonl", "flamegraph", "perf", "parquet"] {
+        let out = recording.file.with_extension(format);
+        let outcome =
+            run(Command::new(selfwind()).args(["export", "-f", format, "-o"]).arg(&out).arg(&recording.file));
+        assert_eq!(outcome.status, 0, "{format}: {outcome:?}");
+        let text = fs::read(&out).expect("it was written");
+        // pprof is compressed, parquet may be; perf has no names at all.
+        let has_name = text.windows(4).any(|part| part == b"gen3");
+        assert!(has_name || matches!(format, "pprof" | "perf" | "parquet"), "{format}");
+    }
+}
+
+#[test]
+fn one_that_is_removed_is_never_asked_again() {
+    let is_long = std::env::var_os("SELFWIND_LONG").is_some();
+    let (milliseconds, least) = if is_long { ("60000", 1_000_000) } else { ("1500", 10_000) };
+    let program = Target::c("region_code").with_header().build();
+    let recorder = Recorder::at(10_000).event("cpu").env("REGION_COUNTS", "1");
+    let recording = recorder.record(&program, &[milliseconds, "4", "1"]);
+    let Outcome { status, stdout, .. } = &recording.outcome;
+    assert!(*status == 0 && stdout.starts_with("violations 0\n"), "{:?}", recording.outcome);
+    let numbers: Vec<u64> = stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [_, asked, churned] = numbers[..] else { panic!("{stdout}") };
+    assert!(asked > 100 && churned >= least, "{stdout}");
+    println!("{stdout}");
+    recording.assert_adds_up();
+    assert!(assert_possible("churn", &recording.folded()) > 100);
+}
+
+#[test]
+fn one_that_lies_ends_the_stack_with_a_reason() {
+    let program = Target::c("region_hostile").with_header().build();
+    let ways = [
+        ("nonsense", "bad-unwinder"),
+        ("no-stack", "bad-unwinder"),
+        ("wild-stack", "unreadable"),
+        ("backwards", "no-progress"),
+        ("itself", "no-progress"),
+        ("interrupted", "no-progress"),
+        ("elsewhere", "no-progress"),
+        ("endless", "depth-limit"),
+        ("no-result", "bad-unwinder"),
+        ("wild-reads", "unreadable"),
+        ("reads-for-ever", "unreadable"),
+        ("frames-for-ever", "depth-limit"),
+        ("strange-frames", ""),
+    ];
+    for (way, reason) in ways {
+        let recorder = Recorder::at(997).env("REGION_COUNTS", "1");
+        let recording = recorder.record(&program, &[way, "200"]);
+        let Outcome { status, stdout, .. } = &recording.outcome;
+        let refused = matches!(way, "wild-reads" | "strange-frames");
+        assert_eq!(
+            (*status, stdout.as_str()),
+            (0, format!("done\nrefused {}\n", u8::from(refused)).as_str()),
+            "{way}"
+        );
+        recording.assert_adds_up();
+        let folded = recording.folded();
+        let mark = format!("[truncated: {reason}]");
+        let marked: u64 =
+            folded.stacks.iter().filter(|(stack, _)| stack.contains(&mark)).map(|(_, weight)| weight).sum();
+        let expected = if reason.is_empty() { folded.total() - truncated(&folded) } else { marked };
+        assert!(expected * 10 >= folded.total() * 9 && expected > 10, "{way}: {folded:?}");
+    }
+}
+
+#[test]
+fn the_header_is_what_the_agent_has() {
+    let without = "agent 0\nfirst -38\nagain -38 -38 -38\nrefused 0\nsymbols -38 0\nremoved -38 -38 -38\nnames 0 1\nmost 0 -38\n";
+    let with = "agent 1\nfirst 1\nagain -17 -17 -17\nrefused 10\nsymbols -2 1\nremoved 0 -2 -2\nnames 1 1\nmost 1023 -28\n";
+    let source = Target::c("region_layout").with_header();
+    let others = [
+        source.clone().with("no-pie", &["-no-pie"]),
+        source.clone().with("clang", &[]).by("clang"),
+        source.clone().with("cxx", &["-xc++", "-std=c++17"]),
+        source.clone().musl(),
+    ];
+    for target in [source].into_iter().chain(others) {
+        let program = target.build();
+        assert_eq!(run(&mut Command::new(&program)).stdout, without, "{target:?}");
+        let recording = Recorder::at(997).record(&program, &[""; 0]);
+        assert_eq!(recording.outcome.stdout, with, "{target:?}: {:?}", recording.outcome);
+    }
+}
+
+/// The plug-in for Lua 5.4, built.
+fn lua_plugin() -> PathBuf {
+    Target::plugin("lua54").build()
+}
+
+fn lua_script() -> String {
+    format!("{}/targets/lua_shares.lua", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn weight_with(folded: &Folded, function: &str) -> u64 {
+    let is_it = |element: &String| element.starts_with(function) && element.ends_with("_[lua]");
+    folded.stacks.iter().filter(|(stack, _)| stack.iter().any(is_it)).map(|(_, weight)| weight).sum()
+}
+
+#[test]
+fn lua_has_its_names_and_shares() {
+    if !is_installed("lua5.4") {
+        return skip("lua5.4 is not installed");
+    }
+    let lua = PathBuf::from("/usr/bin/lua5.4");
+    for (source, points) in [("cpu", 4.0), ("perf", 2.0)] {
+        let recorder = Recorder::at(997).event(source).plugin(&lua_plugin());
+        let recording = recorder.record(&lua, &[lua_script(), "3".into()]);
+        assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+        recording.assert_adds_up();
+        let folded = recording.folded();
+        let shares = [
+            ("recursing (lua_shares.lua:20)", 10),
+            ("producing (lua_shares.lua:29)", 15),
+            ("method (lua_shares.lua:48)", 20),
+            ("in_library (lua_shares.lua:53)", 25),
+            ("comparing (lua_shares.lua:62)", 30),
+        ];
+        let sum: u64 = shares.iter().map(|(name, _)| weight_with(&folded, name)).sum();
+        assert!(sum * 100 >= folded.total() * 95, "{source}: {sum} of {}: {folded:?}", folded.total());
+        for (name, percent) in shares {
+            let share = weight_with(&folded, name) as f64 / sum as f64 * 100.0;
+            assert!((share - f64::from(percent)).abs() <= points, "{source}: {name} has {share:.1} %");
+        }
+        assert_lua_in_place(source, &folded);
+    }
+}
+
+/// Lua's functions stand where they were called from, with C's between them.
+fn assert_lua_in_place(what: &str, folded: &Folded) {
+    for (stack, _) in &folded.stacks {
+        let place = |name: &str| stack.iter().position(|element| element.starts_with(name));
+        let lua: Vec<&str> = stack
+            .iter()
+            .filter_map(|element| element.strip_suffix("_[lua]"))
+            .map(|name| name.split(' ').next().unwrap_or(name))
+            .collect();
+        if let Some(inner) = place("burn (") {
+            assert!(lua.starts_with(&["main", "work"]), "{what}: {stack:?}");
+            assert!(stack[..inner].iter().any(|element| element.ends_with("_[lua]")), "{what}: {stack:?}");
+        }
+        if lua.contains(&"recursing") && lua.contains(&"burn") {
+            let depth = lua.iter().filter(|name| **name == "recursing").count();
+            assert_eq!(depth, 21, "{what}: {stack:?}");
+        }
+        // A function that C calls back: the sort's own frames are between the two.
+        if let (Some(outer), Some(inner)) = (place("sorting ("), place("comparing (")) {
+            let between =
+                stack[outer + 1..inner].iter().filter(|element| !element.ends_with("_[lua]")).count();
+            assert!(outer < inner && between > 1, "{what}: {stack:?}");
+        }
+        if let Some(inner) = place("producing (") {
+            assert!(place("consuming (").is_some_and(|outer| outer < inner), "{what}: {stack:?}");
+        }
+    }
+}
+
+#[test]
+fn a_plugin_goes_along_with_children_and_new_environments() {
+    if !is_installed("lua5.4") {
+        return skip("lua5.4 is not installed");
+    }
+    let recorder = Recorder::at(997).plugin(&lua_plugin());
+    let command = format!("env -i /usr/bin/lua5.4 {} 1", lua_script());
+    let recording = recorder.record(&PathBuf::from("/bin/sh"), &["-c", &command]);
+    let folded = recording.folded();
+    assert!(weight_with(&folded, "work (lua_shares.lua") * 10 > folded.total() * 8, "{folded:?}");
+}
+
+#[test]
+fn a_plugin_that_is_none_is_refused_by_name() {
+    let scratch = Scratch::new();
+    let text = scratch.join("plug.so");
+    fs::write(&text, "no library").expect("written");
+    for (file, why) in [(text.display().to_string(), "cc -shared"), ("/nowhere/p.so".into(), "No such file")]
+    {
+        let outcome = run(Command::new(selfwind()).args(["record", "--plugin", &file, "--", "true"]));
+        assert!(outcome.status != 0 && outcome.stderr.contains(why), "{outcome:?}");
+        assert!(outcome.stderr.contains(&file), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_plugin_calls_none_of_the_c_library_in_the_handler() {
+    if !is_installed("lua5.4") {
+        return skip("lua5.4 is not installed");
+    }
+    let scratch = Scratch::new();
+    let recorder = Recorder::at(20_000)
+        .event("cpu")
+        .plugin(&lua_plugin())
+        .env("LD_PRELOAD", Target::preload("detector").build())
+        .env("SELFWIND_DETECT", agent().file_name().expect("a file"))
+        .env("SELFWIND_DETECT_COUNT", scratch.join("count"));
+    let recording = recorder.record(&PathBuf::from("/usr/bin/lua5.4"), &[lua_script(), "2".into()]);
+    assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+    let text = fs::read_to_string(scratch.join("count")).expect("the detector's words");
+    let looked: u64 = text.split(' ').next().and_then(|number| number.parse().ok()).expect("a number");
+    assert!(looked > 1000, "{text}");
+    assert!(weight_with(&recording.folded(), "work (lua_shares.lua") > 100);
+}
