@@ -18,7 +18,8 @@
 
 enum { TTHREAD = 8, LUA_CLOSURE = 0x46, SHORT_STRING = 4, LONG_STRING = 0x14 };
 enum { CIST_C = 1 << 1, CIST_FRESH = 1 << 2, CIST_TAIL = 1 << 5 };
-enum { OP_GETUPVAL = 9, OP_GETTABUP = 11, OP_GETFIELD = 14, OP_SELF = 20, OP_JMP = 56, OP_TESTSET = 67, OP_CALL = 68 };
+enum { OP_GETUPVAL = 9, OP_SETUPVAL = 10, OP_GETTABUP = 11, OP_GETFIELD = 14, OP_SETTABUP = 15, OP_SETFIELD = 18, OP_SELF = 20 };
+enum { OP_JMP = 56, OP_CALL = 68 };
 enum { CALLS = 256, SLOTS = 48, BACK = 32 };
 
 struct state { uint64_t next; uint8_t tt, marked, status, allowhook; uint16_t nci; uint64_t top, global, ci, last, stack; };
@@ -85,12 +86,18 @@ static int proto_of(struct selfwind_walk *walk, const struct call *call, uint64_
 	       call->saved_pc >= proto->code && call->saved_pc <= proto->code + 4 * (uint64_t)proto->code_size;
 }
 
+/* Whether an instruction's register A is what it sets; not those that store, compare or jump. */
+static int sets_register(uint32_t op)
+{
+	return op < OP_JMP && op != OP_SETUPVAL && (op < OP_SETTABUP || op > OP_SETFIELD);
+}
+
 /* How the calling instruction names what it calls: a global, a field, a method or an upvalue. Lua keeps no other name. */
 static uint64_t name_at_call(struct selfwind_walk *walk, const struct call *caller, size_t *length)
 {
 	struct proto proto;
 	uint64_t address;
-	uint32_t code[BACK], wanted = 0;
+	uint32_t code[BACK];
 	*length = 0;
 	if (caller->status & CIST_C || !proto_of(walk, caller, &address, &proto) || caller->saved_pc == proto.code)
 		return 0;
@@ -98,24 +105,27 @@ static uint64_t name_at_call(struct selfwind_walk *walk, const struct call *call
 	count = count < BACK ? count : BACK;
 	if (!get(walk, caller->saved_pc - 4 * count, code, 4 * count))
 		return 0;
-	for (uint64_t at = count; at-- > 0;) {
-		uint32_t op = code[at] & 0x7f, a = code[at] >> 7 & 0xff, b = code[at] >> 16 & 0xff, c = code[at] >> 24;
-		struct value constant;
-		uint64_t string;
-		if (at == count - 1) {
-			if (op != OP_CALL)
-				return 0;
-			wanted = a;
-		} else if (op >= OP_JMP && op <= OP_TESTSET) {
-			return 0; /* It may have come another way. */
-		} else if (a == wanted && op == OP_GETUPVAL) {
-			return get(walk, proto.upvalues + 16 * b, &string, 8) ? text(walk, string, length) : 0;
-		} else if (a == wanted && (op == OP_GETTABUP || op == OP_GETFIELD || op == OP_SELF)) {
-			return get(walk, proto.k + 16 * c, &constant, sizeof constant) ? text(walk, constant.value, length) : 0;
-		} else if (a == wanted && op < OP_JMP && op != 10 && (op < 15 || op > 18)) {
+	int at = (int)count - 1;
+	if ((code[at] & 0x7f) != OP_CALL)
+		return 0;
+	uint32_t wanted = code[at] >> 7 & 0xff;
+	while (--at >= 0 && !((code[at] >> 7 & 0xff) == wanted && sets_register(code[at] & 0x7f)))
+		;
+	if (at < 0)
+		return 0;
+	/* Whoever jumps over it comes with another value. */
+	for (int jump = 0; jump < at; jump++) {
+		int target = jump + 1 + (int)(code[jump] >> 7) - 0xffffff;
+		if ((code[jump] & 0x7f) == OP_JMP && target > at && target < (int)count)
 			return 0;
-		}
 	}
+	uint32_t op = code[at] & 0x7f, b = code[at] >> 16 & 0xff, c = code[at] >> 24;
+	struct value constant;
+	uint64_t string;
+	if (op == OP_GETUPVAL)
+		return get(walk, proto.upvalues + 16 * b, &string, 8) ? text(walk, string, length) : 0;
+	if (op == OP_GETTABUP || op == OP_GETFIELD || op == OP_SELF)
+		return get(walk, proto.k + 16 * c, &constant, sizeof constant) ? text(walk, constant.value, length) : 0;
 	return 0;
 }
 

@@ -28,6 +28,7 @@ mod events;
 mod freestanding;
 mod handed;
 mod heap;
+mod holes;
 mod interpose;
 mod journal;
 mod kernel;

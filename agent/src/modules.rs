@@ -19,10 +19,10 @@ use unwind::{Module, Modules, RuleCache};
 
 use crate::copied_image::CopiedImage;
 use crate::dynamic::Symbols;
+use crate::holes;
 use crate::lock::{Lock, Masked};
 use crate::object_info::ObjectInfo;
 use crate::python;
-use crate::regions;
 use crate::sections;
 use crate::signal_stacks;
 use crate::symbols;
@@ -481,7 +481,7 @@ impl Registry {
             fits
         });
         let mut regions = self.regions.clone().into_boxed_slice();
-        let list = regions::cut(list, &mut regions).into_boxed_slice();
+        let list = holes::cut(list, &mut regions).into_boxed_slice();
         // SAFETY: the lists live in the same `Published`, which is freed as a whole.
         let (shared, regions_shared): (&'static [Module<'static>], &'static [Region]) =
             unsafe { (&*core::ptr::from_ref(&*list), &*core::ptr::from_ref(&*regions)) };

@@ -4,13 +4,11 @@
 //! before the agent's own start, so nothing here needs that; after the program has filtered its system calls nothing is
 //! done.
 
-use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
 
 use handler::activity::Active;
 use handler::interpreter::regions::{LANGUAGE, Region, Unwinder, VERSION, names};
 use handler::recording;
-use unwind::Module;
 
 use crate::dynamic::Symbols;
 use crate::journal;
@@ -151,29 +149,4 @@ unsafe fn checked(given: *const Unwinder, start: u64, end: u64) -> Option<Region
         language,
         under: None,
     })
-}
-
-/// The modules with holes where the regions are, both by address; each region learns which module it is a hole of.
-pub(crate) fn cut(modules: Vec<Module<'static>>, regions: &mut [Region]) -> Vec<Module<'static>> {
-    if regions.is_empty() {
-        return modules;
-    }
-    for region in regions.iter_mut() {
-        let holds = |module: &&Module<'static>| module.start <= region.start && region.end <= module.end;
-        region.under = modules.iter().find(holds).copied();
-    }
-    let mut parts = Vec::with_capacity(modules.len() + regions.len());
-    for module in modules {
-        let mut start = module.start;
-        for region in regions.iter().filter(|region| region.start < module.end && module.start < region.end) {
-            if start < region.start {
-                parts.push(Module { start, end: region.start, ..module });
-            }
-            start = region.end;
-        }
-        if start < module.end {
-            parts.push(Module { start, ..module });
-        }
-    }
-    parts
 }

@@ -51,7 +51,8 @@ int main(void)
 	all += selfwind_add_region(0, 5, 6) == -EINVAL;
 	printf("refused %d\n", all);
 	printf("symbols %d %d\n", selfwind_add_symbol(&good, "no_such_function"), selfwind_add_symbol(&good, "qsort") > 0);
-	printf("removed %d %d %d\n", selfwind_remove(first), selfwind_remove(first), selfwind_remove(-1));
+	int removed[] = { selfwind_remove(first), selfwind_remove(first), selfwind_remove(-1) };
+	printf("removed %d %d %d\n", removed[0], removed[1], removed[2]);
 	uint32_t name = selfwind_name("a", 1);
 	printf("names %d %d\n", name != 0, name == selfwind_name("a", 1));
 	/* As many as there can be. */

@@ -1,5 +1,5 @@
 //! Would the program counter, stack pointer and frame pointer be enough for the next unwinder? Counted over the stacks of
-//! profiles: `cargo run --release -p selfwind-tests --example handover -- FILE.data ...`.
+//! profiles: `cargo run --release -p selfwind-profile --example handover -- FILE.data ...`.
 //!
 //! Each frame of each sample is taken for a point where one unwinder hands over to another, which goes on to the root by
 //! the call frame information of the files. Two questions, to both of which the rows themselves are the answer:
@@ -94,11 +94,13 @@ fn count(profile: &Profile) -> Sums {
 /// The row of each location that is in a file.
 fn rows(profile: &Profile) -> HashMap<u32, Row> {
     let files: Vec<Option<Vec<u8>>> =
-        profile.binaries.iter().map(|binary| fs::read(binary.file.as_ref().unwrap_or(&binary.path)).ok()).collect();
+        profile.binaries.iter().map(|binary| fs::read(&binary.path).ok()).collect();
     let mut rows = HashMap::new();
     for (place, location) in profile.locations.iter().enumerate() {
         let Some(binary) = location.binary else { continue };
-        let Some(elf) = files[binary as usize].as_deref().and_then(|file| ElfFile::parse(file).ok()) else { continue };
+        let Some(elf) = files[binary as usize].as_deref().and_then(|file| ElfFile::parse(file).ok()) else {
+            continue;
+        };
         rows.insert(place as u32, row(&elf, location.address));
     }
     rows
@@ -122,7 +124,11 @@ fn row(elf: &ElfFile<'_>, address: u64) -> Row {
         _ => true,
     };
     let saves = |number: &usize| !matches!(row.register_rule(*number), RegisterRule::Same);
-    Row { needs_more: !(cfa && found(16) && found(FP.into())), saves: PRESERVED.iter().any(saves), unknown: false }
+    Row {
+        needs_more: !(cfa && found(16) && found(FP.into())),
+        saves: PRESERVED.iter().any(saves),
+        unknown: false,
+    }
 }
 
 /// Whether an expression names no register but these three (DWARF 5, 2.5.1 and 7.7.1).
