@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::binary::{agent, selfwind, target_dir, workspace};
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, record_unharmed};
@@ -259,6 +259,31 @@ fn a_plugin_goes_along_with_children_and_new_environments() {
     let recording = recorder.record(&PathBuf::from("/bin/sh"), &["-c", &command]);
     let folded = recording.folded();
     assert!(weight_with(&folded, "work (lua_shares.lua") * 10 > folded.total() * 8, "{folded:?}");
+}
+
+#[test]
+fn programs_in_rust_have_them_too() {
+    let target = target_dir().join("plugin");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args([
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        "selfwind-plugin",
+        "--example",
+        "levels",
+        "--target-dir",
+    ]);
+    assert!(build.arg(&target).current_dir(workspace()).status().expect("cargo runs").success());
+    let recording = record_unharmed(&Recorder::at(997), &target.join("release/examples/levels"), &[""; 0]);
+    let folded = recording.folded();
+    let levels = (0..5).map(|level| format!("level {level} (levels:{})_[levels]", level + 1));
+    let levels: Vec<String> = levels.collect();
+    let named = |stack: &[String]| stack.iter().filter(|element| element.ends_with("_[levels]")).eq(&levels);
+    let weight: u64 = folded.stacks.iter().filter(|(stack, _)| named(stack)).map(|(_, weight)| weight).sum();
+    assert!(weight * 10 > folded.total() * 9 && weight > 20, "{folded:?}");
 }
 
 #[test]
