@@ -52,6 +52,8 @@ pub(crate) struct Unwinder {
 pub(crate) struct Abi {
     pub(crate) size: u32,
     pub(crate) version: u32,
+    /// Of the tracepoints of C and C++.
+    tracepoint: *const c_void,
     pub(crate) add_region: unsafe extern "C" fn(*const Unwinder, u64, u64) -> c_int,
     pub(crate) add_symbol: unsafe extern "C" fn(*const Unwinder, *const c_char) -> c_int,
     pub(crate) remove: unsafe extern "C" fn(c_int) -> c_int,
