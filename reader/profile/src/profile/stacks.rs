@@ -435,8 +435,12 @@ mod tests {
                 .map(|_| {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     let word = state >> 8;
-                    let key =
-                        Key { thread: word % 7, event: (word / 7 % 2) as u8, stack: word / 14 % 30_000 };
+                    let key = Key {
+                        thread: word % 7,
+                        event: (word / 7 % 2) as u8,
+                        stack: word / 14 % 30_000,
+                        fields: 0,
+                    };
                     (key, u64::from(word % 5))
                 })
                 .collect();
