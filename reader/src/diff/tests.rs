@@ -67,7 +67,7 @@ fn shares_are_compared_and_changes_marked() {
         " SELF A  SELF B  CHANGE     TOTAL  FUNCTION  MODULE",
         "  25.0%    2.5%   -22.5%*   -22.5%  cold      app",
         "  25.0%   47.5%   +22.5%*   +22.5%  hot       app",
-        "… 2 more functions, 2 of all marked * (not chance); --limit 0 --threshold 0 shows all",
+        "… 2 more functions, 2 in all marked * (more than chance); --limit 0 --threshold 0 shows all",
     ];
     assert_eq!(rows, expected, "{text}");
     assert!(text.contains("400 samples  weight 800"), "{text}");
@@ -112,7 +112,7 @@ fn gates_fail_on_what_has_grown() {
     };
     assert!(failures("total>5%").unwrap().contains("CPU time grew by 50.0%"));
     assert_eq!(failures("total>50%").unwrap(), "");
-    assert!(failures("self(^hot$)>20%").unwrap().contains("hot has +25.0% of everything"));
+    assert!(failures("self(^hot$)>20%").unwrap().contains("the share of hot grew by 25.0 points"));
     assert_eq!(failures("self(^hot$)>26%").unwrap(), "");
     assert_eq!(failures("self(cold|steady)>0%").unwrap(), "", "they have less");
     assert!(failures("total(nobody)>1%").unwrap_err().to_string().contains("neither profile"));

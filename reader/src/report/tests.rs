@@ -47,7 +47,7 @@ p.data: app --fast
 note: frames found by frame pointer 1 (3.45%), by a guess (marked ?) 1 (3.45%)
 note: truncated stacks: 1 depth-limit (deeper than --max-stack), 1 no-cfi (code without call frame
   information)
-note: lost samples: 1 unread; `selfwind stats` tells more
+note: lost samples: 1 unread; `selfwind stats` shows more
 ";
     assert_eq!(text(&fixture::loaded("both"), View::Both, None, PIPE), expected);
 }
