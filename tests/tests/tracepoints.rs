@@ -70,8 +70,11 @@ fn each_event(file: &Path, mut each: impl FnMut(&str, &[FieldValue], &Sample)) {
     }
 }
 
+/// Name, values and sample of each event, by process and thread.
+type ByThread = BTreeMap<(u32, u32), Vec<(String, Vec<FieldValue>, Sample)>>;
+
 /// The same by thread.
-fn events(file: &Path) -> BTreeMap<(u32, u32), Vec<(String, Vec<FieldValue>, Sample)>> {
+fn events(file: &Path) -> ByThread {
     let mut events: BTreeMap<_, Vec<_>> = BTreeMap::new();
     each_event(file, |name, values, sample| {
         let thread = (sample.process, sample.thread_seq);

@@ -120,7 +120,7 @@ fn row(elf: &ElfFile<'_>, address: u64) -> Row {
     };
     let found = |number: usize| match row.register_rule(number) {
         RegisterRule::AtExpression(position) | RegisterRule::Expression(position) => is_basic(position),
-        RegisterRule::Register(register) => is_known(register.into()),
+        RegisterRule::Register(register) => is_known(register),
         _ => true,
     };
     let saves = |number: &usize| !matches!(row.register_rule(*number), RegisterRule::Same);

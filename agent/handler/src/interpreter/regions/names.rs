@@ -149,7 +149,11 @@ mod tests {
         // By a key of one's own, whatever the text; one that cannot be read is nobody's.
         let key = Key::new(7).and(1);
         assert_eq!((intern(key, 4, |_| None), intern(key, 0, |_| Some(()))), (0, 0));
-        let keyed = intern(key, 4, |room| Some(room.copy_from_slice(b"abcd")));
+        let copy = |room: &mut [u8]| {
+            room.copy_from_slice(b"abcd");
+            Some(())
+        };
+        let keyed = intern(key, 4, copy);
         assert_eq!((text(keyed), intern(key, 0, |_| None)), (Some(&b"abcd"[..]), keyed));
     }
 }
