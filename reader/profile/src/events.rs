@@ -2,7 +2,7 @@
 //!
 //! A recording has the events of its clock (one, or those of a list `perf:...`), and those of what is recorded beside it:
 //! allocations have four values, waits for locks three. Weights of different events are never added up: they have different units. What a new
-//! source counts is said here, in [`Events::add`] and [`Events::parts`], and nowhere else.
+//! source counts is said here, in `Events::add` and `Events::parts`, and nowhere else.
 
 use crate::heap::{self, ALLOCATION, Heap, HeapValue};
 use crate::locks::{self, LOCK, LockValue};
