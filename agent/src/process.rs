@@ -15,6 +15,7 @@ use handler::late_start::LateStart;
 use handler::process_time::ProcessTime;
 use handler::recording::{self, Page, Recording, Source};
 use handler::slot::{self, Slot};
+use handler::unwinding::Unwind;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
@@ -65,6 +66,8 @@ pub(crate) fn open(
         region,
         bell,
         source: choice.source,
+        unwind: agent.config.unwind,
+        copy_limit: agent.config.copy_limit,
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
         tells_delay: choice.source == Source::Perf && agent.config.events.are_waits(),
@@ -77,6 +80,9 @@ pub(crate) fn open(
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
     if let Some(note) = choice.note {
         journal::tell_setting(recording, b"source", &note);
+    }
+    if recording.unwind != Unwind::Own {
+        journal::tell_setting(recording, b"unwind", recording.unwind.name().as_bytes());
     }
     Ok(recording)
 }

@@ -13,6 +13,8 @@ pub enum RecordKind {
     Stack,
     /// What the kernel had recorded before a stack: [`KernelAnswer`](crate::KernelAnswer).
     Answer,
+    /// A part of the copy of a stack: [`CopyPiece`](crate::CopyPiece).
+    Copy,
 }
 
 impl RecordKind {
@@ -23,6 +25,7 @@ impl RecordKind {
             Self::Void => 0,
             Self::Stack => 1,
             Self::Answer => 3,
+            Self::Copy => 4,
         }
     }
 
@@ -33,6 +36,7 @@ impl RecordKind {
             0 => Some(Self::Void),
             1 => Some(Self::Stack),
             3 => Some(Self::Answer),
+            4 => Some(Self::Copy),
             _ => None,
         }
     }

@@ -144,7 +144,7 @@ impl<M: Memory> Walker<'_, M> {
         self.note_entry(Entry::leaf(self.leaf));
         let mut met = self.find();
         loop {
-            if met.is_none() {
+            if met.is_none() && !self.has_guessed() {
                 met = self.fast_path();
             }
             if let Some(place) = met
@@ -173,6 +173,11 @@ impl<M: Memory> Walker<'_, M> {
                 self.part();
             }
         }
+    }
+
+    /// Whether a frame was found by scanning: those behind it are no more certain.
+    fn has_guessed(&self) -> bool {
+        self.guesses < GUESSES
     }
 
     /// Notes the frame that the walk is at.
@@ -286,6 +291,13 @@ impl<M: Memory> Walker<'_, M> {
     /// Takes `caller` for the next frame, if it is further out or on another stack.
     #[inline]
     fn arrive(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
+        if self.has_guessed()
+            && !caller.exact
+            && !heuristic::may_be_called(self.rules.modules, caller.pc, self.memory)
+        {
+            // The guess was wrong, or the stack behind it is not where it seems.
+            return Err(End::NoModule);
+        }
         if caller.pc == 0 {
             return Err(End::Root);
         }

@@ -7,7 +7,7 @@
 //! Signals are not blocked: one that comes meanwhile finds the slot's nesting guard taken. Where the stack is not the
 //! thread's own, so that memory must be probed, they are, for that walk.
 
-use shm_format::{AllocationNonce, Loss, Skip};
+use shm_format::{AllocationNonce, Loss, Skip, StackHead};
 use unwind::{End, Registers, Walk};
 
 use crate::activity::is_filtered;
@@ -71,8 +71,8 @@ fn sample(recording: &Recording, caller: &Caller, size: u64, serial: u64) -> Res
     let frames = words(unsafe { &*slot.stack_cache() }.frames());
     // The innermost frame is the allocator's entry.
     let sample = Sample::of_walk(recording, slot, walk, frames.get(1..).unwrap_or(&[]));
-    sample.record(1, Source::Allocations.number(), AllocationNonce::new(size, serial).0)?;
-    sample.count_end();
+    let (source, nonce) = (Source::Allocations.number(), AllocationNonce::new(size, serial).0);
+    sample.record(StackHead { weight: 1, end: 0, source, nonce })?;
     Ok(slot.sequence())
 }
 

@@ -28,6 +28,7 @@ mod arch;
 pub mod chain;
 pub mod clock;
 pub mod context;
+mod copy;
 pub mod decimal;
 mod delay;
 mod discovery;
@@ -36,6 +37,7 @@ pub mod interpreter;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
+mod manner;
 pub mod nesting;
 mod outcome;
 mod owner;
@@ -52,16 +54,16 @@ pub mod stack;
 pub mod sys;
 pub mod thread_timer;
 pub mod tick;
+pub mod unwinding;
 
 use core::ffi::c_int;
 
-use shm_format::{Occasion, Skip};
+use shm_format::{Skip, StackHead};
 
 use crate::chain::Disposition;
 use crate::context::Context;
 use crate::outcome::Missed;
 use crate::recording::Recording;
-use crate::sample::Sample;
 use crate::siginfo::SignalInfo;
 use crate::tick::{Arrival, Tick};
 
@@ -93,17 +95,13 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
     control.fire(tick.weight.into());
     let outcome = begun.and_then(|(slot, _entered)| {
         tick.admit(recording, slot)?;
-        let sample = Sample::walk(recording, slot, context);
-        if recording.region.has_requests() {
-            sample.answer(entered, Occasion::Tick);
-        }
-        let recorded = sample.record(tick.weight, tick.source().number(), tick.nonce());
+        let head =
+            StackHead { weight: tick.weight, end: 0, source: tick.source().number(), nonce: tick.nonce() };
+        let recorded = manner::record(recording, slot, context, head, entered);
         if let Some(request) = &tick.request {
             kernel_answer::follow(recording, slot, request, recorded.is_ok());
         }
-        recorded?;
-        sample.count_end();
-        Ok(())
+        recorded
     });
     outcome::count(control, &outcome, tick.weight);
     let spent = clock::now().wrapping_sub(entered);

@@ -14,6 +14,7 @@ use crate::late_start::LateStart;
 use crate::process_time::ProcessTime;
 use crate::rate_limit::RateLimit;
 use crate::sys;
+use crate::unwinding::Unwind;
 
 /// Which clock asks for samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,10 @@ pub struct Recording {
     pub bell: Option<Bell>,
     /// What asks for samples.
     pub source: Source,
+    /// What samples hold of a stack. Those of allocations are always walked.
+    pub unwind: Unwind,
+    /// Bytes of a stack that are copied at most.
+    pub copy_limit: u64,
     /// Most frames per sample.
     pub max_frames: usize,
     /// Rules met before.
