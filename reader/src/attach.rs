@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use crate::sampling::rate::{self, Overhead};
+use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::target::inject::{self, Attachment, InjectError, Settings};
 
 const HELP: &str = "Examples:
@@ -54,6 +55,8 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         max_stack: args.max_stack,
         max_overhead: args.max_overhead,
         native_only: args.native_only,
+        unwinding: Unwinding::default(),
+        copy_limit: CopyLimit::default(),
         ends_with_us: false,
     };
     let what = match inject::attach(pid, settings)? {

@@ -38,6 +38,7 @@ use crate::sampling::buffer::Buffer;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::settings::SamplingSettings;
 use crate::sampling::source::Source;
+use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::stats;
 use crate::tables;
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
@@ -197,6 +198,19 @@ struct RecordArgs {
     /// Leave out the frames of functions that interpreters run (Python)
     #[arg(long, env = "SELFWIND_NATIVE_ONLY", value_parser = FalseyValueParser::new())]
     native_only: bool,
+    /// Who unwinds stacks: self (the threads), copy (this program, from a copy of the addresses on the stack), copy-code (the same with nothing but addresses of code), guess (nobody: every address on the stack that follows a call), both (self and copy; `stats` tells whether they agree)
+    #[arg(
+        long,
+        value_name = "HOW",
+        env = "SELFWIND_UNWIND",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
+    unwind: Unwinding,
+    /// Bytes of a stack that are copied at most, with --unwind
+    #[arg(long, value_name = "SIZE", env = "SELFWIND_COPY_LIMIT", default_value_t)]
+    copy_limit: CopyLimit,
     /// Memory in which each process can hold its samples back while the recorder gets no processor, such as 512K or 16M [default: grows with the samples, to 2M and more]
     #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
     buffer: Option<Buffer>,
@@ -474,6 +488,8 @@ impl From<RecordArgs> for RecordOptions {
                 max_stack: args.max_stack,
                 max_overhead: args.max_overhead,
                 native_only: args.native_only,
+                unwinding: args.unwind,
+                copy_limit: args.copy_limit,
                 buffer: args.buffer.unwrap_or_default(),
             },
             duration: args.duration,

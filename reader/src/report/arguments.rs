@@ -18,6 +18,7 @@ const EXAMPLES: &str = "Examples:
   selfwind report --lines --symbol parse which lines, on the stacks through `parse`
   selfwind report --root '^main$'        stacks from `main` on
   selfwind report --leaks                what nobody had freed at the end (record -e alloc)
+  selfwind report --differences          where copies of stacks gave other frames (record --unwind both)
   selfwind report --json job.data | jq '.functions[:5]'
 
 SELF is what a function itself used, TOTAL what it used with all it called. A line of the tree is a chain
@@ -55,6 +56,9 @@ pub(crate) struct ReportArgs {
     /// Of allocations (record -e alloc): what nobody had freed at the end, by where it was allocated; as --value inuse_space
     #[arg(long, conflicts_with = "value")]
     leaks: bool,
+    /// Of a recording with `--unwind both`: only the first stacks that differ from what came of their copies
+    #[arg(long, conflicts_with_all = ["leaks", "flat", "sort", "threads", "processes"])]
+    differences: bool,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -86,6 +90,7 @@ impl From<&ReportArgs> for ReportOptions {
             flat: args.flat || args.sort.is_some(),
             filters: (&args.filters).into(),
             value: if args.leaks { Some(HeapValue::InuseSpace) } else { args.value.value() },
+            differences: args.differences,
             json: args.json,
             limit: args.limit,
             sources: (&args.symbols).into(),

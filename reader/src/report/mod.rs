@@ -2,6 +2,7 @@
 
 mod arguments;
 mod chains;
+mod differences;
 mod header;
 mod json;
 mod recursion;
@@ -80,6 +81,8 @@ pub(crate) struct ReportOptions {
     pub(crate) filters: Filters,
     /// Which value of allocations; none: the usual one.
     pub(crate) value: Option<HeapValue>,
+    /// Nothing but stacks that differ from what came of their copies.
+    pub(crate) differences: bool,
     /// JSON instead of text.
     pub(crate) json: bool,
     /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
@@ -113,6 +116,9 @@ pub(crate) fn run(
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    if options.differences {
+        return differences::write(path, options.limit, options.json, out);
+    }
     let mut profile = profile::load(path, &options.sources)?;
     value::choose(&mut profile, options.value)?;
     if options.json {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use unwind::{Frame, Module, Modules, RuleCache, StackCache, Walk, walk};
+use unwind::{Frame, Module, Modules, RuleCache, StackCache, Walk, guess, walk};
 
 use crate::binaries::{Binaries, Index};
 use crate::binary::Binary;
@@ -64,6 +64,13 @@ struct Process<'a> {
     history: History<'a>,
     ended_ns: Option<u64>,
     snapshot: Option<Snapshot<'a>>,
+}
+
+/// How frames are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Walk,
+    Guess,
 }
 
 /// The modules of one layout.
@@ -151,13 +158,30 @@ impl<'a> Processes<'a> {
     /// Walks the stack of a sample and gives its frames to `take`, leaf first. Files are read when a frame lies in them.
     ///
     /// Says why the walk ended; a process that was never told of has nothing mapped.
-    pub fn frames(&mut self, sample: &Sample<'_>, mut take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
+    pub fn frames(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
+        self.find_frames(sample, Manner::Walk, take)
+    }
+
+    /// The same without unwinding: every address on the stack that follows a call in a file is a frame.
+    pub fn guesses(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
+        self.find_frames(sample, Manner::Guess, take)
+    }
+
+    fn find_frames(
+        &mut self,
+        sample: &Sample<'_>,
+        manner: Manner,
+        mut take: impl FnMut(PlacedFrame<'_, 'a>),
+    ) -> Walk {
         let process = self.processes.entry(sample.pid).or_default();
         // The first thread has ended, others have not.
         process.ended_ns = process.ended_ns.filter(|&ended| sample.ns <= ended);
         let (layout, edition) = process.history.at(sample.ns);
         self.samples += 1;
         let walker = walker_of(&mut self.walkers, sample.pid, self.samples);
+        if manner == Manner::Guess && read_all(&layout, sample, &self.index) {
+            process.snapshot = None;
+        }
         let mut attempts = ATTEMPTS;
         let walked = loop {
             if process.snapshot.as_ref().is_none_or(|snapshot| snapshot.edition != edition) {
@@ -173,15 +197,14 @@ impl<'a> Processes<'a> {
             }
             let modules = Modules::new(&snapshot.modules, 0).unwrap_or_default();
             let mut memory = SampleMemory { layout: &layout, sample };
-            let walker = &mut *walker;
-            let walked = walk(
-                &modules,
-                &walker.cache,
-                &sample.registers,
-                &mut memory,
-                &mut walker.stack_cache,
-                StackCache::CAPACITY,
-            );
+            let Walker { cache, stack_cache, .. } = &mut *walker;
+            let (registers, most) = (&sample.registers, StackCache::CAPACITY);
+            let walked = match manner {
+                Manner::Walk => walk(&modules, cache, registers, &mut memory, stack_cache, most),
+                Manner::Guess => {
+                    guess(&modules, registers, sample.stack_end(), &mut memory, stack_cache, most)
+                }
+            };
             attempts -= 1;
             if attempts == 0 || !read_met(&layout, walker.stack_cache.frames(), &self.index) {
                 break walked;
@@ -247,6 +270,19 @@ fn read_met(layout: &Rc<Layout<'_>>, frames: &[Frame], index: &Index<'_>) -> boo
     let mut any = false;
     for frame in frames {
         if let Some(binary) = layout.find(frame.lookup_address()).and_then(|mapping| mapping.binary)
+            && !binary.is_read()
+        {
+            any |= binary.read(index.search()).is_some();
+        }
+    }
+    any
+}
+
+/// Reads the files that words of the stack lead to; whether there were any that had not been read.
+fn read_all(layout: &Rc<Layout<'_>>, sample: &Sample<'_>, index: &Index<'_>) -> bool {
+    let mut any = false;
+    for word in sample.stack.as_chunks().0 {
+        if let Some(binary) = layout.find(u64::from_le_bytes(*word)).and_then(|mapping| mapping.binary)
             && !binary.is_read()
         {
             any |= binary.read(index.search()).is_some();

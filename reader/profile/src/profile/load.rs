@@ -220,7 +220,7 @@ impl Loader {
                 let blocks = live.blocks.iter().map(|block| (live.process, *block));
                 self.heap.get_or_insert_default().live.extend(blocks);
             }
-            Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) => {}
+            Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) | Event::Comparison(_) => {}
             Event::Counters(_) | Event::ProcessEnd(_) | Event::End(_) => {}
         }
     }

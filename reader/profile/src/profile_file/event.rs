@@ -6,6 +6,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::comparison::Comparison;
+
 /// Bytes of names in one [`GeneratedCode`].
 const GENERATED_BYTES: usize = 32 << 10;
 
@@ -42,6 +44,8 @@ pub enum Event {
     LiveBlocks(LiveBlocks),
     /// A function that an interpreter runs.
     Function(InterpretedFunction),
+    /// How the copy of a stack compares with the stack.
+    Comparison(Comparison),
     /// The recording ended in order. Absent when the recorder was killed.
     End(End),
 }

@@ -6,6 +6,7 @@
 //! and never allocates more than a block and one event.
 
 mod codec;
+mod comparison;
 mod event;
 mod fields;
 mod known_modules;
@@ -13,6 +14,7 @@ mod name_section;
 mod reader;
 mod writer;
 
+pub use comparison::{Comparison, Recovered, Verdict};
 pub use event::{
     Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction,
     InterpretedFunction, KernelSample, KernelSymbol, LiveBlocks, ModuleGone, ModuleInfo, NO_ANSWER,
