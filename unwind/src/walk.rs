@@ -291,15 +291,15 @@ impl<M: Memory> Walker<'_, M> {
     /// Takes `caller` for the next frame, if it is further out or on another stack.
     #[inline]
     fn arrive(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
+        if caller.pc == 0 {
+            return Err(End::Root);
+        }
         if self.has_guessed()
             && !caller.exact
             && !heuristic::may_be_called(self.rules.modules, caller.pc, self.memory)
         {
             // The guess was wrong, or the stack behind it is not where it seems.
             return Err(End::NoModule);
-        }
-        if caller.pc == 0 {
-            return Err(End::Root);
         }
         // A leaf may have popped its return address already; nothing else can have an empty frame.
         let least = if self.at.exact { self.at.sp } else { self.at.sp.saturating_add(1) };

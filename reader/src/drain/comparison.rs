@@ -1,7 +1,7 @@
 //! A stack as its thread found it beside the same stack as it was copied and unwound here.
 
 use selfwind_profile::profile_file::{Comparison, Recovered, Sample, Verdict};
-use unwind::{End, Frame};
+use unwind::{End, FoundBy, Frame};
 
 use crate::drain::unwinder::{Stack, Unwinder};
 
@@ -47,7 +47,11 @@ pub(crate) fn compare(
 }
 
 fn verdict(own: &[u64], own_end: u8, copy: &[u64], copy_end: End, covers: bool) -> Verdict {
-    if own == copy && own_end == copy_end as u8 {
+    // Behind a guess the thread may find a word of data where a return address should be; in the copy that is zero.
+    let has_guessed = own.iter().any(|word| Frame::from_bits(*word).found_by() == FoundBy::Guess);
+    let same_end =
+        own_end == copy_end as u8 || has_guessed && own_end == End::NoModule as u8 && copy_end == End::Root;
+    if own == copy && same_end {
         Verdict::Identical
     } else if !covers && own.starts_with(copy) {
         // What leads to another stack is not kept: it ends in a zero, which looks like a root, or where nothing was copied.
@@ -75,8 +79,6 @@ fn recovered(own: &[u64], found: &[u64]) -> Recovered {
 
 #[cfg(test)]
 mod tests {
-    use unwind::FoundBy;
-
     use super::*;
 
     #[test]
