@@ -25,8 +25,8 @@ pub(crate) fn begin() {
 
 /// Looks whether an object has Go's runtime in it, which finds stacks past the C library.
 pub(crate) fn look_into(object: &Symbols) {
-    // Every program and library that has the runtime's C half shows it.
-    if object.find(c"_cgo_get_context_function", false).is_some() {
+    // What has the runtime's C half exports it, whether Go's linker has made it or the system's.
+    if object.find(c"crosscall2", false).is_some() {
         signal_stack::leave_to_program();
     }
 }

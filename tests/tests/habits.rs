@@ -286,7 +286,7 @@ fn a_program_that_waits_is_told_of_the_source_for_waits() {
     let scratch = Scratch::new();
     let recorded =
         run(Command::new(selfwind()).args(["record", "--", "sleep", "0.2"]).current_dir(scratch.path()));
-    assert!(recorded.stderr.contains("-e offcpu"), "{}", recorded.stderr);
+    assert!(recorded.stderr.contains("-e wall"), "{}", recorded.stderr);
 }
 
 #[test]

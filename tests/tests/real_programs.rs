@@ -148,6 +148,32 @@ fn node_with_its_generated_code() {
     assert_functions(&recording, &["_start", "node::Start"]);
 }
 
+/// Builds a program of Go's among the targets.
+fn build_go(source: &str, cgo: &str, binary: &Path) {
+    let mut go = Command::new(program("go"));
+    go.args(["build", "-o"]).arg(binary).arg(workspace().join("tests/targets").join(source));
+    go.env("GO111MODULE", "off").env("CGO_ENABLED", cgo).env("GOCACHE", target_dir().join("go-cache"));
+    let built = run(&mut go);
+    assert_eq!(built.status, 0, "{built:?}");
+}
+
+/// Go's runtime ends the program if a signal comes on a stack that it does not expect.
+#[test]
+fn go_that_links_itself() {
+    if !is_installed("go") {
+        return skip("go is not installed (Debian: golang-go)");
+    }
+    let scratch = Scratch::new();
+    let binary = scratch.join("go_links_itself");
+    build_go("go_links_itself.go", "1", &binary);
+    for source in ["auto", "perf", "cpu", "itimer"] {
+        let recording = Recorder::at(9973).event(source).record(&binary, &[""; 0]);
+        assert_eq!(recording.outcome.status, 0, "{source}: {:?}", recording.outcome);
+        assert_eq!(recording.outcome.stdout, "ok\n", "{source}: {:?}", recording.outcome);
+        assert_functions(&recording, &["main.burn"]);
+    }
+}
+
 /// Its unwind information is in `.debug_frame` alone, which is no part of what is loaded: only a table has it. What
 /// there is without, frame pointers, leads to the root too.
 #[test]
@@ -157,11 +183,7 @@ fn go_with_its_own_stacks_and_signals() {
     }
     let scratch = Scratch::new();
     let (binary, tables) = (scratch.join("go_routines"), scratch.join("tables"));
-    let mut go = Command::new(program("go"));
-    go.args(["build", "-o"]).arg(&binary).arg(workspace().join("tests/targets/go_routines.go"));
-    go.env("GO111MODULE", "off").env("CGO_ENABLED", "1").env("GOCACHE", target_dir().join("go-cache"));
-    let built = run(&mut go);
-    assert_eq!(built.status, 0, "{built:?}");
+    build_go("go_routines.go", "1", &binary);
     for (source, is_known) in [("cpu", false), ("cpu", true), ("itimer", true), ("perf", true)] {
         let recorder = Recorder::at(499).event(source);
         let recorder = if is_known {
@@ -199,12 +221,7 @@ fn go_that_runs_already() {
     let attacher = Attacher::new();
     for cgo in ["0", "1"] {
         let binary = attacher.scratch.join(&format!("go_runs_{cgo}"));
-        let mut go = Command::new(program("go"));
-        let source = if cgo == "0" { "go_runs.go" } else { "go_runs_c.go" };
-        go.args(["build", "-o"]).arg(&binary).arg(workspace().join("tests/targets").join(source));
-        go.env("GO111MODULE", "off").env("CGO_ENABLED", cgo).env("GOCACHE", target_dir().join("go-cache"));
-        let built = run(&mut go);
-        assert_eq!(built.status, 0, "{built:?}");
+        build_go(if cgo == "0" { "go_runs.go" } else { "go_runs_c.go" }, cgo, &binary);
         let guest = Guest::start(&binary, &["3000"]);
         let file = attacher.scratch.join("go.data");
         let path = file.to_str().expect("UTF-8");

@@ -46,6 +46,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(250);
 const TABLES_PATIENCE: Duration = Duration::from_millis(200);
 /// How soon a signal ends the look-up of names.
 const IMPATIENCE: Duration = Duration::from_millis(50);
+/// So few samples are no profile.
+const FEW: u64 = 5;
 /// Different notes of agents that are shown.
 const NOTES_LIMIT: usize = 20;
 /// What an agent says of its source when nothing is missing.
@@ -360,9 +362,13 @@ impl Recording {
                 true => "no such tracepoint ran in these processes: tracepoints are those of the header selfwind.h, as the program names them",
                 false => "the events did not occur in these processes, or could not be counted",
             });
-        } else if stats.samples == 0 && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED)) {
+        } else if stats.samples < FEW
+            && stats.detail.frequency != 0
+            && !(self.allocations || self.locks || self.wall.is_some())
+            && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
+        {
             notices.say(
-                "too little CPU time for one sample; use a higher -F for a short program, -e offcpu for one that waits",
+                "too little CPU time for a profile; use a higher -F for a short program, -e wall for one that waits",
             );
         }
         if let Some(advice) = self.interpreters.advice() {
