@@ -99,11 +99,11 @@ static void *mixes(void *argument) {
     long until = begun.wall + seconds * 1e6, shortly = 0, longer = 0;
     pthread_setname_np(pthread_self(), "mixes");
     while (us(CLOCK_MONOTONIC) < until) {
-        compute(us(CLOCK_MONOTONIC) + 4000);
+        compute(us(CLOCK_MONOTONIC) + 12000);
         before = now();
-        sleep_shortly(2000);
+        sleep_shortly(6000);
         between = now();
-        sleep_longer(4000);
+        sleep_longer(12000);
         shortly += blocked(before, between);
         longer += blocked(between, now());
     }

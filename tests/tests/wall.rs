@@ -9,8 +9,10 @@ use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, read};
 use selfwind_tests::target::Target;
 
-/// Of a thread's life.
+/// Of a thread's life: what the kernel counts.
 const TWO_POINTS: f64 = 0.02;
+/// What is known by looks alone, of which a busy machine delays some.
+const THREE_POINTS: f64 = 0.03;
 
 /// What a thread says of itself: microseconds of its life, of CPU time, ready for a processor, blocked in its first and its
 /// second place; switches.
@@ -37,9 +39,9 @@ fn ending(folded: &Folded, beginning: &str) -> u64 {
     folded.stacks.iter().filter(ends).map(|(_, weight)| weight).sum()
 }
 
-fn assert_near(found: u64, expected: u64, whole: u64, what: &str, folded: &Folded) {
+fn assert_near(found: u64, expected: u64, (points, whole): (f64, u64), what: &str, folded: &Folded) {
     let off = (found as f64 - expected as f64).abs() / whole as f64;
-    assert!(off <= TWO_POINTS, "{what}: {found} us instead of {expected} of {whole}: {folded:#?}");
+    assert!(off <= points, "{what}: {found} us instead of {expected} of {whole}: {folded:#?}");
 }
 
 #[test]
@@ -54,9 +56,10 @@ fn threads_have_their_shares_of_computing_and_waiting() {
         let own = of_thread(&folded, name);
         let (blocked, ready) = (ending(&own, "[blocked: "), ending(&own, "[ready]"));
         let running = own.total() - blocked - ready;
-        assert_near(own.total(), *life, *life, name, &own);
-        assert_near(running, *cpu, *life, &format!("{name} running"), &own);
-        assert_near(ready, *delayed, *life, &format!("{name} ready"), &own);
+        let counted = (TWO_POINTS, *life);
+        assert_near(own.total(), *life, counted, name, &own);
+        assert_near(running, *cpu, counted, &format!("{name} running"), &own);
+        assert_near(ready, *delayed, counted, &format!("{name} ready"), &own);
         let places = match name.as_str() {
             "computes" => ["compute", "compute"],
             "mixes" => ["sleep_shortly", "sleep_longer"],
@@ -65,7 +68,8 @@ fn threads_have_their_shares_of_computing_and_waiting() {
             _ => panic!("{name}"),
         };
         for (place, expected) in places.into_iter().zip([first, second]).filter(|_| name != "computes") {
-            assert_near(blocked_in(&own, place), *expected, *life, &format!("{name} in {place}"), &own);
+            let what = format!("{name} in {place}");
+            assert_near(blocked_in(&own, place), *expected, (THREE_POINTS, *life), &what, &own);
         }
     }
     for (name, call) in [("waits", "[blocked: futex]"), ("reads", "[blocked: read]")] {

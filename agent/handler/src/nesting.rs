@@ -26,7 +26,9 @@ impl Nesting {
     /// Enters, unless a sample is under way already.
     pub fn enter(&self) -> Option<Entered<'_>> {
         // Pairs with the release in `drop`, for the bare threads that share a slot.
-        (self.inside.swap(1, Ordering::Acquire) == 0).then_some(Entered { nesting: self })
+        let is_first = self.inside.swap(1, Ordering::Acquire) == 0;
+        // Not before it is known: one that is dropped leaves.
+        is_first.then(|| Entered { nesting: self })
     }
 
     /// Goes on as the one inside, which is gone without having left.
@@ -56,6 +58,7 @@ mod tests {
         let first = nesting.enter();
         assert!(first.is_some());
         assert!(nesting.enter().is_none());
+        assert!(nesting.enter().is_none(), "a refusal changes nothing");
         drop(first);
         assert!(nesting.enter().is_some());
     }

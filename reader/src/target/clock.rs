@@ -1,5 +1,7 @@
 //! Clocks of the reader, and how the ticks of a region become nanoseconds of CLOCK_MONOTONIC.
 
+use std::time::Duration;
+
 use nix::time::{ClockId, clock_gettime};
 use shm_format::{Anchor, ClockKind, Scale};
 
@@ -13,6 +15,11 @@ pub(crate) fn monotonic_ns() -> u64 {
 /// Nanoseconds since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    Duration::from_nanos(nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {

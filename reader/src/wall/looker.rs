@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc;
 use offline::{Binaries, Processes, Search};
@@ -20,10 +20,11 @@ use super::{Told, news};
 use crate::proc;
 use crate::target::clock;
 
-/// Looks take at most this part of the time.
+/// Looks take at most this part of a processor's time.
 const COST: u32 = 20;
-/// With more threads, who is there is found out less often.
-const MANY: usize = 64;
+/// How much of their average cost is that of the last one.
+const SMOOTH: u32 = 64;
+/// Looks after which threads are looked for that no agent has told of.
 const SELDOM: u32 = 16;
 /// Marks that are no system call.
 const READY: u16 = NO_CALL - 1;
@@ -46,6 +47,8 @@ struct Process {
     modules: HashMap<u32, (u64, u64)>,
     /// Modules have come since the last look.
     news: bool,
+    /// So have threads.
+    has_new_threads: bool,
     /// It has ended, or executed another program.
     is_over: bool,
 }
@@ -71,17 +74,21 @@ impl<'b> Looker<'b> {
             Looker { walker, processes, finds, told, has_complained: false, lacks_files: false, looks: 0 };
         let period = Duration::from_secs(1) / frequency.max(1);
         let mut random = clock::monotonic_ns() | 1;
+        // Of the looks so far, the last ones above all: if each look decided how soon the next one is, those at threads in a
+        // new wait, which cost most, would make that wait's end unseen.
+        let mut average = Duration::ZERO;
         while let Some(events) = news(hears) {
             events.into_iter().for_each(|event| looker.learn(event));
-            let began = Instant::now();
+            let began = clock::thread_cpu();
             looker.look();
-            let cost = began.elapsed();
+            let cost = clock::thread_cpu().saturating_sub(began);
+            average = average * (SMOOTH - 1) / SMOOTH + cost / SMOOTH;
             // Not in step with the program (xorshift, Marsaglia, 2003): half a period to one and a half.
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            let sleep = period / 2 + period * (random % 1024) as u32 / 1024;
-            std::thread::sleep(sleep.max(cost * COST).saturating_sub(cost));
+            let mean = period.max(average * COST);
+            std::thread::sleep(mean / 2 + mean * (random % 1024) as u32 / 1024);
         }
         looker.end();
     }
@@ -94,6 +101,10 @@ impl<'b> Looker<'b> {
             Event::Thread(thread) => {
                 let Some(process) = self.processes.get_mut(&thread.process) else { return };
                 process.numbers.insert(thread.tid, (thread.seq, thread.start_ns));
+                process.has_new_threads = true;
+                if let Some(seen) = process.threads.get_mut(&thread.tid) {
+                    seen.begins(thread.start_ns);
+                }
                 for sample in process.unnumbered.remove(&thread.tid).into_iter().flatten() {
                     let _ = self.finds.send(Event::Sample(Sample { thread_seq: thread.seq, ..sample }));
                 }
@@ -120,6 +131,7 @@ impl<'b> Looker<'b> {
             unnumbered: HashMap::new(),
             modules: HashMap::new(),
             news: false,
+            has_new_threads: true,
             is_over: false,
         };
         self.processes.insert(info.id, process);
@@ -156,7 +168,7 @@ impl<'b> Looker<'b> {
     fn look_at(&mut self, id: u32) -> bool {
         let Some(process) = self.processes.get_mut(&id) else { return true };
         let mut found = Vec::new();
-        if process.threads.len() < MANY || self.looks.is_multiple_of(SELDOM) {
+        if std::mem::take(&mut process.has_new_threads) || self.looks.is_multiple_of(SELDOM) {
             match meet(process) {
                 Met::All => {}
                 Met::NoFiles => self.no_files(id),

@@ -22,6 +22,11 @@ impl Schedstat {
         Self::parse(std::str::from_utf8(&text[..len]).ok()?)
     }
 
+    /// Nanoseconds that it ran or was ready since.
+    pub(super) fn used_since(self, before: Self) -> u64 {
+        self.running_ns.saturating_sub(before.running_ns) + self.ready_ns.saturating_sub(before.ready_ns)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_ascii_whitespace().map(|number| number.parse().ok());
         let mut next = || numbers.next()?;

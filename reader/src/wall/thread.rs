@@ -65,6 +65,8 @@ pub(super) struct Thread {
     pid: u32,
     tid: u32,
     files: Files,
+    /// When it was opened, with what was counted then, if nobody has told yet when it began.
+    untold: Option<(u64, Schedstat)>,
     /// Of the look at which it was blocked last: when, and what was counted then. At first, when it began.
     base: (u64, Schedstat),
     /// Ready time that was told, and how often it had been switched then.
@@ -97,7 +99,25 @@ impl Thread {
         let base = if is_new { (began_ns, Schedstat::default()) } else { (now, counts) };
         let switches = if is_new { None } else { Switches::read(pid, tid) };
         let ready_told = (base.1.ready_ns, switches.unwrap_or_default());
-        Ok(Self { pid, tid, files, base, ready_told, last: None, open: None, owed_ns: 0, rest_ns: 0 })
+        let untold = (!is_new).then_some(base);
+        Ok(Self { pid, tid, files, untold, base, ready_told, last: None, open: None, owed_ns: 0, rest_ns: 0 })
+    }
+
+    /// Learns when it began, which may be told after it was seen.
+    pub(super) fn begins(&mut self, began_ns: u64) {
+        let Some((opened, counts)) = self.untold.take() else { return };
+        let Some(blocked_ns) =
+            opened.saturating_sub(began_ns).checked_sub(counts.used_since(Schedstat::default()))
+        else {
+            return;
+        };
+        match &mut self.open {
+            Some((_, told_ns)) => *told_ns += blocked_ns,
+            None => self.rest_ns += blocked_ns,
+        }
+        if self.ready_told.0 == counts.ready_ns {
+            self.ready_told = (0, Switches::default());
+        }
     }
 
     /// Looks at it. `walk` gives the stack of a blocked thread; what has been found goes to `found`. With `news` more of
@@ -123,6 +143,7 @@ impl Thread {
             self.goes_on(now, found);
             return Look::Lives;
         }
+        self.take_back(now, counts);
         self.close(found);
         let woken_from = self.last.take().and_then(|(_, _, stack)| stack);
         for _ in 0..ATTEMPTS {
@@ -172,11 +193,21 @@ impl Thread {
         }
     }
 
+    /// It has run since the last look, and before it was ready, which is counted only now: what of that was told of its
+    /// wait is no part of it.
+    fn take_back(&mut self, now: u64, counts: Schedstat) {
+        let Some((_, told_ns)) = &mut self.open else { return };
+        let (since, before) = self.base;
+        let passed = now.saturating_sub(since);
+        let over = counts.used_since(before).saturating_sub(passed).min(*told_ns);
+        *told_ns -= over;
+        self.base.0 -= over;
+    }
+
     /// It is blocked, and was not in the same wait at the last look.
     fn blocked(&mut self, now: u64, counts: Schedstat, wait: Wait, stack: Option<Arc<Stack>>) {
         let (since, before) = self.base;
-        let used = counts.running_ns.saturating_sub(before.running_ns)
-            + counts.ready_ns.saturating_sub(before.ready_ns);
+        let used = counts.used_since(before);
         let passed = now.saturating_sub(since) + self.rest_ns;
         let (used, owed) = (used + self.owed_ns, used + self.owed_ns);
         let ns = passed.saturating_sub(used);
@@ -237,6 +268,7 @@ mod tests {
             pid,
             tid,
             files,
+            untold: None,
             base,
             ready_told: Default::default(),
             last: None,
@@ -280,6 +312,38 @@ mod tests {
         thread.blocked(32_000_000, counts(0, 10), futex, stack());
         thread.close(&mut found);
         assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 22_000, "{found:?}");
+    }
+
+    #[test]
+    fn what_was_ready_without_being_counted_is_no_part_of_the_wait_before() {
+        let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
+        let (futex, read) = (Wait::Blocked(Some(202)), Wait::Blocked(Some(0)));
+        thread.blocked(1_000_000, counts(0, 0), futex, stack());
+        // Woken here; it gets a processor 10 ms later, and runs for 3.
+        thread.goes_on(11_000_000, &mut found);
+        thread.take_back(12_000_000, counts(1, 10));
+        thread.close(&mut found);
+        thread.blocked(15_000_000, counts(3, 10), read, stack());
+        thread.close(&mut found);
+        let told: Vec<_> = found.iter().map(|spell| (spell.wait, spell.us)).collect();
+        assert_eq!(told, [(futex, 1000), (read, 1000)]);
+    }
+
+    #[test]
+    fn the_time_before_a_thread_was_seen_is_told_when_its_beginning_is() {
+        let futex = Wait::Blocked(Some(202));
+        for is_open in [false, true] {
+            let (mut thread, mut found) = (thread((10_000_000, counts(1, 2))), Vec::new());
+            thread.untold = Some(thread.base);
+            let begins = |thread: &mut Thread| thread.begins(4_000_000);
+            if !is_open {
+                begins(&mut thread);
+            }
+            thread.blocked(11_000_000, counts(1, 2), futex, stack());
+            begins(&mut thread);
+            thread.close(&mut found);
+            assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 4000, "{is_open}");
+        }
     }
 
     #[test]
