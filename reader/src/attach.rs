@@ -24,7 +24,7 @@ pub(crate) struct AttachArgs {
     #[arg(short, long, value_name = "PID")]
     pid: u32,
     /// Sampling rate: samples per second of each thread's CPU time
-    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
     #[command(flatten)]

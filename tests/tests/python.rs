@@ -223,6 +223,27 @@ fn views_show_lines_and_the_interpreter_if_asked() {
 }
 
 #[test]
+fn allocations_and_waits_have_their_functions() {
+    for (minor, python) in interpreters() {
+        let recorder = Recorder::at(99).event("alloc:all,lock").env("SELFWIND_POOL", "128M");
+        let recording = recorder.record(&python, &[script("python_allocates")]);
+        assert_eq!(recording.outcome.status, 0, "3.{minor}: {:?}", recording.outcome);
+        let of = |event: &str| {
+            Folded::parse(&read(&["export", "-f", "folded", "--event", event], &recording.file))
+        };
+        let bytes: u64 = recording.outcome.stdout.trim().parse().expect("a number");
+        let allocated = of("alloc_space");
+        for name in ["allocating", "keeping"] {
+            let found = weight_with(&allocated, name);
+            assert!(found >= bytes && found < bytes + bytes / 50, "3.{minor}: {name} {found} of {bytes}");
+        }
+        // 0.3 s, in nanoseconds.
+        let waited = weight_with(&of("delay"), "waiting");
+        assert!((250_000_000..400_000_000).contains(&waited), "3.{minor}: {waited} ns: {:?}", of("delay"));
+    }
+}
+
+#[test]
 fn native_only_leaves_python_out() {
     let (_, python) = interpreters().pop().expect("there is one");
     let recording = record_shares(&Recorder::at(997).env("SELFWIND_NATIVE_ONLY", "1"), &python, "0.5");

@@ -5,14 +5,14 @@
 //! (`ordinary_walk`): a thread may be in the middle of the loader's lock when it allocates, and a signal handler may
 //! allocate or post a semaphore.
 
-use shm_format::{Loss, Skip};
+use shm_format::{Loss, Skip, StackHead};
 
 use crate::caller::Caller;
 use crate::clock;
-use crate::ordinary_walk::{own_slot, walk};
+use crate::ordinary_walk::own_slot;
 use crate::outcome::{self, Missed};
 use crate::recording::Recording;
-use crate::sample::{Sample, words};
+use crate::sample::tell;
 
 /// What a call is recorded as.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,15 @@ fn sample(recording: &Recording, caller: &Caller, note: Note) -> Result<u32, Mis
     if !slot.prepare() {
         return Err(Missed::Lost(Loss::NoSlot));
     }
-    let walk = walk(recording, slot, &caller.registers());
-    // SAFETY: the guard makes this the only use of the stack cache.
-    let frames = words(unsafe { &*slot.stack_cache() }.frames());
+    // SAFETY: inside the guard, prepared, and the only one.
+    let mut bench = unsafe { slot.bench() };
+    let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
     // The innermost frame is the called function.
     let frames = frames.get(usize::from(!note.with_callee)..).unwrap_or(&[]);
-    let sample = Sample::of_walk(recording, slot, walk, frames);
-    sample.record(1, note.source, note.nonce)?;
-    sample.count_end();
+    let head = StackHead { weight: 1, end: walk.end as u8, source: note.source, nonce: note.nonce };
+    tell(recording, chain.write(&slot.cursor, &recording.region, head, frames, clock::now))?;
+    if !walk.end.is_complete() {
+        recording.region.control().truncate();
+    }
     Ok(slot.sequence())
 }

@@ -30,7 +30,7 @@ keeps running.";
 #[command(override_usage = USAGE, after_help = HELP)]
 pub(crate) struct TopArgs {
     /// Sampling rate: samples per second of each thread's CPU time
-    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = 99,
+    #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     pub(super) freq: u32,
     /// What triggers samples of CMD, as in `record`
