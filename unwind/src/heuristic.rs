@@ -128,8 +128,13 @@ pub(crate) fn is_return_address<M: Memory>(modules: &Modules<'_>, pc: u64, memor
     generated || follows_call(modules, pc, memory)
 }
 
+/// Whether somebody may return to `pc`: code of a module, or behind a call in generated code.
+pub(crate) fn may_be_called<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
+    modules.find(pc.wrapping_sub(1)).is_some() || native::call_before(pc, memory).is_some()
+}
+
 /// Whether `pc` lies in a module right behind a call whose target, where it is known, is in a module too.
-fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
+pub(crate) fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
     let inside = |address: u64| modules.find(address).is_some();
     // The call may be the last instruction of a module.
     if pc == 0 || !inside(pc - 1) {

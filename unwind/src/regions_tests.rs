@@ -126,6 +126,22 @@ fn a_region_that_wants_a_register_gets_it_from_further_in() {
 }
 
 #[test]
+fn behind_a_guess_a_region_is_code() {
+    let eh_frame = world();
+    let list = [Module { start: LEAF, end: END, eh_frame: Some(eh_frame.section()), ..Module::default() }];
+    let (modules, cache) = (Modules::new(&list, 0).unwrap(), Box::new(RuleCache::new()));
+    let bare = LEAF + 0x2000;
+    let mut memory = stack(&[1, MIDDLE + 8, STACK + 40, CODE + 8, 0]);
+    memory.0.insert(MIDDLE, u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]));
+    let region = Region { wants_all: true, under: None };
+    let unwind = |registers: &mut Tracked| by_rbx(registers, ROOT + 8);
+    let mut regions = One { start: CODE, region, unwind, asked: Vec::new() };
+    let (frames, end) = walk_through(&modules, &cache, &at(bare, 0xdead), memory, &mut regions);
+    assert_eq!(addresses(&frames), [bare, MIDDLE + 8, CODE + 8, ROOT + 8]);
+    assert_eq!((frames[1].found_by(), end), (FoundBy::Guess, End::Root));
+}
+
+#[test]
 fn a_frame_that_is_left_to_its_module_goes_by_its_rules() {
     let eh_frame = world();
     let whole = Module { start: LEAF, end: END, eh_frame: Some(eh_frame.section()), ..Module::default() };

@@ -296,6 +296,14 @@ impl StackCache {
         if slot == u64::MAX { None } else { self.previous.find(slot, frame.bits(), fp) }
     }
 
+    /// Whether the previous walk had found a frame by scanning when it came to `place`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn had_guessed(&self, place: usize) -> bool {
+        let frames = self.previous.frames.get(self.previous.start..=place).unwrap_or_default();
+        frames.iter().any(|frame| frame.found_by() == FoundBy::Guess)
+    }
+
     /// Notes `count` frames of the previous walk, those from `place` on, from number `depth` on.
     pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
         let until = place.saturating_add(count);

@@ -161,7 +161,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.note_entry(Entry::leaf(self.leaf));
         let mut met = self.find();
         loop {
-            if met.is_none() {
+            if met.is_none() && !self.has_guessed() {
                 met = self.fast_path();
             }
             if let Some(place) = met
@@ -192,6 +192,11 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         }
     }
 
+    /// Whether a frame was found by scanning: those behind it are no more certain.
+    fn has_guessed(&self) -> bool {
+        self.guesses < GUESSES
+    }
+
     /// Notes the frame that the walk is at.
     fn note(&mut self, found_by: FoundBy) {
         let frame = Frame::new(self.at.pc, found_by, self.at.exact);
@@ -203,9 +208,11 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.depth += 1;
     }
 
-    /// Where the previous walk came to the frame noted last.
+    /// Where the previous walk came to the frame noted last. Behind a guess only if that walk had guessed by then, too: otherwise
+    /// it has looked less closely.
     fn find(&self) -> Option<usize> {
-        self.stack_cache.find_noted(self.depth - 1, self.at.fp?)
+        let place = self.stack_cache.find_noted(self.depth - 1, self.at.fp?)?;
+        (!self.has_guessed() || self.stack_cache.had_guessed(place)).then_some(place)
     }
 
     /// Goes on over frames with simple rules. Stops at a frame that the previous walk came to and says where; or where
@@ -306,6 +313,10 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if caller.pc == 0 {
             return Err(End::Root);
         }
+        if self.has_guessed() && !caller.exact && !self.may_be_called(&caller) {
+            // The guess was wrong, or the stack behind it is not where it seems.
+            return Err(End::NoModule);
+        }
         // A leaf may have popped its return address already; nothing else can have an empty frame.
         let least = if self.at.exact { self.at.sp } else { self.at.sp.saturating_add(1) };
         if caller.sp < least {
@@ -316,6 +327,13 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         }
         self.at = caller;
         Ok(())
+    }
+
+    /// Whether somebody may return to `caller`.
+    #[inline(never)]
+    fn may_be_called(&mut self, caller: &Place) -> bool {
+        self.regions.find(caller.lookup()).is_some()
+            || heuristic::may_be_called(self.rules.modules, caller.pc, self.memory)
     }
 
     /// Goes on with all registers tracked since the mark, and moves the mark here.

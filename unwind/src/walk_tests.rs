@@ -214,6 +214,25 @@ fn guesses_without_cfi() {
 }
 
 #[test]
+fn behind_a_guess_callers_must_be_code() {
+    let world = World::new(&[], &[]);
+    let walk = |stack| {
+        let (frames, end) = world.walk(&at(BARE + 0x10), stack);
+        (frames.iter().map(|frame| frame.address()).collect::<Vec<_>>(), end)
+    };
+    let guessed = |caller| Words::stack(&[1, MIDDLE + 8, caller]).call_before(MIDDLE + 8);
+    let (leaf, generated) = (BARE + 0x10, 0x5000_0008);
+    assert_eq!(walk(guessed(0x16)), ([leaf, MIDDLE + 8].to_vec(), End::NoModule));
+    assert_eq!(walk(guessed(0)), ([leaf, MIDDLE + 8].to_vec(), End::Root));
+    assert_eq!(walk(guessed(ROOT + 8)), ([leaf, MIDDLE + 8, ROOT + 8].to_vec(), End::Root));
+    let (frames, _) = walk(guessed(generated).call_before(generated));
+    assert_eq!(frames, [leaf, MIDDLE + 8, generated]);
+    // Without a guess what the rule says is a frame.
+    let (frames, end) = world.walk(&at(MIDDLE), Words::stack(&[0x16]));
+    assert_eq!((frames.len(), end), (2, End::NoModule));
+}
+
+#[test]
 fn the_entry_stub_is_the_root() {
     let world = World::new(&[], &[]);
     let (frames, end) = world.walk(&at(LEAF), Words::stack(&[BARE + 0x810, 0, 0]));
