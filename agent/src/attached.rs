@@ -108,7 +108,7 @@ fn resume(
 ) -> Result<(), Failure> {
     modules::rescan(Stage::Attached, &agent.names, &mut ModuleNews(recording));
     slot::taken().for_each(sources::stop_timer);
-    let same_rate = config.frequency == agent.config.frequency;
+    let same_samples = config.takes_same_samples(&agent.config);
     signals::take_over().map_err(Failure::Signal)?;
     recording.region.close_requests(false);
     let agent: &'static Agent = Box::leak(Box::new(Agent {
@@ -122,14 +122,14 @@ fn resume(
     recording.rate_limit.set(limit, period_ns);
     recording.late_start.restart(period_ns);
     recording::set_stopped(false);
-    if same_rate {
+    if same_samples {
         threads::register_existing(recording, present);
         return Ok(());
     }
     restart(recording, agent, present)
 }
 
-/// Begins a region of its own for samples that weigh something else. A thread may be writing into the one before, which
+/// Begins a region of its own for samples that weigh or hold something else. A thread may be writing into the one before, which
 /// stays mapped, with its slot.
 fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Result<(), Failure> {
     let Some(last) = agent::myself() else { return Err(Failure::Proc) };

@@ -11,7 +11,8 @@ use handler::decimal::number;
 use handler::rate_limit::RateLimit;
 use handler::recording::{Clock, Probe, Sources};
 use handler::slot::MAX_FRAMES;
-use shm_format::Mode;
+use handler::unwinding::Unwind;
+use shm_format::{COPY_MOST, Mode};
 
 use crate::events::Events;
 use crate::tracepoints::Patterns;
@@ -22,6 +23,9 @@ const MAX_FREQUENCY: u64 = 100_000;
 /// Hundredths of a percent of the CPU time that handlers may take.
 const DEFAULT_OVERHEAD: u64 = 200;
 const DEFAULT_FRAMES: usize = 512;
+const DEFAULT_COPY: u64 = 32 << 10;
+/// Less of a stack is not worth copying.
+const LEAST_COPY: u64 = 1 << 10;
 const MIN_POOL: usize = 64 * 1024;
 /// What a region starts with when a reader empties it all the time, and when it keeps history by itself.
 const DRAINED_POOL: usize = 256 * 1024;
@@ -34,6 +38,8 @@ const HISTORY_POOL: usize = 1 << 20;
 /// processor for some ten milliseconds.
 const EVENT_POOL: usize = 1 << 20;
 const MAX_POOL: usize = 1 << 30;
+/// So many times as much for copies of stacks.
+const COPIES_POOL: usize = 4;
 /// What valgrind preloads has this in its path.
 const VALGRIND: &[u8] = b"/vgpreload_";
 
@@ -69,6 +75,10 @@ pub(crate) struct Config {
     pub(crate) mode: Mode,
     /// SELFWIND_MAX_STACK.
     pub(crate) max_frames: usize,
+    /// SELFWIND_UNWIND.
+    pub(crate) unwind: Unwind,
+    /// SELFWIND_COPY_LIMIT: bytes of a stack that are copied at most.
+    pub(crate) copy_limit: u64,
     /// SELFWIND_MAX_OVERHEAD, in hundredths of a percent.
     pub(crate) max_overhead: u64,
     /// SELFWIND_POOL: bytes of chunks backed at the start.
@@ -108,6 +118,8 @@ impl Config {
             native_only: false,
             mode: Mode::Overwrite,
             max_frames: DEFAULT_FRAMES,
+            unwind: Unwind::Own,
+            copy_limit: DEFAULT_COPY,
             max_overhead: DEFAULT_OVERHEAD,
             pool: 0,
             tables: None,
@@ -171,6 +183,9 @@ impl Config {
                 Mode::Discard => DRAINED_POOL,
                 Mode::Overwrite => HISTORY_POOL,
             };
+            if config.unwind.copies() {
+                config.pool *= COPIES_POOL;
+            }
         }
         config
     }
@@ -179,6 +194,12 @@ impl Config {
     pub(crate) fn attached(self) -> Config {
         let clock = if self.is_automatic { Some(Clock::ThreadTimer) } else { self.sources.clock };
         Config { sources: self.sources.clocked_by(clock), is_automatic: false, ..self }
+    }
+
+    /// True if a sample weighs and holds the same with these settings.
+    pub(crate) fn takes_same_samples(&self, other: &Config) -> bool {
+        let of = |config: &Config| (config.frequency, config.unwind, config.copy_limit);
+        of(self) == of(other)
     }
 
     /// Applies one setting; none if its value is bad.
@@ -201,6 +222,10 @@ impl Config {
             b"MODE" => *mode = Some(mode_of(value)?),
             b"MAX_STACK" => {
                 self.max_frames = frames(value)?;
+            }
+            b"UNWIND" => self.unwind = Unwind::from_name(value)?,
+            b"COPY_LIMIT" => {
+                self.copy_limit = size(value).filter(|bytes| (LEAST_COPY..=COPY_MOST).contains(bytes))?;
             }
             b"MAX_OVERHEAD" => self.max_overhead = percent(value)?,
             b"POOL" => self.pool = pool(value)?,
@@ -257,6 +282,12 @@ impl Config {
         self.note.extend_from_slice(&entry[..entry.len().min(LONGEST)]);
         if entry.starts_with(b"SELFWIND_POOL=") {
             self.note.extend_from_slice(b" (a size from 64K to 1G, such as 512K or 16M)");
+        }
+        if entry.starts_with(b"SELFWIND_COPY_LIMIT=") {
+            self.note.extend_from_slice(b" (a size from 1K to 1M, such as 8K or 64K)");
+        }
+        if entry.starts_with(b"SELFWIND_UNWIND=") {
+            self.note.extend_from_slice(b" (self, copy, copy-code, guess or both)");
         }
     }
 
@@ -367,16 +398,19 @@ fn percent(value: &[u8]) -> Option<u64> {
     Some(whole * 100 + decimals).filter(|sum| (1..=RateLimit::NO_LIMIT).contains(sum))
 }
 
-/// Bytes, or with K, M or G behind it so many times 1024, 1024^2 or 1024^3.
 fn pool(value: &[u8]) -> Option<usize> {
+    usize::try_from(size(value)?).ok().filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
+}
+
+/// Bytes, or with K, M or G behind it so many times 1024, 1024^2 or 1024^3.
+fn size(value: &[u8]) -> Option<u64> {
     let (digits, shift) = match value.split_last()? {
         (b'K' | b'k', digits) => (digits, 10),
         (b'M' | b'm', digits) => (digits, 20),
         (b'G' | b'g', digits) => (digits, 30),
         _ => (value, 0),
     };
-    let bytes = number(digits)?.checked_mul(1 << shift)?;
-    usize::try_from(bytes).ok().filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
+    number(digits)?.checked_mul(1 << shift)
 }
 
 /// A process id and, in hexadecimal, a nonce.

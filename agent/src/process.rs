@@ -15,6 +15,7 @@ use handler::late_start::LateStart;
 use handler::process_time::ProcessTime;
 use handler::recording::{self, Clock, Page, Probe, Recording};
 use handler::slot::{self, Slot};
+use handler::unwinding::Unwind;
 use shm_format::record::{self, DurableRecord};
 
 use crate::agent::{self, Agent};
@@ -69,6 +70,8 @@ pub(crate) fn open(
         region,
         doorbell,
         sources: choice.sources,
+        unwind: agent.config.unwind,
+        copy_limit: agent.config.copy_limit,
         max_frames: agent.config.max_frames,
         cache: modules::cache(),
         tells_delay: clock == Some(Clock::Perf) && agent.config.events.are_waits(),
@@ -83,6 +86,9 @@ pub(crate) fn open(
         journal::tell_setting(recording, b"source", &note);
     }
     regions::make_room(recording);
+    if recording.unwind != Unwind::Own {
+        journal::tell_setting(recording, b"unwind", recording.unwind.name().as_bytes());
+    }
     Ok(recording)
 }
 

@@ -33,6 +33,7 @@ mod region;
 mod request;
 mod stack;
 mod stack_chain;
+mod stack_copy;
 mod stack_decoder;
 mod tracepoint;
 pub mod word;
@@ -57,6 +58,9 @@ pub use region::Region;
 pub use request::{AnswerHead, Nonce, Occasion, Progress, Requests};
 pub use stack::{MAX_DEPTH, StackHead};
 pub use stack_chain::StackChain;
+pub use stack_copy::{
+    COPY_MOST, Copied, CopiedWord, CopyBuffer, CopyEnd, CopyHead, CopyPiece, CopyReader, CopyWriter,
+};
 pub use stack_decoder::{EncodedStack, StackDecoder, Undecodable};
 pub use tracepoint::{FIELDS_MOST, FieldType, FieldTypes, FieldValue, Fields, STRING_MOST, TracepointRecord};
 pub use writer::{Committed, Reservation, ThreadCursor};

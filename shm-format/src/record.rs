@@ -13,6 +13,8 @@ pub enum RecordKind {
     Stack,
     /// What the kernel had recorded before a stack: [`KernelAnswer`](crate::KernelAnswer).
     Answer,
+    /// A part of the copy of a stack: [`CopyPiece`](crate::CopyPiece).
+    Copy,
     /// An event of the program's own: [`TracepointRecord`](crate::TracepointRecord).
     Tracepoint,
 }
@@ -25,6 +27,7 @@ impl RecordKind {
             Self::Void => 0,
             Self::Stack => 1,
             Self::Answer => 3,
+            Self::Copy => 4,
             Self::Tracepoint => 5,
         }
     }
@@ -36,6 +39,7 @@ impl RecordKind {
             0 => Some(Self::Void),
             1 => Some(Self::Stack),
             3 => Some(Self::Answer),
+            4 => Some(Self::Copy),
             5 => Some(Self::Tracepoint),
             _ => None,
         }

@@ -2,8 +2,6 @@
 //! probe that cannot fault, memory for a thread's first sample, and, under ITIMER_PROF, one for the CPU time; and its
 //! stack is small.
 
-use std::ffi::OsStr;
-
 use selfwind_tests::binary::agent;
 use selfwind_tests::handler_trace::{HandlerTrace, trace};
 use selfwind_tests::scratch::Scratch;
@@ -13,7 +11,7 @@ use selfwind_tests::target::Target;
 /// Where it has no stack of its own (Go, attached processes) it runs on the program's.
 const STACK: u64 = 2304;
 
-fn watch(target: &Target, arguments: &[&str], event: &str, runs: u64) -> HandlerTrace {
+fn watch(target: &Target, event: &str, unwind: &str, runs: u64) -> HandlerTrace {
     let scratch = Scratch::new();
     let agent = agent();
     let runtime = scratch.path().to_str().expect("UTF-8");
@@ -22,15 +20,16 @@ fn watch(target: &Target, arguments: &[&str], event: &str, runs: u64) -> Handler
         ("XDG_RUNTIME_DIR", runtime),
         ("SELFWIND_FREQ", "499"),
         ("SELFWIND_EVENT", event),
+        ("SELFWIND_UNWIND", unwind),
+        ("SELFWIND_COPY_LIMIT", "4K"),
         // Step by step a run takes for ever.
         ("SELFWIND_MAX_OVERHEAD", "100"),
     ];
-    let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
-    let tracee = Tracee::start(&target.build(), &arguments, &environment).expect("ptrace");
+    let tracee = Tracee::start(&target.build(), &[], &environment).expect("ptrace");
     let name = agent.file_name().expect("a file").to_str().expect("UTF-8");
     let found = trace(&tracee, name, runs).expect("ptrace");
     println!(
-        "{event}: {} runs, {} instructions each, longest {}, {} bytes of stack, calls {:?}",
+        "{event}, {unwind}: {} runs, {} instructions each, longest {}, {} bytes of stack, calls {:?}",
         found.runs,
         found.instructions / found.runs.max(1),
         found.longest,
@@ -76,22 +75,31 @@ fn assert_clean(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
 
 #[test]
 fn under_malloc_and_locks() {
-    let found = watch(&Target::c("malloc_storm"), &[], "cpu", 200);
+    let found = watch(&Target::c("malloc_storm"), "cpu", "self", 200);
     assert_clean(&found, 150, &[PROBE]);
     assert_small(&found);
 }
 
 #[test]
 fn under_the_process_timer() {
-    let found = watch(&Target::c("malloc_storm"), &[], "itimer", 200);
+    let found = watch(&Target::c("malloc_storm"), "itimer", "self", 200);
     assert_clean(&found, 100, &[PROBE, CLOCK]);
     assert_small(&found);
 }
 
 #[test]
 fn on_deep_and_odd_stacks() {
-    assert_clean(&watch(&Target::c("odd_frames"), &[], "cpu", 100), 20, &[PROBE]);
-    assert_clean(&watch(&Target::c("deep_recursion"), &[], "cpu", 40), 20, &[PROBE]);
-    assert_clean(&watch(&Target::cpp("throw"), &[], "cpu", 100), 30, &[PROBE]);
-    assert_clean(&watch(&Target::c("coroutine"), &[], "cpu", 100), 20, &[PROBE]);
+    assert_clean(&watch(&Target::c("odd_frames"), "cpu", "self", 100), 20, &[PROBE]);
+    assert_clean(&watch(&Target::c("deep_recursion"), "cpu", "self", 40), 20, &[PROBE]);
+    assert_clean(&watch(&Target::cpp("throw"), "cpu", "self", 100), 30, &[PROBE]);
+    assert_clean(&watch(&Target::c("coroutine"), "cpu", "self", 100), 20, &[PROBE]);
+}
+
+/// The recorder's part in unwinding changes nothing of it.
+#[test]
+fn with_copies_and_guesses() {
+    for unwind in ["copy", "guess", "both"] {
+        assert_clean(&watch(&Target::c("malloc_storm"), "cpu", unwind, 60), 40, &[PROBE]);
+        assert_clean(&watch(&Target::c("odd_frames"), "cpu", unwind, 40), 10, &[PROBE]);
+    }
 }

@@ -41,6 +41,7 @@ mod fast_path;
 mod fixture;
 mod frame;
 mod frame_row;
+mod guess;
 mod heuristic;
 #[cfg(all(test, feature = "compile"))]
 mod hostile_tests;
@@ -80,6 +81,7 @@ pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
+pub use guess::{guess, is_behind_call, strip};
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;

@@ -1,5 +1,7 @@
 //! The sorted snapshot of all modules that one walk uses.
 
+use core::ops::Range;
+
 use crate::arch::native;
 use crate::module::Module;
 
@@ -42,6 +44,17 @@ impl<'a> Modules<'a> {
         self.list.get(after.checked_sub(1)?).filter(|module| module.contains(address))
     }
 
+    /// The addresses around `address` that lie in the same module or in the same gap between two, and whether it is a module.
+    pub fn span(&self, address: u64) -> (Range<u64>, bool) {
+        let after = self.list.partition_point(|module| module.start <= address);
+        let next = self.list.get(after).map_or(u64::MAX, |module| module.start);
+        match after.checked_sub(1).and_then(|before| self.list.get(before)) {
+            Some(module) if module.contains(address) => (module.start..module.end, true),
+            Some(module) => (module.end..next, false),
+            None => (0..next, false),
+        }
+    }
+
     /// Begins to load the modules, as many as most programs have.
     pub(crate) fn prefetch(&self) {
         native::prefetch(self.list.get(..32).unwrap_or(self.list));
@@ -78,6 +91,23 @@ mod tests {
         for address in [0, 0xfff, 0x2000, 0x2fff, 0x4000, u64::MAX] {
             assert!(modules.find(address).is_none());
         }
+    }
+
+    #[test]
+    fn a_span_is_a_module_or_what_lies_between_two() {
+        let list = [module(0x1000, 0x2000), module(0x2000, 0x3000), module(0x4000, 0x5000)];
+        let modules = Modules::new(&list, 0).unwrap();
+        for (address, span) in [
+            (0, (0..0x1000, false)),
+            (0x1000, (0x1000..0x2000, true)),
+            (0x2fff, (0x2000..0x3000, true)),
+            (0x3000, (0x3000..0x4000, false)),
+            (0x5000, (0x5000..u64::MAX, false)),
+            (u64::MAX, (0x5000..u64::MAX, false)),
+        ] {
+            assert_eq!(modules.span(address), span);
+        }
+        assert_eq!(Modules::default().span(7), (0..u64::MAX, false));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod caller;
 pub mod chain;
 pub mod clock;
 pub mod context;
+mod copy;
 pub mod decimal;
 mod delay;
 mod discovery;
@@ -37,6 +38,7 @@ pub mod interpreter;
 pub mod kernel_answer;
 pub mod kernel_ring;
 pub mod late_start;
+mod manner;
 pub mod nesting;
 mod ordinary_walk;
 mod outcome;
@@ -56,16 +58,16 @@ pub mod sys;
 pub mod thread_timer;
 pub mod tick;
 pub mod tracepoint;
+pub mod unwinding;
 
 use core::ffi::c_int;
 
-use shm_format::{Occasion, Skip};
+use shm_format::{Skip, StackHead};
 
 use crate::chain::Disposition;
 use crate::context::Context;
 use crate::outcome::Missed;
 use crate::recording::Recording;
-use crate::sample::Sample;
 use crate::siginfo::SignalInfo;
 use crate::tick::{Arrival, Tick};
 
@@ -97,17 +99,13 @@ fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, ent
     control.fire(tick.weight.into());
     let outcome = begun.and_then(|(slot, _entered)| {
         tick.admit(recording, slot)?;
-        let sample = Sample::walk(recording, slot, context);
-        if recording.region.has_requests() {
-            sample.answer(entered, Occasion::Tick);
-        }
-        let recorded = sample.record(tick.weight, tick.clock().number(), tick.nonce());
+        let head =
+            StackHead { weight: tick.weight, end: 0, source: tick.clock().number(), nonce: tick.nonce() };
+        let recorded = manner::record(recording, slot, context, head, entered);
         if let Some(request) = &tick.request {
             kernel_answer::follow(recording, slot, request, recorded.is_ok());
         }
-        recorded?;
-        sample.count_end();
-        Ok(())
+        recorded
     });
     outcome::count(control, &outcome, tick.weight);
     let spent = clock::now().wrapping_sub(entered);

@@ -14,6 +14,7 @@ use crate::late_start::LateStart;
 use crate::process_time::ProcessTime;
 use crate::rate_limit::RateLimit;
 use crate::sys;
+use crate::unwinding::Unwind;
 
 /// Which clock asks for samples: a recording has one or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,10 @@ pub struct Recording {
     pub doorbell: Option<Doorbell>,
     /// What asks for samples.
     pub sources: Sources,
+    /// What a clock's samples hold of a stack. All others are walked.
+    pub unwind: Unwind,
+    /// Bytes of a stack that are copied at most.
+    pub copy_limit: u64,
     /// Most frames per sample.
     pub max_frames: usize,
     /// Rules met before.

@@ -8,7 +8,7 @@
 
 use core::ops::Range;
 
-use shm_format::{Loss, Skip};
+use shm_format::{Loss, Skip, StackHead};
 use unwind::Frame;
 
 use crate::activity::is_filtered;
@@ -60,7 +60,6 @@ fn sample(
     let is_own = |frame: &&Frame| own_code.contains(&frame.address());
     let own = frames.iter().take_while(is_own).count();
     let sample = Sample::of_walk(recording, slot, walk, words(frames.get(own..).unwrap_or(frames)));
-    sample.record(weight, Clock::ThreadTimer.number(), Tick::NO_NONCE)?;
-    sample.count_end();
-    Ok(())
+    let (source, nonce) = (Clock::ThreadTimer.number(), Tick::NO_NONCE);
+    sample.record(StackHead { weight, end: 0, source, nonce })
 }

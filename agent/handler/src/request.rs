@@ -7,7 +7,7 @@
 //!
 //! What the requester writes is believed in nothing: a lie costs a walk.
 
-use shm_format::{Nonce, Occasion};
+use shm_format::{Nonce, Occasion, StackHead};
 
 use crate::context::Context;
 use crate::discovery;
@@ -103,7 +103,7 @@ fn begin(recording: &Recording, slot: &Slot, sample: &Sample<'_>) {
     }
     let control = recording.region.control();
     control.fire(weight.into());
-    let recorded = sample.record(weight, Clock::ThreadTimer.number(), Tick::NO_NONCE);
+    let (source, nonce) = (Clock::ThreadTimer.number(), Tick::NO_NONCE);
+    let recorded = sample.record(StackHead { weight, end: 0, source, nonce });
     outcome::count(control, &recorded, weight);
-    sample.count_end();
 }

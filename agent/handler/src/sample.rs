@@ -14,6 +14,9 @@ use crate::slot::Slot;
 use crate::snapshot::{self, Pinned};
 use crate::stack::{Bounds, Stack};
 
+/// Pages that may be asked for when a stack is guessed: most return addresses lie in pages of their own.
+const GUESS_PROBES: u32 = 4096;
+
 /// A thread's stack, as its own walk found it.
 pub(crate) struct Sample<'a> {
     recording: &'a Recording,
@@ -82,13 +85,49 @@ impl<'a> Sample<'a> {
         Self { recording, slot, walk, frames }
     }
 
-    /// Writes one stack record, and wakes the reader if it is time to.
-    pub(crate) fn record(&self, weight: u32, source: u8, nonce: u64) -> Outcome {
-        let head = StackHead { weight, end: self.walk.end as u8, source, nonce };
+    /// Every word of the interrupted stack that leads behind a call. The caller is inside the slot's nesting guard.
+    #[inline(never)]
+    pub(crate) fn guess(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
+        // SAFETY: the caller's guard makes this the only use of the stack cache and of the chain.
+        let (stack_cache, chain) = unsafe { (&mut *slot.stack_cache(), &mut *slot.chain()) };
+        let known = known_bounds(slot, context);
+        let sp = context.stack_pointer();
+        let limit = sp.saturating_add(recording.copy_limit);
+        let base = known.iter().find(|bounds| bounds.hold(sp)).map_or(u64::MAX, |bounds| bounds.high);
+        let mut memory = Stack::probing(known, if is_filtered() { 0 } else { GUESS_PROBES });
+        let mut walk = match Pinned::new(&slot.pin) {
+            Some(pinned) => unwind::guess(
+                pinned.modules(),
+                &context.registers(),
+                limit.min(base) & !7,
+                &mut memory,
+                stack_cache,
+                recording.max_frames,
+            ),
+            None => {
+                stack_cache.forget();
+                Walk::fresh(0, End::NoModule)
+            }
+        };
+        if walk.end == End::Root && limit < base {
+            walk.end = End::Unreadable;
+        }
+        chain.walked(0);
+        Self { recording, slot, walk, frames: words(stack_cache.frames()) }
+    }
+
+    /// Writes one stack record, counts it if it is cut short, and wakes the reader if it is time to.
+    pub(crate) fn record(&self, head: StackHead) -> Outcome {
+        let head = StackHead { end: self.walk.end as u8, ..head };
         // SAFETY: `walk`'s caller is inside the slot's nesting guard, which makes this the only use of the chain.
         let chain = unsafe { &mut *self.slot.chain() };
         let region = &self.recording.region;
-        tell(self.recording, chain.write(&self.slot.cursor, region, head, self.frames, clock::now))
+        let committed = chain.write(&self.slot.cursor, region, head, self.frames, clock::now);
+        tell(self.recording, committed)?;
+        if !self.walk.end.is_complete() {
+            region.control().truncate();
+        }
+        Ok(())
     }
 
     /// Gives the stack to everyone who asks the thread for it; how many that were. The handler began at `entered`.
@@ -109,18 +148,11 @@ impl<'a> Sample<'a> {
         }
         answered
     }
-
-    /// Counts the sample among those that are cut short, if it is.
-    pub(crate) fn count_end(&self) {
-        if !self.walk.end.is_complete() {
-            self.recording.region.control().truncate();
-        }
-    }
 }
 
 /// The memory that is certainly mapped: what lies above the interrupted stack pointer on the thread's own stack
 /// or on its alternate one.
-fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
+pub(crate) fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
     let lowest = context.lowest_in_use();
     let above = |bounds: Bounds| match bounds.hold(context.stack_pointer()) {
         true => Bounds { low: bounds.low.max(lowest), high: bounds.high },

@@ -11,7 +11,7 @@ mod workspace;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use shm_format::{Control, StackChain, ThreadCursor};
+use shm_format::{Control, CopyBuffer, StackChain, ThreadCursor};
 use unwind::StackCache;
 
 pub(crate) use arena::some;
@@ -430,6 +430,12 @@ impl Slot {
     pub(crate) fn scratch(&self) -> *mut Scratch {
         // SAFETY: as above.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).scratch.get() }
+    }
+
+    /// Where copies of the thread's stack are put together.
+    pub(crate) fn copy_buffer(&self) -> *mut CopyBuffer {
+        // SAFETY: as above.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).copy_buffer.get() }
     }
 
     /// What the thread's last walk found.

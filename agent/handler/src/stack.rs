@@ -46,7 +46,12 @@ pub struct Stack {
 impl Stack {
     /// Memory with the two ranges `known` to be mapped; elsewhere probing if `may_probe`.
     pub fn new(known: [Bounds; 2], may_probe: bool) -> Self {
-        Self { known, readable: [u64::MAX; PAGES], next: 0, probes: if may_probe { PROBES } else { 0 } }
+        Self::probing(known, if may_probe { PROBES } else { 0 })
+    }
+
+    /// The same with so many probes.
+    pub(crate) fn probing(known: [Bounds; 2], probes: u32) -> Self {
+        Self { known, readable: [u64::MAX; PAGES], next: 0, probes }
     }
 
     /// Whether memory that is not known is probed.

@@ -10,7 +10,7 @@ use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use shm_format::StackChain;
+use shm_format::{CopyBuffer, StackChain};
 use unwind::StackCache;
 
 use crate::activity::Active;
@@ -34,8 +34,9 @@ pub(super) struct Workspace {
     next: AtomicU64,
     pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
-    /// Last: most programs touch nothing of it.
+    /// The last two: most programs touch nothing of them.
     pub(super) scratch: UnsafeCell<Scratch>,
+    pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
 }
 
 /// What a walk needs of its thread's, each for the caller alone.

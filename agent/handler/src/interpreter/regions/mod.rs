@@ -86,6 +86,13 @@ impl Region {
     }
 }
 
+/// The one of `list` that `address` is in.
+#[inline]
+pub(crate) fn find(list: &[Region], address: u64) -> Option<&Region> {
+    let after = list.partition_point(|region| region.start <= address);
+    list.get(after.checked_sub(1)?).filter(|region| address < region.end)
+}
+
 /// What unwinders need during a walk, kept off the stack. Zeros are an empty one.
 #[repr(C)]
 pub(crate) struct Scratch {
@@ -149,8 +156,7 @@ impl<'r> Regions<'r> {
     }
 
     fn get(&self, address: u64) -> Option<&'r Region> {
-        let after = self.list.partition_point(|region| region.start <= address);
-        self.list.get(after.checked_sub(1)?).filter(|region| address < region.end)
+        find(self.list, address)
     }
 
     /// Whether an unwinder is registered for `address`.

@@ -1,0 +1,338 @@
+//! Copies a thread's registers and stack for whoever unwinds it elsewhere: the words that unwinding needs, and zeros for
+//! all others.
+//!
+//! What a walk goes by is where functions return to and where their frames lie: addresses of code, and of the stack itself.
+//! All else is data of the program, and none of it leaves the process. Where code is generated at run time nobody knows it
+//! by its address; there the word behind a saved frame pointer is kept if it leads behind a call.
+
+use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
+use unwind::{Memory, Modules};
+
+use crate::activity::is_filtered;
+use crate::clock;
+use crate::context::Context;
+use crate::interpreter::regions::{self, Region};
+use crate::outcome::{Missed, Outcome};
+use crate::recording::Recording;
+use crate::sample::known_bounds;
+use crate::slot::Slot;
+use crate::snapshot::{self, Pinned};
+use crate::stack::{Bounds, Stack};
+use crate::unwinding::Unwind;
+
+/// Bytes of a word.
+const WORD: u64 = 8;
+/// Records of a thread between two looks for generated code, before any was met.
+const LOOK_EVERY: u64 = 16;
+/// Pages that may be asked for: where code is generated much that looks like a return address is none.
+const PROBES: u32 = 1024;
+/// No code lies outside of these.
+const CODE: core::ops::Range<u64> = 0x1_0000..1 << 48;
+
+/// Where the frames of a walk lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    low: u64,
+    high: u64,
+}
+
+impl Extent {
+    /// Of the slot's last walk. The caller is inside its nesting guard.
+    pub(crate) fn of_walk(slot: &Slot) -> Self {
+        // SAFETY: the caller's guard makes this the only use of the stack cache.
+        let stack_cache = unsafe { &*slot.stack_cache() };
+        let all = Self { low: u64::MAX, high: 0 };
+        stack_cache
+            .stack_pointers()
+            .fold(all, |Self { low, high }, sp| Self { low: low.min(sp), high: high.max(sp) })
+    }
+}
+
+/// How far a copy goes, and what its memory is.
+struct Reach {
+    /// The first word.
+    low: u64,
+    /// Behind the last one that is wanted.
+    until: u64,
+    /// The base of the stack, if it is known.
+    base: Option<u64>,
+    memory: Stack,
+}
+
+impl Reach {
+    fn new(slot: &Slot, context: Context<'_>, limit: u64) -> Self {
+        let known = known_bounds(slot, context);
+        let sp = context.stack_pointer();
+        let base = known.iter().find(|bounds| bounds.hold(sp)).map(|bounds| bounds.high);
+        let low = context.lowest_in_use().checked_next_multiple_of(WORD).unwrap_or(sp & !(WORD - 1));
+        let until = sp.saturating_add(limit).min(base.unwrap_or(u64::MAX)) & !(WORD - 1);
+        Self { low, until, base, memory: Stack::probing(known, if is_filtered() { 0 } else { PROBES }) }
+    }
+
+    /// What addresses of the stack are.
+    fn stack(&self) -> Bounds {
+        Bounds { low: self.low, high: self.base.unwrap_or(self.until) }
+    }
+
+    /// Why a copy ends that has come to `until`.
+    fn end(&self) -> CopyEnd {
+        match self.base {
+            Some(base) if base - self.until < WORD => CopyEnd::Base,
+            _ => CopyEnd::Limit,
+        }
+    }
+}
+
+/// Writes a copy of the interrupted stack. With an `extent` it is that of the walk whose stack is recorded next. The caller
+/// is inside the slot's nesting guard.
+#[inline(never)]
+pub(crate) fn record(
+    recording: &Recording,
+    slot: &Slot,
+    context: Context<'_>,
+    head: &StackHead,
+    extent: Option<Extent>,
+) -> Outcome {
+    let written = write(recording, slot, context, head, extent);
+    if written == Err(Loss::PoolFull) {
+        recording.ring();
+    }
+    written.map_err(Missed::Lost)
+}
+
+fn write(
+    recording: &Recording,
+    slot: &Slot,
+    context: Context<'_>,
+    head: &StackHead,
+    extent: Option<Extent>,
+) -> Result<(), Loss> {
+    let registers = context.registers();
+    let mut reach = Reach::new(slot, context, recording.copy_limit);
+    let pinned = Pinned::new(&slot.pin);
+    let none = Modules::default();
+    let modules = pinned.as_ref().map_or(&none, Pinned::modules);
+    let regions = pinned.as_ref().map_or(&[][..], Pinned::regions);
+    let mut filter = Filter::new(modules, regions, reach.stack());
+    let code_only = recording.unwind == Unwind::CopyCode;
+    let head = CopyHead {
+        code_only,
+        beside: extent.is_some(),
+        source: head.source,
+        weight: head.weight,
+        nonce: head.nonce,
+        start: reach.low,
+        pc: registers.pc,
+        code: generated_code(modules, regions, registers.pc, &mut reach.memory),
+    };
+    // SAFETY: the caller's guard makes this the only use of the buffer.
+    let buffer = unsafe { &mut *slot.copy_buffer() };
+    let put = |kind, first, bytes: &[u8]| put(recording, slot, kind, first, bytes);
+    let mut writer = CopyWriter::begin(buffer, &head, registers.r.len(), put)?;
+    for register in registers.r {
+        // The frame pointer also says that it is none.
+        let is_needed = register != 0 && register == registers.fp();
+        match filter.find(register).or(is_needed.then_some(CopiedWord::Other(register))) {
+            Some(word) => writer.register(word)?,
+            None => writer.no_register()?,
+        }
+    }
+    writer.end_registers()?;
+    filter.code_only = code_only;
+    filter.has_generated = snapshot::met_unknown_code()
+        || extent.is_some()
+        || !regions.is_empty()
+        || slot.cursor.sequence().is_multiple_of(LOOK_EVERY);
+    let places = [registers.sp(), registers.sp().wrapping_add(WORD), registers.fp().wrapping_add(WORD)];
+    let (at, end) = copy(&mut reach, &mut filter, places, &mut writer)?;
+    let covers = extent.is_some_and(|walked| reach.low <= walked.low && walked.high <= at);
+    writer.end(end, covers)
+}
+
+/// Writes the words of the stack. At `places` there may be return addresses: where a function has just begun, and where the
+/// frame pointer leads. Behind the last of them, and why it is the last.
+fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
+    reach: &mut Reach,
+    filter: &mut Filter<'_>,
+    places: [u64; 3],
+    writer: &mut CopyWriter<'_, F>,
+) -> Result<(u64, CopyEnd), Loss> {
+    let mut at = reach.low;
+    let mut is_behind_fp = false;
+    while at < reach.until {
+        let known = reach.memory.known_until(at).min(reach.until);
+        if known.saturating_sub(at) < WORD {
+            return Ok((at, CopyEnd::Unreadable));
+        }
+        while known - at >= WORD {
+            // SAFETY: the eight bytes lie below what is known to be readable from `at` on.
+            let word = unsafe { reach.memory.load(at) };
+            let mut kept = filter.find(word);
+            if kept.is_none() && filter.has_generated && (is_behind_fp || places.contains(&at)) {
+                kept = filter.generated(word, &mut reach.memory);
+            }
+            is_behind_fp = matches!(kept, Some(CopiedWord::Stack(_)));
+            match kept {
+                Some(CopiedWord::Stack(_)) if filter.code_only => writer.skip(),
+                Some(word) => writer.keep(word)?,
+                None => writer.skip(),
+            }
+            at += WORD;
+        }
+    }
+    Ok((at, reach.end()))
+}
+
+/// The code around `pc` if that lies in no module. If nobody registered it the agent is asked to look at its modules again.
+fn generated_code(
+    modules: &Modules<'_>,
+    regions: &[Region],
+    pc: u64,
+    memory: &mut Stack,
+) -> Option<[u64; 2]> {
+    if modules.find(pc).is_some() {
+        return None;
+    }
+    match regions::find(regions, pc) {
+        Some(Region { under: Some(_), .. }) => return None,
+        Some(_) => {}
+        None => snapshot::note_unknown_code(),
+    }
+    Some([memory.read(pc.wrapping_sub(WORD))?, memory.read(pc)?])
+}
+
+/// Writes one piece.
+fn put(recording: &Recording, slot: &Slot, kind: RecordKind, first: u64, bytes: &[u8]) -> Result<(), Loss> {
+    let words = bytes.as_chunks().0;
+    let mut record = slot.cursor.reserve(&recording.region, kind, 1 + words.len(), clock::now)?;
+    record.set(0, first);
+    for (at, word) in words.iter().enumerate() {
+        record.set(1 + at, u64::from_le_bytes(*word));
+    }
+    if record.commit().wake {
+        recording.ring();
+    }
+    Ok(())
+}
+
+/// Tells the words that are kept.
+struct Filter<'m> {
+    modules: &'m Modules<'m>,
+    /// Those in modules are holes there, which whoever unwinds the copy does not know.
+    regions: &'m [Region],
+    stack: Bounds,
+    /// Where the last addresses that were looked up lie: nearly all others lie there too.
+    near: [Span; 2],
+    code_only: bool,
+    /// The program may have run code of no module.
+    has_generated: bool,
+}
+
+/// Addresses between two ends of modules.
+#[derive(Clone, Copy)]
+struct Span {
+    start: u64,
+    len: u64,
+    is_code: bool,
+}
+
+impl<'m> Filter<'m> {
+    fn new(modules: &'m Modules<'m>, regions: &'m [Region], stack: Bounds) -> Self {
+        let nothing = Span { start: 0, len: 0, is_code: false };
+        Self { modules, regions, stack, near: [nothing; 2], code_only: false, has_generated: false }
+    }
+
+    /// What the word is, if it is kept.
+    #[inline]
+    fn find(&mut self, word: u64) -> Option<CopiedWord> {
+        if word.wrapping_sub(self.stack.low) <= self.stack.high.wrapping_sub(self.stack.low) {
+            return Some(CopiedWord::Stack(word));
+        }
+        let address = unwind::strip(word);
+        if !CODE.contains(&address) {
+            return None;
+        }
+        // A call may be the last instruction of a module.
+        let lookup = address.wrapping_sub(1);
+        let is_code = match self.near.iter().find(|span| lookup.wrapping_sub(span.start) < span.len) {
+            Some(span) => span.is_code,
+            None => self.look_up(lookup),
+        };
+        is_code.then_some(CopiedWord::Code(address))
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, address: u64) -> bool {
+        let (mut range, mut is_code) = self.modules.span(address);
+        if !is_code && !self.regions.is_empty() {
+            is_code = regions::find(self.regions, address).is_some_and(|region| region.under.is_some());
+            range = address..address + 1;
+        }
+        self.near = [Span { start: range.start, len: range.end - range.start, is_code }, self.near[0]];
+        is_code
+    }
+
+    /// What the word is if it may lead into generated code.
+    #[cold]
+    fn generated(&self, word: u64, memory: &mut Stack) -> Option<CopiedWord> {
+        let address = unwind::strip(word);
+        let is_code = CODE.contains(&address) && unwind::is_behind_call(address, memory);
+        if is_code && !snapshot::met_unknown_code() {
+            snapshot::note_unknown_code();
+        }
+        is_code.then_some(CopiedWord::Other(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwind::Module;
+
+    use super::*;
+
+    unsafe extern "C" fn unwinder<T>(_: *mut T) -> core::ffi::c_int {
+        -1
+    }
+
+    fn region(start: u64, end: u64, under: Option<Module<'static>>) -> Region {
+        Region { id: 1, start, end, unwind: unwinder, data: 0, wants: 0, language: [0; 15], under }
+    }
+
+    #[test]
+    fn a_hole_that_a_region_has_in_a_module_is_code() {
+        let whole = Module { start: 0x1_1000, end: 0x1_4000, ..Module::default() };
+        let list = [Module { end: 0x1_2000, ..whole }, Module { start: 0x1_3000, ..whole }];
+        let modules = Modules::new(&list, 0).unwrap();
+        let regions = [region(0x1_2000, 0x1_3000, Some(whole)), region(0x2_0000, 0x2_1000, None)];
+        let mut filter = Filter::new(&modules, &regions, Bounds::NONE);
+        for _ in 0..3 {
+            for word in [0x1_1001, 0x1_2001, 0x1_2fff, 0x1_3001, 0x1_4000] {
+                assert_eq!(filter.find(word), Some(CopiedWord::Code(word)), "{word:x}");
+            }
+            // Generated code is known by the call before it.
+            for word in [0x1_1000, 0x1_4001, 0x2_0001] {
+                assert_eq!(filter.find(word), None, "{word:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_of_code_and_of_the_stack_are_kept() {
+        let list = [(0x1_1000, 0x1_2000), (0x1_5000, 0x1_6000), (0x1_6000, 0x1_7000)]
+            .map(|(start, end)| Module { start, end, ..Module::default() });
+        let modules = Modules::new(&list, 0).unwrap();
+        let mut filter = Filter::new(&modules, &[], Bounds { low: 0x1_8000, high: 0x1_9000 });
+        for _ in 0..3 {
+            for word in [0, 1, 0x1_1000, 0x1_2001, 0x1_4fff, 0x1_7001, 0x1_7fff, 0x1_9001, 1 << 47, u64::MAX]
+            {
+                assert_eq!(filter.find(word), None, "{word:x}");
+            }
+            for word in [0x1_1001, 0x1_1fff, 0x1_2000, 0x1_5001, 0x1_6000, 0x1_6001, 0x1_7000] {
+                assert_eq!(filter.find(word), Some(CopiedWord::Code(word)), "{word:x}");
+            }
+            for word in [0x1_8000, 0x1_8003, 0x1_9000] {
+                assert_eq!(filter.find(word), Some(CopiedWord::Stack(word)), "{word:x}");
+            }
+        }
+    }
+}

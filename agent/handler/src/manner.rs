@@ -1,0 +1,58 @@
+//! How a sample says where its thread was: by frames that the thread finds itself, or by a copy of its stack.
+
+use shm_format::{Occasion, StackHead};
+
+use crate::context::Context;
+use crate::copy::{self, Extent};
+use crate::outcome::Outcome;
+use crate::recording::Recording;
+use crate::sample::Sample;
+use crate::slot::Slot;
+use crate::unwinding::Unwind;
+
+/// Writes what the recording wants of the interrupted stack, and gives the stack to everyone who asks the thread for it.
+/// The handler began at `entered`, and the caller is inside the slot's nesting guard.
+#[inline]
+pub(crate) fn record(
+    recording: &Recording,
+    slot: &Slot,
+    context: Context<'_>,
+    head: StackHead,
+    entered: u64,
+) -> Outcome {
+    let is_asked = recording.region.has_requests();
+    if recording.unwind == Unwind::Own {
+        let sample = Sample::walk(recording, slot, context);
+        if is_asked {
+            sample.answer(entered, Occasion::Tick);
+        }
+        return sample.record(head);
+    }
+    record_otherwise(recording, slot, context, head, is_asked.then_some(entered))
+}
+
+#[cold]
+#[inline(never)]
+fn record_otherwise(
+    recording: &Recording,
+    slot: &Slot,
+    context: Context<'_>,
+    head: StackHead,
+    asked: Option<u64>,
+) -> Outcome {
+    if asked.is_some() || recording.unwind == Unwind::Both {
+        let sample = Sample::walk(recording, slot, context);
+        if let Some(entered) = asked {
+            sample.answer(entered, Occasion::Tick);
+        }
+        if recording.unwind == Unwind::Both {
+            // First, so that the stack is told of when all that belongs to it is there. Without it there is no comparison.
+            let _ = copy::record(recording, slot, context, &head, Some(Extent::of_walk(slot)));
+            return sample.record(head);
+        }
+    }
+    match recording.unwind {
+        Unwind::Guess => Sample::guess(recording, slot, context).record(head),
+        _ => copy::record(recording, slot, context, &head, None),
+    }
+}

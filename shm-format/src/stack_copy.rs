@@ -1,0 +1,577 @@
+//! The copy of a stack: registers and words of memory, of which those that no unwinding needs are zero.
+//!
+//! See "The copied stack" in `FORMAT.md`. [`CopyWriter`] writes it piece by piece, as long as it takes, from a buffer of
+//! one piece; [`CopyReader`] reads what [`CopyPiece`]s were put together to. What must never happen in the writer: an
+//! allocation, a panic, a shared word read back.
+
+use crate::control::Loss;
+use crate::record::RecordKind;
+
+/// Words of a piece's payload: two fit into the smallest chunk, eight into the usual one.
+const PIECE_WORDS: usize = 240;
+/// Bytes of a copy in one piece.
+const PIECE: usize = (PIECE_WORDS - 1) * 8;
+/// Pieces of one copy: what the longest one takes with ten bytes for each word.
+const PIECES: u32 = (1 << 20) / PIECE as u32 * 10 / 8 + 2;
+/// In the first word of a piece: no more follow.
+const LAST: u64 = 1 << 32;
+/// Most bytes of a stack that are copied.
+pub const COPY_MOST: u64 = 1 << 20;
+/// Most words of one copy: the bytes that are asked for, and those below the stack pointer.
+const WORDS_MOST: u64 = COPY_MOST / 8 + 64;
+/// Most registers.
+const REGISTERS_MOST: u8 = 64;
+
+/// Flags of the head.
+mod flag {
+    pub(super) const CODE_ONLY: u8 = 1;
+    pub(super) const BESIDE: u8 = 2;
+    pub(super) const GENERATED: u8 = 4;
+    pub(super) const ALL: u8 = CODE_ONLY | BESIDE | GENERATED;
+}
+
+/// How a word is told: the low two bits of a number.
+mod token {
+    /// So many words are zero; 0 words: the copy ends.
+    pub(super) const ZEROS: u64 = 0;
+    /// An address in the stack: words from the place that it was found in.
+    pub(super) const STACK: u64 = 1;
+    /// An address of code: bytes from the one before.
+    pub(super) const CODE: u64 = 2;
+    /// Any other: the eight bytes follow.
+    pub(super) const OTHER: u64 = 3;
+}
+
+/// A word that is kept, by what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopiedWord {
+    /// An address in the stack.
+    Stack(u64),
+    /// An address of code.
+    Code(u64),
+    /// Anything else.
+    Other(u64),
+}
+
+impl CopiedWord {
+    /// The word.
+    #[must_use]
+    pub const fn value(self) -> u64 {
+        match self {
+            Self::Stack(value) | Self::Code(value) | Self::Other(value) => value,
+        }
+    }
+}
+
+/// Why a copy goes no further.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CopyEnd {
+    /// At the base of the stack.
+    #[default]
+    Base = 0,
+    /// At the limit that was asked for.
+    Limit = 1,
+    /// At memory that cannot be read, of a stack whose base is not known.
+    Unreadable = 2,
+}
+
+/// Everything of a copy but its words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyHead {
+    /// Nothing but addresses of code is kept of the stack.
+    pub code_only: bool,
+    /// The next record of the thread is the stack of the same sample, which counts.
+    pub beside: bool,
+    /// What asked for the sample: a `Source` number of the session.
+    pub source: u8,
+    /// Events the sample stands for.
+    pub weight: u32,
+    /// The request it answers; 0 = none.
+    pub nonce: u64,
+    /// The address of the first word of the stack, a multiple of 8.
+    pub start: u64,
+    /// The interrupted instruction.
+    pub pc: u64,
+    /// Where `pc` lies in no module: the eight bytes of code before it, and the eight at it.
+    pub code: Option<[u64; 2]>,
+}
+
+/// Room for one piece of a copy. In private memory, one for each thread.
+pub struct CopyBuffer {
+    bytes: [u8; PIECE],
+}
+
+impl Default for CopyBuffer {
+    fn default() -> Self {
+        Self { bytes: [0; PIECE] }
+    }
+}
+
+/// Writes a copy piece by piece: `put` takes the kind and the words of a record.
+pub struct CopyWriter<'b, F> {
+    buffer: &'b mut CopyBuffer,
+    at: usize,
+    number: u32,
+    zeros: u64,
+    place: u64,
+    code: u64,
+    put: F,
+}
+
+impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F> {
+    /// Begins a copy. So many registers follow.
+    ///
+    /// Errors here and below are those of `put`; then there is no copy.
+    pub fn begin(
+        buffer: &'b mut CopyBuffer,
+        head: &CopyHead,
+        registers: usize,
+        put: F,
+    ) -> Result<Self, Loss> {
+        let mut writer = Self { buffer, at: 0, number: 0, zeros: 0, place: head.start, code: head.pc, put };
+        let flags = [
+            (head.code_only, flag::CODE_ONLY),
+            (head.beside, flag::BESIDE),
+            (head.code.is_some(), flag::GENERATED),
+        ];
+        writer.byte(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, bit)| bit).sum())?;
+        writer.byte(head.source)?;
+        writer.varint(head.weight.into())?;
+        for word in [head.nonce, head.start, head.pc] {
+            writer.word(word)?;
+        }
+        for word in head.code.iter().flatten() {
+            writer.word(*word)?;
+        }
+        writer.byte(registers as u8)?;
+        Ok(writer)
+    }
+
+    /// The next register that is not needed.
+    pub fn no_register(&mut self) -> Result<(), Loss> {
+        self.zeros += 1;
+        Ok(())
+    }
+
+    /// The next register.
+    pub fn register(&mut self, word: CopiedWord) -> Result<(), Loss> {
+        self.token(word)
+    }
+
+    /// All registers were written; the words of the stack follow.
+    pub fn end_registers(&mut self) -> Result<(), Loss> {
+        self.flush_zeros()
+    }
+
+    /// A word of the stack that is not kept.
+    #[inline(always)]
+    pub fn skip(&mut self) {
+        self.zeros += 1;
+    }
+
+    /// A word of the stack that is kept.
+    pub fn keep(&mut self, word: CopiedWord) -> Result<(), Loss> {
+        self.place = self.place.wrapping_add(self.zeros * 8);
+        self.token(word)?;
+        self.place = self.place.wrapping_add(8);
+        Ok(())
+    }
+
+    /// Ends the copy, and says why it goes no further. `covers`: it holds all that the stack beside it was found in.
+    pub fn end(mut self, end: CopyEnd, covers: bool) -> Result<(), Loss> {
+        self.flush_zeros()?;
+        self.varint(token::ZEROS)?;
+        self.byte(end as u8 | u8::from(covers) << 2)?;
+        self.flush(true)
+    }
+
+    fn token(&mut self, word: CopiedWord) -> Result<(), Loss> {
+        self.flush_zeros()?;
+        let (kind, distance) = match word {
+            CopiedWord::Stack(value) => {
+                let bytes = value.wrapping_sub(self.place) as i64;
+                if bytes % 8 != 0 {
+                    return self.other(value);
+                }
+                (token::STACK, bytes / 8)
+            }
+            CopiedWord::Code(value) => (token::CODE, value.wrapping_sub(self.code) as i64),
+            CopiedWord::Other(value) => return self.other(value),
+        };
+        // No two addresses of user space are so far apart.
+        if zigzag(distance) >> 62 != 0 {
+            return self.other(word.value());
+        }
+        if kind == token::CODE {
+            self.code = word.value();
+        }
+        self.varint(zigzag(distance) << 2 | kind)
+    }
+
+    fn other(&mut self, value: u64) -> Result<(), Loss> {
+        self.varint(token::OTHER)?;
+        self.word(value)
+    }
+
+    fn flush_zeros(&mut self) -> Result<(), Loss> {
+        match core::mem::take(&mut self.zeros) {
+            0 => Ok(()),
+            zeros => self.varint(zeros << 2 | token::ZEROS),
+        }
+    }
+
+    fn varint(&mut self, mut value: u64) -> Result<(), Loss> {
+        while value >= 0x80 {
+            self.byte(value as u8 | 0x80)?;
+            value >>= 7;
+        }
+        self.byte(value as u8)
+    }
+
+    fn word(&mut self, value: u64) -> Result<(), Loss> {
+        value.to_le_bytes().into_iter().try_for_each(|byte| self.byte(byte))
+    }
+
+    #[inline]
+    fn byte(&mut self, byte: u8) -> Result<(), Loss> {
+        if self.at == PIECE {
+            self.flush(false)?;
+        }
+        if let Some(place) = self.buffer.bytes.get_mut(self.at) {
+            *place = byte;
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn flush(&mut self, is_last: bool) -> Result<(), Loss> {
+        let whole = self.at.next_multiple_of(8);
+        self.buffer.bytes.get_mut(self.at..whole).unwrap_or(&mut []).fill(0);
+        let first = u64::from(self.number) | if is_last { LAST } else { 0 };
+        (self.put)(RecordKind::Copy, first, self.buffer.bytes.get(..whole).unwrap_or(&[]))?;
+        self.number += 1;
+        self.at = 0;
+        Ok(())
+    }
+}
+
+/// Small numbers of either sign as small numbers.
+const fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+const fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+/// A record that carries a part of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPiece<'a> {
+    /// Which part it is, from 0 on. The records of one copy follow each other in their thread.
+    pub number: u32,
+    /// There are no more.
+    pub is_last: bool,
+    /// What it holds; of the last one up to seven bytes more than belong to the copy.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> CopyPiece<'a> {
+    /// Parses a payload. `None` for what no writer writes.
+    #[must_use]
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let (first, bytes) = payload.split_first_chunk()?;
+        let first = u64::from_le_bytes(*first);
+        let (number, is_last) = (first as u32, first & LAST != 0);
+        let fits = bytes.len() == PIECE || is_last && bytes.len() < PIECE && bytes.len().is_multiple_of(8);
+        (first < 2 * LAST && number < PIECES && fits && !bytes.is_empty()).then_some(Self {
+            number,
+            is_last,
+            bytes,
+        })
+    }
+}
+
+/// A whole copy as it was put together from its pieces.
+pub struct CopyReader<'a> {
+    /// Everything but the words.
+    pub head: CopyHead,
+    rest: Bytes<'a>,
+    registers: u8,
+    place: u64,
+    code: u64,
+}
+
+/// What a copy holds in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// So many words that were not kept.
+    Zeros(u64),
+    /// One that was.
+    Word(CopiedWord),
+}
+
+impl<'a> CopyReader<'a> {
+    /// Reads the head. `None` for what no writer writes, here and below.
+    #[must_use]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = Bytes(bytes);
+        let flags = rest.byte()?;
+        let source = rest.byte()?;
+        let weight = u32::try_from(rest.varint()?).ok()?;
+        let [nonce, start, pc] = [rest.word()?, rest.word()?, rest.word()?];
+        let is_generated = flags & flag::GENERATED != 0;
+        let code = if is_generated { Some([rest.word()?, rest.word()?]) } else { None };
+        let registers = rest.byte()?;
+        let is_sound = flags & !flag::ALL == 0 && registers <= REGISTERS_MOST && start.is_multiple_of(8);
+        let head = CopyHead {
+            code_only: flags & flag::CODE_ONLY != 0,
+            beside: flags & flag::BESIDE != 0,
+            source,
+            weight,
+            nonce,
+            start,
+            pc,
+            code,
+        };
+        is_sound.then_some(Self { head, rest, registers, place: start, code: pc })
+    }
+
+    /// Reads the registers, which are as many as there are places; then the words, which `take` gets in the order of their
+    /// addresses. Why there are no more, and whether the copy covers the stack beside it.
+    pub fn read(mut self, registers: &mut [u64], take: &mut dyn FnMut(Copied)) -> Option<(CopyEnd, bool)> {
+        if usize::from(self.registers) != registers.len() {
+            return None;
+        }
+        let mut at = 0;
+        while at < registers.len() {
+            match self.next()?? {
+                Copied::Zeros(count) => at = at.checked_add(usize::try_from(count).ok()?)?,
+                Copied::Word(word) => {
+                    *registers.get_mut(at)? = word.value();
+                    at += 1;
+                }
+            }
+        }
+        if at > registers.len() {
+            return None;
+        }
+        let mut words = 0u64;
+        while let Some(copied) = self.next()? {
+            let count = match copied {
+                Copied::Zeros(count) => count,
+                Copied::Word(_) => 1,
+            };
+            words = words.checked_add(count).filter(|words| *words <= WORDS_MOST)?;
+            self.place = self.place.wrapping_add(count * 8);
+            take(copied);
+        }
+        let last = self.rest.byte()?;
+        let end = match last & 3 {
+            0 => CopyEnd::Base,
+            1 => CopyEnd::Limit,
+            2 => CopyEnd::Unreadable,
+            _ => return None,
+        };
+        let is_whole = last < 8 && self.rest.0.len() < 8 && self.rest.0.iter().all(|byte| *byte == 0);
+        is_whole.then_some((end, last & 4 != 0))
+    }
+
+    /// The next token; the inner none at the end.
+    fn next(&mut self) -> Option<Option<Copied>> {
+        let number = self.rest.varint()?;
+        let value = number >> 2;
+        let word = match number & 3 {
+            token::ZEROS if value == 0 => return Some(None),
+            token::ZEROS => return Some(Some(Copied::Zeros(value))),
+            token::STACK => {
+                CopiedWord::Stack(self.place.wrapping_add((unzigzag(value) as u64).wrapping_mul(8)))
+            }
+            token::CODE => {
+                self.code = self.code.wrapping_add(unzigzag(value) as u64);
+                CopiedWord::Code(self.code)
+            }
+            _ if value == 0 => CopiedWord::Other(self.rest.word()?),
+            _ => return None,
+        };
+        Some(Some(Copied::Word(word)))
+    }
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*first))
+    }
+
+    /// In its shortest form.
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    const HEAD: CopyHead = CopyHead {
+        code_only: false,
+        beside: true,
+        source: 2,
+        weight: 300,
+        nonce: 7 << 40,
+        start: 0x7ffd_0000_1000,
+        pc: 0x5555_0000_1234,
+        code: None,
+    };
+
+    type Pieces = Vec<(u64, Vec<u8>)>;
+
+    /// The pieces of a copy of these registers and words; zeros are not kept.
+    fn write(head: &CopyHead, registers: &[u64], words: &[CopiedWord], end: CopyEnd) -> Pieces {
+        let mut buffer = CopyBuffer { bytes: [0xaa; PIECE] };
+        let mut pieces = Vec::new();
+        let put = |kind, first, bytes: &[u8]| {
+            assert_eq!(kind, RecordKind::Copy);
+            pieces.push((first, bytes.to_vec()));
+            Ok(())
+        };
+        let mut writer = CopyWriter::begin(&mut buffer, head, registers.len(), put).unwrap();
+        for &register in registers {
+            match register {
+                0 => writer.no_register().unwrap(),
+                value => writer.register(CopiedWord::Other(value)).unwrap(),
+            }
+        }
+        writer.end_registers().unwrap();
+        for &word in words {
+            match word.value() {
+                0 => writer.skip(),
+                _ => writer.keep(word).unwrap(),
+            }
+        }
+        writer.end(end, true).unwrap();
+        pieces
+    }
+
+    fn joined(pieces: &Pieces) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (number, (first, part)) in pieces.iter().enumerate() {
+            let payload = [&first.to_le_bytes()[..], part].concat();
+            let piece = CopyPiece::parse(&payload).unwrap();
+            assert_eq!((piece.number as usize, piece.is_last), (number, number + 1 == pieces.len()));
+            bytes.extend(piece.bytes);
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8], registers: &mut [u64]) -> Option<(CopyHead, Vec<CopiedWord>, CopyEnd, bool)> {
+        let reader = CopyReader::parse(bytes)?;
+        let head = reader.head;
+        let mut words = Vec::new();
+        let (end, covers) = reader.read(registers, &mut |copied| match copied {
+            Copied::Zeros(count) => words.extend((0..count).map(|_| CopiedWord::Other(0))),
+            Copied::Word(word) => words.push(word),
+        })?;
+        Some((head, words, end, covers))
+    }
+
+    /// Words of all kinds, many zeros among them.
+    fn some_words(count: u64) -> Vec<CopiedWord> {
+        let word = |at: u64| {
+            let random = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+            match random % 16 {
+                0 => CopiedWord::Stack(HEAD.start + random % 5000 * 8),
+                1 => CopiedWord::Code(HEAD.pc + random % 100_000),
+                2 => CopiedWord::Code(0x7f12_3456_0000 + random % 100_000),
+                3 => CopiedWord::Other(random | 1 << 63),
+                _ => CopiedWord::Other(0),
+            }
+        };
+        (0..count).map(word).collect()
+    }
+
+    #[test]
+    fn a_copy_comes_back() {
+        let registers = [0, 0, 5, 0x7ffd_0000_1010, 0, 0];
+        for (count, end) in [(0, CopyEnd::Base), (7, CopyEnd::Limit), (5000, CopyEnd::Unreadable)] {
+            let words = some_words(count);
+            let pieces = write(&HEAD, &registers, &words, end);
+            assert_eq!(pieces.len() > 1, count == 5000);
+            let mut back = [0; 6];
+            assert_eq!(read(&joined(&pieces), &mut back), Some((HEAD, words, end, true)));
+            assert_eq!(back, registers);
+        }
+        let head = CopyHead { code: Some([1, u64::MAX]), beside: false, code_only: true, ..HEAD };
+        let bytes = joined(&write(&head, &[], &[], CopyEnd::Base));
+        assert_eq!(read(&bytes, &mut []).unwrap().0, head);
+    }
+
+    /// An address in the stack that is no multiple of a word away is kept all the same.
+    #[test]
+    fn crooked_addresses_are_kept() {
+        let words = [CopiedWord::Stack(HEAD.start + 3)];
+        let (_, back, ..) = read(&joined(&write(&HEAD, &[], &words, CopyEnd::Base)), &mut []).unwrap();
+        assert_eq!(back, [CopiedWord::Other(HEAD.start + 3)]);
+    }
+
+    #[test]
+    fn zeros_take_no_room() {
+        let mut words = vec![CopiedWord::Other(0); 4096];
+        words[4000] = CopiedWord::Stack(HEAD.start + 4010 * 8);
+        let pieces = write(&HEAD, &[], &words, CopyEnd::Base);
+        assert!(pieces.len() == 1 && pieces[0].1.len() <= 48, "{}", pieces[0].1.len());
+    }
+
+    #[test]
+    fn what_no_writer_writes_is_refused() {
+        let bytes = joined(&write(&HEAD, &[0, 9], &some_words(300), CopyEnd::Limit));
+        assert!(read(&bytes, &mut [0; 2]).is_some());
+        assert!(read(&bytes, &mut [0; 3]).is_none(), "another number of registers");
+        for len in 0..bytes.len() - 8 {
+            assert!(read(&bytes[..len], &mut [0; 2]).is_none(), "cut at {len}");
+        }
+        assert!(read(&[&bytes[..], &[0; 8]].concat(), &mut [0; 2]).is_none(), "longer");
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut broken = bytes.clone();
+                broken[at] ^= 1 << bit;
+                let _ = read(&broken, &mut [0; 2]);
+            }
+        }
+        // More zeros than any copy has.
+        let head = joined(&write(&HEAD, &[], &[], CopyEnd::Base));
+        let begun = &head[..head.iter().rposition(|byte| *byte != 0).unwrap() - 1];
+        let many = [begun, &[0xfc, 0xff, 0xff, 0xff, 0x7f, 0, 0, 0]].concat();
+        assert!(read(&many, &mut []).is_none());
+        for payload in [&[0u8; 8][..], &[1; 16], &[0; 24], &[0, 0, 0, 0, 2, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]]
+        {
+            assert_eq!(CopyPiece::parse(payload), None, "{payload:x?}");
+        }
+    }
+}

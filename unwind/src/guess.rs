@@ -1,0 +1,67 @@
+//! Stacks without any unwinding: every word that can be a return address, and the only thing said of it is that it can.
+//!
+//! What functions have left behind in parts of the stack that are in use again is among them. It is what a tool without
+//! call frame information can have, and what the frames of others are measured against.
+
+use crate::arch::native;
+use crate::arch::{Registers, WORD};
+use crate::end::End;
+use crate::frame::{FoundBy, Frame};
+use crate::heuristic;
+use crate::memory::Memory;
+use crate::modules::Modules;
+use crate::stack_cache::{Entry, StackCache};
+use crate::walk::Walk;
+
+/// Finds every word from the stack pointer up to `until` that leads behind a call in a module. The frames are
+/// [`StackCache::frames`], no more than `most`; all but the first are guessed.
+///
+/// Signal-safe, as [`walk`](fn@crate::walk) is.
+pub fn guess<M: Memory>(
+    modules: &Modules<'_>,
+    registers: &Registers,
+    until: u64,
+    memory: &mut M,
+    stack_cache: &mut StackCache,
+    most: usize,
+) -> Walk {
+    stack_cache.forget();
+    stack_cache.begin(modules.generation());
+    let most = most.min(StackCache::CAPACITY);
+    let mut depth = 0;
+    let mut end = End::DepthLimit;
+    if most > 0 {
+        stack_cache.note(depth, Entry::otherwise(Frame::new(registers.pc, FoundBy::Cfi, true), 0, None));
+        depth += 1;
+    }
+    let mut place = registers.sp().checked_next_multiple_of(WORD).unwrap_or(until);
+    while depth < most {
+        if place >= until {
+            end = End::Root;
+            break;
+        }
+        let Some(word) = memory.read(place) else {
+            end = End::Unreadable;
+            break;
+        };
+        let address = native::strip(word);
+        if heuristic::follows_call(modules, address, memory) {
+            stack_cache.note(depth, Entry::otherwise(Frame::new(address, FoundBy::Guess, false), 0, None));
+            depth += 1;
+        }
+        place = place.saturating_add(WORD);
+    }
+    stack_cache.end(depth, StackCache::CAPACITY, false);
+    Walk::fresh(depth, end)
+}
+
+/// An address of code without what protects it.
+#[inline(always)]
+pub fn strip(address: u64) -> u64 {
+    native::strip(address)
+}
+
+/// Whether code that may be generated at run time has a call right before `address`.
+pub fn is_behind_call<M: Memory>(address: u64, memory: &mut M) -> bool {
+    native::call_before(address, memory).is_some()
+}
