@@ -1,8 +1,12 @@
-//! What the fuzzers feed: the builder, the table file and the walker, each from one string of bytes.
+//! What the fuzzers feed: the builder, the table file, the walker and the decoder of copied stacks, each from one string of
+//! bytes.
 //!
 //! The same functions run under libFuzzer (`tests/fuzz`) for as long as one likes, and in `tests/fuzz.rs` briefly on
 //! every run of the tests. Nothing may panic or go on for ever; what must hold beside that is asserted here.
 
+use shm_format::{
+    Copied, CopiedWord, CopyBuffer, CopyEnd, CopyHead, CopyPiece, CopyReader, CopyWriter, Loss,
+};
 use unwind::elf_file::ElfFile;
 use unwind::{
     Aarch64, Abi, Memory, Module, Modules, Registers, Rule, RuleCache, Section, Source, StackCache, Table,
@@ -189,4 +193,97 @@ pub fn walker(bytes: &[u8]) {
         }
         assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");
     }
+}
+
+/// Takes `bytes` for a piece of a copied stack, and for a whole copy. What is one is written again, and read as the same; and
+/// it can be walked.
+pub fn copy(bytes: &[u8]) {
+    if let Some(piece) = CopyPiece::parse(bytes) {
+        assert!(piece.bytes.len() <= bytes.len());
+    }
+    let Some(read) = read_copy(bytes) else { return };
+    let again = read_copy(&write_copy(&read)).expect("what was written is a copy");
+    assert_eq!((again.head, again.registers, again.end), (read.head, read.registers, read.end), "{bytes:x?}");
+    assert_eq!((again.values(), again.covers), (read.values(), read.covers), "{bytes:x?}");
+    let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
+    let modules = [Module { start: TEXT, end: TEXT + TEXT_LENGTH, ..Module::default() }];
+    let modules = Modules::new(&modules, 1).expect("one module is in order");
+    let mut registers = Registers { pc: read.head.pc, ..Registers::default() };
+    registers.r.copy_from_slice(&read.registers);
+    let mut memory = CopyMemory { start: read.head.start, words: &read.words };
+    let walked = walk(&modules, &cache, &registers, &mut memory, &mut stack_cache, FRAMES);
+    assert!((1..=FRAMES).contains(&walked.depth), "{walked:?}");
+}
+
+/// A copy, all that is in it.
+struct CopyParts {
+    head: CopyHead,
+    registers: [u64; REGISTERS],
+    /// None for those that were not kept.
+    words: Vec<Option<CopiedWord>>,
+    end: CopyEnd,
+    covers: bool,
+}
+
+impl CopyParts {
+    fn values(&self) -> Vec<u64> {
+        self.words.iter().map(|word| word.map_or(0, CopiedWord::value)).collect()
+    }
+}
+
+const REGISTERS: usize = 16;
+
+struct CopyMemory<'a> {
+    start: u64,
+    words: &'a [Option<CopiedWord>],
+}
+
+impl Memory for CopyMemory<'_> {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        let place = address.checked_sub(self.start)? / 8;
+        self.words.get(place as usize).map(|word| word.map_or(0, CopiedWord::value))
+    }
+}
+
+fn read_copy(bytes: &[u8]) -> Option<CopyParts> {
+    let reader = CopyReader::parse(bytes)?;
+    let head = reader.head;
+    let (mut registers, mut words) = ([0; REGISTERS], Vec::new());
+    let (end, covers) = reader.read(&mut registers, &mut |copied| match copied {
+        Copied::Zeros(count) => words.resize(words.len() + count as usize, None),
+        Copied::Word(word) => words.push(Some(word)),
+    })?;
+    Some(CopyParts { head, registers, words, end, covers })
+}
+
+fn write_copy(copy: &CopyParts) -> Vec<u8> {
+    let (mut buffer, mut bytes) = (CopyBuffer::default(), Vec::new());
+    let mut pieces = 0u32;
+    let put = |_, first: u64, part: &[u8]| -> Result<(), Loss> {
+        let payload = [&first.to_le_bytes(), part].concat();
+        let piece = CopyPiece::parse(&payload).expect("a writer writes pieces");
+        assert_eq!(piece.number, pieces);
+        pieces += 1;
+        bytes.extend_from_slice(piece.bytes);
+        Ok(())
+    };
+    let write = || -> Result<(), Loss> {
+        let mut writer = CopyWriter::begin(&mut buffer, &copy.head, REGISTERS, put)?;
+        for register in copy.registers {
+            match register {
+                0 => writer.no_register()?,
+                value => writer.register(CopiedWord::Other(value))?,
+            }
+        }
+        writer.end_registers()?;
+        for word in &copy.words {
+            match *word {
+                None => writer.skip(),
+                Some(word) => writer.keep(word)?,
+            }
+        }
+        writer.end(copy.end, copy.covers)
+    };
+    write().expect("nothing is lost");
+    bytes
 }

@@ -59,6 +59,11 @@ fn builder() {
 }
 
 #[test]
+fn copy() {
+    run("copy", fuzz::copy);
+}
+
+#[test]
 fn table() {
     run("table", fuzz::table);
 }
