@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::flags::sampling::SamplingArgs;
 use crate::sampling::rate;
+use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::target::inject::{self, Attachment, InjectError, Settings};
 
 const HELP: &str = "Examples:
@@ -47,6 +48,8 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
         max_stack: args.sampling.max_stack,
         max_overhead: args.sampling.max_overhead,
         native_only: args.sampling.native_only,
+        unwinding: Unwinding::default(),
+        copy_limit: CopyLimit::default(),
         ends_with_us: false,
     };
     let what = match inject::attach(pid, settings)? {

@@ -8,7 +8,7 @@ use linux_perf_event_reader::{
     CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, RecordType,
     SampleFormat, SampleRecord,
 };
-use offline::{Binaries, NewMapping, Processes, Search};
+use offline::{Binaries, GeneratedCode, NewMapping, Processes, Search};
 use selfwind_profile::profile_file::{End as Ended, Event, KernelSample, ProcessFate, Sample, SessionInfo};
 use unwind::{End, FoundBy, Frame};
 
@@ -353,7 +353,14 @@ impl Importer<'_> {
         {
             let bytes = stack.as_slice();
             let bytes = bytes.get(..(*len).min(bytes.len() as u64) as usize).unwrap_or_default();
-            let copy = offline::Sample { pid, ns, registers: copied, stack_start: copied.sp(), stack: bytes };
+            let copy = offline::Sample {
+                pid,
+                ns,
+                registers: copied,
+                stack_start: copied.sp(),
+                stack: bytes,
+                generated: GeneratedCode::default(),
+            };
             let walked = self.processes.frames(&copy, |placed| {
                 frames.push(placed.frame.bits());
                 if let Some(mapping) = placed.mapping {

@@ -40,6 +40,7 @@ use crate::sampling::plugin::plugin;
 use crate::sampling::rate;
 use crate::sampling::settings::SamplingSettings;
 use crate::sampling::sources::Sources;
+use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::stats;
 use crate::tables;
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
@@ -195,6 +196,19 @@ struct RecordArgs {
     /// Load this plug-in into the program beside the agent, such as an unwinder for an interpreter; may be given more than once
     #[arg(long = "plugin", value_name = "FILE", env = "SELFWIND_PLUGINS", value_delimiter = ':', value_parser = plugin)]
     plugins: Vec<PathBuf>,
+    /// What unwinds stacks: self (the threads), copy (the recorder, from a copy of the addresses on the stack), copy-code (the same with addresses of code alone), guess (nothing: every address on the stack that follows a call is a frame), both (self and copy; `stats` shows whether they agree)
+    #[arg(
+        long,
+        value_name = "HOW",
+        env = "SELFWIND_UNWIND",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
+    unwind: Unwinding,
+    /// Most bytes of a stack that --unwind looks at, unless it is self
+    #[arg(long, value_name = "SIZE", env = "SELFWIND_COPY_LIMIT", default_value_t)]
+    copy_limit: CopyLimit,
     /// Size of each process's buffer for samples that the recorder has not read yet, such as 512K or 16M [default: grows as needed, to 2M and more]
     #[arg(long, value_name = "SIZE", env = "SELFWIND_POOL")]
     buffer: Option<Buffer>,
@@ -482,6 +496,8 @@ impl From<RecordArgs> for RecordOptions {
                 max_overhead: args.sampling.max_overhead,
                 native_only: args.sampling.native_only,
                 plugins: args.plugins,
+                unwinding: args.unwind,
+                copy_limit: args.copy_limit,
                 buffer: args.buffer.unwrap_or_default(),
             },
             duration: args.duration,

@@ -18,6 +18,7 @@ use crate::drain::merge::Merge;
 use crate::drain::process::{Process, Surroundings};
 use crate::drain::regions::Regions;
 pub(crate) use crate::drain::regions::{FindError, Scope};
+use crate::drain::unwinder::Unwinder;
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
 use crate::target::clock::TraceClock;
@@ -60,6 +61,7 @@ pub(crate) struct Collector {
     watermark: u64,
     counted: Instant,
     scratch: Vec<u8>,
+    unwinder: Unwinder,
     keep: bool,
     /// A region was made shorter under us.
     cut: bool,
@@ -93,6 +95,7 @@ impl Collector {
             watermark: 0,
             counted: Instant::now(),
             scratch: Vec::new(),
+            unwinder: Unwinder::new(),
             keep: false,
             cut: false,
             look: false,
@@ -306,6 +309,7 @@ impl Collector {
                 numbers: &self.numbers,
                 scratch: &mut self.scratch,
                 samples: &mut samples,
+                unwinder: &mut self.unwinder,
                 last,
                 look: self.look,
             };

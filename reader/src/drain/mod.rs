@@ -2,6 +2,8 @@
 
 mod chains;
 pub(crate) mod collector;
+mod comparison;
+mod copies;
 mod demand;
 pub(crate) mod follow;
 mod held;
@@ -11,6 +13,7 @@ mod process;
 mod regions;
 mod sequences;
 mod stitch;
+mod unwinder;
 pub(crate) mod watch;
 
 #[cfg(test)]

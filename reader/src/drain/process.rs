@@ -16,9 +16,11 @@ use shm_format::{
 };
 
 use crate::drain::chains::Chains;
+use crate::drain::copies::{Copies, Unwound};
 use crate::drain::demand::{Demand, Shortfall};
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::{Stitcher, Writer, Written};
+use crate::drain::unwinder::Unwinder;
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
 use crate::target::clock::TraceClock;
@@ -27,6 +29,8 @@ use crate::target::translate::{self, Translator};
 
 /// Number of the source whose stacks answer the kernel.
 const PERF: u8 = 3;
+/// The setting by which a process says who unwinds its stacks.
+const UNWIND: &[u8] = b"unwind";
 /// How often names are looked at; and what a stack that waits for the kernel's half counts.
 const TURN: Duration = Duration::from_millis(250);
 /// Bytes of a record in the ring beside its payload.
@@ -48,6 +52,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) scratch: &'a mut Vec<u8>,
     /// Samples, in the order of their threads only.
     pub(crate) samples: &'a mut Vec<Sample>,
+    /// Unwinds copies of stacks.
+    pub(crate) unwinder: &'a mut Unwinder,
     /// This pass is the last one, whether the process lives or not.
     pub(crate) last: bool,
     /// Copies records and leaves them where they are.
@@ -67,6 +73,7 @@ pub(crate) struct Process {
     translator: Translator,
     chains: Chains,
     stitcher: Stitcher,
+    copies: Copies,
     found: Found,
     /// How far each chunk was read.
     places: Vec<u64>,
@@ -122,6 +129,7 @@ impl Process {
             translator: Translator::new(id, identity, previous),
             chains: Chains::default(),
             stitcher: Stitcher::default(),
+            copies: Copies::default(),
             found: Found::default(),
             places: Vec::new(),
             told_places: Vec::new(),
@@ -271,7 +279,7 @@ impl Process {
         };
         // Most short processes have no sample: their pool need not be looked at.
         if self.known_counters().fired.count > 0 {
-            self.drain_pool(pass, &scale, around);
+            self.drain_pool(pass, &scale, around, events);
             if self.translator.take_missing() {
                 self.drain_durable(&scale, around, events);
             }
@@ -295,6 +303,9 @@ impl Process {
             _ => self.translator.exit().unwrap_or_default(),
         };
         let counters = self.counters(&scale);
+        if self.copies.are_expected() {
+            around.unwinder.end(self.id, around.clock.now_ns());
+        }
         self.tell_live_blocks(events);
         Some(ProcessEnd { process: self.id, ns: around.clock.now_ns(), fate, counters })
     }
@@ -334,6 +345,7 @@ impl Process {
     fn drain_durable(&mut self, scale: &Scale, around: &mut Surroundings<'_>, events: &mut Vec<Event>) {
         let mut gone = Vec::new();
         let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
+        let (copies, first) = (&mut self.copies, events.len());
         stitcher.forget_ended(around.samples);
         let stats = self.attached.durable(&mut |record| {
             match &record {
@@ -342,20 +354,32 @@ impl Process {
                     stitcher.thread_ended(thread.seq);
                 }
                 DurableRecord::KernelRing(ring) => stitcher.ring(ring),
+                DurableRecord::Setting(setting) if setting.key == UNWIND => copies.choose(setting.value),
                 _ => {}
             }
             translator.durable(&record, scale, around.numbers, events);
         });
         self.found.violations += stats.violations;
+        if self.copies.are_expected() {
+            for event in events.iter().skip(first) {
+                around.unwinder.observe(event, self.identity.pid);
+            }
+        }
         for (tid, seq) in gone.into_iter().filter(|_| !around.look) {
             self.attached.retire(tid, seq);
         }
     }
 
-    fn drain_pool(&mut self, pass: Pass, scale: &Scale, around: &mut Surroundings<'_>) {
+    fn drain_pool(
+        &mut self,
+        pass: Pass,
+        scale: &Scale,
+        around: &mut Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) {
         let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
         let (threads, samples) = (&mut self.threads, &mut *around.samples);
-        let chains = &mut self.chains;
+        let (chains, copies) = (&mut self.chains, &mut self.copies);
         let (mut malformed, mut undecodable, mut delivered, mut weight, mut tracepoints) = (0, 0, 0, 0, 0);
         let chunk_size = self.attached.geometry().chunk_size as usize;
         if around.scratch.len() < chunk_size {
@@ -378,6 +402,7 @@ impl Process {
                             let wait = LockNonce(sample.nonce);
                             sample.nonce = wait.in_units(|ticks| scale.span_ns(ticks)).0;
                         }
+                        copies.stack(record.sequence, &sample);
                         if sample.source == PERF && sample.nonce != 0 {
                             written = Written::Stack(sample, chunk.index);
                         } else {
@@ -415,6 +440,7 @@ impl Process {
                     }
                     None => malformed += 1,
                 },
+                RecordKind::Copy if new && !copies.piece(&chunk, &record, ns) => malformed += 1,
                 _ => {}
             }
             if new && (stitcher.expects() || !matches!(written, Written::Other)) {
@@ -432,6 +458,7 @@ impl Process {
             let (backed, free) = self.attached.fill();
             self.is_urgent = stats.claimed + self.withheld.len() as u64 > 0 && free <= backed - backed / 8;
         }
+        self.unwind_copies(around, events);
         let found = &mut self.found;
         found.records += stats.records;
         found.samples += delivered;
@@ -442,6 +469,23 @@ impl Process {
         found.torn += stats.torn;
         found.violations += stats.violations + malformed;
         found.undecodable += undecodable;
+    }
+
+    /// Makes samples of copies.
+    fn unwind_copies(&mut self, around: &mut Surroundings<'_>, events: &mut Vec<Event>) {
+        let (translator, stitcher, found) = (&mut self.translator, &mut self.stitcher, &mut self.found);
+        let samples = &mut *around.samples;
+        self.copies.end_pass(self.id, around.unwinder, events, &mut |unwound| {
+            let Unwound { sequence, chunk, ns, head, frames } = unwound;
+            found.samples += 1;
+            found.weight += u64::from(head.weight);
+            let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, &frames);
+            if sample.source == PERF && sample.nonce != 0 {
+                stitcher.written(chunk.thread_seq, sequence, Written::Stack(sample, chunk.index));
+            } else {
+                samples.push(sample);
+            }
+        });
     }
 
     /// The region's counters, or the last ones of a region that was cut.
@@ -462,7 +506,8 @@ impl Process {
             ring_bytes: found.bytes,
             gaps: holes.saturating_sub(found.void),
             torn: found.torn,
-            violations: found.violations,
+            violations: found.violations + self.copies.malformed,
+            truncated: known.truncated + self.copies.truncated,
             undecodable: found.undecodable,
             kernel: self.stitcher.counts.named(),
             ..known

@@ -8,8 +8,9 @@ use crate::terminal::notices::Notices;
 
 /// For an agent that is put into a running process.
 pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
-    let &SamplingSettings { frequency, max_stack, max_overhead, native_only, .. } = sampling;
-    Settings { frequency, max_stack, max_overhead, native_only, ends_with_us: true }
+    let &SamplingSettings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, .. } =
+        sampling;
+    Settings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, ends_with_us: true }
 }
 
 /// Has the process sampled if it is not; says whether that was needed.

@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_millis(30);
 
 /// Records the command that the options name, and gives its exit status.
 pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
-    options.sampling.sources.check()?;
+    options.sampling.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
     let agent = agent_file::unpack_for(&options.sampling.sources)?;

@@ -151,6 +151,8 @@ impl Listener for Recording {
         if let Event::Setting(setting) = &event
             // What recorders tell one another.
             && ![Call::SETTING, Call::RECORDER].contains(&setting.key.as_bytes())
+            // What was asked for.
+            && setting.key != "unwind"
             && self.notes.len() < NOTES_LIMIT
             && self.notes.insert(format!("{}: {}", setting.key, setting.value))
             && setting.value != ALL_THERE_IS

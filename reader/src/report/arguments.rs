@@ -20,6 +20,7 @@ const EXAMPLES: &str = "Examples:
   selfwind report --event alloc_space    one of several events (record -e cpu,alloc)
   selfwind report --by path              events by the value of their field `path` (record -e tp:...)
   selfwind report --leaks                memory not freed at the end (record -e alloc)
+  selfwind report --differences          stacks whose copies gave other frames (record --unwind both)
   selfwind report --json job.data | jq '.functions[:5]'
 
 SELF is the time in the function itself, TOTAL includes everything it called. A line of the tree is a chain of
@@ -60,6 +61,9 @@ pub(crate) struct ReportArgs {
     /// Of allocations (record -e alloc): memory not freed at the end, by where it was allocated; same as --event inuse_space
     #[arg(long, conflicts_with = "event")]
     leaks: bool,
+    /// Of a recording with `--unwind both`: only the first stacks whose copies gave other frames
+    #[arg(long, conflicts_with_all = ["leaks", "flat", "sort", "threads", "processes", "event", "by"])]
+    differences: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -96,6 +100,7 @@ impl From<&ReportArgs> for ReportOptions {
                 true => Some(HeapValue::InuseSpace.name().into()),
                 false => args.event.name().map(str::to_owned),
             },
+            differences: args.differences,
             json: args.json,
             limit: args.limit,
             sources: (&args.symbols).into(),

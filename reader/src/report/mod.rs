@@ -2,6 +2,7 @@
 
 mod arguments;
 mod chains;
+mod differences;
 mod header;
 mod json;
 mod recursion;
@@ -85,6 +86,8 @@ pub(crate) struct ReportOptions {
     pub(crate) filters: Filters,
     /// Which event; none: the main one.
     pub(crate) event: Option<String>,
+    /// Nothing but stacks whose copies gave other frames.
+    pub(crate) differences: bool,
     /// JSON instead of text.
     pub(crate) json: bool,
     /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
@@ -140,6 +143,9 @@ pub(crate) fn run(
     screen: Screen,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    if options.differences {
+        return differences::write(path, options.limit, options.json, out);
+    }
     let wanted = match options.by.as_deref() {
         None => Wanted::Nothing,
         Some(EVENT) => Wanted::Names,

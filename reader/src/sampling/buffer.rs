@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::sampling::size;
+
 /// Bytes of each process's memory for samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Buffer(u64);
@@ -28,32 +30,18 @@ impl Buffer {
 impl FromStr for Buffer {
     type Err = String;
 
-    /// As the agent reads it, too.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!("invalid size `{text}`: expected {} to {}, such as 512K or 16M", Self::LEAST, Self::MOST)
         };
-        let (digits, shift) = match text.as_bytes().last() {
-            Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
-            Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
-            Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
-            _ => (text, 0),
-        };
-        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let number: u64 = digits.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
-        let bytes = number.checked_mul(1 << shift).map(Self);
+        let bytes = size::parse(text).map(Self);
         bytes.filter(|size| (Self::LEAST..=Self::MOST).contains(size)).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            bytes if bytes > 0 && bytes.is_multiple_of(1 << 30) => write!(f, "{}G", bytes >> 30),
-            bytes if bytes > 0 && bytes.is_multiple_of(1 << 20) => write!(f, "{}M", bytes >> 20),
-            bytes if bytes > 0 && bytes.is_multiple_of(1 << 10) => write!(f, "{}K", bytes >> 10),
-            bytes => write!(f, "{bytes}"),
-        }
+        size::write(self.0, f)
     }
 }
 

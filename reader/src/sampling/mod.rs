@@ -5,5 +5,7 @@ pub(crate) mod clock;
 pub(crate) mod plugin;
 pub(crate) mod rate;
 pub(crate) mod settings;
+mod size;
 pub(crate) mod sources;
 mod tracepoints;
+pub(crate) mod unwinding;

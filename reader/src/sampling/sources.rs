@@ -90,6 +90,11 @@ impl Sources {
         self.clock.as_ref()?.events(frequency)
     }
 
+    /// True if the agent samples by a clock.
+    pub(crate) fn have_clock(&self) -> bool {
+        self.clock.is_some() || self.have_wall()
+    }
+
     /// True if something is recorded beside a clock, for which the agent stands before functions of the program.
     pub(crate) fn have_probes(&self) -> bool {
         !self.probes.is_empty()

@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use selfwind_profile::private_directory::private_directory;
 
 use crate::sampling::settings::SamplingSettings;
+use crate::sampling::unwinding::Unwinding;
 use crate::target::attach::Doorbell;
 use crate::target::others::Others;
 use crate::target::shortage;
@@ -134,6 +135,11 @@ impl Session {
         }
         if sampling.native_only {
             variables.push(("SELFWIND_NATIVE_ONLY".into(), "1".into()));
+        }
+        // What was asked for counts more than what the environment says.
+        if sampling.unwinding != Unwinding::Own || std::env::var_os("SELFWIND_UNWIND").is_some() {
+            variables.push(("SELFWIND_UNWIND".into(), sampling.unwinding.name().into()));
+            variables.push(("SELFWIND_COPY_LIMIT".into(), sampling.copy_limit.to_string().into()));
         }
         if sampling.buffer.bytes() > 0 {
             variables.push(("SELFWIND_POOL".into(), sampling.buffer.to_string().into()));

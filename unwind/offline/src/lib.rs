@@ -10,7 +10,7 @@
 //! file says counts only if it has the build-id that was told for it.
 //!
 //! ```
-//! use offline::{Binaries, NewMapping, Processes, Sample, Search};
+//! use offline::{Binaries, GeneratedCode, NewMapping, Processes, Sample, Search};
 //! use unwind::Registers;
 //!
 //! let binaries = Binaries::new(Search::for_user());
@@ -29,7 +29,8 @@
 //! processes.unmap(4711, 3_000, text.start, text.len);
 //!
 //! let registers = Registers { pc: text.start + 0x1234, ..Registers::default() };
-//! let sample = Sample { pid: 4712, ns: 4_000, registers, stack_start: 0x7ffd_0000_0000, stack: &[0; 64] };
+//! let (stack_start, stack, generated) = (0x7ffd_0000_0000, &[0; 64], GeneratedCode::default());
+//! let sample = Sample { pid: 4712, ns: 4_000, registers, stack_start, stack, generated };
 //! let mut names = Vec::new();
 //! processes.frames(&sample, |placed| names.push(placed.mapping.and_then(|mapping| mapping.binary)));
 //! assert_eq!(names[0].unwrap().path().file_name().unwrap(), "libc.so.6");
@@ -50,6 +51,6 @@ pub use binaries::Binaries;
 pub use binary::Binary;
 pub use layout::Mapping;
 pub use processes::{NewMapping, PlacedFrame, Processes};
-pub use sample::Sample;
+pub use sample::{GeneratedCode, Sample};
 pub use search::Search;
 pub use source_file::{LoadSegment, SourceFile};

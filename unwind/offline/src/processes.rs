@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use unwind::{Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Walk, walk};
+use unwind::{Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Walk, guess, walk};
 
 use crate::binaries::{Binaries, Index};
 use crate::binary::Binary;
@@ -64,6 +64,16 @@ struct Process<'a> {
     history: History<'a>,
     ended_ns: Option<u64>,
     snapshot: Option<Snapshot<'a>>,
+}
+
+/// How frames are found.
+#[derive(Clone, Copy)]
+enum Manner {
+    Walk,
+    /// Up to this address.
+    Guess {
+        until: u64,
+    },
 }
 
 /// The modules of one layout.
@@ -164,6 +174,30 @@ impl<'a> Processes<'a> {
         ns: u64,
         registers: &Registers,
         memory: &mut impl Memory,
+        take: impl FnMut(PlacedFrame<'_, 'a>),
+    ) -> Walk {
+        self.find_frames(pid, ns, Manner::Walk, registers, memory, take)
+    }
+
+    /// As [`frames`](Self::frames) without unwinding: every address on the stack that follows a call in a file is a frame.
+    pub fn guesses(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
+        let process = self.processes.entry(sample.pid).or_default();
+        let layout = process.history.at(sample.ns).0;
+        if read_all(&layout, sample, &self.index) {
+            process.snapshot = None;
+        }
+        let mut memory = SampleMemory { layout: &layout, sample };
+        let manner = Manner::Guess { until: sample.stack_end() };
+        self.find_frames(sample.pid, sample.ns, manner, &sample.registers, &mut memory, take)
+    }
+
+    fn find_frames(
+        &mut self,
+        pid: u32,
+        ns: u64,
+        manner: Manner,
+        registers: &Registers,
+        memory: &mut impl Memory,
         mut take: impl FnMut(PlacedFrame<'_, 'a>),
     ) -> Walk {
         let process = self.processes.entry(pid).or_default();
@@ -186,15 +220,12 @@ impl<'a> Processes<'a> {
                 walker.stack_cache.forget();
             }
             let modules = Modules::new(&snapshot.modules, 0).unwrap_or_default();
-            let walker = &mut *walker;
-            let walked = walk(
-                &modules,
-                &walker.cache,
-                registers,
-                memory,
-                &mut walker.stack_cache,
-                StackCache::CAPACITY,
-            );
+            let Walker { cache, stack_cache, .. } = &mut *walker;
+            let most = StackCache::CAPACITY;
+            let walked = match manner {
+                Manner::Walk => walk(&modules, cache, registers, memory, stack_cache, most),
+                Manner::Guess { until } => guess(&modules, registers, until, memory, stack_cache, most),
+            };
             attempts -= 1;
             if attempts == 0 || !read_met(&layout, walker.stack_cache.frames(), &self.index) {
                 break walked;
@@ -269,6 +300,19 @@ fn read_met(layout: &Rc<Layout<'_>>, frames: &[Frame], index: &Index<'_>) -> boo
     let mut any = false;
     for frame in frames {
         if let Some(binary) = layout.find(frame.lookup_address()).and_then(|mapping| mapping.binary)
+            && !binary.is_read()
+        {
+            any |= binary.read(index.search()).is_some();
+        }
+    }
+    any
+}
+
+/// Reads the files that words of the stack lead to; whether there were any that had not been read.
+fn read_all(layout: &Rc<Layout<'_>>, sample: &Sample<'_>, index: &Index<'_>) -> bool {
+    let mut any = false;
+    for word in sample.stack.as_chunks().0 {
+        if let Some(binary) = layout.find(u64::from_le_bytes(*word)).and_then(|mapping| mapping.binary)
             && !binary.is_read()
         {
             any |= binary.read(index.search()).is_some();

@@ -17,6 +17,36 @@ pub struct Sample<'s> {
     pub stack_start: u64,
     /// The bytes from there on.
     pub stack: &'s [u8],
+    /// What is known of code that is in no file.
+    pub generated: GeneratedCode<'s>,
+}
+
+impl Sample<'_> {
+    /// The address behind the copy.
+    pub(crate) fn stack_end(&self) -> u64 {
+        self.stack_start.saturating_add(self.stack.len() as u64)
+    }
+}
+
+/// Code made at run time, as far as whoever took a sample has looked at it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GeneratedCode<'s> {
+    /// The eight bytes before the program counter and the eight at it.
+    pub leaf: Option<[u64; 2]>,
+    /// Addresses that stand behind a call, ascending.
+    pub behind_calls: &'s [u64],
+}
+
+impl GeneratedCode<'_> {
+    /// The eight bytes at `address` of a thread with this program counter.
+    fn read(&self, pc: u64, address: u64) -> Option<u64> {
+        let behind = address.wrapping_add(8);
+        match self.leaf {
+            Some([before, _]) if behind == pc => Some(before),
+            Some([_, at]) if address == pc => Some(at),
+            _ => self.behind_calls.binary_search(&behind).is_ok().then_some(UNKNOWN_CODE),
+        }
+    }
 }
 
 /// In the place of code that is not to be had: any address behind it is one behind a call.
@@ -53,15 +83,15 @@ impl Memory for SampleMemory<'_, '_> {
         {
             return Some(self.sample.registers.fp());
         }
-        let mapping = self.layout.find(address)?;
-        match mapping.binary {
-            Some(_) => mapping.word(address),
-            None => Some(UNKNOWN_CODE),
+        match self.layout.find(address) {
+            Some(mapping) if mapping.binary.is_some() => mapping.word(address),
+            Some(_) => Some(UNKNOWN_CODE),
+            None => self.sample.generated.read(self.sample.registers.pc, address),
         }
     }
 
     fn known_until(&mut self, address: u64) -> u64 {
-        let end = self.sample.stack_start.saturating_add(self.sample.stack.len() as u64);
+        let end = self.sample.stack_end();
         if self.sample.stack_start <= address { end.max(address) } else { address }
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::comparison;
 use super::event::*;
 use super::fields::{Fields, Malformed, Put};
 use super::known_modules::KnownModules;
@@ -27,6 +28,7 @@ const FUNCTION: u8 = 18;
 const KERNEL_SYMBOL: u8 = 12;
 const SETTING: u8 = 13;
 const MODULE_AGAIN: u8 = 14;
+const COMPARISON: u8 = 19;
 const LIVE_BLOCKS: u8 = 20;
 
 /// What a sample is told relative to, the sample before it in the same block; and the modules that were told.
@@ -114,6 +116,10 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
         Event::LiveBlocks(v) => put_live_blocks(v, body),
         Event::Function(v) => put_function(v, body),
         Event::Tracepoint(v) => put_tracepoint(v, body),
+        Event::Comparison(v) => {
+            comparison::put(v, body);
+            COMPARISON
+        }
         Event::End(v) => {
             body.put_u64(v.ns);
             body.put_u64(v.wall_ns);
@@ -186,6 +192,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
         LIVE_BLOCKS => Event::LiveBlocks(live_blocks(f)?),
         FUNCTION => Event::Function(function(f)?),
         TRACEPOINT => Event::Tracepoint(tracepoint(f)?),
+        COMPARISON => Event::Comparison(comparison::take(f)?),
         END => Event::End(End { ns: f.u64()?, wall_ns: f.u64()?, status: status(f.u64()?)? }),
         _ => return Ok(None),
     })))

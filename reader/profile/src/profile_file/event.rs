@@ -6,6 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::comparison::Comparison;
 use crate::tracepoint::{EventFields, Tracepoint};
 
 /// Bytes of names in one [`GeneratedCode`].
@@ -46,6 +47,8 @@ pub enum Event {
     Function(InterpretedFunction),
     /// A tracepoint of a process.
     Tracepoint(Tracepoint),
+    /// How the copy of a stack compares with the stack.
+    Comparison(Comparison),
     /// The recording ended in order. Absent when the recorder was killed.
     End(End),
 }

@@ -6,6 +6,7 @@
 //! and never allocates more than a block and one event.
 
 mod codec;
+mod comparison;
 mod event;
 mod fields;
 mod known_modules;
@@ -14,6 +15,7 @@ mod reader;
 mod tracepoint_codec;
 mod writer;
 
+pub use comparison::{Comparison, Recovered, Verdict};
 pub use event::{
     Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction,
     InterpretedFunction, KernelSample, KernelSymbol, LiveBlocks, ModuleGone, ModuleInfo, NO_ANSWER,

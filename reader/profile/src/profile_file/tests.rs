@@ -156,6 +156,25 @@ fn events() -> Vec<Event> {
         tracepoint_event(1001),
         tracepoint_event(1002),
         Event::LiveBlocks(LiveBlocks { process: 1, blocks: vec![1, 1 << 32, u64::MAX] }),
+        Event::Comparison(Comparison {
+            process: 1,
+            tid: 1234,
+            ns: 7,
+            copied: 4096,
+            depth: 3,
+            guess: Recovered { frames: 9, right: 2 },
+            ..Comparison::default()
+        }),
+        Event::Comparison(Comparison {
+            process: 1,
+            thread_seq: 2,
+            verdict: Verdict::Differs,
+            own_end: 0,
+            copy_end: 5,
+            own: vec![1 << 61 | 0x40_1000, 0x40_2000],
+            copy: vec![1 << 61 | 0x40_1000],
+            ..Comparison::default()
+        }),
         Event::End(End { ns: 13, wall_ns: 12, status: Some(139) }),
     ]
 }

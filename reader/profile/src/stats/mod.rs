@@ -3,6 +3,7 @@
 //! Samples are counted in the file, losses by the processes themselves; that the two agree is checked here
 //! and shown, never assumed.
 
+mod copies;
 mod sums;
 mod text;
 
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use shm_format::Skip;
 
+pub use self::copies::{CopyStats, RecoveredStats};
 use self::sums::Sums;
 use crate::events::{self, Events};
 use crate::measure::{Measure, Weighed};
@@ -75,8 +77,10 @@ pub struct Detail {
     pub ends: BTreeMap<String, u64>,
     /// Time in the handler.
     pub handler_ns: HandlerTime,
-    /// Mean bytes of a sample in the ring, its header included.
+    /// Mean bytes of a record in the ring, its header included.
     pub ring_bytes_per_sample: f64,
+    /// Records taken out of rings: a sample may be several.
+    pub ring_records: u64,
     /// Mean frames of a stack.
     pub frames_per_sample: f64,
     /// Samples by what asked for them.
@@ -88,6 +92,9 @@ pub struct Detail {
     /// What became of the kernel's events, by name: `events = exact + restarted + deeper + overhead + blocked +
     /// unmatched + unanswered + not_waiting`, and `lost` more.
     pub kernel: BTreeMap<String, u64>,
+    /// How copies of stacks compare with the stacks, where both were recorded (`--unwind both`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyStats>,
     /// What agents said of how they sample, by topic.
     pub settings: BTreeMap<String, BTreeSet<String>>,
     /// Process images: each exec makes a new one.
@@ -235,6 +242,7 @@ pub struct Tally {
     last_ns: u64,
     end: Option<End>,
     settings: BTreeMap<String, BTreeSet<String>>,
+    copy: Option<CopyStats>,
 }
 
 impl Tally {
@@ -298,6 +306,7 @@ impl Tally {
                     values.insert(setting.value.clone());
                 }
             }
+            Event::Comparison(comparison) => self.copy.get_or_insert_default().add(comparison),
             Event::KernelSymbol(_) => {}
             Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
             Event::LiveBlocks(live) => self.events.learn(live),
@@ -373,9 +382,11 @@ impl Tally {
         detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
         detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
         detail.settings = self.settings.clone();
+        detail.copy = self.copy.clone();
         detail.rate = rate(self.session.frequency, by_clock, &detail.skipped);
         detail.handler_ns = handler_time(&buckets);
         detail.ring_bytes_per_sample = ratio(totals.ring_bytes, totals.drained);
+        detail.ring_records = totals.drained;
         detail.frames_per_sample = ratio(self.frames, stats.samples);
         detail.images = images;
         (detail.gaps, detail.torn, detail.violations) = (totals.gaps, totals.torn, totals.violations);

@@ -159,6 +159,9 @@ impl Stats {
         for (topic, texts) in &detail.settings {
             texts.iter().for_each(|text| line(topic, text.clone()));
         }
+        if let Some(copy) = &detail.copy {
+            line("copy", copy.to_string());
+        }
         line("sources", causes(&detail.sources).trim().trim_matches(|c| c == '(' || c == ')').to_owned());
         line("threads", format!("{}  ({} sampled)", self.threads, detail.threads_sampled));
         line("processes", format!("{}  (images {})", self.processes, detail.images));

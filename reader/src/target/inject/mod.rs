@@ -26,6 +26,7 @@ use crate::proc;
 use crate::sampling::clock::Clock;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::sources::Sources;
+use crate::sampling::unwinding::{CopyLimit, Unwinding};
 use crate::target::attach::{AttachError, Attached};
 use crate::target::region_name::RegionName;
 use crate::target::session;
@@ -58,6 +59,10 @@ pub(crate) struct Settings {
     pub(crate) max_overhead: Overhead,
     /// Frames of interpreters are left out.
     pub(crate) native_only: bool,
+    /// Who unwinds stacks.
+    pub(crate) unwinding: Unwinding,
+    /// How much of a stack is copied.
+    pub(crate) copy_limit: CopyLimit,
     /// It ends with this recorder.
     pub(crate) ends_with_us: bool,
 }
@@ -207,6 +212,8 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
             max_stack: DEFAULT_STACK,
             max_overhead: Overhead::default(),
             native_only: false,
+            unwinding: Unwinding::default(),
+            copy_limit: CopyLimit::default(),
             ends_with_us: true,
         },
     )?;
@@ -285,6 +292,8 @@ fn strings(settings: Settings, region: Option<&HandedRegion>) -> Result<Vec<u8>,
         ("FREQ", settings.frequency.to_string()),
         ("MAX_STACK", settings.max_stack.to_string()),
         ("MAX_OVERHEAD", settings.max_overhead.to_string()),
+        ("UNWIND", settings.unwinding.name()),
+        ("COPY_LIMIT", settings.copy_limit.to_string()),
         ("NATIVE_ONLY", u8::from(settings.native_only).to_string()),
         ("RECORDER", recorder),
     ] {

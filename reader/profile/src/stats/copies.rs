@@ -1,0 +1,103 @@
+//! Copies of stacks beside the stacks that threads found themselves, added up.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::profile_file::{Comparison, Recovered, Verdict};
+
+/// How copies compare with stacks, and what they take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CopyStats {
+    /// Copies that gave the same frames, and the same reason why there are no more.
+    pub identical: u64,
+    /// Those that gave others.
+    pub differ: u64,
+    /// Those that did not hold the whole stack, and gave the same as far as they went.
+    pub cut: u64,
+    /// Bytes of stacks that were copied.
+    pub stack_bytes: u64,
+    /// Bytes of the words of them that were kept.
+    pub kept_bytes: u64,
+    /// Bytes of what was kept, as it was recorded.
+    pub recorded_bytes: u64,
+    /// Frames of the stacks.
+    pub frames: u64,
+    /// Of what the addresses of code alone give.
+    pub code_only: RecoveredStats,
+    /// Of what guessing gives.
+    pub guess: RecoveredStats,
+}
+
+/// What is found by less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecoveredStats {
+    /// Stacks of which it gave the very frames.
+    pub identical: u64,
+    /// Frames that it gave.
+    pub frames: u64,
+    /// Those of them that are the stack's, in its order.
+    pub right: u64,
+}
+
+impl RecoveredStats {
+    fn add(&mut self, recovered: Recovered, depth: u64) {
+        self.identical += u64::from(recovered.frames == depth && recovered.right == depth);
+        self.frames += recovered.frames;
+        self.right += recovered.right;
+    }
+}
+
+impl CopyStats {
+    /// Counts one.
+    pub fn add(&mut self, comparison: &Comparison) {
+        match comparison.verdict {
+            Verdict::Identical => self.identical += 1,
+            Verdict::Cut => self.cut += 1,
+            Verdict::Differs => self.differ += 1,
+        }
+        self.stack_bytes += comparison.copied;
+        self.kept_bytes += comparison.kept * 8;
+        self.recorded_bytes += comparison.recorded;
+        self.frames += comparison.depth;
+        self.code_only.add(comparison.code_only, comparison.depth);
+        self.guess.add(comparison.guess, comparison.depth);
+    }
+}
+
+impl fmt::Display for CopyStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "identical {}, differ {}", self.identical, self.differ)?;
+        if self.cut > 0 {
+            write!(f, ", cut off {}", self.cut)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comparisons_add_up() {
+        let mut stats = CopyStats::default();
+        for (verdict, right) in [(Verdict::Identical, 3), (Verdict::Identical, 2), (Verdict::Differs, 1)] {
+            let recovered = Recovered { frames: 3, right };
+            stats.add(&Comparison {
+                verdict,
+                copied: 1000,
+                kept: 5,
+                recorded: 60,
+                depth: 3,
+                code_only: recovered,
+                ..Comparison::default()
+            });
+        }
+        assert_eq!(stats.to_string(), "identical 2, differ 1");
+        assert_eq!((stats.stack_bytes, stats.kept_bytes, stats.recorded_bytes), (3000, 120, 180));
+        assert_eq!(stats.code_only, RecoveredStats { identical: 1, frames: 9, right: 6 });
+        stats.add(&Comparison { verdict: Verdict::Cut, ..Comparison::default() });
+        assert_eq!(stats.to_string(), "identical 2, differ 1, cut off 1");
+    }
+}

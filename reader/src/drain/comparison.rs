@@ -1,0 +1,124 @@
+//! A stack as its thread found it beside the same stack as it was copied and unwound here.
+
+use selfwind_profile::profile_file::{Comparison, Recovered, Sample, Verdict};
+use unwind::{End, FoundBy, Frame};
+
+use crate::drain::unwinder::{Stack, Unwinder};
+
+/// Compares them. `recorded` is how many bytes the copy took. None if unwinders of the program's own, which only it can ask,
+/// have found frames of the stack.
+pub(crate) fn compare(
+    sample: &Sample,
+    mut stack: Stack,
+    recorded: u64,
+    unwinder: &mut Unwinder,
+) -> Option<Comparison> {
+    let (process, ns) = (sample.process, sample.ns);
+    let is_native = |word: &u64| Frame::from_bits(*word).as_interpreted().is_none();
+    let own: Vec<u64> = sample.frames.iter().copied().filter(is_native).collect();
+    if own.iter().any(|word| Frame::from_bits(*word).found_by() == FoundBy::Region) {
+        return None;
+    }
+    let (mut copy, mut end) = unwinder.walk(process, ns, &stack);
+    if sample.end == End::DepthLimit as u8 && copy.len() >= own.len() {
+        // The thread was told to stop there.
+        copy.truncate(own.len());
+        end = End::DepthLimit;
+    }
+    let verdict = verdict(&own, sample.end, &copy, end, stack.covers);
+    let guess = recovered(&own, &unwinder.guess(process, ns, &stack));
+    let (copied, kept) = (stack.len() as u64, stack.kept);
+    stack.keep_code_only();
+    let code_only = recovered(&own, &unwinder.walk(process, ns, &stack).0);
+    let comparison = Comparison {
+        process,
+        tid: sample.tid,
+        thread_seq: sample.thread_seq,
+        ns,
+        verdict,
+        copied,
+        kept,
+        recorded,
+        depth: own.len() as u64,
+        code_only,
+        guess,
+        ..Comparison::default()
+    };
+    if verdict == Verdict::Identical {
+        return Some(comparison);
+    }
+    Some(Comparison { own_end: sample.end, copy_end: end as u8, own, copy, ..comparison })
+}
+
+fn verdict(own: &[u64], own_end: u8, copy: &[u64], copy_end: End, covers: bool) -> Verdict {
+    // Behind a guess the thread may find a word of data where a return address should be; in the copy that is zero.
+    let has_guessed = own.iter().any(|word| Frame::from_bits(*word).found_by() == FoundBy::Guess);
+    let same_end =
+        own_end == copy_end as u8 || has_guessed && own_end == End::NoModule as u8 && copy_end == End::Root;
+    if own == copy && same_end {
+        Verdict::Identical
+    } else if !covers && own.starts_with(copy) {
+        // What leads to another stack is not kept: it ends in a zero, which looks like a root, or where nothing was copied.
+        Verdict::Cut
+    } else {
+        Verdict::Differs
+    }
+}
+
+/// How many of the `found` frames are those of the stack, in its order: by their addresses, however they were found.
+fn recovered(own: &[u64], found: &[u64]) -> Recovered {
+    let address = |word: &u64| Frame::from_bits(*word).address();
+    let mut left = found.iter().map(address);
+    let right = own.iter().map(address).filter(|wanted| {
+        // What is not found costs nothing of the rest.
+        let mut ahead = left.clone();
+        let is_found = ahead.any(|address| address == *wanted);
+        if is_found {
+            left = ahead;
+        }
+        is_found
+    });
+    Recovered { frames: found.len() as u64, right: right.count() as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_tells_the_end_of_a_copy_from_an_error() {
+        let root = End::Root as u8;
+        for (copy, end, covers, wanted) in [
+            (&[1, 2, 3][..], End::Root, true, Verdict::Identical),
+            (&[1, 2, 3], End::Root, false, Verdict::Identical),
+            (&[1, 2], End::Unreadable, false, Verdict::Cut),
+            (&[1, 2], End::Unreadable, true, Verdict::Differs),
+            (&[1, 2], End::Root, false, Verdict::Cut),
+            (&[1, 4], End::Unreadable, false, Verdict::Differs),
+            (&[1, 2, 3], End::NoCfi, true, Verdict::Differs),
+            (&[1, 2, 3, 4], End::Root, true, Verdict::Differs),
+        ] {
+            assert_eq!(verdict(&[1, 2, 3], root, copy, end, covers), wanted, "{copy:?} {end:?} {covers}");
+        }
+        let guessed = [1, Frame::new(2, FoundBy::Guess, false).bits()];
+        for (own, wanted) in [(&guessed, Verdict::Identical), (&[1, 2], Verdict::Differs)] {
+            assert_eq!(verdict(own, End::NoModule as u8, own, End::Root, true), wanted);
+        }
+    }
+
+    #[test]
+    fn frames_count_once_and_in_order() {
+        let guess = |address| Frame::new(address, FoundBy::Guess, false).bits();
+        for (own, found, right) in [
+            (&[1, 2, 3][..], vec![1, 9, 2, 8, 3], 3),
+            (&[1, 2, 3], vec![1, 3], 2),
+            (&[1, 2, 3], vec![3, 2, 1], 1),
+            (&[1, 1, 1], vec![1, 1], 2),
+            (&[], vec![1], 0),
+        ] {
+            let found: Vec<u64> = found.into_iter().map(guess).collect();
+            let counted = recovered(own, &found);
+            assert_eq!(counted, Recovered { frames: found.len() as u64, right }, "{own:?}");
+        }
+    }
+}

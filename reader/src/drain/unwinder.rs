@@ -1,0 +1,176 @@
+//! Unwinds copies of stacks while they are drained, with the modules that their processes have told of: what a process
+//! executes can still be read while it runs, and a profile needs no files afterwards.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use offline::{Binaries, GeneratedCode, NewMapping, Processes, Sample, Search};
+use selfwind_profile::profile_file::{Event, ModuleInfo, Segment};
+use shm_format::{Copied, CopiedWord, CopyHead, CopyReader};
+use unwind::{End, Registers, Walk};
+
+use crate::proc;
+
+/// ELF `p_flags` of code.
+const EXECUTABLE: u32 = 1;
+/// Processes that end between two looks at what can be forgotten.
+const SETTLE_EVERY: u64 = 64;
+
+/// A copy of a stack, all words in their places.
+pub(crate) struct Stack {
+    /// Everything but the words.
+    pub(crate) head: CopyHead,
+    /// It holds all frames of the stack beside it.
+    pub(crate) covers: bool,
+    /// Words that were kept.
+    pub(crate) kept: u64,
+    registers: Registers,
+    bytes: Vec<u8>,
+    /// Where in `bytes` addresses of the stack are.
+    pointers: Vec<usize>,
+    /// Addresses of code that was made at run time, ascending.
+    generated: Vec<u64>,
+}
+
+impl Stack {
+    /// Reads what was put together of the pieces of a copy; none if no writer has written it.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let reader = CopyReader::parse(bytes)?;
+        let head = reader.head;
+        let mut registers = Registers { pc: head.pc, ..Registers::default() };
+        let (mut stack, mut pointers, mut generated) = (Vec::new(), Vec::new(), Vec::new());
+        let mut kept = 0;
+        let (_, covers) = reader.read(&mut registers.r, &mut |copied| match copied {
+            Copied::Zeros(count) => stack.resize(stack.len() + count as usize * 8, 0),
+            Copied::Word(word) => {
+                kept += 1;
+                match word {
+                    CopiedWord::Stack(_) => pointers.push(stack.len()),
+                    CopiedWord::Code(_) => {}
+                    CopiedWord::Other(value) => generated.push(value),
+                }
+                stack.extend(word.value().to_le_bytes());
+            }
+        })?;
+        generated.sort_unstable();
+        Some(Self { head, covers, kept, registers, bytes: stack, pointers, generated })
+    }
+
+    /// Bytes of the stack.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets all but addresses of code.
+    pub(crate) fn keep_code_only(&mut self) {
+        for at in std::mem::take(&mut self.pointers) {
+            self.bytes[at..at + 8].fill(0);
+        }
+    }
+
+    fn sample(&self, process: u32, ns: u64) -> Sample<'_> {
+        Sample {
+            pid: process,
+            ns,
+            registers: self.registers,
+            stack_start: self.head.start,
+            stack: &self.bytes,
+            generated: GeneratedCode { leaf: self.head.code, behind_calls: &self.generated },
+        }
+    }
+}
+
+/// The modules of all processes that copy their stacks.
+pub(crate) struct Unwinder {
+    processes: Processes<'static>,
+    /// The code of modules, by process and number.
+    modules: HashMap<(u32, u32), Vec<Segment>>,
+    ended: u64,
+}
+
+impl Unwinder {
+    /// Knows of no process.
+    pub(crate) fn new() -> Self {
+        // A program records once. What is read of files is needed until it ends.
+        let binaries: &'static Binaries = Box::leak(Box::new(Binaries::new(Search::default())));
+        Self { processes: Processes::new(binaries), modules: HashMap::new(), ended: 0 }
+    }
+
+    /// Learns what a process, whose id is `pid`, has mapped. Processes have their numbers in the profile here.
+    pub(crate) fn observe(&mut self, event: &Event, pid: u32) {
+        match event {
+            Event::Module(module) => self.map(module, pid),
+            Event::ModuleGone(gone) => {
+                for segment in self.modules.remove(&(gone.process, gone.module)).unwrap_or_default() {
+                    self.processes.unmap(gone.process, gone.ns, segment.address, segment.len);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn map(&mut self, module: &ModuleInfo, pid: u32) {
+        let is_code = |segment: &&Segment| segment.flags & EXECUTABLE != 0;
+        let code: Vec<Segment> = module.segments.iter().filter(is_code).copied().collect();
+        let path = seen_by(pid, module);
+        for segment in &code {
+            let new = NewMapping {
+                start: segment.address,
+                len: segment.len,
+                offset: segment.pgoff,
+                path: path.as_os_str().as_encoded_bytes(),
+                build_id: &module.build_id,
+                executable: true,
+            };
+            self.processes.map(module.process, module.loaded_ns, &new);
+        }
+        self.modules.insert((module.process, module.module), code);
+    }
+
+    /// A process has ended, and all its copies were drained.
+    pub(crate) fn end(&mut self, process: u32, ns: u64) {
+        self.modules.retain(|(of, _), _| *of != process);
+        self.processes.exit(process, ns);
+        self.ended += 1;
+        if self.ended.is_multiple_of(SETTLE_EVERY) {
+            self.processes.settle(ns);
+        }
+    }
+
+    /// Unwinds a copy that was taken at a time; the frames, leaf first, and why there are no more.
+    pub(crate) fn walk(&mut self, process: u32, ns: u64, stack: &Stack) -> (Vec<u64>, End) {
+        let mut frames = Vec::new();
+        let Walk { end, .. } =
+            self.processes.frames(&stack.sample(process, ns), |placed| frames.push(placed.frame.bits()));
+        (frames, end)
+    }
+
+    /// What may be frames of it.
+    pub(crate) fn guess(&mut self, process: u32, ns: u64, stack: &Stack) -> Vec<u64> {
+        let mut frames = Vec::new();
+        self.processes.guesses(&stack.sample(process, ns), |placed| frames.push(placed.frame.bits()));
+        frames
+    }
+}
+
+/// A module's file as it can be opened from here: a process may have another root.
+fn seen_by(pid: u32, module: &ModuleInfo) -> PathBuf {
+    let root = std::fs::read_link(format!("/proc/{pid}/root"));
+    match root {
+        Ok(root) if root != std::path::Path::new("/") && module.path.is_absolute() => {
+            proc::within_root(pid, &module.path)
+        }
+        _ => module.path.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_copy_is_refused() {
+        assert!(Stack::read(&[]).is_none());
+        assert!(Stack::read(&[0; 64]).is_none());
+    }
+}

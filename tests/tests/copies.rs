@@ -1,0 +1,165 @@
+//! `record --unwind`: copies of stacks that the recorder unwinds lead to the frames that the threads find themselves.
+
+use std::process::Command;
+
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::{Recorder, Recording, read, record_unharmed};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::{Target, is_installed};
+
+fn recorder(unwind: &str) -> Recorder {
+    Recorder::at(1999).event("cpu").env("SELFWIND_UNWIND", unwind).env("SELFWIND_MAX_OVERHEAD", "100")
+}
+
+/// Every copy that holds the whole stack gives the stack; how many that were.
+fn assert_identical(recording: &Recording) -> u64 {
+    let stats = recording.stats();
+    let [identical, differ, cut] = ["identical", "differ", "cut"].map(|name| stats.detail(&["copy", name]));
+    let compared = identical + differ + cut;
+    println!("identical {identical}, differ {differ}, cut off {cut} of {} samples", stats.number("samples"));
+    if differ > 0 {
+        panic!("{}", read(&["report", "--differences"], &recording.file));
+    }
+    // Not compared: what threads and images sample of themselves where they begin and end, and a copy that was torn.
+    let samples = stats.number("samples");
+    let apart = 2 * (stats.number("threads") + stats.detail(&["images"])) + 2;
+    assert!(compared + apart >= samples, "{compared} of {samples} are compared");
+    assert!(cut * 10 <= compared, "{cut} of {compared} were cut off");
+    identical
+}
+
+#[test]
+fn copies_lead_to_the_same_frames() {
+    let job = Target::c("job").build();
+    let recording = record_unharmed(&recorder("both"), &job, &[] as &[&str]);
+    assert!(assert_identical(&recording) >= 50);
+}
+
+/// Landing pads, catch blocks, and the unwinder of the language itself at work.
+#[test]
+fn exceptions_are_no_hazard_to_copies() {
+    let throw = Target::cpp("throw").build();
+    let recording = record_unharmed(&recorder("both"), &throw, &[] as &[&str]);
+    let stats = recording.stats();
+    let [identical, differ] = ["identical", "differ"].map(|name| stats.detail(&["copy", name]));
+    // At the jump into a landing pad libgcc's call frame information is no more true: the walk of the thread itself goes
+    // astray.
+    let text = read(&["report", "--differences", "--json", "--limit", "0"], &recording.file);
+    assert!(identical >= 50 && differ * 30 <= identical, "{text}");
+    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    for difference in told["differences"].as_array().expect("a list") {
+        let leaf = difference["own"][0].as_str().expect("a frame");
+        assert!(leaf.starts_with("libgcc_s"), "{difference:#}");
+    }
+}
+
+/// Frames that the kernel makes for handlers, on the stack of the thread and on another one, which is not in the copy; and
+/// frames whose size run time tells.
+#[test]
+fn odd_frames_are_no_hazard_to_copies() {
+    let odd = Target::c("odd_frames").build();
+    assert!(assert_identical(&record_unharmed(&recorder("both"), &odd, &[] as &[&str])) >= 50);
+    let handled = Target::c("sigaltstack").build();
+    let recording = recorder("both").record(&handled, &[] as &[&str]);
+    let stats = recording.stats();
+    let [identical, differ] = ["identical", "differ"].map(|name| stats.detail(&["copy", name]));
+    assert!(identical > 0 && differ == 0, "{}", read(&["report", "--differences"], &recording.file));
+}
+
+#[test]
+fn programs_are_copied_as_they_walk() {
+    for (program, arguments) in [
+        (
+            "python3",
+            &[
+                "-c",
+                "import json\nfor i in range(60): json.loads(json.dumps([list(range(k % 50)) for k in range(2000)]))",
+            ][..],
+        ),
+        ("perl", &["-e", "my %h; for my $i (1 .. 4000000) { $h{$i % 5003} .= $i } print scalar keys %h"]),
+    ] {
+        if !is_installed(program) {
+            skip(format_args!("{program} is not installed"));
+            continue;
+        }
+        let found = run(Command::new("sh").args(["-c", &format!("command -v {program}")])).stdout;
+        let recording = recorder("both").record(found.trim().as_ref(), arguments);
+        assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
+        assert!(assert_identical(&recording) >= 50, "{program}");
+    }
+}
+
+/// A profile made of copies is like one made of stacks.
+#[test]
+fn copies_make_a_profile() {
+    let job = Target::c("job").build();
+    let own = record_unharmed(&recorder("self"), &job, &[] as &[&str]);
+    let share = |recording: &Recording| {
+        let (stats, folded) = (recording.stats(), recording.folded());
+        assert!(stats.complete() > 0.99 && folded.rooted() > 0.99, "{:#}", stats.0);
+        folded.inclusive("parse") as f64 / stats.number("weight") as f64
+    };
+    let expected = share(&own);
+    for unwind in ["copy", "both"] {
+        let found = share(&record_unharmed(&recorder(unwind), &job, &[] as &[&str]));
+        assert!((found - expected).abs() < 0.1, "{unwind}: {found}, self: {expected}");
+    }
+}
+
+/// Guessed frames are marked, and every stack has them.
+#[test]
+fn guesses_say_that_they_are() {
+    let job = Target::c("job").build();
+    for unwind in ["guess", "copy-code"] {
+        let recording = record_unharmed(&recorder(unwind), &job, &[] as &[&str]);
+        let report = read(&["report", "--limit", "0"], &recording.file);
+        assert!(report.contains("start_thread"), "{report}");
+        assert_eq!(report.contains("start_thread ?"), unwind == "guess", "{report}");
+    }
+}
+
+/// A limit cuts copies off, and what is cut off is said to be.
+#[test]
+fn a_limit_cuts_deep_stacks_off() {
+    let deep = Target::c("deep_recursion").build();
+    let recording = recorder("both").env("SELFWIND_COPY_LIMIT", "1K").record(&deep, &[] as &[&str]);
+    let stats = recording.stats();
+    let [differ, cut] = ["differ", "cut"].map(|name| stats.detail(&["copy", name]));
+    assert!(differ == 0 && cut > 0, "{:#}", stats.0);
+    let text = read(&["report", "--differences"], &recording.file);
+    assert!(text.contains("cut off") && text.contains("end: unreadable"), "{text}");
+    let copied = recorder("copy").env("SELFWIND_COPY_LIMIT", "1K").record(&deep, &[] as &[&str]);
+    let stats = copied.stats();
+    assert!(stats.number("truncated") > 0 && stats.number("samples") > 0, "{:#}", stats.0);
+    stats.assert_adds_up();
+}
+
+#[test]
+fn the_kernel_s_clock_copies_too() {
+    let job = Target::c("job").build();
+    let recorder = Recorder::at(1999).env("SELFWIND_UNWIND", "copy").env("SELFWIND_MAX_OVERHEAD", "100");
+    let recording = record_unharmed(&recorder, &job, &[] as &[&str]);
+    let stats = recording.stats();
+    assert!(stats.number("samples") >= 50 && stats.complete() > 0.99, "{:#}", stats.0);
+}
+
+#[test]
+fn bad_values_are_told() {
+    let scratch = Scratch::new();
+    for (arguments, wanted) in [
+        (&["--unwind", "dwarf"][..], "self, copy, copy-code, guess, both"),
+        (&["--unwind", "copy", "--copy-limit", "2M"], "invalid size `2M`: expected 1K to 1M"),
+        (&["--unwind", "copy", "-e", "alloc"], "-e cpu,alloc"),
+    ] {
+        let mut command = Command::new(selfwind());
+        command.arg("record").args(arguments).args(["--", "true"]).current_dir(scratch.path());
+        let outcome = run(&mut command);
+        assert!(outcome.status != 0 && outcome.stderr.contains(wanted), "{arguments:?}: {}", outcome.stderr);
+    }
+    let job = Target::c("job").build();
+    let recording = Recorder::default().record(&job, &[] as &[&str]);
+    let outcome = run(Command::new(selfwind()).args(["report", "--differences"]).arg(&recording.file));
+    assert!(outcome.status != 0 && outcome.stderr.contains("record --unwind both"), "{}", outcome.stderr);
+}
