@@ -6,6 +6,22 @@ use core::ffi::c_int;
 
 use unwind::Registers;
 
+/// Puts registers on the stack, the first one first, and says so in the call frame information: a line of `asm!`.
+#[macro_export]
+macro_rules! push {
+    ($($register:ident)*) => {
+        concat!($("push ", stringify!($register), "\n.cfi_adjust_cfa_offset 8\n"),*)
+    };
+}
+
+/// Takes registers off the stack, as [`push!`] puts them there.
+#[macro_export]
+macro_rules! pop {
+    ($($register:ident)*) => {
+        concat!($("pop ", stringify!($register), "\n.cfi_adjust_cfa_offset -8\n"),*)
+    };
+}
+
 /// Compiled code may use this much below the stack pointer (System V ABI, the red zone).
 pub(crate) const RED_ZONE: u64 = 128;
 /// Where the `ucontext` is in the kernel's frame of a signal: above the return address.
@@ -305,41 +321,21 @@ macro_rules! signal_entries {
         ) {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
+                $crate::push!(rdi rsi rdx),
                 "call {serve}",
                 "mov rcx, rdx",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
+                $crate::pop!(rdx rsi rdi),
                 "test rax, rax",
                 "jnz 2f",
                 "ret",
                 "2:",
                 switch_frame!(),
                 // The mask changes on that frame only: another signal may come at once.
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
+                $crate::push!(rdi rsi rdx),
                 "mov rsi, rdx",
                 "mov rdx, rcx",
                 "call {begin}",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
+                $crate::pop!(rdx rsi rdi),
                 "jmp rax",
                 ".cfi_endproc",
                 serve = sym $serve,
@@ -359,22 +355,12 @@ macro_rules! signal_entries {
         ) {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
+                $crate::push!(rdi rsi rdx),
                 "mov rsi, rdx",
                 "lea rdx, [rsp + 24]",
                 "call {pass}",
                 "mov rcx, rdx",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
+                $crate::pop!(rdx rsi rdi),
                 switch_frame!(),
                 "jmp rcx",
                 ".cfi_endproc",
