@@ -115,9 +115,8 @@ impl Thread {
             Some((_, told_ns)) => *told_ns += blocked_ns,
             None => self.rest_ns += blocked_ns,
         }
-        if self.ready_told.0 == counts.ready_ns {
-            self.ready_told = (0, Switches::default());
-        }
+        // What was told since is less by what it had before.
+        self.ready_told.0 = self.ready_told.0.saturating_sub(counts.ready_ns);
     }
 
     /// Looks at it. `walk` gives the stack of a blocked thread; what has been found goes to `found`. With `news` more of
@@ -334,6 +333,7 @@ mod tests {
         let futex = Wait::Blocked(Some(202));
         for is_open in [false, true] {
             let (mut thread, mut found) = (thread((10_000_000, counts(1, 2))), Vec::new());
+            thread.ready_told.0 = 2_000_000;
             thread.untold = Some(thread.base);
             let begins = |thread: &mut Thread| thread.begins(4_000_000);
             if !is_open {
@@ -342,7 +342,10 @@ mod tests {
             thread.blocked(11_000_000, counts(1, 2), futex, stack());
             begins(&mut thread);
             thread.close(&mut found);
-            assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 4000, "{is_open}");
+            thread.ready(11_000_000, 2_000_000, LEAST_NS, None, &mut found);
+            let told =
+                |wait| found.iter().filter(|spell| spell.wait == wait).map(|spell| spell.us).sum::<u32>();
+            assert_eq!((told(futex), told(Wait::Ready)), (4000, 2000), "{is_open}");
         }
     }
 
