@@ -44,7 +44,7 @@ fn sample(recording: &Recording, caller: &Caller, note: Note) -> Result<u32, Mis
         return Err(Missed::Skipped(Skip::Stopped));
     }
     let slot = own_slot(caller.stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))?;
-    let _entered = slot.nesting.enter().ok_or(Missed::Skipped(Skip::Nested))?;
+    let _entered = slot.enter(caller.stack_pointer).ok_or(Missed::Skipped(Skip::Nested))?;
     if !recording.is_current() {
         return Err(Missed::Skipped(Skip::Stopped));
     }

@@ -1,14 +1,20 @@
-//! At most one sample of a thread at a time.
+//! At most one sample or call of a thread at a time.
 //!
-//! The handler runs with all signals blocked, so on one thread it cannot interrupt itself. The guard is for
-//! what shares a slot nevertheless: threads made by a bare `clone` without thread-local storage of their own.
+//! The handler runs with all signals blocked, so on one thread it cannot interrupt itself. It can interrupt a call of the
+//! program's, and so can a handler of the program's that makes one; threads made by a bare `clone` without thread-local
+//! storage of their own share a slot. One word says whether somebody is inside and where his frame is: a handler that
+//! leaves by a jump leaves it behind, and by the place it can be told.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether a sample of this thread is under way.
+/// Who is inside: one that is no call.
+const NO_CALL: u64 = 1;
+
+/// Whether a sample or a call of this thread is under way.
 #[derive(Debug, Default)]
 pub struct Nesting {
-    inside: AtomicU32,
+    /// The stack pointer of the one inside, or [`NO_CALL`]; 0 for nobody.
+    inside: AtomicU64,
 }
 
 /// Proof that the caller is the only one inside. Leaves when dropped.
@@ -20,20 +26,33 @@ pub struct Entered<'a> {
 impl Nesting {
     /// Nobody inside.
     pub const fn new() -> Self {
-        Self { inside: AtomicU32::new(0) }
+        Self { inside: AtomicU64::new(0) }
     }
 
-    /// Enters, unless a sample is under way already.
+    /// Enters, unless somebody is inside.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        // Pairs with the release in `drop`, for the bare threads that share a slot.
-        let is_first = self.inside.swap(1, Ordering::Acquire) == 0;
-        // Not before it is known: one that is dropped leaves.
-        is_first.then(|| Entered { nesting: self })
+        self.replace(0, NO_CALL)
     }
 
-    /// Goes on as the one inside, which is gone without having left.
-    pub(crate) fn take_over(&self) -> Entered<'_> {
-        Entered { nesting: self }
+    /// Enters with a frame at `stack_pointer`, unless somebody is inside.
+    #[inline]
+    pub(crate) fn enter_at(&self, stack_pointer: u64) -> Option<Entered<'_>> {
+        self.replace(0, stack_pointer)
+    }
+
+    /// The stack pointer of the one inside; 0 if it is not known.
+    pub(crate) fn place(&self) -> u64 {
+        let inside = self.inside.load(Ordering::Relaxed);
+        if inside == NO_CALL { 0 } else { inside }
+    }
+
+    /// Enters in the place of `before`, if that is inside: it is gone without having left.
+    pub(crate) fn replace(&self, before: u64, stack_pointer: u64) -> Option<Entered<'_>> {
+        // Pairs with the release in `drop`, for the bare threads that share a slot.
+        let entered =
+            self.inside.compare_exchange(before, stack_pointer, Ordering::Acquire, Ordering::Relaxed);
+        // Not before it is known: one that is dropped leaves.
+        entered.is_ok().then(|| Entered { nesting: self })
     }
 
     /// Forgets a sample that a fork has cut off from its thread.
@@ -61,5 +80,19 @@ mod tests {
         assert!(nesting.enter().is_none(), "a refusal changes nothing");
         drop(first);
         assert!(nesting.enter().is_some());
+    }
+
+    #[test]
+    fn who_has_left_without_a_word_is_replaced_by_one() {
+        let nesting = Nesting::new();
+        let left = nesting.enter_at(0x7000);
+        core::mem::forget(left);
+        assert_eq!(nesting.place(), 0x7000);
+        assert!(nesting.replace(0x6000, 0x8000).is_none());
+        let entered = nesting.replace(0x7000, 0x8000);
+        assert!(entered.is_some() && nesting.enter_at(0x9000).is_none());
+        drop(entered);
+        let _sample = nesting.enter();
+        assert_eq!(nesting.place(), 0);
     }
 }

@@ -50,7 +50,7 @@ fn sample(
     own_code: &Range<u64>,
     weight: u32,
 ) -> Result<(), Missed> {
-    let _entered = slot.nesting.enter().ok_or(Missed::Skipped(Skip::Nested))?;
+    let _entered = slot.enter(registers.sp()).ok_or(Missed::Skipped(Skip::Nested))?;
     if !slot.prepare() {
         return Err(Missed::Lost(Loss::NoSlot));
     }

@@ -64,8 +64,6 @@ pub struct Slot {
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
-    /// The stack pointer of the call that is inside; 0 if it is a sample, or nobody.
-    inside: AtomicU64,
     /// What keeps the snapshot of the thread's walk from being freed.
     pub pin: Pin,
     /// The same two for an event inside an event.
@@ -134,18 +132,6 @@ pub fn set_current(slot: &Slot) {
     note::write(slot.token());
 }
 
-/// Proof that a call of the program's is the only one inside. Leaves when dropped.
-pub(crate) struct Inside<'a> {
-    slot: &'a Slot,
-    _entered: Entered<'a>,
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.slot.inside.store(0, Ordering::Relaxed);
-    }
-}
-
 impl Slot {
     /// No timer belongs to the slot.
     pub const NO_TIMER: i32 = -1;
@@ -186,7 +172,6 @@ impl Slot {
         self.timer.store(Self::NO_TIMER, Ordering::Relaxed);
         self.pin.reset();
         self.nested_pin.reset();
-        self.inside.store(0, Ordering::Relaxed);
         self.nesting.reset();
         self.nested.reset();
         self.kernel_rings.forget();
@@ -355,25 +340,30 @@ impl Slot {
         }
     }
 
-    /// Enters for a call of the program's at `stack_pointer`, unless a sample or another call is under way. One that a jump
-    /// has left, out of a signal handler, is not under way any more.
-    pub(crate) fn enter(&self, stack_pointer: u64) -> Option<Inside<'_>> {
-        if let Some(entered) = self.nesting.enter() {
-            self.inside.store(stack_pointer, Ordering::Relaxed);
-            return Some(Inside { slot: self, _entered: entered });
-        }
-        self.enter_abandoned(stack_pointer)
+    /// Enters for a call of the program's, or a sample of it, at `stack_pointer`, unless another is under way. One that a
+    /// jump has left, out of a signal handler, is not under way any more.
+    #[inline]
+    pub(crate) fn enter(&self, stack_pointer: u64) -> Option<Entered<'_>> {
+        let Some(entered) = self.nesting.enter_at(stack_pointer) else {
+            return self.enter_abandoned(stack_pointer);
+        };
+        // With nobody inside, nobody is inside of him.
+        self.nested.reset();
+        Some(entered)
     }
 
     #[cold]
-    fn enter_abandoned(&self, stack_pointer: u64) -> Option<Inside<'_>> {
-        let (inside, own) = (self.inside.load(Ordering::Relaxed), self.stack());
+    fn enter_abandoned(&self, stack_pointer: u64) -> Option<Entered<'_>> {
+        let (inside, own) = (self.nesting.place(), self.stack());
         // What is suspended below us on the same stack lies further out.
         let is_left = inside != 0 && inside <= stack_pointer && own.hold(inside) && own.hold(stack_pointer);
         if !is_left {
             return None;
         }
+        let entered = self.nesting.replace(inside, stack_pointer)?;
         self.pin.reset();
+        // What was inside of it has been left, too.
+        self.nested.reset();
         if self.prepare() {
             // SAFETY: the one that had entered is gone, and whoever comes next finds the guard taken.
             unsafe {
@@ -381,8 +371,7 @@ impl Slot {
                 (*self.stack_cache()).forget();
             }
         }
-        self.inside.store(stack_pointer, Ordering::Relaxed);
-        Some(Inside { slot: self, _entered: self.nesting.take_over() })
+        Some(entered)
     }
 
     /// Counts an event that was recorded.

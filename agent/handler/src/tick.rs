@@ -107,7 +107,7 @@ impl Tick {
             return Err(Missed::Skipped(Skip::Stopped));
         }
         let slot = self.owner.slot(sp)?;
-        let Some(entered) = slot.nesting.enter() else {
+        let Some(entered) = slot.enter(sp) else {
             // The thread is at work on an event of its own: its next sample stands for this, too.
             slot.carry(core::mem::take(&mut self.weight));
             return Err(Missed::Skipped(Skip::Nested));
