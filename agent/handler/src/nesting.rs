@@ -2,12 +2,12 @@
 //!
 //! The handler runs with all signals blocked, so on one thread it cannot interrupt itself. It can interrupt a call of the
 //! program's, and so can a handler of the program's that makes one; threads made by a bare `clone` without thread-local
-//! storage of their own share a slot. One word says whether somebody is inside and where his frame is: a handler that
-//! leaves by a jump leaves it behind, and by the place it can be told.
+//! storage of their own share a slot. One word is both the lock and the owner's stack pointer: a signal handler that leaves by
+//! longjmp(3) never releases it, and the stack pointer tells that the owner is gone.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Who is inside: one that is no call.
+/// The owner is no call of the program's: its stack pointer does not matter.
 const NO_CALL: u64 = 1;
 
 /// Whether a sample or a call of this thread is under way.
@@ -46,12 +46,12 @@ impl Nesting {
         if inside == NO_CALL { 0 } else { inside }
     }
 
-    /// Enters in the place of `before`, if that is inside: it is gone without having left.
+    /// Takes the guard over from the owner at `before`, which is gone without having released it.
     pub(crate) fn replace(&self, before: u64, stack_pointer: u64) -> Option<Entered<'_>> {
         // Pairs with the release in `drop`, for the bare threads that share a slot.
         let entered =
             self.inside.compare_exchange(before, stack_pointer, Ordering::Acquire, Ordering::Relaxed);
-        // Not before it is known: one that is dropped leaves.
+        // Not `then_some`: it would build an `Entered` in any case, and dropping that releases the guard.
         entered.is_ok().then(|| Entered { nesting: self })
     }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_without_a_word_is_replaced_by_one() {
+    fn an_owner_that_is_gone_is_replaced_once() {
         let nesting = Nesting::new();
         let left = nesting.enter_at(0x7000);
         core::mem::forget(left);

@@ -347,7 +347,7 @@ impl Slot {
         let Some(entered) = self.nesting.enter_at(stack_pointer) else {
             return self.enter_abandoned(stack_pointer);
         };
-        // With nobody inside, nobody is inside of him.
+        // The guard was free, so no event can be nested: one that was has been left by a jump.
         self.nested.reset();
         Some(entered)
     }
@@ -362,7 +362,7 @@ impl Slot {
         }
         let entered = self.nesting.replace(inside, stack_pointer)?;
         self.pin.reset();
-        // What was inside of it has been left, too.
+        // An event nested in the abandoned call was left by the same jump.
         self.nested.reset();
         if self.prepare() {
             // SAFETY: the one that had entered is gone, and whoever comes next finds the guard taken.

@@ -22,7 +22,7 @@ use crate::target::clock;
 
 /// Looks take at most this part of a processor's time.
 const COST: u32 = 20;
-/// How much of their average cost is that of the last one.
+/// The last look is one part in so many of their average cost.
 const SMOOTH: u32 = 64;
 /// Looks after which threads are looked for that no agent has told of.
 const SELDOM: u32 = 16;
@@ -74,8 +74,8 @@ impl<'b> Looker<'b> {
             Looker { walker, processes, finds, told, has_complained: false, lacks_files: false, looks: 0 };
         let period = Duration::from_secs(1) / frequency.max(1);
         let mut random = clock::monotonic_ns() | 1;
-        // Of the looks so far, the last ones above all: if each look decided how soon the next one is, those at threads in a
-        // new wait, which cost most, would make that wait's end unseen.
+        // Exponential moving average of a look's CPU time. With the last look's alone, the expensive looks, those that walk a
+        // new wait's stack, would delay the next one and miss short waits.
         let mut average = Duration::ZERO;
         while let Some(events) = news(hears) {
             events.into_iter().for_each(|event| looker.learn(event));

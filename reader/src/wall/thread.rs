@@ -115,7 +115,7 @@ impl Thread {
             Some((_, told_ns)) => *told_ns += blocked_ns,
             None => self.rest_ns += blocked_ns,
         }
-        // What was told since is less by what it had before.
+        // Its ready time from before it was opened is still to be told.
         self.ready_told.0 = self.ready_told.0.saturating_sub(counts.ready_ns);
     }
 
@@ -192,8 +192,8 @@ impl Thread {
         }
     }
 
-    /// It has run since the last look, and before it was ready, which is counted only now: what of that was told of its
-    /// wait is no part of it.
+    /// The thread has run since the last look. The kernel counts its time in the run queue only now: the part of it that was
+    /// already told as waiting is taken off the wait.
     fn take_back(&mut self, now: u64, counts: Schedstat) {
         let Some((_, told_ns)) = &mut self.open else { return };
         let (since, before) = self.base;
