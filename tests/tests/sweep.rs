@@ -1,5 +1,6 @@
 //! Every program of /usr/bin and /usr/sbin that answers `--version` or `--help` says the same words and ends the same
-//! way with the agent as without: from timers at 1000 Hz, and from the kernel's clock as fast as it goes.
+//! way with the agent as without: from timers at 1000 Hz, from the kernel's clock as fast as it goes, and with every
+//! allocation and every wait recorded.
 //!
 //! Each program runs in a process namespace of its own, so that nothing it starts or kills is anybody else's. What
 //! already differs between two runs alone proves nothing and is left out, with its name printed. The short form runs
@@ -24,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_RECORDED: Duration = Duration::from_secs(60);
 /// More runs alone, to tell a difference from a program that seldom says the same.
 const MORE_RUNS: usize = 4;
+
+/// Programs between two lines that say how far the long form is.
+const PROGRESS: usize = 100;
 
 /// Programs that are not asked, and why.
 const NOT_ASKED: [(&str, &str); 12] = [
@@ -164,7 +168,7 @@ impl Asker {
         let binary = selfwind().to_str().expect("UTF-8");
         let data = self.scratch.join("x.data");
         let data = data.to_str().expect("UTF-8");
-        let rate = if source == "perf" { "9973" } else { "1000" };
+        let rate = if source.starts_with("perf") { "9973" } else { "1000" };
         let record = [binary, "record", "-q", "-F", rate, "-e", source, "-o", data, "--"];
         self.ask(&[&record, words].concat(), PATIENCE_RECORDED)
     }
@@ -211,13 +215,15 @@ fn masked(outcome: &Outcome) -> (i32, String) {
     (outcome.status, masked)
 }
 
-fn judge(asker: &Asker, source: &str, words: &[&str]) -> Answer {
+/// What the program answers alone, if it answers the same twice.
+fn ask_alone(asker: &Asker, words: &[&str]) -> Option<Outcome> {
     let alone = || asker.ask(words, PATIENCE);
-    let Some(first) = alone().filter(|first| alone().as_ref() == Some(first)) else {
-        return Answer::Unsteady;
-    };
+    alone().filter(|first| alone().as_ref() == Some(first))
+}
+
+fn judge(asker: &Asker, source: &str, words: &[&str], first: &Outcome) -> Answer {
     let recorded = asker.ask_recorded(source, words);
-    if recorded.as_ref().is_some_and(|recorded| masked(recorded) == masked(&first)) {
+    if recorded.as_ref().is_some_and(|recorded| masked(recorded) == masked(first)) {
         return Answer::Same;
     }
     if let Some(recorded) = &recorded
@@ -226,7 +232,7 @@ fn judge(asker: &Asker, source: &str, words: &[&str]) -> Answer {
     {
         return Answer::Refused;
     }
-    if (0..MORE_RUNS).any(|_| alone().as_ref() != Some(&first)) {
+    if (0..MORE_RUNS).any(|_| asker.ask(words, PATIENCE).as_ref() != Some(first)) {
         return Answer::Unsteady;
     }
     Answer::Different(format!("{words:?} ({source}):\n  alone    {first:?}\n  recorded {recorded:?}"))
@@ -234,29 +240,36 @@ fn judge(asker: &Asker, source: &str, words: &[&str]) -> Answer {
 
 /// Asks all `programs`; fails if one of them answers differently.
 fn sweep(programs: &[PathBuf], sources: &[&str]) {
-    let next = AtomicUsize::new(0);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let (counts, unsteady) = (Mutex::new([0usize; 4]), Mutex::new(BTreeSet::new()));
     let different = Mutex::new(Vec::new());
     let work = || {
         let asker = Asker::new();
         while let Some(path) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            for (source, option) in sources.iter().flat_map(|s| ["--version", "--help"].map(|o| (s, o))) {
+            for option in ["--version", "--help"] {
                 let words = [path.to_str().expect("UTF-8"), option];
-                let answer = judge(&asker, source, &words);
-                counts.lock().unwrap()[match answer {
-                    Answer::Same => 0,
-                    Answer::Unsteady => 1,
-                    Answer::Refused => 2,
-                    Answer::Different(_) => 3,
-                }] += 1;
-                match answer {
-                    Answer::Unsteady => drop(unsteady.lock().unwrap().insert(words.join(" "))),
-                    Answer::Different(how) => {
-                        eprintln!("{how}");
-                        different.lock().unwrap().push(how);
+                let first = ask_alone(&asker, &words);
+                for source in sources {
+                    let answer = first.as_ref().map_or(Answer::Unsteady, |first| judge(&asker, source, &words, first));
+                    counts.lock().unwrap()[match answer {
+                        Answer::Same => 0,
+                        Answer::Unsteady => 1,
+                        Answer::Refused => 2,
+                        Answer::Different(_) => 3,
+                    }] += 1;
+                    match answer {
+                        Answer::Unsteady => drop(unsteady.lock().unwrap().insert(words.join(" "))),
+                        Answer::Different(how) => {
+                            eprintln!("{how}");
+                            different.lock().unwrap().push(how);
+                        }
+                        Answer::Same | Answer::Refused => {}
                     }
-                    Answer::Same | Answer::Refused => {}
                 }
+            }
+            let asked = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if asked.is_multiple_of(PROGRESS) {
+                eprintln!("{asked} of {} programs", programs.len());
             }
         }
     };
@@ -290,5 +303,6 @@ fn every_program_answers_as_without() {
         let refused = NOT_ASKED.iter().any(|(program, _)| *program == name(path));
         !refused && (long || DELICATE.contains(&name(path)))
     });
-    sweep(&programs, if long { &["cpu", "itimer", "perf"] } else { &["cpu", "perf"] });
+    let all = ["cpu", "itimer", "perf", "cpu,alloc:all,lock:all"];
+    sweep(&programs, if long { &all } else { &["cpu", "perf", "cpu,alloc:all,lock:all"] });
 }
