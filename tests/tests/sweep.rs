@@ -197,7 +197,7 @@ enum Answer {
     Different(String),
 }
 
-/// Long numbers are addresses, sizes of free memory, times.
+/// Long numbers are addresses, sizes of free memory, times; one in brackets is the process id (`name[4]: message`).
 fn masked(outcome: &Outcome) -> (i32, String) {
     const LONG: usize = 7;
     let text = format!("{}\n{}", outcome.stdout, outcome.stderr);
@@ -208,7 +208,8 @@ fn masked(outcome: &Outcome) -> (i32, String) {
             digits.push(c);
             continue;
         }
-        masked.push_str(if digits.len() >= LONG { "#" } else { &digits });
+        let process_id = c == ']' && masked.ends_with('[');
+        masked.push_str(if digits.len() >= LONG || process_id && !digits.is_empty() { "#" } else { &digits });
         digits.clear();
         masked.push(c);
     }
@@ -250,7 +251,8 @@ fn sweep(programs: &[PathBuf], sources: &[&str]) {
                 let words = [path.to_str().expect("UTF-8"), option];
                 let first = ask_alone(&asker, &words);
                 for source in sources {
-                    let answer = first.as_ref().map_or(Answer::Unsteady, |first| judge(&asker, source, &words, first));
+                    let answer =
+                        first.as_ref().map_or(Answer::Unsteady, |first| judge(&asker, source, &words, first));
                     counts.lock().unwrap()[match answer {
                         Answer::Same => 0,
                         Answer::Unsteady => 1,
