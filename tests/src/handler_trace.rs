@@ -3,12 +3,16 @@
 //! Nothing can hide from this: the code it runs, the system calls it makes, the stack it uses.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io;
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use crate::binary::agent;
 use crate::cache_lines::CacheLines;
+use crate::scratch::Scratch;
 use crate::single_step::image::{Images, mappings};
 use crate::single_step::instruction::{Flow, classify};
 use crate::single_step::tracee::{Event, Registers, Tracee};
@@ -18,10 +22,8 @@ use crate::single_step::tracee::{Event, Registers, Tracee};
 pub struct HandlerTrace {
     /// Runs seen whole.
     pub runs: u64,
-    /// Instructions of all runs.
-    pub instructions: u64,
-    /// Most instructions of one run.
-    pub longest: u64,
+    /// Instructions of each run.
+    pub instructions: Vec<u64>,
     /// Most bytes of stack of one run below the kernel's frame.
     pub stack: u64,
     /// System calls by number, the return from the signal left out.
@@ -33,6 +35,11 @@ pub struct HandlerTrace {
 }
 
 impl HandlerTrace {
+    /// Instructions of the run in the middle.
+    pub fn usual_instructions(&self) -> u64 {
+        median(self.instructions.iter().copied())
+    }
+
     /// Cache lines of the run in the middle: of code, and of data by whose they are.
     pub fn usual_lines(&self) -> (usize, BTreeMap<String, usize>) {
         let code = median(self.lines.iter().map(|(code, _)| *code));
@@ -43,15 +50,36 @@ impl HandlerTrace {
     }
 }
 
-fn median(values: impl Iterator<Item = usize>) -> usize {
-    let mut values: Vec<usize> = values.collect();
+fn median<T: Ord + Copy + Default>(values: impl Iterator<Item = T>) -> T {
+    let mut values: Vec<T> = values.collect();
     values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// Runs `program` under the agent with `settings` (its environment, `SELFWIND_FREQ` and others), and steps through its handler
+/// until it ends or the handler ran `limit` times.
+pub fn watch(
+    program: &Path,
+    arguments: &[&OsStr],
+    settings: &[(&str, &str)],
+    limit: u64,
+) -> io::Result<HandlerTrace> {
+    let scratch = Scratch::new();
+    let mut environment = vec![
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("LD_PRELOAD", agent().to_str().expect("UTF-8")),
+        ("XDG_RUNTIME_DIR", scratch.path().to_str().expect("UTF-8")),
+        // Step by step a run takes for ever.
+        ("SELFWIND_MAX_OVERHEAD", "100"),
+    ];
+    environment.extend(settings);
+    let tracee = Tracee::start(program, arguments, &environment)?;
+    trace(&tracee, agent().file_name().and_then(OsStr::to_str).expect("a file"), limit)
 }
 
 /// Runs `tracee` freely and steps through its SIGPROF handler, until it ends or the handler ran `limit` times.
 /// `agent` is the file name of the agent.
-pub fn trace(tracee: &Tracee, agent: &str, limit: u64) -> io::Result<HandlerTrace> {
+fn trace(tracee: &Tracee, agent: &str, limit: u64) -> io::Result<HandlerTrace> {
     let mut tracer = Tracer { tracee, agent, images: Images::default(), found: HandlerTrace::default() };
     tracee.resume(tracee.pid(), None)?;
     let mut new = Vec::new();
@@ -110,8 +138,7 @@ impl Tracer<'_> {
         }
         self.found.lines.push((lines.code(), self.data_lines(&lines, entry.rsp)?));
         self.found.runs += 1;
-        self.found.instructions += steps;
-        self.found.longest = self.found.longest.max(steps);
+        self.found.instructions.push(steps);
         self.found.stack = self.found.stack.max(entry.rsp - lowest);
         self.tracee.resume(thread, None)
     }

@@ -11,6 +11,7 @@ pub mod binary;
 pub mod cache_lines;
 pub mod doc_page;
 pub mod dump_times;
+pub mod flight;
 pub mod folded;
 pub mod fuzz;
 pub mod handler_trace;

@@ -4,16 +4,17 @@
 //! Every rate, depth and crowd with `SELFWIND_LONG=1`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::flight::Flight;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, read, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
@@ -115,59 +116,22 @@ fn sizes_that_are_none_are_named() {
     );
 }
 
-/// `busy_stacks`, preloaded by hand, in a flight directory of its own.
-struct Flight {
-    scratch: Scratch,
-    child: Child,
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Flight {
-    fn start(settings: &[(&str, &str)]) -> Self {
-        let scratch = Scratch::new();
-        let runtime = scratch.join("run");
-        fs::create_dir(&runtime).expect("a new directory");
-        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("our directory");
-        let mut command = Command::new(Target::c("spin").build());
-        command.arg("60000").env("LD_PRELOAD", agent()).env("XDG_RUNTIME_DIR", &runtime);
-        command.envs(settings.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("spin runs");
-        let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
-        assert_eq!(said, "ready\n");
-        Self { scratch, child }
-    }
-
-    fn regions(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.scratch.join("run/selfwind/flight")).expect("a flight directory");
-        let paths = entries.map(|entry| entry.expect("readable").path());
-        paths.filter(|path| path.extension().is_some_and(|extension| extension == "region")).collect()
-    }
-
-    fn record(&self, file: &Path) -> Outcome {
-        let mut command = Command::new(selfwind());
-        command.args(["record", "-d", "0.3", "-p", &self.child.id().to_string(), "-o"]).arg(file);
-        run(command.env("XDG_RUNTIME_DIR", self.scratch.join("run")))
-    }
+/// Records a little of `flight`.
+fn record(flight: &Flight) -> Outcome {
+    run(&mut flight.record(&["-d", "0.3"], "x.data"))
 }
 
 #[test]
 fn the_agent_tells_of_a_size_that_is_none_and_takes_one_with_a_unit() {
     let flight = Flight::start(&[("SELFWIND_POOL", "4Q")]);
-    let outcome = flight.record(&flight.scratch.join("x.data"));
+    let outcome = record(&flight);
     let wanted = "ignored SELFWIND_POOL=4Q (a size from 64K to 1G, such as 512K or 16M)";
     assert!(outcome.stderr.contains(wanted), "{outcome:?}");
 
     let flight = Flight::start(&[("SELFWIND_POOL", "4M")]);
-    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&flight.regions()[0]).expect("there"));
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(flight.region()).expect("there"));
     assert!(blocks * 512 > 4 << 20, "{blocks} blocks");
-    let outcome = flight.record(&flight.scratch.join("x.data"));
+    let outcome = record(&flight);
     assert!(!outcome.stderr.contains("ignored"), "{outcome:?}");
 }
 
@@ -176,11 +140,11 @@ fn the_agent_tells_of_a_size_that_is_none_and_takes_one_with_a_unit() {
 fn a_pid_alone_chooses_nobody() {
     let (flight, former) = (Flight::start(&[]), Flight::start(&[]));
     sleep(Duration::from_millis(200));
-    let mut bytes = fs::read(&former.regions()[0]).expect("readable");
+    let mut bytes = fs::read(former.region()).expect("readable");
     // FORMAT.md: the pid is at offset 16, the start time at 24.
-    bytes[16..20].copy_from_slice(&flight.child.id().to_le_bytes());
+    bytes[16..20].copy_from_slice(&flight.pid().to_le_bytes());
     let start_and_nonce = |flight: &Flight| {
-        let name = flight.regions()[0].file_name().expect("a file").to_string_lossy().into_owned();
+        let name = flight.region().file_name().expect("a file").to_string_lossy().into_owned();
         let (_, rest) = name.split_once('-').expect("PID-STARTTIME-NONCE");
         let (start, nonce) = rest.split_once('-').expect("PID-STARTTIME-NONCE");
         (start.parse::<u64>().expect("a number"), nonce.to_owned())
@@ -188,15 +152,14 @@ fn a_pid_alone_chooses_nobody() {
     let (living, rest) = (start_and_nonce(&flight).0, start_and_nonce(&former).1);
     let earlier = living - 1;
     bytes[24..32].copy_from_slice(&earlier.to_le_bytes());
-    let directory = flight.regions()[0].parent().expect("a directory").to_owned();
-    let left = directory.join(format!("{}-{earlier}-{rest}", flight.child.id()));
+    let directory = flight.region().parent().expect("a directory").to_owned();
+    let left = directory.join(format!("{}-{earlier}-{rest}", flight.pid()));
     fs::write(&left, &bytes).expect("our directory");
     fs::set_permissions(&left, fs::Permissions::from_mode(0o600)).expect("ours");
 
-    let file = flight.scratch.join("x.data");
-    let outcome = flight.record(&file);
+    let outcome = record(&flight);
     assert_eq!(outcome.status, 0, "{outcome:?}");
-    let stats = stats(&file);
+    let stats = stats(&flight.file("x.data"));
     assert_eq!((stats.number("processes"), stats.detail(&["images"])), (1, 1), "{:#}", stats.0);
     assert!(stats.number("samples") > 0, "{:#}", stats.0);
     assert!(left.exists(), "what another process left was removed");

@@ -1,78 +1,32 @@
 //! The flight recorder: a program started by hand keeps its last samples in memory; a snapshot writes them and leaves
 //! them there; nothing that anybody does to the memory in between breaks the one who reads.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use selfwind_tests::binary::{agent, selfwind};
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::flight::Flight;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{folded, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
-/// `spin`, preloaded by hand. Killed at the end.
-struct Flight {
-    scratch: Scratch,
-    child: Child,
-}
-
-impl Flight {
-    fn start(settings: &[(&str, &str)]) -> Self {
-        let scratch = Scratch::new();
-        let runtime = scratch.join("run");
-        fs::create_dir(&runtime).expect("a new directory");
-        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("our directory");
-        let mut command = Command::new(Target::c("spin").build());
-        command.arg("60000").env("LD_PRELOAD", agent()).env("XDG_RUNTIME_DIR", &runtime);
-        command.envs(settings.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("spin runs");
-        let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
-        assert_eq!(said, "ready\n");
-        Self { scratch, child }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
-    }
-
-    fn record(&self, arguments: &[&str], file: &str) -> Command {
-        let mut command = Command::new(selfwind());
-        command.arg("record").args(arguments).arg("-p").arg(self.child.id().to_string());
-        command.arg("-o").arg(self.scratch.join(file)).env("XDG_RUNTIME_DIR", self.scratch.join("run"));
-        command
-    }
-
-    fn snapshot(&self, file: &str) -> (Stats, PathBuf) {
-        let outcome = run(&mut self.record(&["--snapshot"], file));
-        assert_eq!(outcome.status, 0, "{outcome:?}");
-        let file = self.scratch.join(file);
-        let stats = stats(&file);
-        stats.assert_adds_up();
-        assert_eq!(stats.detail(&["torn"]) + stats.detail(&["violations"]), 0, "{:#}", stats.0);
-        assert_eq!(stats.detail(&["undecodable"]), 0, "{:#}", stats.0);
-        (stats, file)
-    }
-
-    fn region(&self) -> PathBuf {
-        let files = fs::read_dir(self.scratch.join("run/selfwind/flight")).expect("a flight recorder");
-        let mut paths = files.map(|file| file.expect("an entry").path());
-        paths.find(|path| path.extension().is_some_and(|e| e == "region")).expect("a region")
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What a snapshot says, and its file.
+fn snapshot(flight: &Flight, file: &str) -> (Stats, PathBuf) {
+    let outcome = run(&mut flight.record(&["--snapshot"], file));
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let file = flight.file(file);
+    let stats = stats(&file);
+    stats.assert_adds_up();
+    assert_eq!(stats.detail(&["torn"]) + stats.detail(&["violations"]), 0, "{:#}", stats.0);
+    assert_eq!(stats.detail(&["undecodable"]), 0, "{:#}", stats.0);
+    (stats, file)
 }
 
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
@@ -92,15 +46,15 @@ fn samples(file: &Path) -> u64 {
 #[test]
 fn a_snapshot_leaves_everything_where_it_is() {
     let flight = Flight::start(&[("SELFWIND_FREQ", "999")]);
-    wait_for("samples", || flight.snapshot("early.data").0.number("samples") > 300);
+    wait_for("samples", || snapshot(&flight, "early.data").0.number("samples") > 300);
     flight.signal(Signal::SIGSTOP);
-    let (first, file) = flight.snapshot("first.data");
-    let (second, _) = flight.snapshot("second.data");
+    let (first, file) = snapshot(&flight, "first.data");
+    let (second, _) = snapshot(&flight, "second.data");
     assert_eq!(first.number("samples"), second.number("samples"));
     assert_eq!(folded(&file).total(), first.number("weight"));
     assert!(folded(&file).inclusive("spin_first") > 0, "{:?}", folded(&file));
     flight.signal(Signal::SIGCONT);
-    let more = || flight.snapshot("third.data").0.number("samples") > first.number("samples");
+    let more = || snapshot(&flight, "third.data").0.number("samples") > first.number("samples");
     wait_for("more samples", more);
 }
 
@@ -111,10 +65,10 @@ fn what_was_overwritten_is_counted_and_the_rest_is_whole() {
         let unread = stats.0["detail"]["lost"]["unread"].as_u64().unwrap_or(0);
         stats.detail(&["accounting", "earlier"]) + unread > 0
     };
-    wait_for("the ring to be full", || is_overwritten(&flight.snapshot("early.data").0));
+    wait_for("the ring to be full", || is_overwritten(&snapshot(&flight, "early.data").0));
     // Under full fire, and names are known though the modules were told long ago.
     for _ in 0..8 {
-        let (stats, file) = flight.snapshot("late.data");
+        let (stats, file) = snapshot(&flight, "late.data");
         assert!(stats.number("samples") > 0, "{:#}", stats.0);
         assert!(folded(&file).inclusive("spin_first") > 0, "{:?}", folded(&file));
     }
@@ -158,7 +112,7 @@ fn a_region_made_shorter_does_not_kill_its_recorder() {
         let flight = Flight::start(&[("SELFWIND_FREQ", "999"), ("SELFWIND_MODE", "discard")]);
         let mut command = flight.record(&[], "cut.data");
         let mut recorder = command.stderr(Stdio::piped()).spawn().expect("selfwind runs");
-        wait_for("samples", || samples(&flight.scratch.join("cut.data")) > 10);
+        wait_for("samples", || samples(&flight.file("cut.data")) > 10);
         // The program itself would die of what was done to it.
         flight.signal(Signal::SIGSTOP);
         let region = OpenOptions::new().write(true).open(flight.region()).expect("our file");
@@ -168,7 +122,7 @@ fn a_region_made_shorter_does_not_kill_its_recorder() {
         let status = recorder.wait().expect("our child");
         assert_eq!(status.code(), Some(0), "length {length}: {status:?}: {said}");
         assert!(said.contains("was truncated"), "length {length}: {said}");
-        assert!(samples(&flight.scratch.join("cut.data")) > 10);
+        assert!(samples(&flight.file("cut.data")) > 10);
         // Nor the one who comes after.
         let after: Outcome = run(&mut flight.record(&["--snapshot"], "after.data"));
         assert_ne!(after.status, 0, "{after:?}");

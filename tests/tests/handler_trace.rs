@@ -2,37 +2,25 @@
 //! probe that cannot fault, memory for a thread's first sample, and, under ITIMER_PROF, one for the CPU time; and its
 //! stack is small.
 
-use selfwind_tests::binary::agent;
-use selfwind_tests::handler_trace::{HandlerTrace, trace};
-use selfwind_tests::scratch::Scratch;
-use selfwind_tests::single_step::tracee::Tracee;
+use selfwind_tests::handler_trace::{self, HandlerTrace};
 use selfwind_tests::target::Target;
 
 /// Where it has no stack of its own (Go, attached processes) it runs on the program's.
 const STACK: u64 = 2304;
 
 fn watch(target: &Target, event: &str, unwind: &str, runs: u64) -> HandlerTrace {
-    let scratch = Scratch::new();
-    let agent = agent();
-    let runtime = scratch.path().to_str().expect("UTF-8");
-    let environment = [
-        ("LD_PRELOAD", agent.to_str().expect("UTF-8")),
-        ("XDG_RUNTIME_DIR", runtime),
+    let settings = [
         ("SELFWIND_FREQ", "499"),
         ("SELFWIND_EVENT", event),
         ("SELFWIND_UNWIND", unwind),
         ("SELFWIND_COPY_LIMIT", "4K"),
-        // Step by step a run takes for ever.
-        ("SELFWIND_MAX_OVERHEAD", "100"),
     ];
-    let tracee = Tracee::start(&target.build(), &[], &environment).expect("ptrace");
-    let name = agent.file_name().expect("a file").to_str().expect("UTF-8");
-    let found = trace(&tracee, name, runs).expect("ptrace");
+    let found = handler_trace::watch(&target.build(), &[], &settings, runs).expect("ptrace");
     println!(
-        "{event}, {unwind}: {} runs, {} instructions each, longest {}, {} bytes of stack, calls {:?}",
+        "{event}, {unwind}: {} runs, {} instructions, most {}, {} bytes of stack, calls {:?}",
         found.runs,
-        found.instructions / found.runs.max(1),
-        found.longest,
+        found.usual_instructions(),
+        found.instructions.iter().max().unwrap_or(&0),
         found.stack,
         found.calls
     );

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::memory_group::MemoryGroup;
 use selfwind_tests::outcome::{run, shell_status};
-use selfwind_tests::recording::{Recorder, Recording, read, stats};
+use selfwind_tests::recording::{Recorder, read, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip;
 use selfwind_tests::target::Target;
@@ -231,32 +231,24 @@ fn a_profile_of_time_has_no_values_of_allocations() {
     );
 }
 
-/// Records `program` and asserts that it behaves as it does alone.
-fn record_unharmed(recorder: &Recorder, program: &Path, arguments: &[&str]) -> Recording {
-    let alone = run(Command::new(program).args(arguments));
-    let recording = recorder.record(program, arguments);
-    assert_eq!(recording.outcome, alone, "left: recorded, right: alone: {}", program.display());
-    recording.stats().assert_adds_up();
-    recording
-}
-
 #[test]
 fn hazards_are_unharmed() {
     for name in
         ["fork", "exec", "vfork", "posix_spawn", "dlopen_churn", "thread_churn", "malloc_storm", "siglongjmp"]
     {
         for source in ["alloc", "alloc:all"] {
-            record_unharmed(&Recorder::at(99).event(source), &Target::c(name).build(), &[]);
+            record_unharmed(&Recorder::at(99).event(source), &Target::c(name).build(), &[] as &[&str]);
         }
     }
     for name in ["throw", "thread_locals"] {
-        record_unharmed(&recorder("alloc:all"), &Target::cpp(name).build(), &[]);
+        record_unharmed(&recorder("alloc:all"), &Target::cpp(name).build(), &[] as &[&str]);
     }
 }
 
 #[test]
 fn calls_before_the_start_and_after_the_end_are_served() {
-    let recording = record_unharmed(&recorder("alloc:all"), &Target::cpp("heap_hazards").build(), &[]);
+    let recording =
+        record_unharmed(&recorder("alloc:all"), &Target::cpp("heap_hazards").build(), &[] as &[&str]);
     let objects = folded(&recording.file, "alloc_objects");
     for function in
         ["in_constructor", "in_main", "in_handler", "in_exit_handler", "in_destructor", "in_child"]

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::{Outcome, run};
-use selfwind_tests::recording::{Recorder, Recording, read};
+use selfwind_tests::recording::{Recorder, Recording, read, record_unharmed};
 use selfwind_tests::skip;
 use selfwind_tests::target::{Target, is_installed};
 
@@ -150,19 +150,10 @@ fn musl_has_the_same_waits() {
     assert_times(&Target::c("lock_sites").with("musl", &flags).musl().build(), &["20"], "lock:all");
 }
 
-/// Records a program and asserts that it behaves as it does alone.
-fn record_unharmed(recorder: &Recorder, program: &Path, arguments: &[&str]) -> Recording {
-    let alone = run(Command::new(program).args(arguments));
-    let recording = recorder.record(program, arguments);
-    assert_eq!(recording.outcome, alone, "left: recorded, right: alone: {}", program.display());
-    recording.stats().assert_adds_up();
-    recording
-}
-
 #[test]
 fn locks_keep_their_promises() {
     for source in ["lock", "lock:all"] {
-        record_unharmed(&recorder(source), &Target::c("lock_rules").build(), &[]);
+        record_unharmed(&recorder(source), &Target::c("lock_rules").build(), &[] as &[&str]);
     }
 }
 
@@ -172,11 +163,11 @@ fn hazards_are_unharmed() {
         ["fork", "exec", "vfork", "posix_spawn", "dlopen_churn", "thread_churn", "malloc_storm", "siglongjmp"]
     {
         for source in ["lock", "lock:all"] {
-            record_unharmed(&Recorder::at(99).event(source), &Target::c(name).build(), &[]);
+            record_unharmed(&Recorder::at(99).event(source), &Target::c(name).build(), &[] as &[&str]);
         }
     }
     for name in ["throw", "thread_locals"] {
-        record_unharmed(&recorder("lock:all"), &Target::cpp(name).build(), &[]);
+        record_unharmed(&recorder("lock:all"), &Target::cpp(name).build(), &[] as &[&str]);
     }
 }
 
