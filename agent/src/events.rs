@@ -18,9 +18,7 @@ impl Events {
             kind: SOFTWARE,
             config: TASK_CLOCK,
             period: period_ns,
-            by_frequency: false,
-            with_switches: false,
-            filter: Vec::new(),
+            ..Event::default()
         }])
     }
 
@@ -31,14 +29,14 @@ impl Events {
             kind: SOFTWARE,
             config: CONTEXT_SWITCHES,
             period: 1,
-            by_frequency: false,
             with_switches: true,
-            filter: Vec::new(),
+            ..Event::default()
         }])
     }
 
     /// Reads SELFWIND_PERF: events separated by `;`, each `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, all numbers decimal;
-    /// flags: 1 the period is a frequency, 2 also tell context switches. None if it is not that.
+    /// flags: 1 the period is a frequency, 2 also tell context switches, 4 in the place of a filter stands `OFFSET:FILE` of a
+    /// breakpoint; from bit 8 on, which of the session's events it counts as. None if it is not that.
     pub(crate) fn parse(text: &[u8]) -> Option<Events> {
         let events: Vec<Event> = text.split(|byte| *byte == b';').map(event).collect::<Option<_>>()?;
         (events.len() <= RINGS).then_some(Events(events))
@@ -80,7 +78,16 @@ fn event(text: &[u8]) -> Option<Event> {
     let mut fields = text.splitn(5, |byte| *byte == b':');
     let mut next = || number(fields.next()?);
     let (kind, config, period, flags) = (next()?, next()?, next()?, next()?);
-    let mut filter = fields.next()?.to_vec();
+    let rest = fields.next()?;
+    let (mut filter, mut file, mut offset) = (Vec::new(), Vec::new(), 0);
+    if flags & 4 == 0 {
+        filter.extend_from_slice(rest);
+    } else {
+        let colon = rest.iter().position(|byte| *byte == b':')?;
+        offset = number(&rest[..colon])?;
+        file.extend_from_slice(&rest[colon + 1..]);
+        file.push(0);
+    }
     if !filter.is_empty() {
         filter.push(0);
     }
@@ -91,5 +98,8 @@ fn event(text: &[u8]) -> Option<Event> {
         by_frequency: flags & 1 != 0,
         with_switches: flags & 2 != 0,
         filter,
+        file,
+        offset,
+        number: u32::try_from(flags >> 8).ok()?,
     })
 }

@@ -64,7 +64,7 @@ pub(crate) struct Scope {
 }
 
 /// One event that asks for stacks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Event {
     /// `type` and `config`.
     pub(crate) kind: u32,
@@ -76,6 +76,11 @@ pub(crate) struct Event {
     pub(crate) with_switches: bool,
     /// A tracepoint filter, ended by NUL; empty for none.
     pub(crate) filter: alloc::vec::Vec<u8>,
+    /// A file, ended by NUL, and an offset there, where the kernel sets a breakpoint (uprobes); no file for other events.
+    pub(crate) file: alloc::vec::Vec<u8>,
+    pub(crate) offset: u64,
+    /// Which of the session's events it counts as: breakpoints at several places have one name.
+    pub(crate) number: u32,
 }
 
 /// A clock that asked more often than every 100 us would leave its thread no time beside the answers, on a slow machine
@@ -94,10 +99,17 @@ impl Event {
         self.kind == SOFTWARE && self.config <= TASK_CLOCK
     }
 
-    /// True if it comes a thousand times a second at most.
+    /// True if few stacks wait for their answers: it comes a thousand times a second at most, or is answered at once.
     pub(crate) fn is_seldom(&self) -> bool {
+        if self.is_breakpoint() {
+            return true;
+        }
         let by_period = self.is_clock() && !self.by_frequency && !self.with_switches;
         by_period && self.period >= LONG_PERIOD_NS
+    }
+
+    fn is_breakpoint(&self) -> bool {
+        !self.file.is_empty()
     }
 
     /// The event, no more often than a thread can answer if it is a clock.
@@ -113,7 +125,8 @@ impl Event {
         // A deferred chain is asked for as a user chain.
         flags |= if deferred { DEFER } else { EXCLUDE_USER_CHAIN };
         for (wanted, flag) in [
-            (user_only, EXCLUDE_KERNEL | EXCLUDE_KERNEL_CHAIN),
+            // Of a breakpoint the kernel has only its own way there to tell.
+            (user_only || self.is_breakpoint(), EXCLUDE_KERNEL | EXCLUDE_KERNEL_CHAIN),
             (self.by_frequency, FREQUENCY),
             (self.with_switches, CONTEXT_SWITCH | SAMPLE_ID_ALL),
         ] {
@@ -127,6 +140,8 @@ impl Event {
             sample_type: SAMPLE_IP | SAMPLE_TIME | SAMPLE_CALLCHAIN | SAMPLE_REGS_USER,
             read_format: FORMAT_LOST,
             flags,
+            config1: if self.is_breakpoint() { self.file.as_ptr() as u64 } else { 0 },
+            config2: self.offset,
             sample_regs_user: REGISTERS,
             clock: libc::CLOCK_MONOTONIC,
             sig_data: data,

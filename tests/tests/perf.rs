@@ -51,6 +51,7 @@ fn assert_all_counted(stats: &Stats) {
     let parts = [
         "exact",
         "restarted",
+        "stepped",
         "same_frame",
         "deeper",
         "overhead",

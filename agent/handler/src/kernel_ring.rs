@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use crate::sys;
 
 /// Rings of one thread: one for each event of the session.
-pub const RINGS: usize = 4;
+pub const RINGS: usize = 16;
 /// Bytes of the page before the ring's data (perf_event_open(2), "MMAP layout").
 pub const PAGE: usize = sys::PAGE as usize;
 

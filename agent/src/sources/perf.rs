@@ -153,10 +153,11 @@ fn open_all(
     since: Since,
 ) -> Result<(), Errno> {
     count_time(slot, events, scope.user_only, since);
-    let opened: Result<(), Errno> =
-        events.all().iter().zip(slot.kernel_rings.all()).enumerate().try_for_each(
-            |(number, (event, ring))| open_one(recording, slot, ring, event, scope, number as u32),
-        );
+    let opened: Result<(), Errno> = events
+        .all()
+        .iter()
+        .zip(slot.kernel_rings.all())
+        .try_for_each(|(event, ring)| open_one(recording, slot, ring, event, scope));
     if opened.is_err() {
         slot.kernel_rings.close();
     }
@@ -203,7 +204,6 @@ fn open_one(
     ring: &KernelRing,
     event: &Event,
     scope: Scope,
-    number: u32,
 ) -> Result<(), Errno> {
     let event = &event.no_faster();
     let file = open_event(event, scope, slot.tid(), slot.token())?;
@@ -217,7 +217,7 @@ fn open_one(
             tid: slot.tid(),
             seq: slot.sequence(),
             ring: id,
-            event: number,
+            event: event.number,
             bytes: bytes as u32,
             user_only: scope.user_only.into(),
             code_start,

@@ -41,6 +41,9 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     options.sampling.check()?;
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+    let mut options = options.clone();
+    options.sampling.sources.find_places(&program.path)?;
+    let options = &options;
     let agent = agent_file::unpack_for(&options.sampling.sources)?;
     let output = Output::prepare(options.output.as_deref())?;
     leftovers::reap_abandoned();

@@ -12,6 +12,8 @@ use std::str::FromStr;
 use selfwind_profile::kernel_event::{HARDWARE_EVENTS, OFF_PROCESSOR_UNIT_NS, SOFTWARE_EVENTS};
 use selfwind_profile::source_list::EVENTS;
 
+use crate::sampling::probes::{Pattern, Site};
+
 /// PERF_TYPE_ numbers of perf_event_open(2).
 const HARDWARE: u32 = 0;
 const SOFTWARE: u32 = 1;
@@ -19,8 +21,13 @@ const TRACEPOINT: u32 = 2;
 /// Flags of SELFWIND_PERF.
 const BY_FREQUENCY: u32 = 1;
 const WITH_SWITCHES: u32 = 2;
+const AT_PLACE: u32 = 4;
+/// From this bit on: which of the names an event has.
+const NAME_AT: u32 = 8;
 /// Events of one session: each has a ring in every thread.
-const EVENTS_LIMIT: usize = 4;
+const EVENTS_LIMIT: usize = 16;
+/// The kernel's source of events at breakpoints in programs.
+const UPROBE_TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// Where the tracing file system is mounted.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
@@ -52,6 +59,8 @@ pub(crate) struct PerfEvent {
     /// It happens in user mode, so that it can be had without a right to see the kernel.
     in_user_mode: bool,
     filter: &'static str,
+    /// Breakpoints, and where they are once that is known.
+    probe: Option<(Pattern, Vec<Site>)>,
 }
 
 impl Clock {
@@ -64,7 +73,7 @@ impl Clock {
             Self::Perf => "perf".into(),
             Self::OffCpu => "offcpu".into(),
             Self::Events(events) => {
-                let name = |event: &PerfEvent| match event.period {
+                let name = |event: &PerfEvent| match event.period.filter(|_| event.probe.is_none()) {
                     Some(period) => format!("{}@{period}", event.name),
                     None => event.name.clone(),
                 };
@@ -98,7 +107,7 @@ impl Clock {
             Self::Auto | Self::Cpu | Self::Itimer => return None,
         };
         let mut text = String::new();
-        for event in events {
+        for (number, event) in events.iter().enumerate() {
             let by_frequency = event.kind == HARDWARE && event.period.is_none();
             let flags = flags | if by_frequency { BY_FREQUENCY } else { 0 };
             let period = event.period.unwrap_or_else(|| match event.kind {
@@ -108,7 +117,18 @@ impl Clock {
             });
             let separator = if text.is_empty() { "" } else { ";" };
             let PerfEvent { kind, config, filter, .. } = event;
-            let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{filter}");
+            let flags = flags | (number as u32) << NAME_AT;
+            let Some((_, sites)) = &event.probe else {
+                let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{filter}");
+                continue;
+            };
+            for Site { file, offset, semaphore, .. } in sites {
+                let separator = if text.is_empty() { "" } else { ";" };
+                let flags = flags | AT_PLACE;
+                // The kernel takes the semaphore's place in the upper half (`ref_ctr_offset`).
+                let config = semaphore << 32;
+                let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{offset}:{file}");
+            }
         }
         Some(text)
     }
@@ -126,6 +146,57 @@ impl Clock {
         }
     }
 
+    /// Adds the events of another list. Gives it back if one of the two is no list.
+    pub(super) fn extend(&mut self, other: Self) -> Result<(), Self> {
+        match (self, other) {
+            (Self::Events(events), Self::Events(more)) => {
+                events.extend(more);
+                Ok(())
+            }
+            (_, other) => Err(other),
+        }
+    }
+
+    /// Finds the places of breakpoints in `program` and its libraries, and has an event for each name.
+    pub(super) fn find_places(&mut self, program: &Path) -> anyhow::Result<()> {
+        let Self::Events(events) = self else { return Ok(()) };
+        let mut found: Vec<PerfEvent> = Vec::new();
+        let mut count = 0;
+        for event in events.drain(..) {
+            let Some((pattern, _)) = &event.probe else {
+                count += 1;
+                found.push(event);
+                continue;
+            };
+            let sites = pattern.find(program)?;
+            count += sites.len();
+            if count > EVENTS_LIMIT {
+                anyhow::bail!(
+                    "{}: {} places, and at most {EVENTS_LIMIT} can be watched at a time; name fewer",
+                    event.name,
+                    sites.len()
+                );
+            }
+            for site in sites {
+                let place = found.iter().position(|other| other.name == site.name);
+                match place.and_then(|place| found[place].probe.as_mut()) {
+                    Some((_, known)) if known.contains(&site) => {}
+                    Some((_, known)) => known.push(site),
+                    None => {
+                        let name = site.name.clone();
+                        found.push(PerfEvent {
+                            name,
+                            probe: Some((pattern.clone(), vec![site])),
+                            ..event.clone()
+                        });
+                    }
+                }
+            }
+        }
+        *events = found;
+        Ok(())
+    }
+
     /// Refuses what this user may not have, where nothing else could take its place.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let blind = match self {
@@ -135,11 +206,32 @@ impl Clock {
             }
             _ => None,
         };
+        self.check_probes()?;
         let Some(name) = blind else { return Ok(()) };
         let level = paranoid().unwrap_or(2);
         if level > 1 && !may_see_kernel() {
             anyhow::bail!(
                 "{name} happens in the kernel, which this user may not see (kernel.perf_event_paranoid is {level}); run as root, give selfwind CAP_PERFMON, or set kernel.perf_event_paranoid to 1"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Clock {
+    /// Refuses breakpoints where the kernel would.
+    fn check_probes(&self) -> anyhow::Result<()> {
+        let Self::Events(events) = self else { return Ok(()) };
+        let Some(event) = events.iter().find(|event| event.probe.is_some()) else { return Ok(()) };
+        let name = &event.name;
+        if proc::number(UPROBE_TYPE).is_none() {
+            anyhow::bail!(
+                "{name}: this kernel has no uprobes ({UPROBE_TYPE} is missing; CONFIG_UPROBE_EVENTS)"
+            );
+        }
+        if !may_see_kernel() {
+            anyhow::bail!(
+                "{name}: a breakpoint of the kernel's, which only root or CAP_PERFMON may set; run as root, or `setcap cap_perfmon+ep` selfwind and the program; a tracepoint of selfwind.h (-e tp:PROVIDER:NAME) needs no right"
             );
         }
         Ok(())
@@ -154,6 +246,19 @@ impl PerfEvent {
 
     /// `NAME` or `NAME@PERIOD`.
     fn parse(text: &str) -> Result<Self, String> {
+        if let Some(pattern) = Pattern::parse(text)? {
+            let kind = proc::number(UPROBE_TYPE).and_then(|kind| u32::try_from(kind).ok()).unwrap_or(0);
+            let (name, probe) = (pattern.name(), Some((pattern, Vec::new())));
+            return Ok(Self {
+                name,
+                kind,
+                config: 0,
+                period: Some(1),
+                in_user_mode: true,
+                filter: "",
+                probe,
+            });
+        }
         let (name, period) = match text.split_once('@') {
             None => (text, None),
             Some((name, period)) => {
@@ -182,7 +287,7 @@ impl PerfEvent {
 }
 
 fn software(name: &str, config: u64, in_user_mode: bool, period: Option<u64>) -> PerfEvent {
-    PerfEvent { name: name.into(), kind: SOFTWARE, config, period, in_user_mode, filter: "" }
+    PerfEvent { name: name.into(), kind: SOFTWARE, config, period, in_user_mode, filter: "", probe: None }
 }
 
 fn hardware(name: &str, config: u64, period: Option<u64>) -> Result<PerfEvent, String> {
@@ -196,7 +301,15 @@ fn hardware(name: &str, config: u64, period: Option<u64>) -> Result<PerfEvent, S
             "this machine has no hardware counters ({devices}/cpu is missing, as in most virtual machines), so no `{name}`; `perf` samples by time"
         ));
     }
-    Ok(PerfEvent { name: name.into(), kind: HARDWARE, config, period, in_user_mode: true, filter: "" })
+    Ok(PerfEvent {
+        name: name.into(),
+        kind: HARDWARE,
+        config,
+        period,
+        in_user_mode: true,
+        filter: "",
+        probe: None,
+    })
 }
 
 fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Result<PerfEvent, String> {
@@ -226,6 +339,7 @@ fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Resu
                     period,
                     in_user_mode: false,
                     filter,
+                    probe: None,
                 });
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => refused = Some(base.display()),
@@ -259,12 +373,8 @@ impl FromStr for Clock {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(kind) = ["usdt:", "fn:"].into_iter().find(|kind| text.starts_with(kind)) {
-            return Err(format!(
-                "`{text}`: {kind} is not there; as root, `perf probe -x FILE SYMBOL` (or sdt_PROVIDER:NAME) makes an event of it, for `perf record -g -e`, whose file `selfwind import` reads"
-            ));
-        }
-        if let Some(list) = text.strip_prefix(EVENTS) {
+        let is_probe = Pattern::parse(text)?.is_some();
+        if let Some(list) = text.strip_prefix(EVENTS).or(is_probe.then_some(text)) {
             let events: Vec<PerfEvent> = list.split(',').map(PerfEvent::parse).collect::<Result<_, _>>()?;
             if events.len() > EVENTS_LIMIT {
                 return Err(format!("{} events; at most {EVENTS_LIMIT} at a time", events.len()));
@@ -281,7 +391,7 @@ impl FromStr for Clock {
                     return format!("kernel events need the prefix perf: here; use -e perf:{text}");
                 }
                 format!(
-                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, and beside it or alone alloc, lock, wall, tp:PROVIDER:NAME"
+                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, and usdt:PROVIDER:NAME, fn:FILE:SYMBOL, and beside it or alone alloc, lock, wall, tp:PROVIDER:NAME"
                 )
             })
     }
@@ -300,7 +410,7 @@ mod tests {
         assert_eq!(events("cpu", 99), None);
         assert_eq!(events("perf", 1000).as_deref(), Some("1:1:1000000:0:"));
         assert_eq!(events("offcpu", 99).as_deref(), Some("1:3:1:2:"));
-        assert_eq!(events("perf:faults,cs@10", 99).as_deref(), Some("1:2:1:0:;1:3:10:0:"));
+        assert_eq!(events("perf:faults,cs@10", 99).as_deref(), Some("1:2:1:0:;1:3:10:256:"));
         assert_eq!(events("perf:task-clock", 1000).as_deref(), Some("1:1:1000000:0:"));
         let source: Clock = "perf:faults,task-clock".parse().unwrap();
         assert_eq!((source.name().as_str(), source.frequency(99)), ("perf:faults,task-clock", 99));
@@ -321,7 +431,11 @@ mod tests {
             ("perf:faults@x", "expected a number of events"),
             ("perf:a:b/../c", "is not a tracepoint"),
             ("perf:syscalls:sys_enter_rt_sigreturn", "cannot be sampled"),
-            ("perf:cs,cs,cs,cs,cs", "at most 4"),
+            ("perf:cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs,cs", "at most 16"),
+            ("fn:work", "give fn:FILE:SYMBOL"),
+            ("fn::work", "give fn:FILE:SYMBOL"),
+            ("usdt:app", "give usdt:PROVIDER:NAME"),
+            ("usdt:app:", "give usdt:PROVIDER:NAME"),
         ] {
             let error = text.parse::<Clock>().unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

@@ -3,6 +3,7 @@
 pub(crate) mod buffer;
 pub(crate) mod clock;
 pub(crate) mod plugin;
+mod probes;
 pub(crate) mod rate;
 pub(crate) mod settings;
 mod size;

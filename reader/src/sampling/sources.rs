@@ -1,5 +1,6 @@
 //! Everything that a recording samples by: the value of `-e`, a clock and what is recorded beside it.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use selfwind_profile::heap;
@@ -77,6 +78,11 @@ impl Sources {
         let clock = self.clock.clone().or_else(|| self.have_wall().then(Clock::default));
         let probes = self.probes.iter().filter(|probe| !probe.is_the_recorders()).cloned().collect();
         Self { clock, probes }.name()
+    }
+
+    /// Finds out where the breakpoints are that events ask for, when `program` runs.
+    pub(crate) fn find_places(&mut self, program: &Path) -> anyhow::Result<()> {
+        self.clock.as_mut().map_or(Ok(()), |clock| clock.find_places(program))
     }
 
     /// Samples per second asked for; 0 if nothing has a rate.
@@ -175,7 +181,13 @@ impl FromStr for Sources {
                 sources.probes.push(probe);
                 continue;
             }
-            let clock = piece.parse::<Clock>()?;
+            let mut clock = piece.parse::<Clock>()?;
+            if let Some(known) = &mut sources.clock {
+                match known.extend(clock) {
+                    Ok(()) => continue,
+                    Err(other) => clock = other,
+                }
+            }
             if let Some(other) = sources.clock.replace(clock) {
                 return Err(format!(
                     "`{}` and `{piece}` are two clocks, of which a recording has one; events of the kernel are one list, perf:EVENT,EVENT",
@@ -202,6 +214,8 @@ mod tests {
             ("lock:2us,cpu,alloc", "cpu,lock:2000,alloc:524288"),
             ("perf:faults,cs@10,alloc:all", "perf:faults,cs@10,alloc:all"),
             ("tp:app:*", "tp:app:*"),
+            ("fn:main:work,usdt:a:b*,perf:cs", "perf:fn:main:work,usdt:a:b*,cs"),
+            ("perf:faults,fn:libc.so.6:malloc,alloc", "perf:faults,fn:libc.so.6:malloc,alloc:524288"),
             ("tp:a:b,tp:c:d?,nostack,cpu,tp:e:f", "cpu,tp:a:b,tp:c:d?,nostack,tp:e:f"),
         ] {
             let sources: Sources = text.parse().unwrap();
@@ -225,14 +239,14 @@ mod tests {
             ("lock:never", "a time above 0"),
             ("lock,lock:all", "twice"),
             ("cpu,itimer", "two clocks"),
-            ("perf:cs,perf:faults", "two clocks"),
+            ("perf:cs,offcpu", "two clocks"),
+            ("cpu,fn:main:work", "two clocks"),
             ("alloc,alloc:all", "twice"),
             ("cpu,", "auto, cpu, itimer"),
             ("tp:app", "give tp:PROVIDER:NAME"),
             ("tp::x", "give tp:PROVIDER:NAME"),
             ("tp:app:x,y", "unknown source `y`"),
             ("tp:app:a b", "give tp:PROVIDER:NAME"),
-            ("fn:libc:malloc", "perf probe"),
             ("", "auto, cpu, itimer"),
             ("cpu,nonsense", "auto, cpu, itimer"),
         ] {

@@ -37,6 +37,8 @@ pub(crate) struct StitchCounts {
     exact: u64,
     /// The same, with the system call about to be made again.
     restarted: u64,
+    /// The same, one instruction behind the breakpoint that was the event.
+    stepped: u64,
     /// The same but for the innermost instruction: signals were blocked meanwhile.
     same_frame: u64,
     /// Their stack is a part of one that was taken further in.
@@ -78,6 +80,7 @@ impl StitchCounts {
             ("events", self.events),
             ("exact", self.exact),
             ("restarted", self.restarted),
+            ("stepped", self.stepped),
             ("same_frame", self.same_frame),
             ("deeper", self.deeper),
             ("deferred", self.deferred),
@@ -353,6 +356,10 @@ impl Stitcher {
                 }
                 (Claim::Unmatched, None) => (interrupted(&part.sample).collect(), NO_ANSWER),
                 _ => {
+                    // All breakpoints that one answer is for are at one instruction.
+                    if let (Claim::Stepped, Some(leaf)) = (claim, stack.frames.first_mut()) {
+                        interrupted(&part.sample).for_each(|frame| *leaf = frame);
+                    }
                     stack.kernel.extend(kernel);
                     continue;
                 }
@@ -434,6 +441,7 @@ fn count(counts: &mut StitchCounts, claim: Claim, head: &KernelAnswerHead) {
     let count = match claim {
         Claim::Exact => &mut counts.exact,
         Claim::Restarted => &mut counts.restarted,
+        Claim::Stepped => &mut counts.stepped,
         Claim::SameFrame => &mut counts.same_frame,
         Claim::Deeper(_) => &mut counts.deeper,
         Claim::Overhead => &mut counts.overhead,

@@ -15,6 +15,8 @@ pub(crate) enum Claim {
     Exact,
     /// It is, and the kernel has set the thread back to make its system call again.
     Restarted,
+    /// The event was at a breakpoint, and the thread has executed the instruction there since.
+    Stepped,
     /// The event happened in the innermost frame of the answer's stack, at another instruction.
     SameFrame,
     /// The event's stack begins at this frame of the answer's.
@@ -42,6 +44,9 @@ pub(crate) struct KernelRing {
 
 /// Code this far apart, with the same stack pointer, is most likely of one function.
 const NEAR: u64 = 1024;
+/// Bytes of the longest instruction, and of the most room that the first one of a function makes on the stack.
+const LONGEST_INSTRUCTION: u64 = 15;
+const LARGEST_FRAME: u64 = 1 << 20;
 /// Bytes of the `syscall` instruction.
 const SYSCALL: u64 = 2;
 
@@ -58,8 +63,13 @@ impl Requester for KernelRing {
         if sp == answer.sp && ip == answer.ip.wrapping_add(SYSCALL) {
             return Claim::Restarted;
         }
-        // All signals were blocked, as the C library has them around a fork, and the frame is still there.
+        // What the kernel had executed in the place of a breakpoint: at most it has made room on the stack.
         let blocked = answer.flags & KernelAnswerHead::BLOCKED != 0;
+        let has_stepped = (1..=LONGEST_INSTRUCTION).contains(&answer.ip.wrapping_sub(ip));
+        if !blocked && has_stepped && sp.wrapping_sub(answer.sp) <= LARGEST_FRAME {
+            return Claim::Stepped;
+        }
+        // All signals were blocked, as the C library has them around a fork, and the frame is still there.
         if blocked && sp == answer.sp && ip.abs_diff(answer.ip) < NEAR {
             return Claim::SameFrame;
         }
@@ -114,6 +124,10 @@ mod tests {
         assert_eq!(claim(0x40_4000, SP + 800, 0), Claim::Unmatched, "a return address is no interruption");
         assert_eq!(claim(IP, SP + 8, 0), Claim::Unmatched);
         assert_eq!(claim(IP + 2, SP + 8, 0), Claim::Unmatched);
+        assert_eq!(claim(IP - 1, SP + 8, 0), Claim::Stepped, "a push");
+        assert_eq!(claim(IP - 4, SP, 0), Claim::Stepped, "a nop");
+        assert_eq!(claim(IP - 1, SP - 8, 0), Claim::Unmatched, "no first instruction gives room back");
+        assert_eq!(claim(IP - 16, SP, 0), Claim::Unmatched);
     }
 
     #[test]

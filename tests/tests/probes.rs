@@ -1,0 +1,118 @@
+//! Breakpoints of the kernel's (`-e usdt:...`, `-e fn:...`) against a program that knows how often it came by.
+//!
+//! Where this machine does not permit them, the test is skipped.
+
+use std::process::Command;
+
+use selfwind_tests::binary::selfwind;
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::{Recorder, Recording, read};
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::Target;
+
+const ROUNDS: u64 = 400;
+const THREADS: u64 = 2;
+
+/// None where it is not permitted.
+fn record(source: &str, arguments: &[&str]) -> Option<Recording> {
+    let recorder = Recorder::at(99).event(source).env("SELFWIND_POOL", "64M");
+    let recording = recorder.record(&Target::c("probes").build(), arguments);
+    let told = &recording.outcome.stderr;
+    if told.contains("CAP_PERFMON") || told.contains("no uprobes") {
+        skip(format_args!("{told}"));
+        return None;
+    }
+    assert_eq!(recording.outcome.status, 0, "{told}");
+    recording.stats().assert_adds_up();
+    Some(recording)
+}
+
+fn folded(recording: &Recording, event: &str) -> Folded {
+    Folded::parse(&read(&["export", "-f", "folded", "--event", event], &recording.file))
+}
+
+fn kernel(recording: &Recording, name: &str) -> u64 {
+    recording.stats().0["detail"]["kernel"][name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn every_pass_has_a_sample_with_the_stack_at_the_probe() {
+    let sources = "fn:main:pushes,fn:main:computes,fn:main:makes_room,usdt:app:*";
+    let Some(recording) = record(sources, &[&ROUNDS.to_string()]) else { return };
+    // The program sees that somebody watches.
+    assert_eq!(recording.outcome.stdout, "watched 1\n");
+    let passes = ROUNDS * THREADS;
+    for (event, functions, expected) in [
+        ("fn:main:pushes", &["pushes"][..], passes),
+        ("fn:main:computes", &["computes"], passes),
+        ("fn:main:makes_room", &["makes_room"], passes),
+        ("usdt:app:inside", &["pushes"], passes),
+        ("usdt:app:gated", &["computes", "makes_room"], 2 * passes),
+    ] {
+        let text = read(&["export", "-f", "folded", "--event", event], &recording.file);
+        let folded = Folded::parse(&text);
+        assert_eq!(folded.total(), expected, "{event}: {text}");
+        for line in text.lines() {
+            let (stack, _) = line.rsplit_once(' ').expect("stack and count");
+            let leaf = |function: &&str| stack.ends_with(&format!(";rounds;way;{function}"));
+            assert!(functions.iter().any(leaf), "{event}: {line}");
+        }
+        assert_eq!(folded.nested("main", "way"), expected / 2, "{event}: {text}");
+    }
+    assert_eq!(kernel(&recording, "events"), 6 * passes);
+    assert_eq!(kernel(&recording, "stepped"), 6 * passes, "{:#}", recording.stats().0["detail"]["kernel"]);
+    let lines = read(&["export", "-f", "jsonl"], &recording.file);
+    assert!(lines.contains(r#""event":"usdt:app:gated""#), "{lines}");
+}
+
+#[test]
+fn functions_of_libraries_are_found_by_name_path_and_glob() {
+    for source in ["fn:libc.so.6:atol", "fn:libc:strtol,fn:libc:ato?"] {
+        let Some(recording) = record(source, &[&ROUNDS.to_string()]) else { return };
+        let stats = recording.stats();
+        // main asks, too; in its optimised code atol may be a call of strtol.
+        let least = ROUNDS * THREADS;
+        assert!(stats.number("weight") >= least || source.contains("ato"), "{source}: {:#}", stats.0);
+        assert_eq!(kernel(&recording, "unmatched"), 0, "{source}: {:#}", stats.0["detail"]["kernel"]);
+    }
+}
+
+#[test]
+fn with_signals_blocked_what_happened_is_counted_without_an_invented_stack() {
+    let Some(recording) = record("fn:main:pushes", &["20", "blocked"]) else { return };
+    let (events, unanswered) = (kernel(&recording, "events"), kernel(&recording, "unanswered"));
+    assert_eq!(events, 20 * THREADS, "{:#}", recording.stats().0["detail"]["kernel"]);
+    let folded = folded(&recording, "fn:main:pushes");
+    assert_eq!(folded.total(), events - unanswered);
+    assert_eq!(folded.inclusive("pushes"), folded.total(), "{folded:?}");
+}
+
+#[test]
+fn what_cannot_be_watched_is_explained() {
+    let program = Target::c("probes").build();
+    let scratch = Scratch::new();
+    let file = scratch.join("x.data");
+    let permitted = record("fn:main:pushes", &["1"]).is_some();
+    for (event, part) in [
+        ("fn:main:no_such_function", "no such function"),
+        ("fn:libnothing:work", "is not linked with libnothing"),
+        ("fn:/no/such/file:work", "/no/such/file"),
+        ("usdt:app:nothing", "no such probe"),
+        ("fn:main:*,fn:libc:str*", "at most 16"),
+        ("fn:libc:memcpy", "IFUNC"),
+    ] {
+        let refused = run(&mut Recorder::at(99).event(event).command(&file, &program, &["1"]));
+        if permitted {
+            assert_eq!((refused.status, refused.stdout.as_str()), (125, ""), "{event}: {}", refused.stderr);
+            assert!(refused.stderr.contains(part), "{event}: {}", refused.stderr);
+        }
+    }
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(selfwind());
+    let refused = run(other.args(["record", "-e", "fn:main:pushes", "-o", "/dev/null", "true"]));
+    if permitted && !refused.stderr.contains("setpriv") {
+        assert!(refused.stderr.contains("CAP_PERFMON"), "{}", refused.stderr);
+    }
+}
