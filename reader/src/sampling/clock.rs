@@ -28,6 +28,8 @@ const NAME_AT: u32 = 8;
 const EVENTS_LIMIT: usize = 16;
 /// The kernel's source of events at breakpoints in programs.
 const UPROBE_TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
+/// CAP_SYS_ADMIN.
+const SYS_ADMIN: u64 = 1 << 21;
 /// Where the tracing file system is mounted.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
@@ -229,9 +231,9 @@ impl Clock {
                 "{name}: this kernel has no uprobes ({UPROBE_TYPE} is missing; CONFIG_UPROBE_EVENTS)"
             );
         }
-        if !may_see_kernel() {
+        if !has_one_of(SYS_ADMIN) {
             anyhow::bail!(
-                "{name}: a breakpoint of the kernel's, which only root or CAP_PERFMON may set; run as root, or `setcap cap_perfmon+ep` selfwind and the program; a tracepoint of selfwind.h (-e tp:PROVIDER:NAME) needs no right"
+                "{name}: a breakpoint of the kernel's, which only root may set (CAP_SYS_ADMIN); run as root; a tracepoint of selfwind.h (-e tp:PROVIDER:NAME) needs no right"
             );
         }
         Ok(())
@@ -364,9 +366,12 @@ fn paranoid() -> Option<i64> {
 
 /// True with CAP_PERFMON or CAP_SYS_ADMIN (linux/capability.h).
 fn may_see_kernel() -> bool {
-    const SYS_ADMIN: u64 = 1 << 21;
     const PERFMON: u64 = 1 << 38;
-    Status::of_process("self").map_or(0, |status| status.set("CapEff")) & (SYS_ADMIN | PERFMON) != 0
+    has_one_of(SYS_ADMIN | PERFMON)
+}
+
+fn has_one_of(capabilities: u64) -> bool {
+    Status::of_process("self").map_or(0, |status| status.set("CapEff")) & capabilities != 0
 }
 
 impl FromStr for Clock {
