@@ -43,7 +43,7 @@ pub(crate) fn follow(recording: &Recording, slot: &Slot, request: &Request, has_
 /// Writes the answer to `request` and consumes what it answers. A piece for which the pool has no room is missing in
 /// the ring's stream, where the reader sees it.
 fn write(recording: &Recording, slot: &Slot, request: &Request, head: KernelAnswerHead) {
-    for (ring, head_in) in slot.kernel_rings.all().iter().zip(request.heads) {
+    for (ring, head_in) in slot.kernel_rings.attached().zip(request.heads) {
         let mut at = ring.tail();
         let mut flags = head.flags | KernelAnswerHead::FIRST;
         while at < head_in {
@@ -91,7 +91,7 @@ fn copy(recording: &Recording, slot: &Slot, ring: &KernelRing, piece: &KernelAns
 
 /// Consumes what `request` asks for without an answer: it is counted as lost or skipped.
 pub(crate) fn discard(rings: &KernelRings, request: &Request) {
-    for (ring, head) in rings.all().iter().zip(request.heads) {
+    for (ring, head) in rings.attached().zip(request.heads) {
         if ring.tail() < head {
             ring.consume(head, ring.head());
         }

@@ -187,9 +187,14 @@ impl KernelRings {
         &self.rings
     }
 
+    /// Those that the thread has: the first ones. A handler does not look at more than one that it has not.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = &KernelRing> {
+        self.rings.iter().take_while(|ring| ring.is_attached())
+    }
+
     /// True if the thread has any.
     pub fn are_attached(&self) -> bool {
-        self.rings.iter().any(KernelRing::is_attached)
+        self.attached().next().is_some()
     }
 
     /// Weights count periods of CPU time from `from_ns` of the thread's CPU clock on. By the thread itself with signals
@@ -268,9 +273,9 @@ impl KernelRings {
         self.note_answer(0, (0, 0));
     }
 
-    /// Ends the events of the thread, by a system call for each.
+    /// Ends the events of the thread, by a system call for each; the last one first, as handlers look from the first on.
     pub fn close(&self) {
-        for ring in &self.rings {
+        for ring in self.rings.iter().rev() {
             if let Some((control, bytes)) = ring.detach() {
                 // SAFETY: the ring's own mapping, which nobody uses any more. With it goes the event.
                 unsafe { sys::call(libc::SYS_munmap, [control as usize, bytes, 0, 0, 0, 0]) };
@@ -287,7 +292,7 @@ impl KernelRings {
     /// handler as the rings are known to be the thread's own.
     pub fn request(&self, blocked: bool, at: (u64, u64)) -> Request {
         let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked, at };
-        for (ring, place) in self.rings.iter().zip(&mut request.heads) {
+        for (ring, place) in self.attached().zip(&mut request.heads) {
             let head = ring.head();
             *place = head;
             if head == ring.tail() {
