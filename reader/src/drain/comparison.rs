@@ -51,13 +51,18 @@ pub(crate) fn compare(
 }
 
 fn verdict(own: &[u64], own_end: u8, copy: &[u64], copy_end: End, covers: bool) -> Verdict {
-    // Behind a guess the thread may find a word of data where a return address should be; in the copy that is zero.
-    let has_guessed = own.iter().any(|word| Frame::from_bits(*word).found_by() == FoundBy::Guess);
-    let same_end =
-        own_end == copy_end as u8 || has_guessed && own_end == End::NoModule as u8 && copy_end == End::Root;
+    // Behind a guess the thread may find a word of data where a return address should be, or go by one. In the copy that is
+    // zero, and leads to nothing that was copied.
+    let is_guess = |word: &u64| Frame::from_bits(*word).found_by() == FoundBy::Guess;
+    let is_lost = own_end == End::NoModule as u8 && matches!(copy_end, End::Root | End::Unreadable);
+    let same_end = own_end == copy_end as u8 || is_lost && own.iter().any(is_guess);
+    // Where a frame record lies behind the copy, the walk of the copy guesses.
+    let common = own.iter().zip(copy).take_while(|(own, copy)| own == copy).count();
+    let has_strayed =
+        copy.get(common).is_some_and(is_guess) && own.get(common).is_some_and(|word| !is_guess(word));
     if own == copy && same_end {
         Verdict::Identical
-    } else if !covers && own.starts_with(copy) {
+    } else if !covers && (own.starts_with(copy) || has_strayed) {
         // What leads to another stack is not kept: it ends in a zero, which looks like a root, or where nothing was copied.
         Verdict::Cut
     } else {
@@ -85,6 +90,10 @@ fn recovered(own: &[u64], found: &[u64]) -> Recovered {
 mod tests {
     use super::*;
 
+    fn guess(address: u64) -> u64 {
+        Frame::new(address, FoundBy::Guess, false).bits()
+    }
+
     #[test]
     fn a_verdict_tells_the_end_of_a_copy_from_an_error() {
         let root = End::Root as u8;
@@ -97,18 +106,23 @@ mod tests {
             (&[1, 4], End::Unreadable, false, Verdict::Differs),
             (&[1, 2, 3], End::NoCfi, true, Verdict::Differs),
             (&[1, 2, 3, 4], End::Root, true, Verdict::Differs),
+            (&[1, guess(7)], End::Root, false, Verdict::Cut),
+            (&[1, guess(7), 8], End::NoCfi, false, Verdict::Cut),
+            (&[1, guess(7)], End::Root, true, Verdict::Differs),
         ] {
             assert_eq!(verdict(&[1, 2, 3], root, copy, end, covers), wanted, "{copy:?} {end:?} {covers}");
         }
-        let guessed = [1, Frame::new(2, FoundBy::Guess, false).bits()];
-        for (own, wanted) in [(&guessed, Verdict::Identical), (&[1, 2], Verdict::Differs)] {
-            assert_eq!(verdict(own, End::NoModule as u8, own, End::Root, true), wanted);
+        // Both have guessed, and not the same.
+        assert_eq!(verdict(&[1, guess(2)], root, &[1, guess(3)], End::Root, false), Verdict::Differs);
+        for end in [End::Root, End::Unreadable] {
+            for (own, wanted) in [([1, guess(2)], Verdict::Identical), ([1, 2], Verdict::Differs)] {
+                assert_eq!(verdict(&own, End::NoModule as u8, &own, end, true), wanted, "{own:?} {end:?}");
+            }
         }
     }
 
     #[test]
     fn frames_count_once_and_in_order() {
-        let guess = |address| Frame::new(address, FoundBy::Guess, false).bits();
         for (own, found, right) in [
             (&[1, 2, 3][..], vec![1, 9, 2, 8, 3], 3),
             (&[1, 2, 3], vec![1, 3], 2),
