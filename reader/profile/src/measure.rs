@@ -142,6 +142,11 @@ impl Measure {
         matches!(self.unit, Unit::CpuPeriod(_))
     }
 
+    /// True if weights are what there was when the recording ended, and not what happened during it.
+    pub fn is_level(&self) -> bool {
+        [HeapValue::InuseObjects, HeapValue::InuseSpace].iter().any(|value| value.name() == self.name)
+    }
+
     /// With the weight that it has in a profile.
     pub fn weighed(&self, samples: u64, weight: u64) -> Weighed {
         let (event, words) = (self.name.to_string(), self.describe(weight));

@@ -9,7 +9,8 @@ use selfwind_profile::selection::Selection;
 
 use super::Side;
 
-/// Writes `STACK A B` lines. The weights of A are scaled to the total of B, rounded so that they add up to it.
+/// Writes `STACK A B` lines. The weights of A are scaled to the total of B, rounded so that they add up to it; amounts in
+/// use are not.
 pub(super) fn write(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> io::Result<()> {
     for line in lines(a, b) {
         writeln!(out, "{line}")?;
@@ -37,7 +38,8 @@ fn lines(a: &Side<'_>, b: &Side<'_>) -> Vec<String> {
         both.entry(stack).or_default().1 += weight;
     }
     // Each line gets the difference of two rounded running totals: no rounding is lost on the way.
-    let (whole_a, whole_b) = (u128::from(a.weight().max(1)), u128::from(b.weight()));
+    let whole_a = u128::from(a.weight().max(1));
+    let whole_b = if a.is_level() { whole_a } else { u128::from(b.weight()) };
     let scaled = |weight: u64| ((u128::from(weight) * whole_b + whole_a / 2) / whole_a) as u64;
     let (mut so_far, mut given) = (0, 0);
     let line = |(stack, (in_a, in_b)): (String, (u64, u64))| {

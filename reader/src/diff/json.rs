@@ -36,6 +36,11 @@ struct Row<'a> {
     /// Shares of B minus shares of A, in percent of everything.
     self_change: f64,
     total_change: f64,
+    /// Of what is in use: B minus A, in units of the event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    self_growth: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_growth: Option<i64>,
     /// Probability that chance alone makes such a change.
     self_p: f64,
     total_p: f64,
@@ -64,6 +69,7 @@ pub(super) fn write<'a>(
         self_percent: side.share(weighed.own) * 100.0,
         total_percent: side.share(weighed.total) * 100.0,
     };
+    let growth = |a_has: u64, b_has: u64| a.is_level().then(|| b_has.wrapping_sub(a_has) as i64);
     let row = |change: &'a Change| Row {
         function: &change.name,
         module: &change.module,
@@ -71,6 +77,8 @@ pub(super) fn write<'a>(
         b: weights(b, change.b),
         self_change: change.own * 100.0,
         total_change: change.total * 100.0,
+        self_growth: growth(change.a.own, change.b.own),
+        total_growth: growth(change.a.total, change.b.total),
         self_p: change.p_own,
         total_p: change.p_total,
         significant: change.significant,

@@ -1,6 +1,6 @@
 //! `diff`: what changed between two profiles.
 //!
-//! Profiles of different length are compared by shares of their weight. Functions are the same if name and binary
+//! Profiles of different length are compared by shares of their weight; what is in use, by its amount. Functions are the same if name and binary
 //! are, or, where a binary has another name in the other profile, if the name alone is; addresses mean nothing across
 //! builds.
 
@@ -105,6 +105,12 @@ impl<'p> Side<'p> {
         Side { name: input::name(path).into_owned(), amount: Amount::of(&selection), selection }
     }
 
+    /// True if its weights are amounts, which are compared as they are.
+    fn is_level(&self) -> bool {
+        let profile = self.selection.profile();
+        profile.measure(profile.main).is_level()
+    }
+
     fn weight(&self) -> u64 {
         self.selection.weight()
     }
@@ -133,7 +139,8 @@ struct Change {
     module: String,
     a: Weighed,
     b: Weighed,
-    /// Changes of shares, B minus A: of everything of a side, so between -1 and 1.
+    /// Changes of shares, B minus A: of everything of a side, so between -1 and 1. Of what is in use, changes of the amount:
+    /// of everything of the greater side.
     own: f64,
     total: f64,
     /// Probability that chance alone makes such a change of the own, and of the total share.
@@ -187,7 +194,8 @@ pub(crate) fn run(
         );
     }
     for side in [&sides.0, &sides.1] {
-        if side.weight() == 0 {
+        // Nothing was in use: all that is now has grown.
+        if side.weight() == 0 && !side.is_level() {
             let filters = options.filters.flags();
             let why = if filters.is_empty() {
                 "it has no samples".into()
@@ -249,14 +257,22 @@ fn changes(a: &Side<'_>, b: &Side<'_>, sort: Sort) -> Vec<Change> {
         both.entry(key).or_default().1 = weighed;
     }
     let (n_a, n_b) = (a.selection.effective_samples(), b.selection.effective_samples());
-    let test = |in_a: u64, in_b: u64| significance::probability(a.share(in_a), n_a, b.share(in_b), n_b);
+    let greater = a.weight().max(b.weight()).max(1) as f64;
+    let by = |in_a: u64, in_b: u64| match a.is_level() {
+        true => (in_b as f64 - in_a as f64) / greater,
+        false => b.share(in_b) - a.share(in_a),
+    };
+    let test = |in_a: u64, in_b: u64| match a.is_level() {
+        true => significance::of_counts(a.share(in_a) * n_a, b.share(in_b) * n_b),
+        false => significance::probability(a.share(in_a), n_a, b.share(in_b), n_b),
+    };
     let change = |((name, module), (in_a, in_b)): ((String, String), (Weighed, Weighed))| Change {
         name,
         module,
         a: in_a,
         b: in_b,
-        own: b.share(in_b.own) - a.share(in_a.own),
-        total: b.share(in_b.total) - a.share(in_a.total),
+        own: by(in_a.own, in_b.own),
+        total: by(in_a.total, in_b.total),
         p_own: test(in_a.own, in_b.own),
         p_total: test(in_a.total, in_b.total),
         significant: false,

@@ -22,6 +22,11 @@ pub(super) fn probability(share_a: f64, n_a: f64, share_b: f64, n_b: f64) -> f64
     libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
+/// The probability that two counts of samples, of Poisson processes of one rate, differ at least as much as these do.
+pub(super) fn of_counts(a: f64, b: f64) -> f64 {
+    if a + b <= 0.0 { 1.0 } else { libm::erfc((b - a).abs() / (2.0 * (a + b)).sqrt()) }
+}
+
 /// Which of these probabilities are significant together.
 pub(super) fn significant(probabilities: &[f64]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
@@ -47,6 +52,15 @@ mod tests {
         assert!(probability(0.1, 1e4, 0.2, 1e4) < 1e-80);
         assert_eq!(probability(0.5, 0.0, 0.5, 10.0), 1.0);
         assert_eq!(probability(1.0, 5.0, 1.0, 10.0), 1.0);
+    }
+
+    #[test]
+    fn counts_differ_by_chance_too() {
+        // z = 1.96 again: 15.68 are the border around 64 in all.
+        let p = of_counts(24.16, 39.84);
+        assert!((p - 0.05).abs() < 0.001, "{p}");
+        assert_eq!((of_counts(0.0, 0.0), of_counts(7.0, 7.0)), (1.0, 1.0));
+        assert!(of_counts(0.0, 100.0) < 1e-20);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The comparison as a table.
 
+use std::cmp::Ordering;
+
 use selfwind_profile::digits::{counted, grouped};
 use selfwind_profile::selection::Unit;
 
@@ -20,6 +22,9 @@ const THRESHOLD: f64 = 0.1;
 const MODULE_WIDTH: usize = 24;
 /// Columns before a name: two shares, the change, the mark, the change of the other kind.
 const NUMBERS_WIDTH: usize = 36;
+/// Columns of an amount, and of all of them before a name.
+const AMOUNT_WIDTH: usize = 14;
+const AMOUNTS_WIDTH: usize = 4 * (AMOUNT_WIDTH + 1) + 2;
 
 /// The changes of at least `percent`, in self or in total.
 pub(super) fn above(changes: &[Change], percent: f64) -> Vec<&Change> {
@@ -72,7 +77,7 @@ pub(super) fn render(comparison: &Comparison<'_>, options: &DiffOptions, screen:
         line(&row);
     }
     if shown.is_empty() {
-        let remark = "No function's share changed by that much; --threshold 0 shows all.";
+        let remark = "No function changed by that much; --threshold 0 shows all.";
         wrapped(remark, screen.width).iter().for_each(|remark| line(remark));
     }
     let hidden = changes.len() - shown.len();
@@ -91,7 +96,8 @@ pub(super) fn render(comparison: &Comparison<'_>, options: &DiffOptions, screen:
 fn table(a: &Side<'_>, b: &Side<'_>, rows: &[&Change], options: &DiffOptions, screen: Screen) -> Vec<String> {
     let widest = rows.iter().map(|change| change.module.chars().count()).max().unwrap_or(0);
     let module_width = widest.clamp("MODULE".len(), MODULE_WIDTH.min(screen.width / 4));
-    let room = screen.width.saturating_sub(NUMBERS_WIDTH + module_width + 2);
+    let numbers_width = if a.is_level() { AMOUNTS_WIDTH } else { NUMBERS_WIDTH };
+    let room = screen.width.saturating_sub(numbers_width + module_width + 2);
     let longest = rows.iter().map(|change| change.name.chars().count()).max().unwrap_or(0);
     let name_width = longest.clamp("FUNCTION".len(), room.max("FUNCTION".len()));
     let (first, second) = match options.sort {
@@ -104,7 +110,14 @@ fn table(a: &Side<'_>, b: &Side<'_>, rows: &[&Change], options: &DiffOptions, sc
         Unit::Module => ("MODULE", ""),
     };
     let (first_a, first_b) = (format!("{first} A"), format!("{first} B"));
-    let heading = format!("{first_a:>7} {first_b:>7}  CHANGE    {second:>6}  {what:<name_width$}  {of}");
+    let numbers = match a.is_level() {
+        true => format!(
+            "{first_a:>AMOUNT_WIDTH$} {first_b:>AMOUNT_WIDTH$} {:>AMOUNT_WIDTH$}  {second:>AMOUNT_WIDTH$}",
+            "GROWTH"
+        ),
+        false => format!("{first_a:>7} {first_b:>7}  CHANGE    {second:>6}"),
+    };
+    let heading = format!("{numbers}  {what:<name_width$}  {of}");
     let mut lines = vec![screen.paint(Style::Bold, &fit(&heading, screen.width)).into_owned()];
     for change in rows {
         let name = short_name(&printable(&change.name), name_width).into_owned();
@@ -113,23 +126,39 @@ fn table(a: &Side<'_>, b: &Side<'_>, rows: &[&Change], options: &DiffOptions, sc
             Sort::Own => (change.a.own, change.b.own, change.own, change.total),
             Sort::Total => (change.a.total, change.b.total, change.total, change.own),
         };
+        let elsewhere = match options.sort {
+            Sort::Own => growth(change.a.total, change.b.total),
+            Sort::Total => growth(change.a.own, change.b.own),
+        };
         let style = match (change.significant, here > 0.0) {
             (false, _) => Style::Plain,
             (true, true) => Style::Hot,
             (true, false) => Style::Good,
         };
         let mark = if change.significant { "*" } else { " " };
-        let change = format!("{:>+7.1}%{mark}", here * 100.0);
-        lines.push(format!(
-            "{} {} {} {:>+7.1}%  {name:<name_width$}  {}",
-            share(a.share(in_a)),
-            share(b.share(in_b)),
-            screen.paint(style, &change),
-            there * 100.0,
-            screen.paint(Style::Dim, &module),
-        ));
+        let numbers = if a.is_level() {
+            let change = format!("{:>AMOUNT_WIDTH$}{mark}", growth(in_a, in_b));
+            let (in_a, in_b) = (grouped(in_a), grouped(in_b));
+            let change = screen.paint(style, &change);
+            format!("{in_a:>AMOUNT_WIDTH$} {in_b:>AMOUNT_WIDTH$} {change} {elsewhere:>AMOUNT_WIDTH$}")
+        } else {
+            let change = format!("{:>+7.1}%{mark}", here * 100.0);
+            let change = screen.paint(style, &change);
+            format!("{} {} {change} {:>+7.1}%", share(a.share(in_a)), share(b.share(in_b)), there * 100.0)
+        };
+        lines.push(format!("{numbers}  {name:<name_width$}  {}", screen.paint(Style::Dim, &module)));
     }
     lines
+}
+
+/// By how much an amount grew, with its sign.
+fn growth(a: u64, b: u64) -> String {
+    let sign = match a.cmp(&b) {
+        Ordering::Less => "+",
+        Ordering::Equal => "",
+        Ordering::Greater => "-",
+    };
+    format!("{sign}{}", grouped(a.abs_diff(b)))
 }
 
 /// A share, seven columns wide; empty for none.
