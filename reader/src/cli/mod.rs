@@ -4,6 +4,7 @@
 
 mod manual;
 mod perf_flags;
+mod recorded_file;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -25,7 +26,7 @@ use crate::drain::watch;
 use crate::dump;
 use crate::flags::event::EventArgs;
 use crate::flags::sampling::SamplingArgs;
-use crate::flags::seconds::seconds;
+use crate::flags::seconds::{interval, seconds};
 use crate::flags::sources::SourcesParser;
 use crate::flags::symbols::SymbolArgs;
 use crate::import;
@@ -176,8 +177,8 @@ struct RecordArgs {
     /// Skip the first SECONDS
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_DELAY", value_parser = seconds)]
     delay: Option<Duration>,
-    #[arg(short, long, value_name = "FILE", help = output_help(), env = "SELFWIND_OUTPUT",
-          value_parser = PathBufValueParser::new().try_map(recording_file))]
+    #[arg(short, long, value_name = "FILE", help = recorded_file::help(), env = "SELFWIND_OUTPUT",
+          value_parser = PathBufValueParser::new().try_map(recorded_file::checked))]
     output: Option<PathBuf>,
     /// In exported formats, start each stack with its thread, NAME-PID/TID
     #[arg(long, env = "SELFWIND_PER_THREAD", value_parser = FalseyValueParser::new())]
@@ -191,6 +192,9 @@ struct RecordArgs {
     /// Flight recorder: with -p, write what the process's buffer holds without emptying it; with CMD, keep the latest samples in memory and write them on SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
     #[arg(long)]
     snapshot: bool,
+    /// Keep what was recorded so far every DURATION, such as 10s or 5m, and on SIGUSR2, as profiles of their own: FILE.1, FILE.2, ...; with --snapshot, what the flight recorder holds then
+    #[arg(long, value_name = "DURATION", env = "SELFWIND_EVERY", value_parser = interval)]
+    every: Option<Duration>,
     #[command(flatten)]
     sampling: SamplingArgs,
     /// Load this plug-in into the program beside the agent, such as an unwinder for an interpreter; may be given more than once
@@ -319,22 +323,6 @@ struct ListArgs {
     /// Remove what dead processes of yours have left behind, unread samples included, and print each
     #[arg(long)]
     reap: bool,
-}
-
-/// The help of `record -o`.
-fn output_help() -> String {
-    let extensions = Format::ALL.map(|format| format!(".{}", format.extension())).join(", ");
-    format!(
-        "Output file: a profile, or another format if its extension is one of {extensions}; %p is the process id [default: selfwind.data]"
-    )
-}
-
-/// Where a recording may go: standard output is the command's.
-fn recording_file(path: PathBuf) -> Result<PathBuf, String> {
-    if path == Path::new("-") {
-        return Err("standard output belongs to the command; name a file".into());
-    }
-    Ok(path)
 }
 
 /// Runs the command that the arguments ask for.
@@ -507,6 +495,7 @@ impl From<RecordArgs> for RecordOptions {
             output: args.output,
             pid: args.pid,
             snapshot: args.snapshot,
+            every: args.every,
             names: !args.no_names,
             sources: args.symbols.for_recording(),
             notices: Notices::new(args.quiet, args.verbose),
@@ -588,6 +577,8 @@ mod tests {
             (&["-e", "perf:nonsense", "ls"], "unknown event `nonsense`"),
             (&["-e", "nonsense", "ls"], "auto, cpu, itimer"),
             (&["-d", "-1", "ls"], "-1"),
+            (&["--every", "10", "--every", "0", "ls"], "cannot be used multiple times"),
+            (&["--every", "1ms", "ls"], "invalid interval `1ms`: expected 100ms or more"),
             (&["-d", "nan", "ls"], "nan"),
             (&["-p", "7", "ls"], "cannot be used with"),
             (&["--no-such-flag", "ls"], "--no-such-flag"),

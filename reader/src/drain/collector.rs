@@ -211,6 +211,18 @@ impl Collector {
         Ok(())
     }
 
+    /// A pass behind which the listener has all that was committed before. Gives what would be told of the living processes
+    /// if the recording ended here.
+    pub(super) fn so_far(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {
+        self.pass(listener)?;
+        self.release(u64::MAX, listener)?;
+        let mut ends = Vec::new();
+        for process in self.processes.values_mut() {
+            process.so_far(&self.clock, &mut ends);
+        }
+        Ok(ends)
+    }
+
     /// The last pass: what living processes have committed is taken, and everything is let go of.
     pub(crate) fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         self.clock.refresh();

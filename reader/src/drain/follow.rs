@@ -23,6 +23,8 @@ const NAP: Duration = Duration::from_millis(2);
 pub(crate) enum Flow {
     /// Go on.
     Continue,
+    /// Have the listener keep what there is so far.
+    Snapshot,
     /// That was all.
     Finish,
 }
@@ -57,11 +59,19 @@ pub(crate) fn follow(
         }
         let sleep = if collector.is_urgent() { None } else { Some(doorbell.prepare_sleep()) };
         let mut idle = true;
+        let mut snapshot = false;
         for event in events.try_iter() {
             idle = false;
-            if answer(event) == Flow::Finish {
-                return Ok(Reason::Told);
+            match answer(event) {
+                Flow::Finish => return Ok(Reason::Told),
+                Flow::Snapshot => snapshot = true,
+                Flow::Continue => {}
             }
+        }
+        if snapshot {
+            let ends = collector.so_far(listener)?;
+            listener.pause()?;
+            listener.snapshot(ends)?;
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {

@@ -16,4 +16,9 @@ pub(crate) trait Listener {
     fn save(&mut self) -> io::Result<()> {
         self.pause()
     }
+
+    /// Keeps what it was told so far; with `ends` behind it, that is whole.
+    fn snapshot(&mut self, _ends: Vec<Event>) -> io::Result<()> {
+        Ok(())
+    }
 }

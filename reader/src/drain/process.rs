@@ -302,12 +302,31 @@ impl Process {
             (_, true) => ProcessFate::Executed,
             _ => self.translator.exit().unwrap_or_default(),
         };
-        let counters = self.counters(&scale);
         if self.copies.are_expected() {
             around.unwinder.end(self.id, around.clock.now_ns());
         }
+        Some(self.end(fate, &scale, around.clock, events))
+    }
+
+    /// What would be told of it if the recording ended here.
+    pub(super) fn so_far(&mut self, clock: &TraceClock, events: &mut Vec<Event>) {
+        if self.translator.is_introduced() {
+            let scale = self.scale(clock);
+            let end = self.end(ProcessFate::Running, &scale, clock, events);
+            events.push(Event::ProcessEnd(end));
+        }
+    }
+
+    fn end(
+        &mut self,
+        fate: ProcessFate,
+        scale: &Scale,
+        clock: &TraceClock,
+        events: &mut Vec<Event>,
+    ) -> ProcessEnd {
+        let counters = self.counters(scale);
         self.tell_live_blocks(events);
-        Some(ProcessEnd { process: self.id, ns: around.clock.now_ns(), fate, counters })
+        ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
     }
 
     /// Tells which of the sampled blocks nobody has freed.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -25,12 +26,14 @@ pub(crate) enum WatchEvent {
     },
     /// The program ended; it has not been waited for.
     ProgramEnded,
+    /// Another interval has passed.
+    IntervalPassed,
 }
 
 /// Signals that end or steer a recording instead of killing it.
 const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// What asks a flight recorder for a snapshot; `perf record --switch-output` has the same.
+/// What asks for a snapshot; `perf record --switch-output` has the same.
 pub(crate) const SNAPSHOT: Signal = Signal::SIGUSR2;
 
 /// Signals that wait to be read.
@@ -39,6 +42,15 @@ pub(crate) struct BlockedSignals {
     signals: SignalFd,
     /// The mask before, for the command.
     pub(crate) given: SigSet,
+    /// How often to tell of the time.
+    every: Option<Duration>,
+}
+
+impl BlockedSignals {
+    /// Beside them, each interval of this length is told of.
+    pub(crate) fn and_every(self, every: Option<Duration>) -> Self {
+        Self { every, ..self }
+    }
 }
 
 /// The mask before [`hold_size_signal`].
@@ -60,7 +72,7 @@ pub(crate) fn hold_signals(snapshots: bool) -> io::Result<BlockedSignals> {
     let given = GIVEN.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
     set.thread_block()?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    Ok(BlockedSignals { signals, given })
+    Ok(BlockedSignals { signals, given, every: None })
 }
 
 /// Signals end us again, as they would without [`hold_signals`].
@@ -71,14 +83,14 @@ pub(crate) fn release_signals() {
 
 /// Starts the watch; `program` is the pidfd of the program, when there is one.
 pub(crate) fn start(
-    BlockedSignals { signals, .. }: BlockedSignals,
+    BlockedSignals { signals, every, .. }: BlockedSignals,
     program: Option<OwnedFd>,
     doorbell: Arc<Doorbell>,
 ) -> io::Result<Receiver<WatchEvent>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
         // The receiver is gone when the recording has ended: nobody is left to be told.
-        let _ = watch(&signals, program, &sender, &doorbell);
+        let _ = watch(&signals, program, every, &sender, &doorbell);
     })?;
     Ok(receiver)
 }
@@ -86,13 +98,17 @@ pub(crate) fn start(
 fn watch(
     signals: &SignalFd,
     mut program: Option<OwnedFd>,
+    every: Option<Duration>,
     sender: &Sender<WatchEvent>,
     doorbell: &Doorbell,
 ) -> Option<()> {
+    let mut next = every.map(|every| (Instant::now() + every, every));
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
         fds.extend(program.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        match poll(&mut fds, None) {
+        let left = next.map(|(next, _)| next.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| left.try_into().ok());
+        match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return None,
         }
@@ -102,6 +118,13 @@ fn watch(
                 // SI_USER and below come from a process, SI_KERNEL (0x80) from the terminal.
                 sender.send(WatchEvent::Signal { signal, sent: info.ssi_code <= 0 }).ok()?;
             }
+        }
+        if let Some((due, every)) = next
+            && Instant::now() >= due
+        {
+            // Intervals that passed while this machine slept are one.
+            next = Some(((due + every).max(Instant::now()), every));
+            sender.send(WatchEvent::IntervalPassed).ok()?;
         }
         if ended {
             program = None;

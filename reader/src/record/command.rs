@@ -45,7 +45,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     options.sampling.sources.find_places(&program.path)?;
     let options = &options;
     let agent = agent_file::unpack_for(&options.sampling.sources)?;
-    let output = Output::prepare(options.output.as_deref())?;
+    let output = Output::of(options)?;
     leftovers::reap_abandoned();
     let session = match Session::create() {
         Ok(session) => session,
@@ -61,7 +61,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     }
     let tables = Cache::of_user(options.notices);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let signals = watch::hold_signals(options.snapshot)
+    let signals = watch::hold_signals(options.takes_snapshots())
         .map_err(|error| anyhow::anyhow!("cannot block signals: {}", shortage::explain(&error)))?;
     let mut child = match spawn::start(&program, &options.command, &environment, &signals.given, None) {
         Ok(child) => child,
@@ -73,7 +73,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     };
     ask_for_priority();
     shortage::raise_open_files();
-    let events = watch_child(&child, signals, &session);
+    let events = watch_child(&child, signals.and_every(options.every), &session);
     let recorded = match &events {
         Ok(events) => record_child(options, &session, tables, output, events, &mut child),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
@@ -129,7 +129,7 @@ fn accompany(child: &mut Child, events: Option<Receiver<WatchEvent>>) -> io::Res
     {
         match events.recv() {
             Ok(WatchEvent::Signal { signal, sent: true }) => drop(kill(pid, signal)),
-            Ok(WatchEvent::Signal { .. }) => {}
+            Ok(WatchEvent::Signal { .. } | WatchEvent::IntervalPassed) => {}
             Ok(WatchEvent::ProgramEnded) | Err(_) => break,
         }
     }
@@ -183,7 +183,10 @@ fn follow_command(
     let (mut interrupts, mut hurried) = (DoublePress::default(), false);
     let mut answer = |event| match event {
         WatchEvent::ProgramEnded => Flow::Finish,
-        WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => {
+        WatchEvent::IntervalPassed | WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => {
+            if !options.snapshot {
+                return Flow::Snapshot;
+            }
             snapshots.take();
             Flow::Continue
         }
@@ -206,6 +209,7 @@ fn follow_command(
     let _ = kill(pid, Signal::SIGTERM);
     let mut answer = |event| match event {
         WatchEvent::ProgramEnded => Flow::Finish,
+        WatchEvent::IntervalPassed | WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => Flow::Continue,
         WatchEvent::Signal { signal, sent } => {
             let harder = signal == Signal::SIGINT && !sent;
             let _ = kill(pid, if harder { Signal::SIGKILL } else { signal });

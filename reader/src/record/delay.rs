@@ -22,6 +22,11 @@ impl Delay {
         Self { until_ns, ..Self::default() }
     }
 
+    /// The same for a profile that ends here, while the recording goes on.
+    pub(crate) fn filter_end(&self, end: Event) -> Option<Event> {
+        Self { until_ns: self.until_ns, left_out: self.left_out.clone() }.filter(end)
+    }
+
     /// The event as it goes into the profile, if it does.
     pub(crate) fn filter(&mut self, mut event: Event) -> Option<Event> {
         let (left_out, counters) = match &mut event {

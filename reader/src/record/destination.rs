@@ -58,10 +58,15 @@ impl Destination {
         Ok(Self { file, pattern: pattern.map(Path::to_owned), path: opened, created, kept })
     }
 
+    /// True unless it is a device or a pipe, of which nothing can be read back.
+    pub(super) fn is_regular_file(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.is_file())
+    }
+
     /// Empties the file and gives it its final name; `pid` stands for `%p`.
     pub(crate) fn commit(mut self, pid: u32) -> Result<(File, PathBuf), DestinationError> {
         let failed = |path: &Path, cause| DestinationError { path: path.display().to_string(), cause };
-        if self.file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        if self.is_regular_file() {
             self.file.set_len(0).map_err(|cause| failed(&self.path, cause))?;
         }
         if let Some(pattern) = self.pattern.take() {

@@ -28,6 +28,8 @@ pub(crate) struct RecordOptions {
     pub(crate) pid: Option<u32>,
     /// Write what rings hold, at a signal or at once, instead of draining them all the time.
     pub(crate) snapshot: bool,
+    /// How often a snapshot is taken.
+    pub(crate) every: Option<Duration>,
     /// Names are stored in the profile when the recording ends.
     pub(crate) names: bool,
     /// Where they come from.
@@ -39,6 +41,11 @@ pub(crate) struct RecordOptions {
 }
 
 impl RecordOptions {
+    /// Whether snapshots are taken while a recording runs.
+    pub(crate) fn takes_snapshots(&self) -> bool {
+        self.snapshot || self.every.is_some()
+    }
+
     /// When to stop, if the recording begins now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Some(Instant::now() + self.delay.unwrap_or_default() + self.duration?)

@@ -30,6 +30,7 @@ use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
 use crate::record::interpreter::Interpreters;
 use crate::record::kernel_symbols::KernelSymbols;
+use crate::record::numbered::Numbered;
 use crate::record::options::RecordOptions;
 use crate::resolve;
 use crate::tables::builder::Builder;
@@ -62,6 +63,18 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// The output of a recording with these options.
+    pub(super) fn of(options: &RecordOptions) -> anyhow::Result<Self> {
+        let output = Self::prepare(options.output.as_deref())?;
+        if options.every.is_some() && !options.snapshot && !output.profile.is_regular_file() {
+            output.abandon();
+            anyhow::bail!(
+                "--every copies the profile as it grows, so it must be a regular file; name one with -o"
+            );
+        }
+        Ok(output)
+    }
+
     pub(super) fn prepare(path: Option<&Path>) -> anyhow::Result<Self> {
         let format = path.and_then(Format::from_path);
         let Some((path, format)) = path.zip(format) else {
@@ -104,6 +117,7 @@ pub(crate) struct Committed {
 pub(crate) struct Recording {
     writer: ProfileWriter<File>,
     path: PathBuf,
+    snapshots: Numbered,
     export: Option<(Format, (File, PathBuf))>,
     /// Makes the tables that programs lack.
     tables: Option<Builder>,
@@ -191,6 +205,19 @@ impl Listener for Recording {
         self.flushed = Instant::now();
         self.writer.flush()
     }
+
+    fn snapshot(&mut self, ends: Vec<Event>) -> io::Result<()> {
+        self.save()?;
+        let mut ends: Vec<Event> = ends.into_iter().filter_map(|end| self.delay.filter_end(end)).collect();
+        let ns = clock::monotonic_ns();
+        ends.push(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status: None }));
+        // What was recorded goes on being recorded.
+        match self.snapshots.copy(&self.path, self.writer.bytes_written(), &ends) {
+            Ok(path) => self.notices.detail(format_args!("snapshot in {}", path.display())),
+            Err(error) => warn(format_args!("{error:#}")),
+        }
+        Ok(())
+    }
 }
 
 impl Recording {
@@ -244,6 +271,7 @@ impl Recording {
         let wall = sampling.sources.have_wall().then(|| Wall::start(sampling.frequency));
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile).map_err(|error| unstarted(&output.path, &error))?,
+            snapshots: Numbered::beside(&output.path),
             path: output.path,
             export: output.export,
             tables: tables.and_then(|cache| Builder::new(cache, options.notices)),
@@ -334,6 +362,9 @@ impl Recording {
             );
         }
         notices.say(format_args!("{} -> {next}", stats.summary()));
+        if let Some(text) = self.snapshots.summary() {
+            notices.say(text);
+        }
         if let Some(text) = stats.lowered() {
             notices.say(text);
         }

@@ -75,4 +75,8 @@ impl Listener for Renewal<'_> {
         }
         self.inner.pause()
     }
+
+    fn snapshot(&mut self, ends: Vec<Event>) -> io::Result<()> {
+        self.inner.snapshot(ends)
+    }
 }

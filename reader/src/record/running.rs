@@ -30,11 +30,12 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
         inject::check_sources(pid, &options.sampling.sources)?;
     }
     // What can fail comes first: from the attach on, the process is sampled.
-    let signals = watch::hold_signals(false).context("cannot block signals")?;
+    let signals = watch::hold_signals(options.takes_snapshots()).context("cannot block signals")?;
+    let signals = signals.and_every(options.every);
     ask_for_priority();
     shortage::raise_open_files();
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
-    let output = Output::prepare(options.output.as_deref())?;
+    let output = Output::of(options)?;
     let sampling = match lives.then(|| attach(&options.sampling, pid, options.notices)).transpose() {
         Ok(sampling) => sampling,
         Err(error) => {
@@ -78,11 +79,15 @@ fn follow_process(
             .notices
             .say(format_args!("recording process {pid}; Ctrl-C ends the recording, not the process"));
     }
+    let mut answer = |event| match event {
+        WatchEvent::IntervalPassed | WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => Flow::Snapshot,
+        _ => Flow::Finish,
+    };
     let followed = if sampling.is_some_and(Sampling::is_attached) {
         let mut listener = Renewal::new(&mut recording, pid, settings(&options.sampling), options.notices);
-        follow(&mut collector, doorbell, &events, deadline, &mut listener, &mut |_| Flow::Finish)
+        follow(&mut collector, doorbell, &events, deadline, &mut listener, &mut answer)
     } else {
-        follow(&mut collector, doorbell, &events, deadline, &mut recording, &mut |_| Flow::Finish)
+        follow(&mut collector, doorbell, &events, deadline, &mut recording, &mut answer)
     };
     drop(ours);
     followed

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use selfwind_profile::file_name::with_suffix;
 
 use crate::drain::collector::{Collector, Scope};
 use crate::record::attachment::as_sampled;
+use crate::record::numbered::Numbered;
 use crate::record::options::RecordOptions;
 use crate::record::recording::{Output, Recording};
 use crate::target::inject;
@@ -22,6 +22,11 @@ pub(crate) fn of_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8
     if options.duration.is_some() {
         anyhow::bail!(
             "--snapshot -p writes what is there immediately; leave out -d, or leave out --snapshot to keep recording"
+        );
+    }
+    if options.every.is_some() {
+        anyhow::bail!(
+            "--snapshot -p writes one snapshot immediately; leave out --snapshot to take one --every so often"
         );
     }
     let directories = crate::target::session::directories();
@@ -49,10 +54,8 @@ fn write(
 pub(crate) struct Snapshots<'a> {
     options: &'a RecordOptions,
     directories: Vec<PathBuf>,
-    /// The profile that is written at the end.
-    path: PathBuf,
+    names: Numbered,
     since: u64,
-    taken: u32,
 }
 
 impl<'a> Snapshots<'a> {
@@ -62,22 +65,20 @@ impl<'a> Snapshots<'a> {
         Self {
             options,
             directories,
-            path: path.to_owned(),
+            names: Numbered::beside(path),
             since: crate::target::clock::monotonic_ns(),
-            taken: 0,
         }
     }
 
     /// Writes one beside the profile. A failure is told and ends nothing.
     pub(crate) fn take(&mut self) {
-        self.taken += 1;
-        let path = with_suffix(&self.path, format!(".{}", self.taken));
+        let path = self.names.next();
         let collector =
             Collector::new(self.directories.clone(), Scope::Everything, self.options.notices).looking();
         let written = Output::prepare(Some(&path))
             .and_then(|output| write(collector, output, self.options, std::process::id(), self.since));
         if let Err(error) = written {
-            warn(format_args!("snapshot {}: {error:#}", self.taken));
+            warn(format_args!("snapshot {}: {error:#}", path.display()));
         }
     }
 }

@@ -244,6 +244,7 @@ impl Top {
                 stirred = true;
                 match event {
                     WatchEvent::Signal { .. } => return Ok(()),
+                    WatchEvent::IntervalPassed => {}
                     WatchEvent::ProgramEnded => {
                         self.status = child.as_mut().and_then(|child| child.wait().ok()).map(shell_status);
                     }
