@@ -5,7 +5,7 @@
 //! mapping alone keeps the event alive, so that a program which closes every descriptor neither meets nor ends it.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
@@ -33,7 +33,7 @@ const HEAD_BITS: u32 = 40;
 #[derive(Debug, Default)]
 pub struct KernelRing {
     control: AtomicPtr<u8>,
-    bytes: AtomicUsize,
+    bytes: AtomicU32,
     id: AtomicU32,
     /// The head when the last answer was complete: below it everything came from handlers or was answered.
     answered: AtomicU64,
@@ -58,7 +58,7 @@ impl KernelRing {
     const fn none() -> Self {
         Self {
             control: AtomicPtr::new(ptr::null_mut()),
-            bytes: AtomicUsize::new(0),
+            bytes: AtomicU32::new(0),
             id: AtomicU32::new(0),
             answered: AtomicU64::new(0),
         }
@@ -68,7 +68,7 @@ impl KernelRing {
     ///
     /// # Safety
     /// The mapping is a ring of perf_event_open(2), readable and writable, and stays until [`KernelRing::detach`].
-    pub unsafe fn attach(&self, control: *mut u8, bytes: usize, id: u32) {
+    pub unsafe fn attach(&self, control: *mut u8, bytes: u32, id: u32) {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.id.store(id, Ordering::Relaxed);
         self.answered.store(0, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl KernelRing {
     /// Gives the ring up; its mapping, if there was one, with all its bytes.
     pub fn detach(&self) -> Option<(*mut u8, usize)> {
         let control = self.control.swap(ptr::null_mut(), Ordering::AcqRel);
-        (!control.is_null()).then(|| (control, PAGE + self.bytes.load(Ordering::Relaxed)))
+        (!control.is_null()).then(|| (control, PAGE + self.bytes()))
     }
 
     /// True between [`KernelRing::attach`] and [`KernelRing::detach`].
@@ -91,6 +91,11 @@ impl KernelRing {
     /// Its number in the region.
     pub fn id(&self) -> u32 {
         self.id.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of its data.
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed) as usize
     }
 
     fn control(&self) -> Option<*mut u8> {
@@ -114,7 +119,7 @@ impl KernelRing {
     pub fn tail(&self) -> u64 {
         let tail = self.word_at(TAIL).map_or(0, |tail| tail.load(Ordering::Relaxed));
         let head = self.head();
-        let whole = self.bytes.load(Ordering::Relaxed) as u64;
+        let whole = self.bytes() as u64;
         if tail.is_multiple_of(WORD) && head.wrapping_sub(tail) <= whole { tail } else { head }
     }
 
@@ -130,7 +135,7 @@ impl KernelRing {
     /// The words of the stream from `from` on, without those beyond `to` or the end of the buffer: call again for what
     /// follows. Only for what lies between tail and head.
     pub fn words(&self, from: u64, to: u64) -> &[u64] {
-        let bytes = self.bytes.load(Ordering::Relaxed);
+        let bytes = self.bytes();
         let Some(control) = self.control() else { return &[] };
         let place = from as usize & bytes.wrapping_sub(1) & !(WORD as usize - 1);
         let len = (to.saturating_sub(from)).min(bytes.saturating_sub(place) as u64) as usize;
@@ -366,7 +371,7 @@ mod tests {
             let base = unsafe { alloc_zeroed(Layout::from_size_align(2 * PAGE, PAGE).unwrap()) };
             let rings = KernelRings::new();
             // SAFETY: as long as a ring of one page.
-            unsafe { rings.rings[0].attach(base, PAGE, 3) };
+            unsafe { rings.rings[0].attach(base, PAGE as u32, 3) };
             Made { base, rings }
         }
 

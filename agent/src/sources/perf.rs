@@ -225,7 +225,7 @@ fn open_one(
         }),
     );
     // SAFETY: a ring of this size, unmapped only when it is detached.
-    unsafe { ring.attach(base.as_ptr(), bytes - PAGE, id) };
+    unsafe { ring.attach(base.as_ptr(), (bytes - PAGE) as u32, id) };
     // The handler is installed since before any thread was registered.
     file.control(IOC_ENABLE, 0).inspect_err(|_| slot.kernel_rings.close())
 }
