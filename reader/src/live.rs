@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use selfwind_profile::events::Events;
+use selfwind_profile::events::{Events, Part};
 use selfwind_profile::file_name::base_name;
 use selfwind_profile::interpreted;
 use selfwind_profile::measure::Measure;
@@ -75,12 +75,14 @@ pub(crate) struct Located {
     pub(crate) found_by: FoundBy,
 }
 
-/// A sample with the whole stack of each of its parts.
+/// A part of a sample with its whole stack.
 pub(crate) struct LiveSample {
     /// When it happened.
     pub(crate) ns: u64,
+    /// Place of the event that it counts at.
+    pub(crate) event: u8,
     /// What it stands for.
-    pub(crate) weight: u32,
+    pub(crate) weight: u64,
     /// Leaf first: the kernel's frames, then the program's.
     pub(crate) stack: Vec<Located>,
 }
@@ -192,13 +194,29 @@ impl Live {
     /// The parts of a sample: the events of the kernel that its stack answers, or the sample itself.
     pub(crate) fn parts(&mut self, sample: &Sample) -> Vec<LiveSample> {
         let user = self.locate(sample);
-        let part = |SamplePart { ns, weight, kernel, .. }: SamplePart<'_>| {
-            let mut stack: Vec<Located> =
-                kernel.iter().map(|&address| self.locate_in_kernel(address)).collect();
-            stack.extend_from_slice(&user);
-            LiveSample { ns, weight, stack }
+        let part = |SamplePart { ns, weight, event, kernel }: SamplePart<'_>| LiveSample {
+            ns,
+            event,
+            weight: weight.into(),
+            stack: self.on_top(kernel, &user),
         };
         sample.parts().map(part).collect()
+    }
+
+    /// What a sample counts at each of the `events`.
+    pub(crate) fn counted(&mut self, sample: &Sample, events: &Events) -> Vec<LiveSample> {
+        let user = self.locate(sample);
+        let mut counted = Vec::new();
+        events.parts(sample, |Part { ns, event, weight, kernel }| {
+            counted.push(LiveSample { ns, event, weight, stack: self.on_top(kernel, &user) });
+        });
+        counted
+    }
+
+    /// A stack with the kernel's frames on top of the program's.
+    fn on_top(&mut self, kernel: &[u64], user: &[Located]) -> Vec<Located> {
+        let kernel = kernel.iter().map(|&address| self.locate_in_kernel(address));
+        kernel.collect::<Vec<_>>().into_iter().chain(user.iter().cloned()).collect()
     }
 
     /// Names an address in the kernel at once: its symbols are at hand.

@@ -52,7 +52,7 @@ struct SampleLine<'a> {
     tid: u32,
     process: &'a str,
     thread: &'a str,
-    weight: u32,
+    weight: u64,
     /// `PROVIDER:NAME` of a tracepoint, and what its event carries.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<String>,

@@ -81,6 +81,35 @@ fn keys_move_search_zoom_and_quit() {
     assert_clean(&terminal);
 }
 
+/// Three steps of `heap_grows`: 30,000 bytes held by one site, 150,000 by another, 300,000 allocated and freed by a third.
+#[test]
+fn memory_is_shown_while_it_is_held() {
+    let scratch = Scratch::new();
+    let grows = Target::c("heap_grows").build();
+    let terminal = terminal(&scratch);
+    let command = format!("sh -c '(printf aaa; sleep 60) | {}'", grows.display());
+    terminal.run(&format!("selfwind top --window 2 -e alloc:all -- {command}"));
+    let held = terminal.wait_for("what is held", |screen| {
+        let is_freed = !screen.contains("in_passing");
+        is_freed && screen.contains("in_growing") && screen.contains(" bytes, inuse_space, now")
+    });
+    let line = held.lines().nth(2).expect("the line of amounts");
+    let bytes: u64 = line.split(' ').next().expect("a number").replace(',', "").parse().expect("a number");
+    // The shell and sleep hold a little, too.
+    assert!((180_000..300_000).contains(&bytes), "{held}");
+    let place = |site| held.find(site).unwrap_or_else(|| panic!("no {site}:\n{held}"));
+    assert!(place("in_growing") < place("in_steady"), "{held}");
+
+    // What was allocated two seconds ago is no longer shown, what is held is.
+    terminal.press(&["e"]);
+    terminal.wait_for("allocations", |screen| screen.contains("0 alloc_objects, last 2 s"));
+    terminal.press(&["e", "e", "e"]);
+    terminal
+        .wait_for("what is held", |screen| screen.contains("in_growing") && screen.contains("inuse_space"));
+    terminal.press(&["q"]);
+    assert_clean(&terminal);
+}
+
 #[test]
 fn signals_leave_the_terminal_clean() {
     let scratch = Scratch::new();

@@ -139,6 +139,17 @@ impl Events {
         self.probes.iter().find(|(number, _)| *number == source).map(|&(_, first)| first)
     }
 
+    /// The allocated block that a sample stands for, as [`LiveBlocks`] name it; none if it is no allocation.
+    pub fn block(&self, sample: &Sample) -> Option<(u32, u64)> {
+        let is_allocation = sample.source == ALLOCATION && self.first_of(ALLOCATION).is_some();
+        is_allocation.then(|| self.heap.block(sample))
+    }
+
+    /// The event that counts, while a block is in use, what this event of the heap counts when it is allocated.
+    pub fn in_use(event: u8) -> u8 {
+        event + (HeapValue::InuseObjects as u8 - HeapValue::AllocObjects as u8)
+    }
+
     /// True if the clock asked for the sample.
     pub(crate) fn is_of_clock(&self, sample: &Sample) -> bool {
         (self.of_clock > 0 || self.wall.is_some()) && sample.source <= LAST_CLOCK

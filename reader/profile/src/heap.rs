@@ -100,15 +100,20 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
+    /// The block of a sampled allocation: its process, and its number there.
+    pub(crate) fn block(&self, sample: &Sample) -> (u32, u64) {
+        (sample.process, AllocationNonce(sample.nonce).id(sample.thread_seq).0)
+    }
+
     /// The values of a sampled allocation, in the order of [`HeapValue::ALL`].
     pub(crate) fn values(&self, sample: &Sample) -> [u64; 4] {
         let nonce = AllocationNonce(sample.nonce);
         let size = nonce.size();
         let (objects, bytes) = poisson::stands_for(size, self.mean);
-        let id = nonce.id(sample.thread_seq).0;
-        let dice = poisson::fraction(id ^ u64::from(sample.process) << 28);
+        let block @ (process, id) = self.block(sample);
+        let dice = poisson::fraction(id ^ u64::from(process) << 28);
         let (objects, bytes) = ((objects + dice) as u64, (bytes + dice) as u64);
-        match self.live.contains(&(sample.process, id)) {
+        match self.live.contains(&block) {
             true => [objects, bytes, objects, bytes],
             false => [objects, bytes, 0, 0],
         }

@@ -213,7 +213,7 @@ impl Collector {
 
     /// A pass behind which the listener has all that was committed before. Gives what would be told of the living processes
     /// if the recording ended here.
-    pub(super) fn so_far(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {
+    pub(crate) fn so_far(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {
         self.pass(listener)?;
         self.release(u64::MAX, listener)?;
         let mut ends = Vec::new();

@@ -131,12 +131,12 @@ impl Sources {
         self.probes.iter().any(|probe| matches!(probe, Probe::Locks(_)))
     }
 
-    /// Refuses what a screen of the present cannot show.
+    /// Refuses what only a recording has.
     pub(crate) fn check_live(&self) -> anyhow::Result<()> {
-        if let Some(probe) = self.probes.first() {
-            let name = probe.name();
-            anyhow::bail!("{name}: top shows time; `selfwind record -e {name} -- CMD` records it");
-        }
+        anyhow::ensure!(
+            !self.have_wall(),
+            "wall: top does not look at waiting threads; `selfwind record -e wall -- CMD` records them"
+        );
         Ok(())
     }
 
@@ -228,7 +228,8 @@ mod tests {
         assert_eq!((sources.of_agent().as_str(), sources.frequency(99)), ("auto,alloc:all", 99));
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);
-        assert!(sources.events(99).is_some() && sources.have_allocations() && sources.check_live().is_err());
+        assert!(sources.events(99).is_some() && sources.have_allocations() && sources.check_live().is_ok());
+        assert!("perf,wall".parse::<Sources>().unwrap().check_live().is_err());
     }
 
     #[test]

@@ -4,7 +4,6 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
-use selfwind_profile::call_tree::Stacks;
 use selfwind_profile::digits::{counted, grouped};
 
 use super::flame;
@@ -23,8 +22,11 @@ const NUMBERS_WIDTH: usize = 17;
 const MODULE_WIDTH: usize = 24;
 
 const KEYS: &str = "q quit  hjkl move  Enter zoom  Esc back  Tab view  /nN find  s sort  z freeze  ?";
+/// The same where there are several events.
+const KEYS_OF_EVENTS: &str =
+    "q quit  hjkl move  Enter zoom  Esc back  Tab view  /nN find  s sort  e event  ?";
 
-const HELP: [&str; 12] = [
+const HELP: [&str; 13] = [
     "h j k l, arrows   move; in the flame graph j goes to the callee, k to the caller",
     "g G, Home End     first, last;  PageUp PageDown by ten",
     "Enter             zoom: only stacks through the selection, from there on",
@@ -32,10 +34,11 @@ const HELP: [&str; 12] = [
     "Tab               table or flame graph",
     "/ n N             search (case-sensitive if you type capitals), next, previous",
     "s                 sort by SELF or by TOTAL",
+    "e                 the next event, if several are recorded (`-e cpu,alloc`)",
     "z                 freeze the picture; sampling goes on",
     "q, Ctrl-C         quit",
     "",
-    "SELF is the time in the function itself, TOTAL includes everything it called.",
+    "SELF is what counts for the function itself, TOTAL includes everything it called.",
     "? after a name: the frame was guessed from the contents of the stack.",
 ];
 
@@ -119,7 +122,13 @@ fn header(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, facts: 
         counted(facts.processes, "process", "processes"),
     ];
     put(buffer, area, 1, &numbers.join("  "), Style::new());
-    let covered = if facts.window == 0 { "all".to_owned() } else { format!("last {} s", facts.window) };
+    let covered = match (facts.window, view.measure()) {
+        (_, Some(measure)) if measure.is_level() => "now".to_owned(),
+        (0, _) => "all".to_owned(),
+        (seconds, _) => format!("last {seconds} s"),
+    };
+    let amount = view.measure().map(|measure| format!("{}, ", measure.describe(view.picture.weight)));
+    let covered = amount.unwrap_or_default() + &covered;
     let zoom: Vec<&str> = view.zoom.iter().map(|&label| window.text(label)).collect();
     let found = match (view.pattern.is_empty(), view.finds(window)) {
         (true, _) => String::new(),
@@ -203,5 +212,6 @@ fn footer(buffer: &mut Buffer, area: Rect, view: &View, window: &Window) {
             Style::new().add_modifier(Modifier::BOLD),
         );
     }
-    put(buffer, area, bottom + 1, KEYS, Style::new().add_modifier(Modifier::DIM));
+    let keys = if view.measure().is_some() { KEYS_OF_EVENTS } else { KEYS };
+    put(buffer, area, bottom + 1, keys, Style::new().add_modifier(Modifier::DIM));
 }

@@ -1,17 +1,20 @@
 //! From the events of a recording to the window and the numbers of the header.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
 use selfwind_profile::call_tree::Step;
+use selfwind_profile::events::Events;
+use selfwind_profile::heap::HeapValue;
+use selfwind_profile::measure::Measure;
 use selfwind_profile::profile::truncation_mark;
-use selfwind_profile::profile_file::{Event, Sample};
+use selfwind_profile::profile_file::{Event, LiveBlocks, Sample, SessionInfo};
 use selfwind_profile::stats::Tally;
 use unwind::End;
 
 use super::draw::Facts;
-use super::window::{Name, Window};
+use super::window::{Block, Name, Window};
 use crate::drain::listener::Listener;
 use crate::live::{Live, LiveSample, Located};
 use crate::target::clock;
@@ -24,6 +27,10 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub(super) struct Feed {
     pub(super) window: Window,
     live: Live,
+    /// What was asked for.
+    session: SessionInfo,
+    /// What samples count: known with the first process.
+    events: Option<Events>,
     pending: Vec<Sample>,
     tally: Tally,
     /// When how many samples had come.
@@ -37,10 +44,13 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(seconds: u64) -> Self {
+    /// The last `seconds` of what `source` gives, at so many samples per second.
+    pub(super) fn new(seconds: u64, source: String, frequency: u32) -> Self {
         Self {
             window: Window::new(seconds),
             live: Live::default(),
+            session: SessionInfo { source, frequency, ..SessionInfo::default() },
+            events: None,
             pending: Vec::new(),
             tally: Tally::default(),
             rate: VecDeque::new(),
@@ -49,6 +59,28 @@ impl Feed {
             ended: None,
             changed: true,
         }
+    }
+
+    /// What the weights of each event count, and the place of that which is shown at first; nothing before the first process.
+    pub(super) fn measures(&self) -> Option<(&[Measure], usize)> {
+        let events = self.events.as_ref()?;
+        let measures = events.measures();
+        // Who asks for the heap alone asks who holds it now.
+        let is_heap = measures.get(events.main()).is_some_and(|m| m.name == HeapValue::default().name());
+        let held = measures.iter().position(|m| m.name == HeapValue::InuseSpace.name());
+        Some((measures, held.filter(|_| is_heap).unwrap_or(events.main())))
+    }
+
+    /// Forgets the blocks that are not in use any more; `so_far` tells of those that are.
+    pub(super) fn look_at_blocks(&mut self, so_far: &[Event]) {
+        let blocks = so_far.iter().filter_map(|event| match event {
+            Event::LiveBlocks(LiveBlocks { process, blocks }) => Some((process, blocks)),
+            _ => None,
+        });
+        let in_use: HashSet<Block> =
+            blocks.flat_map(|(process, blocks)| blocks.iter().map(|block| (*process, *block))).collect();
+        self.window.keep(|block| in_use.contains(block));
+        self.changed = true;
     }
 
     /// Whether anything came since the last time this was asked.
@@ -109,17 +141,24 @@ impl Feed {
             return;
         }
         self.changed = true;
-        let parts: Vec<Vec<LiveSample>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
-        self.samples += parts.iter().map(|parts| parts.len() as u64).sum::<u64>();
+        let images = self.live.processes().map(|image| (image.info.source.clone(), image.info.period_ns));
+        let events = self.events.take().unwrap_or_else(|| Events::new(&self.session, images));
+        let counted = |sample| self.live.counted(sample, &events);
+        let parts: Vec<Vec<LiveSample>> = samples.iter().map(counted).collect();
+        self.samples += samples.iter().map(|sample| sample.parts().count() as u64).sum::<u64>();
         self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
         let mut steps = Vec::new();
         for (sample, parts) in samples.iter().zip(&parts) {
             for part in parts {
                 steps.clear();
                 self.label(sample, &part.stack, &mut steps);
-                self.window.add(part.ns / NANOSECONDS, &steps, u64::from(part.weight));
+                self.window.add(part.ns / NANOSECONDS, &steps, part.event, part.weight);
+                if let Some(block) = events.block(sample) {
+                    self.window.hold(block, &steps, part.event, part.weight);
+                }
             }
         }
+        self.events = Some(events);
     }
 
     /// The stack of a sample from its program to its leaf.

@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
-use selfwind_profile::call_tree::{CallTree, Stacks};
+use selfwind_profile::call_tree::CallTree;
 
 use super::view::View;
 use super::window::Window;
@@ -97,7 +97,7 @@ fn blocks(tree: &CallTree, width: u16) -> Vec<Block> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selfwind_profile::call_tree::{Direction, Step};
+    use selfwind_profile::call_tree::{Direction, Stacks, Step};
 
     struct Made;
 

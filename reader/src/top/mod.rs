@@ -45,6 +45,8 @@ use view::{Next, View};
 
 /// The picture is drawn anew at least this often while something happens.
 const REDRAW: Duration = Duration::from_millis(250);
+/// Time between two looks at which blocks are in use.
+const LOOK: Duration = Duration::from_secs(1);
 /// The longest sleep.
 const TURN: Duration = Duration::from_millis(100);
 /// How long a command may take to end after SIGTERM.
@@ -112,6 +114,8 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     args.event.check()?;
     args.event.check_live()?;
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
+    let mut sampling = sampling(args);
+    sampling.sources.find_places(&program.path)?;
     let log = match &args.log {
         None => OpenOptions::new().write(true).open("/dev/null"),
         Some(path) => File::create(path),
@@ -120,9 +124,9 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
         None => "/dev/null: cannot open it".into(),
         Some(path) => format!("{}: cannot write the output; choose another file with --log", path.display()),
     })?;
-    let agent = agent_file::unpack()?;
+    let agent = agent_file::unpack_for(&args.event)?;
     let session = Session::create()?;
-    let mut environment = session.environment(&sampling(args), false, &agent);
+    let mut environment = session.environment(&sampling, false, &agent);
     let tables = Cache::of_user(Notices::Quiet);
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
     let signals = watch::hold_signals(false).context("cannot block signals")?;
@@ -185,6 +189,8 @@ struct Top {
     subject: String,
     window: u64,
     colour: bool,
+    /// Allocations are sampled.
+    has_heap: bool,
     /// Of the command, once it has ended.
     status: Option<u8>,
 }
@@ -207,11 +213,12 @@ impl Drop for Restore {
 impl Top {
     fn new(args: &TopArgs, subject: String) -> Self {
         Self {
-            feed: Feed::new(args.window),
+            feed: Feed::new(args.window, args.event.name(), args.event.frequency(args.freq)),
             view: View::new(),
             subject,
             window: args.window,
             colour: Screen::of_stdout().colour,
+            has_heap: args.event.have_allocations(),
             status: None,
         }
     }
@@ -227,9 +234,18 @@ impl Top {
         let _restore = Restore;
         let inputs = listen(doorbell.clone()).context("cannot start a thread")?;
         let mut drawn: Option<Instant> = None;
+        let mut looked = Instant::now();
         loop {
             collector.pass(&mut self.feed)?;
             self.feed.pause()?;
+            // The last picture stays.
+            if self.has_heap && looked.elapsed() >= LOOK && !self.feed.is_alone() {
+                looked = Instant::now();
+                let so_far = collector.so_far(&mut self.feed)?;
+                self.feed.pause()?;
+                self.feed.look_at_blocks(&so_far);
+            }
+            self.know_events();
             let sleep = doorbell.prepare_sleep();
             let mut stirred = false;
             for input in inputs.try_iter() {
@@ -257,6 +273,15 @@ impl Top {
             if !stirred {
                 sleep.sleep(TURN);
             }
+        }
+    }
+
+    /// Lets the view know what can be looked at, once that is known.
+    fn know_events(&mut self) {
+        if self.view.measures.is_empty()
+            && let Some((measures, first)) = self.feed.measures()
+        {
+            (self.view.measures, self.view.event) = (measures.to_vec(), first as u8);
         }
     }
 

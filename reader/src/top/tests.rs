@@ -4,6 +4,8 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use selfwind_profile::call_tree::Step;
+use selfwind_profile::events::Events;
+use selfwind_profile::profile_file::SessionInfo;
 
 use super::draw::{Facts, draw};
 use super::view::{Next, View};
@@ -19,7 +21,7 @@ fn window(stacks: &[(&str, u64)]) -> Window {
         };
         let steps: Vec<Step> =
             stack.split(';').enumerate().map(|part| Step::certain(window.label(label(part)))).collect();
-        window.add(1, &steps, *weight);
+        window.add(1, &steps, 0, *weight);
     }
     window
 }
@@ -126,6 +128,23 @@ fn the_flame_graph_is_walked() {
     assert!(first.contains("95.0%  main") && session.status().contains("5.0%  main"), "{first}");
     session.typed("N");
     assert_eq!(session.status(), first);
+}
+
+#[test]
+fn each_event_has_its_picture() {
+    let mut session = Session::new(80, 24);
+    session.typed("e");
+    assert!(session.status().contains("parse"), "with one event there is no other");
+    let info = SessionInfo { source: "cpu,alloc".into(), frequency: 99, ..SessionInfo::default() };
+    session.view.measures = Events::new(&info, [("cpu", 10_000_000)].into_iter()).measures().to_vec();
+    let held = [Step::certain(session.window.label(Name { text: "hold".into(), ..Name::default() }))];
+    session.window.hold((1, 1), &held, 2, 4096);
+    assert!(session.screen()[2].starts_with("100 periods of CPU time, last 30 s"), "{:#?}", session.screen());
+    session.typed("eeee");
+    assert_eq!(session.screen()[2], "4,096 bytes, inuse_space, now");
+    assert!(session.status().starts_with("self 100.0%  total 100.0%  hold"), "{}", session.status());
+    session.typed("e");
+    assert!(session.status().contains("parse"));
 }
 
 #[test]

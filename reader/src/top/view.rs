@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use selfwind_profile::call_tree::{CallTree, Direction, Stacks, weights};
+use selfwind_profile::call_tree::{CallTree, Direction, weights};
+use selfwind_profile::measure::Measure;
 
 use super::window::{Window, Zoomed};
 
@@ -44,6 +45,10 @@ pub(super) struct Picture {
 /// What is looked at.
 pub(super) struct View {
     pub(super) mode: Mode,
+    /// What the weights of each event count; empty until that is known.
+    pub(super) measures: Vec<Measure>,
+    /// Place of the event that is shown.
+    pub(super) event: u8,
     /// Labels zoomed into, the outermost first.
     pub(super) zoom: Vec<u32>,
     /// The selected label of the table.
@@ -65,6 +70,8 @@ impl View {
     pub(super) fn new() -> Self {
         Self {
             mode: Mode::Table,
+            measures: Vec::new(),
+            event: 0,
             zoom: Vec::new(),
             row: None,
             path: Vec::new(),
@@ -77,12 +84,17 @@ impl View {
         }
     }
 
+    /// What the weights in the picture count, if there is a choice.
+    pub(super) fn measure(&self) -> Option<&Measure> {
+        self.measures.get(usize::from(self.event)).filter(|_| self.measures.len() > 1)
+    }
+
     /// Paints the picture anew from what is frozen, or else from `window`.
     pub(super) fn refresh(&mut self, window: &Window) {
         let window = self.frozen.as_ref().unwrap_or(window);
         // A window that started anew has other labels.
         self.zoom.retain(|&label| (label as usize) < window.labels());
-        let zoomed = Zoomed { window, through: &self.zoom };
+        let zoomed = Zoomed { window, event: self.event, through: &self.zoom };
         let row = |(label, weight): (usize, &selfwind_profile::call_tree::Weight)| Row {
             label: label as u32,
             own: weight.own,
@@ -182,6 +194,7 @@ impl View {
             }
             KeyCode::Char('n') => self.find(1, window),
             KeyCode::Char('N') => self.find(-1, window),
+            KeyCode::Char('e') => self.event = (self.event + 1) % self.measures.len().max(1) as u8,
             KeyCode::Char('s') => self.by_total = !self.by_total,
             KeyCode::Char('z') => {
                 self.frozen = if self.frozen.is_some() { None } else { Some(window.clone()) };

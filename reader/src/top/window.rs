@@ -5,12 +5,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use selfwind_profile::call_tree::{Stacks, Step};
+use selfwind_profile::events::Events;
 
 /// Distinct stacks kept; then everything starts anew.
 const STACKS_KEPT: usize = 1 << 18;
 
 /// What a label is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     /// A function, a program, a mark.
     pub(super) text: String,
@@ -23,7 +24,20 @@ pub(super) struct Name {
 /// A step whose guess is kept as a flag: what is hashed.
 type Key = (u32, bool);
 
-/// Weights of stacks by second.
+/// An allocated block, as `LiveBlocks` name it.
+pub(super) type Block = (u32, u64);
+
+/// A block that is in use: its stack, the events that count when it is allocated, and its weights there.
+#[derive(Clone)]
+struct Held {
+    stack: u32,
+    weights: Vec<(u8, u64)>,
+}
+
+/// Weights by event and stack.
+type Weights = HashMap<(u8, u32), u64>;
+
+/// Weights of stacks, by second or as long as a block is in use.
 #[derive(Clone, Default)]
 pub(super) struct Window {
     names: Vec<Name>,
@@ -31,7 +45,9 @@ pub(super) struct Window {
     stacks: Vec<Box<[Step]>>,
     numbers: HashMap<Box<[Key]>, u32>,
     /// By second of the trace clock, ascending.
-    slices: VecDeque<(u64, HashMap<u32, u64>)>,
+    slices: VecDeque<(u64, Weights)>,
+    /// As many as are in use, and those that were freed since somebody looked.
+    blocks: HashMap<Block, Held>,
     /// Seconds that are shown; 0 for all.
     seconds: u64,
 }
@@ -57,25 +73,51 @@ impl Window {
         &self.names[label as usize]
     }
 
-    /// Adds a stack, root first, that was taken in this second.
-    pub(super) fn add(&mut self, second: u64, stack: &[Step], weight: u64) {
+    pub(super) fn labels(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn text(&self, label: u32) -> &str {
+        &self.name(label).text
+    }
+
+    /// The number of a stack, root first.
+    fn number(&mut self, stack: &[Step]) -> u32 {
         let key: Box<[Key]> = stack.iter().map(|s| (s.label, s.found_by == unwind::FoundBy::Guess)).collect();
         if self.stacks.len() >= STACKS_KEPT && !self.numbers.contains_key(&key) {
-            (self.stacks, self.numbers, self.slices) = Default::default();
+            (self.stacks, self.numbers, self.slices, self.blocks) = Default::default();
         }
         let next = self.stacks.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
             self.stacks.push(stack.into());
         }
+        number
+    }
+
+    /// Adds a stack, root first, with what was counted there at an event in this second.
+    pub(super) fn add(&mut self, second: u64, stack: &[Step], event: u8, weight: u64) {
+        let number = self.number(stack);
         // Samples of several threads are nearly, not wholly, in order: late ones count for the newest second.
         let second = if self.seconds == 0 { 0 } else { second };
         if self.slices.back().is_none_or(|(newest, _)| *newest < second) {
             self.slices.push_back((second, HashMap::new()));
         }
         if let Some((_, weights)) = self.slices.back_mut() {
-            *weights.entry(number).or_default() += weight;
+            *weights.entry((event, number)).or_default() += weight;
         }
+    }
+
+    /// Adds a block that was allocated by this stack, with what is counted at an event.
+    pub(super) fn hold(&mut self, block: Block, stack: &[Step], event: u8, weight: u64) {
+        let stack = self.number(stack);
+        let held = self.blocks.entry(block).or_insert_with(|| Held { stack, weights: Vec::new() });
+        held.weights.push((event, weight));
+    }
+
+    /// Forgets the blocks that are not in use any more.
+    pub(super) fn keep(&mut self, in_use: impl Fn(&Block) -> bool) {
+        self.blocks.retain(|block, _| in_use(block));
     }
 
     /// Forgets what is too old at this second.
@@ -87,26 +129,18 @@ impl Window {
         }
     }
 
-    /// Weight of everything kept.
-    #[cfg(test)]
-    pub(super) fn weight(&self) -> u64 {
-        self.slices.iter().flat_map(|(_, weights)| weights.values()).sum()
-    }
-}
-
-impl Stacks for Window {
-    fn labels(&self) -> usize {
-        self.names.len()
-    }
-
-    fn text(&self, label: u32) -> &str {
-        &self.name(label).text
-    }
-
-    fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
+    /// Each stack with its weight at an event.
+    fn each(&self, event: u8, each: &mut dyn FnMut(&[Step], u64)) {
         let mut sums: HashMap<u32, u64> = HashMap::new();
-        for (number, weight) in self.slices.iter().flat_map(|(_, weights)| weights) {
-            *sums.entry(*number).or_default() += weight;
+        for ((at, number), weight) in self.slices.iter().flat_map(|(_, weights)| weights) {
+            if *at == event {
+                *sums.entry(*number).or_default() += weight;
+            }
+        }
+        for Held { stack, weights } in self.blocks.values() {
+            for (_, weight) in weights.iter().filter(|(at, _)| Events::in_use(*at) == event) {
+                *sums.entry(*stack).or_default() += weight;
+            }
         }
         for (number, weight) in sums {
             each(&self.stacks[number as usize], weight);
@@ -114,9 +148,11 @@ impl Stacks for Window {
     }
 }
 
-/// The stacks through certain labels, from the last of them on.
+/// The stacks of an event through certain labels, from the last of them on.
 pub(super) struct Zoomed<'a> {
     pub(super) window: &'a Window,
+    /// Place of the event.
+    pub(super) event: u8,
     /// Each is looked for below the one before.
     pub(super) through: &'a [u32],
 }
@@ -131,7 +167,7 @@ impl Stacks for Zoomed<'_> {
     }
 
     fn each(&self, each: &mut dyn FnMut(&[Step], u64)) {
-        self.window.each(&mut |stack, weight| {
+        self.window.each(self.event, &mut |stack, weight| {
             let mut from = 0;
             for &label in self.through {
                 match stack[from..].iter().position(|step| step.label == label) {
@@ -148,6 +184,12 @@ impl Stacks for Zoomed<'_> {
 mod tests {
     use super::*;
 
+    fn weight(window: &Window, event: u8) -> u64 {
+        let mut sum = 0;
+        Zoomed { window, event, through: &[] }.each(&mut |_, weight| sum += weight);
+        sum
+    }
+
     fn name(text: &str) -> Name {
         Name { text: text.into(), module: String::new(), program: false }
     }
@@ -158,21 +200,37 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(|text| window.label(name(text)));
         assert_eq!(window.label(name("b")), b);
         let steps = |labels: &[u32]| labels.iter().map(|&l| Step::certain(l)).collect::<Vec<_>>();
-        window.add(1, &steps(&[a, b, c]), 3);
-        window.add(2, &steps(&[a, c]), 4);
-        window.add(1, &steps(&[a, b, c]), 1);
-        assert_eq!(window.weight(), 8);
+        window.add(1, &steps(&[a, b, c]), 0, 3);
+        window.add(2, &steps(&[a, c]), 0, 4);
+        window.add(1, &steps(&[a, b, c]), 0, 1);
+        window.add(1, &steps(&[a, b, c]), 1, 100);
+        assert_eq!((weight(&window, 0), weight(&window, 1)), (8, 100));
         let mut seen = Vec::new();
-        Zoomed { window: &window, through: &[b] }.each(&mut |stack, weight| seen.push((stack.len(), weight)));
+        Zoomed { window: &window, event: 0, through: &[b] }
+            .each(&mut |stack, weight| seen.push((stack.len(), weight)));
         assert_eq!(seen, [(2, 4)]);
         window.forget(12);
-        assert_eq!(window.weight(), 5);
+        assert_eq!(weight(&window, 0), 5);
         window.forget(100);
-        assert_eq!(window.weight(), 0);
+        assert_eq!(weight(&window, 0), 0);
         let mut all = Window::new(0);
-        all.add(1, &[], 1);
-        all.add(1000, &[], 1);
+        all.add(1, &[], 0, 1);
+        all.add(1000, &[], 0, 1);
         all.forget(5000);
-        assert_eq!(all.weight(), 2);
+        assert_eq!(weight(&all, 0), 2);
+    }
+
+    #[test]
+    fn blocks_count_until_they_are_freed() {
+        let mut window = Window::new(10);
+        let steps = [Step::certain(window.label(name("a")))];
+        for serial in 1..=3 {
+            window.hold((1, serial), &steps, 0, 1);
+            window.hold((1, serial), &steps, 1, 100 * serial);
+        }
+        window.forget(1000);
+        assert_eq!([0, 1, 2, 3].map(|event| weight(&window, event)), [0, 0, 3, 600]);
+        window.keep(|block| block.1 != 2);
+        assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 400]);
     }
 }
