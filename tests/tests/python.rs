@@ -243,6 +243,17 @@ fn allocations_and_waits_have_their_functions() {
     }
 }
 
+/// Reading an interpreter's memory asks the kernel by a call that may block signals, and here no handler puts the mask back.
+#[test]
+fn allocations_and_waits_leave_the_signal_mask_alone() {
+    for (minor, python) in interpreters() {
+        for event in ["alloc:all,lock:all", "cpu,alloc:4K,lock:all"] {
+            let recording = Recorder::at(499).event(event).record(&python, &[script("python_mask")]);
+            assert_eq!(recording.outcome.stdout, "[[], []]\n", "3.{minor}, {event}: {:?}", recording.outcome);
+        }
+    }
+}
+
 #[test]
 fn native_only_leaves_python_out() {
     let (_, python) = interpreters().pop().expect("there is one");

@@ -3,6 +3,7 @@
 use shm_format::StackChain;
 use unwind::{Registers, Walk};
 
+use crate::activity::is_filtered;
 use crate::arch;
 use crate::interpreter;
 use crate::ordinary_walk;
@@ -10,6 +11,7 @@ use crate::recording::Recording;
 use crate::sample::words;
 use crate::slot::{Slot, Workbench};
 use crate::snapshot::Pinned;
+use crate::sys::SignalsBlocked;
 
 /// The registers that a call preserves, as they were when a function of ours was called.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,8 @@ impl Caller {
         let pinned = if is_mixed { Pinned::new(pin) } else { None };
         let mixed = pinned.as_ref().and_then(|pinned| {
             let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());
+            // An interpreter's memory is probed, which may change the mask (`sys::is_readable`).
+            let _blocked = (python.is_some() && !is_filtered()).then(SignalsBlocked::new);
             interpreter::add_frames(python, has_regions, recording, stack_cache, &mut walk, scratch)
         });
         (walk, chain, mixed.unwrap_or_else(|| words(stack_cache.frames())))

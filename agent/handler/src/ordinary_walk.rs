@@ -12,7 +12,7 @@ use crate::recording::Recording;
 use crate::slot::{self, Slot, Workbench};
 use crate::snapshot::{self, Pinned};
 use crate::stack::{Bounds, Stack};
-use crate::sys;
+use crate::sys::{self, SignalsBlocked};
 
 /// The slot of the calling thread, whose stack pointer is `sp`; none if the noted one is another thread's.
 pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
@@ -52,10 +52,9 @@ pub(crate) fn walk_on(
     }
     // Memory that is not known, or that a guess leads to, is probed. That may change the mask (`sys::is_readable`).
     if walked.is_none_or(|(walk, _)| !walk.end.is_complete()) && !is_filtered() {
-        let mask = sys::set_signal_mask(!0);
+        let _blocked = SignalsBlocked::new();
         walked =
             Some(walk_in(recording, slot, registers, bench, &mut Stack::new([known, Bounds::NONE], true)));
-        sys::set_signal_mask(mask);
     }
     let walked = walked.unwrap_or_else(|| {
         bench.stack_cache.forget();

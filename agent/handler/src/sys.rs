@@ -88,6 +88,24 @@ pub fn is_readable(address: u64) -> bool {
     result == 0
 }
 
+/// All signals of the calling thread are blocked, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SignalsBlocked {
+    before: u64,
+}
+
+impl SignalsBlocked {
+    pub(crate) fn new() -> Self {
+        Self { before: set_signal_mask(!0) }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        set_signal_mask(self.before);
+    }
+}
+
 /// The calling thread's signal mask.
 pub fn signal_mask() -> u64 {
     let mut mask = 0u64;
