@@ -1,5 +1,5 @@
-/* Functions and probes that are passed a known number of times, and what main says of them: `NAME COUNT` lines. The notes of the
- * probes are as sdt.h writes them; one has two places and a semaphore.
+/* Functions and probes that are hit a known number of times, and whether the program sees that a probe is traced. The notes of
+ * the probes are as sdt.h writes them; one has two places and a semaphore.
  *
  *   probes ROUNDS           in main and a second thread
  *   probes ROUNDS blocked   with all signals blocked meanwhile
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 __asm__(".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
 	".weak _.stapsdt.base\n.hidden _.stapsdt.base\n"
@@ -57,7 +58,7 @@ __attribute__((noinline, noipa)) long makes_room(long n)
 
 __attribute__((noinline, noipa)) long way(long n)
 {
-	return pushes(n) + computes(n) + makes_room(n) + 1;
+	return pushes(n) + computes(n) + makes_room(n) + (getppid() > 0);
 }
 
 static void *rounds(void *count)

@@ -168,7 +168,7 @@ impl Asker {
         let binary = selfwind().to_str().expect("UTF-8");
         let data = self.scratch.join("x.data");
         let data = data.to_str().expect("UTF-8");
-        let rate = if source.starts_with("perf") { "9973" } else { "1000" };
+        let rate = if source == "perf" { "9973" } else { "1000" };
         let record = [binary, "record", "-q", "-F", rate, "-e", source, "-o", data, "--"];
         self.ask(&[&record, words].concat(), PATIENCE_RECORDED)
     }

@@ -167,7 +167,7 @@ struct RecordArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
-    /// What is recorded, a list: one clock at most, of auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), usdt:PROVIDER:NAME and fn:FILE:SYMBOL (probes of sdt.h and entries of functions), offcpu (time blocked); and alloc or alloc:BYTES (allocations: one in 512 KiB or so many bytes, alloc:all for all), lock or lock:TIME (waits for locks and who ends them: one in 100us or such a time of waiting, lock:all for all), wall (all time of all threads), tp:PROVIDER:NAME (tracepoints of the program, * and ? in names, `,nostack` behind one)
+    /// What is recorded, a list: one clock at most, of auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), usdt:PROVIDER:NAME and fn:FILE:SYMBOL (USDT probes and function entries), offcpu (time blocked); and alloc or alloc:BYTES (allocations: one in 512 KiB or so many bytes, alloc:all for all), lock or lock:TIME (waits for locks and who ends them: one in 100us or such a time of waiting, lock:all for all), wall (all time of all threads), tp:PROVIDER:NAME (tracepoints of the program, * and ? in names, `,nostack` behind one)
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
           value_parser = SourcesParser, hide_possible_values = true)]
     event: Sources,

@@ -211,8 +211,8 @@ impl Collector {
         Ok(())
     }
 
-    /// A pass behind which the listener has all that was committed before. Gives what would be told of the living processes
-    /// if the recording ended here.
+    /// Reads everything that was committed before. Returns the events by which the recording of the
+    /// living processes would end here.
     pub(crate) fn so_far(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {
         self.pass(listener)?;
         self.release(u64::MAX, listener)?;

@@ -17,7 +17,7 @@ pub(crate) trait Listener {
         self.pause()
     }
 
-    /// Keeps what it was told so far; with `ends` behind it, that is whole.
+    /// Keeps a copy of what it was told so far, completed by `ends`.
     fn snapshot(&mut self, _ends: Vec<Event>) -> io::Result<()> {
         Ok(())
     }

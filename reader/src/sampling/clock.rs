@@ -233,7 +233,7 @@ impl Clock {
         }
         if !has_one_of(SYS_ADMIN) {
             anyhow::bail!(
-                "{name}: a breakpoint of the kernel's, which only root may set (CAP_SYS_ADMIN); run as root; a tracepoint of selfwind.h (-e tp:PROVIDER:NAME) needs no right"
+                "{name}: only root may set uprobes (CAP_SYS_ADMIN); run as root; a tracepoint of selfwind.h (-e tp:PROVIDER:NAME) needs no privilege"
             );
         }
         Ok(())

@@ -71,6 +71,11 @@ impl Feed {
         Some((measures, held.filter(|_| is_heap).unwrap_or(events.main())))
     }
 
+    /// Whether allocations are sampled, by whoever started the processes.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.events.as_ref().is_some_and(|events| events.measures().iter().any(Measure::is_level))
+    }
+
     /// Forgets the blocks that are not in use any more; `so_far` tells of those that are.
     pub(super) fn look_at_blocks(&mut self, so_far: &[Event]) {
         let blocks = so_far.iter().filter_map(|event| match event {

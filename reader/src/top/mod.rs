@@ -189,8 +189,6 @@ struct Top {
     subject: String,
     window: u64,
     colour: bool,
-    /// Allocations are sampled.
-    has_heap: bool,
     /// Of the command, once it has ended.
     status: Option<u8>,
 }
@@ -218,7 +216,6 @@ impl Top {
             subject,
             window: args.window,
             colour: Screen::of_stdout().colour,
-            has_heap: args.event.have_allocations(),
             status: None,
         }
     }
@@ -239,7 +236,7 @@ impl Top {
             collector.pass(&mut self.feed)?;
             self.feed.pause()?;
             // The last picture stays.
-            if self.has_heap && looked.elapsed() >= LOOK && !self.feed.is_alone() {
+            if self.feed.has_blocks() && looked.elapsed() >= LOOK && !self.feed.is_alone() {
                 looked = Instant::now();
                 let so_far = collector.so_far(&mut self.feed)?;
                 self.feed.pause()?;

@@ -13,7 +13,7 @@ use selfwind_tests::target::Target;
 /// Samples of each program.
 const SAMPLES: u64 = 200;
 
-/// JSON in some 20 frames of Python: stacks of 60 to 90 native frames.
+/// JSON below some 20 frames of Python.
 const PYTHON: &str = "
 import json
 d = [{'a': i, 'b': str(i)} for i in range(1000)]
