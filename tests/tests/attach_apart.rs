@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use selfwind_tests::attacher::{Attacher, Guest};
 use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// Attaches to the program that `wrapper` starts in its surroundings, records it, and looks for its `work` by name.
@@ -48,8 +49,7 @@ fn own_pid(pid: u32) -> String {
 #[test]
 fn another_user_or_another_namespace_is_no_obstacle() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root");
-        return;
+        return skip("attaching to processes in other surroundings takes root");
     }
     let program = Target::c("attach").with("lm", &["-lm"]).build();
     let program = program.to_str().expect("UTF-8");
@@ -70,8 +70,7 @@ fn another_user_or_another_namespace_is_no_obstacle() {
 #[test]
 fn another_root_directory_is_no_obstacle() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root");
-        return;
+        return skip("attaching to processes in other surroundings takes root");
     }
     let root = selfwind_tests::scratch::Scratch::new();
     let fixed = Target::c("attach").with("lm", &["-lm"]).fixed().build();

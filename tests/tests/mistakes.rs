@@ -192,7 +192,14 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
             user = Some(NOBODY);
             guest = Some(Guest::start(&Target::c("spin").build(), &[]));
         }
-        "process with a seccomp filter" => guest = Some(Guest::start(&Target::c("filtered").build(), &[])),
+        "process whose seccomp filter is in the way" => {
+            if !is_root {
+                skip("reading a filter takes root");
+                return None;
+            }
+            let program = Target::c("filtered").with("threads", &["-pthread"]).build();
+            guest = Some(Guest::start(&program, &["60", &libc::SYS_timer_create.to_string()]));
+        }
         "LD_PRELOAD missing or cleared" => guest = Some(Guest::start(&Target::c("spin").build(), &[])),
         "truncated profile" => place.cut_profile(),
         _ => {}

@@ -29,6 +29,8 @@ const NT_X86_XSTATE: usize = 0x202;
 /// More than any processor's XSAVE area.
 const XSTATE_ROOM: usize = 16 << 10;
 const SIGSET_BYTES: usize = 8;
+/// `linux/ptrace.h`.
+const PTRACE_SECCOMP_GET_FILTER: c_uint = 0x420c;
 
 fn request(request: c_uint, tid: pid_t, address: usize, data: *mut c_void) -> io::Result<c_long> {
     // SAFETY: none of the requests of this file writes to our memory but through `data`, which its caller has made
@@ -114,4 +116,14 @@ pub(crate) fn set_extended_state(tid: pid_t, state: &[u8]) -> io::Result<()> {
     // The kernel only reads, whatever the type says.
     let mut place = libc::iovec { iov_base: state.as_ptr().cast_mut().cast(), iov_len: state.len() };
     request(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, (&raw mut place).cast()).map(drop)
+}
+
+/// The instructions of a stopped thread's system call filter `index`, the latest first; ENOENT if there are not so many.
+/// Takes CAP_SYS_ADMIN.
+pub(crate) fn filter(tid: pid_t, index: usize) -> io::Result<Vec<libc::sock_filter>> {
+    let count = request(PTRACE_SECCOMP_GET_FILTER, tid, index, ptr::null_mut())? as usize;
+    let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; count];
+    // A filter never changes.
+    request(PTRACE_SECCOMP_GET_FILTER, tid, index, filter.as_mut_ptr().cast())?;
+    Ok(filter)
 }

@@ -1,4 +1,5 @@
-//! What must be known of a process before anything is done to it: all from /proc, nothing is touched.
+//! What must be known of a process before anything is done to it: from /proc, and of a thread with a system call filter by
+//! stopping it for a moment.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{geteuid, getuid};
 
 use crate::proc::{self, Mapping, PAGE, Status, mappings, threads};
+use crate::target::inject::filter;
 use crate::target::inject::memory::Memory;
 use crate::target::inject::refusal::InjectError;
 
@@ -44,9 +46,6 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     if has_shadow_stack(&status) {
         return Err(InjectError::ShadowStack(pid));
     }
-    if is_filtered(pid) {
-        return Err(InjectError::Filtered(pid));
-    }
     let denied = |error| InjectError::denied(pid, error);
     let mut head = [0u8; 5];
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
@@ -59,7 +58,7 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     if head != *b"\x7fELF\x02" {
         return Err(InjectError::NotNative(pid));
     }
-    Ok(())
+    filter::check(pid)
 }
 
 /// True if no thread of the process lives; its first one may have ended before the others.
@@ -84,14 +83,6 @@ pub(super) fn is_apart(pid: i32) -> bool {
     let at = |name: &str| fs::metadata(name).map(|found| (found.dev(), found.ino())).ok();
     let differs = |name: &str| at(&format!("/proc/{pid}/{name}")) != at(&format!("/proc/self/{name}"));
     is_other || differs("ns/mnt") || differs("ns/user") || differs("root")
-}
-
-/// True if a thread of the process filters its system calls.
-fn is_filtered(pid: i32) -> bool {
-    let threads = threads(pid as u32).unwrap_or_default().into_iter();
-    threads
-        .filter_map(|tid| Status::of_thread(pid, tid).ok())
-        .any(|status| status.field("Seccomp").is_some_and(|mode| mode != "0"))
 }
 
 /// True if the process has mapped the file at `path`.

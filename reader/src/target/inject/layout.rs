@@ -33,7 +33,7 @@ pub(super) const SETTINGS: u64 = CALL + 1024;
 pub(super) const SETTINGS_ROOM: u64 = DATA - SETTINGS;
 
 /// A thread of the process that notes its id where it begins and ends, and has neither TLS nor a parent that waits.
-const THREAD: c_int = libc::CLONE_VM
+pub(super) const THREAD: c_int = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
     | libc::CLONE_SIGHAND

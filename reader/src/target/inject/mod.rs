@@ -7,6 +7,8 @@
 
 mod errand;
 mod facts;
+mod filter;
+mod filter_program;
 mod frame;
 mod gadgets;
 mod handed_region;

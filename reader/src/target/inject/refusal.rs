@@ -50,11 +50,34 @@ pub(crate) enum InjectError {
     /// Stopped by a signal.
     #[error("process {0} is stopped; continue it first: kill -CONT {0}")]
     Stopped(i32),
-    /// It filters its system calls.
+    /// Its filter is against a call of the agent's.
     #[error(
-        "process {0} filters its system calls (seccomp), and the filter might kill it for those of the agent; start it with `selfwind record -- CMD`, so that the agent is there before the filter"
+        "the system call filter (seccomp) of process {pid} does not allow {call}, which the agent needs; allow it in the filter, or start the process with `selfwind record -- CMD`, so that the agent is there before the filter"
     )]
-    Filtered(i32),
+    Filtered {
+        /// The process.
+        pid: i32,
+        /// The call.
+        call: &'static str,
+    },
+    /// Nobody can say what its filter allows.
+    #[error(
+        "process {0} filters its system calls (seccomp), and only root can see whether the filter allows those of the agent: sudo selfwind ...; or start it with `selfwind record -- CMD`, so that the agent is there before the filter"
+    )]
+    FilterUnseen(i32),
+    /// The kernel does not give the filter.
+    #[error(
+        "process {pid} filters its system calls (seccomp), and the kernel does not show the filter ({error}); start it with `selfwind record -- CMD`, so that the agent is there before the filter"
+    )]
+    FilterUnreadable {
+        /// The process.
+        pid: i32,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// Strict mode.
+    #[error("process {0} may only read, write and exit (seccomp strict mode), so nothing can sample it")]
+    Strict(i32),
     /// Its return addresses are kept twice.
     #[error(
         "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which the agent's way into a running process does not keep; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"

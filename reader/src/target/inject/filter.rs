@@ -1,0 +1,123 @@
+//! Whether the system call filters of a process (seccomp) let the agent's calls through.
+//!
+//! Services and containers usually run behind a filter that forbids a few dangerous calls and none that the agent makes. So
+//! the filters are read (PTRACE_SECCOMP_GET_FILTER, which takes CAP_SYS_ADMIN) and evaluated for each of them, for every
+//! thread, before anything is done to the process. What must never happen: that the process is killed for a call of ours.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use crate::proc::{Status, threads};
+use crate::target::attach::ptrace;
+use crate::target::inject::filter_program::{Instruction, SystemCall, Verdict, verdict};
+use crate::target::inject::layout::THREAD;
+use crate::target::inject::paused::{Paused, Stopped};
+use crate::target::inject::refusal::InjectError;
+
+/// A thread stands still after this time.
+const STOP: Duration = Duration::from_secs(2);
+/// The mode of a thread without a filter (`Seccomp` in proc_pid_status(5)).
+const NONE: &str = "0";
+/// That of one that may only read, write and end.
+const STRICT: &str = "1";
+
+/// A call that the agent makes, or that is made for it, and what is known of its first arguments.
+struct Need {
+    name: &'static str,
+    number: libc::c_long,
+    known: &'static [u64],
+    /// It may fail: then the agent does without.
+    optional: bool,
+}
+
+macro_rules! needs {
+    ($($name:ident $(($($known:expr),*))? $($optional:literal)?;)*) => {
+        &[$({
+            let (known, optional): (&'static [u64], &[&str]) = (&[$($($known as u64),*)?], &[$($optional)?]);
+            Need { name: stringify!($name), number: libc::$name, known, optional: !optional.is_empty() }
+        }),*]
+    };
+}
+
+/// All of them: of the stub, of the agent outside of the handler with CPU timers, and of the handler.
+const NEEDS: &[Need] = needs! {
+    SYS_rt_sigprocmask; SYS_mprotect; SYS_clone(THREAD); SYS_gettid; SYS_exit; SYS_rt_sigreturn; SYS_mmap; SYS_munmap;
+    SYS_mremap; SYS_madvise; SYS_munlock; SYS_openat; SYS_close; SYS_read; SYS_fstat; SYS_lstat; SYS_getdents64;
+    SYS_readlinkat; SYS_getcwd; SYS_ftruncate; SYS_fallocate; SYS_mkdirat; SYS_symlinkat; SYS_unlinkat;
+    SYS_socketpair(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0); SYS_setsockopt; SYS_recvmsg;
+    SYS_getpid; SYS_getppid; SYS_geteuid; SYS_prlimit64(0); SYS_prctl(libc::PR_GET_NAME); SYS_clock_gettime;
+    SYS_getrandom; SYS_nanosleep; SYS_sched_yield; SYS_futex; SYS_rt_sigaction; SYS_rt_sigtimedwait; SYS_tgkill;
+    SYS_rt_sigqueueinfo; SYS_rt_tgsigqueueinfo; SYS_timer_create; SYS_timer_settime; SYS_timer_gettime;
+    SYS_timer_delete; SYS_getitimer; SYS_setitimer; SYS_write(2); SYS_process_vm_readv "optional"; SYS_pread64;
+};
+
+/// Refuses a process whose filters do not let the agent's calls through, or that nobody can read.
+pub(super) fn check(pid: i32) -> Result<(), InjectError> {
+    let filtered: Vec<i32> = threads(pid as u32)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|tid| tid as i32)
+        .filter(|&tid| mode(pid, tid).is_some_and(|mode| mode != NONE))
+        .collect();
+    let mut passed: Vec<Vec<Instruction>> = Vec::new();
+    // What a thread traces is let go of when it ends, in whatever state.
+    std::thread::scope(|scope| {
+        let checked =
+            scope.spawn(|| filtered.into_iter().try_for_each(|tid| check_thread(pid, tid, &mut passed)));
+        checked.join().unwrap_or(Err(InjectError::Lost(pid)))
+    })
+}
+
+fn mode(pid: i32, tid: i32) -> Option<String> {
+    Some(Status::of_thread(pid, tid).ok()?.field("Seccomp")?.to_owned())
+}
+
+/// Looks at the filters of one thread that are not among those that have `passed`.
+fn check_thread(pid: i32, tid: i32, passed: &mut Vec<Vec<Instruction>>) -> Result<(), InjectError> {
+    if mode(pid, tid).as_deref() == Some(STRICT) {
+        return Err(InjectError::Strict(pid));
+    }
+    for filter in filters(pid, tid)? {
+        if passed.contains(&filter) {
+            continue;
+        }
+        for need in NEEDS {
+            let mut arguments = [None; 6];
+            arguments.iter_mut().zip(need.known).for_each(|(argument, known)| *argument = Some(*known));
+            match verdict(&filter, &SystemCall { number: need.number, arguments }) {
+                Verdict::Allowed => {}
+                Verdict::Failed if need.optional => {}
+                _ => return Err(InjectError::Filtered { pid, call: &need.name["SYS_".len()..] }),
+            }
+        }
+        passed.push(filter);
+    }
+    Ok(())
+}
+
+/// All filters of a thread, which stands still for so long; none if it has ended.
+fn filters(pid: i32, tid: i32) -> Result<Vec<Vec<Instruction>>, InjectError> {
+    let _paused = match Paused::stop(pid, tid, Instant::now() + STOP)? {
+        Stopped::Paused(paused) => paused,
+        Stopped::Gone => return Ok(Vec::new()),
+        Stopped::Late => return Err(InjectError::Unstoppable { pid, thread: tid }),
+    };
+    let mut filters = Vec::new();
+    loop {
+        match ptrace::filter(tid, filters.len()) {
+            Ok(filter) => filters.push(filter.into_iter().map(Instruction::from).collect()),
+            // No more of them.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
+            Err(error) => return Err(unreadable(pid, error)),
+        }
+    }
+}
+
+fn unreadable(pid: i32, error: io::Error) -> InjectError {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => InjectError::FilterUnseen(pid),
+        _ => InjectError::FilterUnreadable { pid, error },
+    }
+}

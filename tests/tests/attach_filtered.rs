@@ -1,0 +1,84 @@
+//! Processes that filter their system calls, as most containers and many services do: attached to where the filter lets the
+//! agent's calls through, left alone where it does not.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use nix::unistd::geteuid;
+use selfwind_tests::attacher::{Attacher, Guest};
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::{folded, stats};
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::Target;
+
+const NOBODY: u32 = 65534;
+
+fn program() -> PathBuf {
+    Target::c("filtered").with("threads", &["-pthread"]).build()
+}
+
+/// The filter of the program kills for every call that is not in its list.
+#[test]
+fn a_process_is_recorded_whose_filter_allows_it() {
+    if !geteuid().is_root() {
+        return skip("reading a filter takes root");
+    }
+    let attacher = Attacher::new();
+    let guest = Guest::start(&program(), &["4"]);
+    let pid = guest.pid();
+    let file = attacher.scratch.join("filtered.data");
+    let path = file.to_str().expect("UTF-8");
+    let record = attacher.run(&["record", "-q", "-F", "199", "-d", "1", "-o", path, "-p", &pid]);
+    assert_eq!(record.status, 0, "{}", record.stderr);
+    let recorded = stats(&file);
+    recorded.assert_adds_up();
+    let work = folded(&file).inclusive("filtered_work");
+    assert!(work * 10 >= recorded.number("weight") * 9 && work > 20, "{:?}", folded(&file));
+    assert_eq!(recorded.number("threads"), 2);
+    for arguments in [&["attach", "-p"][..], &["dump", "-p"], &["attach", "--detach", "-p"]] {
+        let arguments = [arguments, &[&pid]].concat();
+        let outcome = attacher.run(&arguments);
+        assert_eq!(outcome.status, 0, "{arguments:?}: {}", outcome.stderr);
+    }
+    assert_eq!(guest.end(), (Some(0), "done\n".to_owned()));
+}
+
+#[test]
+fn a_filter_in_the_way_is_named_and_leaves_the_process_alone() {
+    if !geteuid().is_root() {
+        return skip("reading a filter takes root");
+    }
+    let attacher = Attacher::new();
+    for (number, name) in [(libc::SYS_timer_create, "timer_create"), (libc::SYS_mremap, "mremap")] {
+        let guest = Guest::start(&program(), &["0.5", &number.to_string()]);
+        let outcome = attacher.run(&["record", "-p", &guest.pid()]);
+        assert_eq!(outcome.status, 125, "{outcome:?}");
+        assert!(outcome.stderr.contains(&format!("does not allow {name}, which")), "{outcome:?}");
+        assert_eq!(guest.end(), (Some(0), "done\n".to_owned()));
+    }
+}
+
+#[test]
+fn who_cannot_read_a_filter_is_told_to_be_root() {
+    let attacher = Attacher::new();
+    let mut command = Command::new(program());
+    command.arg("1").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut attach = attacher.command(&["attach"]);
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+        attach.uid(NOBODY).gid(NOBODY).env("XDG_RUNTIME_DIR", "/nonexistent");
+    }
+    let mut guest = command.spawn().expect("it was just built");
+    // It filters its calls once it is at work.
+    while !std::fs::read_to_string(format!("/proc/{}/status", guest.id()))
+        .expect("our child")
+        .contains("Seccomp:\t2")
+    {
+        std::thread::yield_now();
+    }
+    let outcome = run(attach.args(["-p", &guest.id().to_string()]));
+    assert_eq!(outcome.status, 1, "{outcome:?}");
+    assert!(outcome.stderr.contains("only root can see"), "{outcome:?}");
+    assert!(guest.wait().expect("our child").success());
+}
