@@ -11,6 +11,7 @@ mod exit_status;
 mod generated_code;
 mod interpreter;
 pub(crate) mod kernel_symbols;
+mod kernel_table;
 mod numbered;
 mod options;
 mod priority;

@@ -121,11 +121,11 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
     });
     let table = LazyCell::new(|| {
         let mini_elf = mini.as_ref().and_then(|bytes| Elf::parse(bytes.as_slice()).ok());
-        symbol_table(main_elf.as_ref(), [&debug_elf, &mini_elf].into_iter().flatten())
+        symbol_table(main_elf.as_ref(), [&debug_elf, &mini_elf].into_iter().flatten(), &request.addresses)
     });
     let origin = match (&main, source) {
         (_, Some((_, path))) if lines.is_some() => Origin::Dwarf(path.to_owned()),
-        _ if table.named => Origin::Symbols,
+        _ if table.is_named() => Origin::Symbols,
         (Err(Failure::Changed(id)), _) => Origin::Changed(id.clone()),
         (Err(Failure::Unreadable(error)), _) => Origin::Unreadable(error.to_string()),
         (Ok(_), _) if main_elf.is_none() => Origin::Unreadable("not a 64-bit ELF file".into()),
@@ -133,34 +133,28 @@ fn read_files(request: &Request, locator: &Locator<'_>) -> Symbols {
     };
     let entries = LazyCell::new(|| main_elf.as_ref().map(FrameEntries::read).unwrap_or_default());
     let module = base_name(&request.path);
-    let find = |address| table.symbols.find(address).map(|symbol| (symbol.address, symbol.name.clone()));
+    let find = |address| table.find(address).map(|symbol| (symbol.address, symbol.name.clone()));
     let start = |address| entries.start(address);
     let namer = Namer::new(&module, &find, &start, lines.as_ref());
     namer.name_all(&request.addresses, origin)
 }
 
-/// The functions that symbol tables know.
-struct Table<'data> {
-    symbols: SymbolTable<'data>,
-    /// There are some beside linker stubs.
-    named: bool,
-}
-
+/// The functions that symbol tables know at the addresses asked for.
 fn symbol_table<'a, 'data: 'a>(
     main: Option<&'a Elf<'data>>,
     others: impl Iterator<Item = &'a Elf<'data>>,
-) -> Table<'data> {
+    asked: &[u64],
+) -> SymbolTable<'data> {
     let mut symbols = SymbolTable::default();
     for elf in main.into_iter().chain(others) {
-        symbols.add(elf, elf.elf_symbol_table());
-        symbols.add(elf, elf.elf_dynamic_symbol_table());
+        symbols.add(elf, elf.elf_symbol_table(), asked);
+        symbols.add(elf, elf.elf_dynamic_symbol_table(), asked);
     }
-    let named = !symbols.is_empty();
     if let Some(elf) = main {
         symbols.add_stubs(plt::stubs(elf));
     }
     symbols.sort();
-    Table { symbols, named }
+    symbols
 }
 
 /// Why the recorded file is not at hand.

@@ -3,19 +3,14 @@
 //! An answer holds as long as the files it was found in, and the places where nothing was found, are as they
 //! were. The cache may be removed at any time. A failure to read or write it costs time, never an answer.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
-
-use nix::fcntl::OFlag;
-use nix::unistd::geteuid;
 
 use super::cache_file::{CacheFile, Provenance};
 use super::image::{FileState, Witness, hex};
 use super::symbols::{Origin, Request, Symbols};
-use crate::private_directory::{cache_directory, private_directory};
+use crate::private_directory::{cache_directory, read_file, replace_file};
 
 /// How the files of the cache end.
 const ENDING: &str = ".names";
@@ -47,7 +42,7 @@ impl SymbolCache {
         if request.build_id.is_empty() {
             return None;
         }
-        let file = CacheFile::decode(self.read(&request.build_id).ok()?)?;
+        let file = CacheFile::decode(read_file(&self.path(&request.build_id), LARGEST_FILE as u64).ok()?)?;
         // A server may have more to say than what was found without one.
         let better = server && !matches!(file.origin, Origin::Dwarf(_));
         // What is no file, as the vdso, is known by its build-id alone.
@@ -60,22 +55,6 @@ impl SymbolCache {
             && !better
             && file.witnesses.iter().all(as_before);
         holds.then_some(file)
-    }
-
-    fn read(&self, build_id: &[u8]) -> io::Result<Vec<u8>> {
-        private_directory(&self.directory)?;
-        let mut file =
-            OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(self.path(build_id))?;
-        let metadata = file.metadata()?;
-        let own = metadata.is_file() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0;
-        if !own || metadata.len() > LARGEST_FILE as u64 {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let mut bytes = Vec::with_capacity(metadata.len() as usize);
-        file.read_to_end(&mut bytes)?;
-        // By this the oldest are told; that it may fail is no harm.
-        let _ = file.set_modified(SystemTime::now());
-        Ok(bytes)
     }
 
     /// Keeps the answers to ascending addresses, along with those of `earlier`.
@@ -101,21 +80,8 @@ impl SymbolCache {
         };
         if let Some(bytes) = bytes.filter(|bytes| bytes.len() <= LARGEST_FILE) {
             // A full disk or a foreign directory: the next look-up takes as long as this one.
-            let _ = self.write(of.build_id, &bytes);
+            let _ = replace_file(&self.path(of.build_id), &bytes);
         }
-    }
-
-    fn write(&self, build_id: &[u8], bytes: &[u8]) -> io::Result<()> {
-        private_directory(&self.directory)?;
-        let path = self.path(build_id);
-        let temporary = path.with_extension(format!("{}.part", std::process::id()));
-        let written = || -> io::Result<()> {
-            let mut file: File =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(bytes)?;
-            fs::rename(&temporary, &path)
-        };
-        written().inspect_err(|_| drop(fs::remove_file(&temporary)))
     }
 
     /// Removes what was not used for longest, until the rest fits.
@@ -147,8 +113,11 @@ impl SymbolCache {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
     use crate::names::NameId;
+    use crate::private_directory::private_directory;
     use crate::symbolize::Line;
 
     fn directory(test: &str) -> PathBuf {

@@ -1,11 +1,13 @@
-//! The functions of one ELF file by address.
+//! The functions of one ELF file that hold some of the addresses asked for.
 //!
-//! Built from `.symtab`, `.dynsym` and names made up for linker stubs; read only after [`SymbolTable::sort`].
+//! Built from `.symtab`, `.dynsym` and names made up for linker stubs; read only after [`SymbolTable::sort`]. A file may have
+//! hundreds of thousands of symbols, and a profile asks for some hundred addresses: others are left out at once.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use object::read::elf::{ElfFile64, SectionHeader as _, Sym as _, SymbolTable as ElfSymbols};
-use object::{Endianness, elf};
+use object::{Endianness, SymbolIndex, elf};
 
 /// A function: where it lies and its linker name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,50 +36,41 @@ impl<'data> Symbol<'data> {
 #[derive(Debug, Default)]
 pub(super) struct SymbolTable<'data> {
     symbols: Vec<Symbol<'data>>,
+    /// There are functions beside linker stubs, asked for or not.
+    named: bool,
     /// Greatest end among the symbols up to this one: where a search backwards may stop.
     reach: Vec<u64>,
 }
 
 impl<'data> SymbolTable<'data> {
-    /// Adds the functions of one ELF symbol table. Nameless, undefined and absolute symbols, data and
-    /// mapping symbols are left out.
+    /// Adds those functions of one ELF symbol table that begin where some function does that may hold one of the `asked`
+    /// addresses (ascending), or where the last one before such an address does, since there one without a size ends.
+    /// Nameless, undefined and absolute symbols, data and mapping symbols are left out.
     pub(super) fn add(
         &mut self,
         file: &ElfFile64<'data, Endianness>,
         symbols: &ElfSymbols<'data, elf::FileHeader64<Endianness>>,
+        asked: &[u64],
     ) {
-        let endian = file.endian();
-        for (index, symbol) in symbols.enumerate() {
-            let Ok(Some(section)) = symbols.symbol_section(endian, symbol, index) else {
-                continue;
-            };
-            let Ok(section) = file.elf_section_table().section(section) else { continue };
-            if section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) == 0 {
-                continue;
+        // For each asked address the greatest start that is behind the asked address before it.
+        let mut last = vec![None; asked.len()];
+        let mut starts = HashSet::new();
+        for function in functions(file, symbols) {
+            self.named = true;
+            let place = asked.partition_point(|&address| address < function.address);
+            let Some(&next) = asked.get(place) else { continue };
+            last[place] = last[place].max(Some(function.address));
+            if next < if function.size == 0 { function.limit } else { function.end() } {
+                starts.insert(function.address);
             }
-            let typed = match symbol.st_type() {
-                elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
-                elf::STT_NOTYPE => false,
-                _ => continue,
-            };
-            let Ok(name) = symbol.name(endian, symbols.strings()) else { continue };
-            if name.is_empty() || (!typed && (name[0] == b'$' || name.starts_with(b".L"))) {
-                continue;
-            }
-            let (address, size) = (symbol.st_value(endian), symbol.st_size(endian));
-            let binding = match symbol.st_bind() {
-                elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 2,
-                elf::STB_WEAK => 1,
-                _ => 0,
-            };
-            self.symbols.push(Symbol {
-                address,
-                end: address.saturating_add(size),
-                limit: section.sh_addr(endian).saturating_add(section.sh_size(endian)),
-                rank: u8::from(typed) << 4 | u8::from(size > 0) << 3 | binding,
-                name: Cow::Borrowed(name),
-            });
         }
+        let mut before = None;
+        for greatest in last {
+            before = before.max(greatest);
+            starts.extend(before);
+        }
+        let kept = functions(file, symbols).filter(|function| starts.contains(&function.address));
+        self.symbols.extend(kept.filter_map(|function| function.symbol(file.endian(), symbols)));
     }
 
     /// Adds symbols made up for linker stubs.
@@ -85,9 +78,9 @@ impl<'data> SymbolTable<'data> {
         self.symbols.extend(stubs);
     }
 
-    /// Whether no function is known.
-    pub(super) fn is_empty(&self) -> bool {
-        self.symbols.is_empty()
+    /// Whether the file has names of functions, asked for or not.
+    pub(super) fn is_named(&self) -> bool {
+        self.named
     }
 
     /// Puts the symbols in order, keeps the best name of each address, and gives sizeless symbols the
@@ -131,6 +124,76 @@ impl<'data> SymbolTable<'data> {
         }
         None
     }
+}
+
+/// A function of an ELF symbol table, but for its name, which costs more than the rest.
+struct Function {
+    index: SymbolIndex,
+    address: u64,
+    size: u64,
+    /// The end of its section.
+    limit: u64,
+    rank: u8,
+}
+
+impl Function {
+    fn end(&self) -> u64 {
+        self.address.saturating_add(self.size)
+    }
+
+    fn symbol<'data>(
+        &self,
+        endian: Endianness,
+        symbols: &ElfSymbols<'data, elf::FileHeader64<Endianness>>,
+    ) -> Option<Symbol<'data>> {
+        let name = symbols.symbol(self.index).ok()?.name(endian, symbols.strings()).ok()?;
+        let symbol = Symbol {
+            address: self.address,
+            end: self.end(),
+            limit: self.limit,
+            rank: self.rank,
+            name: Cow::Borrowed(name),
+        };
+        (!name.is_empty()).then_some(symbol)
+    }
+}
+
+fn functions<'data>(
+    file: &ElfFile64<'data, Endianness>,
+    symbols: &ElfSymbols<'data, elf::FileHeader64<Endianness>>,
+) -> impl Iterator<Item = Function> {
+    let endian = file.endian();
+    symbols.enumerate().filter_map(move |(index, symbol)| {
+        let typed = match symbol.st_type() {
+            elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
+            elf::STT_NOTYPE => false,
+            _ => return None,
+        };
+        let section = symbols.symbol_section(endian, symbol, index).ok()??;
+        let section = file.elf_section_table().section(section).ok()?;
+        if section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) == 0 || symbol.st_name(endian) == 0 {
+            return None;
+        }
+        if !typed {
+            let name = symbol.name(endian, symbols.strings()).ok()?;
+            if name.is_empty() || name[0] == b'$' || name.starts_with(b".L") {
+                return None;
+            }
+        }
+        let size = symbol.st_size(endian);
+        let binding = match symbol.st_bind() {
+            elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 2,
+            elf::STB_WEAK => 1,
+            _ => 0,
+        };
+        Some(Function {
+            index,
+            address: symbol.st_value(endian),
+            size,
+            limit: section.sh_addr(endian).saturating_add(section.sh_size(endian)),
+            rank: u8::from(typed) << 4 | u8::from(size > 0) << 3 | binding,
+        })
+    })
 }
 
 /// How far a name is from what people call the function, among aliases: public names have fewer leading
