@@ -9,24 +9,35 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("..");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     for input in ["agent", "unwind", "shm-format", "Cargo.toml", "Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo:rerun-if-env-changed=SELFWIND_SKIP_AGENT");
+    let is_skipped = env::var_os("SELFWIND_SKIP_AGENT").is_some_and(|value| value != "0");
     // The second one stands in front of the program's allocator and locks, too.
-    for (name, variable, features) in [
-        ("agent.so", "SELFWIND_AGENT", ""),
-        ("agent-probes.so", "SELFWIND_PROBES_AGENT", "allocations,locks"),
-    ] {
-        let embedded = out.join(name);
-        if env::var_os("SELFWIND_SKIP_AGENT").is_some_and(|value| value != "0") {
-            fs::write(&embedded, b"")?;
-        } else {
-            fs::copy(build_agent(&root, &out, features)?, &embedded)?;
+    let kinds =
+        [("agent", "SELFWIND_AGENT", ""), ("agent-probes", "SELFWIND_PROBES_AGENT", "allocations,locks")];
+    // Side by side: most of the time is that of one thread, which optimises the whole library at once.
+    let built = thread::scope(|scope| {
+        let builds = kinds.map(|(name, _, features)| {
+            let target = out.join(format!("{name}-target"));
+            let root = &root;
+            scope.spawn(
+                move || if is_skipped { Ok(None) } else { build_agent(root, &target, features).map(Some) },
+            )
+        });
+        builds.map(|build| build.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    for ((name, variable, _), library) in kinds.into_iter().zip(built) {
+        let embedded = out.join(format!("{name}.so"));
+        match library? {
+            Some(library) => drop(fs::copy(library, &embedded)?),
+            None => fs::write(&embedded, b"")?,
         }
         println!("cargo:rustc-env={variable}_FILE={}", embedded.display());
         let mut hasher = DefaultHasher::new();
@@ -36,12 +47,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn build_agent(root: &Path, out: &Path, features: &str) -> Result<PathBuf, Box<dyn Error>> {
-    let target = out.join("agent-target");
+fn build_agent(root: &Path, target: &Path, features: &str) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
     let mut cargo = Command::new(env::var_os("CARGO").ok_or("CARGO is not set")?);
     cargo.args(["build", "--package", "selfwind-agent", "--profile", "agent", "--features", features]);
     cargo.arg("--manifest-path").arg(root.join("Cargo.toml"));
-    cargo.arg("--target-dir").arg(&target);
+    cargo.arg("--target-dir").arg(target);
     // Settings of the outer build that are not meant for the agent: flags, target, lint driver.
     for name in
         ["CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "RUSTC_WORKSPACE_WRAPPER"]

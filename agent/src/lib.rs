@@ -45,6 +45,7 @@ mod object_info;
 mod pending;
 mod perf_attributes;
 mod preload;
+mod preserved_registers;
 mod process;
 mod python;
 mod regions;

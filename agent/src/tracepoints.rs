@@ -10,12 +10,13 @@ use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use handler::caller::Caller;
 use handler::clock;
 use handler::recording::{self, Recording};
 use handler::tracepoint::{self, Event};
 use shm_format::record::{self, DurableRecord};
 use shm_format::{FIELDS_MOST, FieldTypes};
+
+use crate::preserved_registers::PreservedRegisters;
 
 /// Most bytes of the name of a tracepoint, of its provider, and of the names of its fields.
 const NAME_MOST: usize = 128;
@@ -229,7 +230,7 @@ unsafe extern "C" fn without_stack(site: &Site, values: *const u64) {
     }
 }
 
-/// An event with a stack: puts the registers that a call preserves where [`Saved`] has them.
+/// An event with a stack: puts the registers that a call preserves where [`PreservedRegisters`] has them.
 #[unsafe(naked)]
 unsafe extern "C" fn with_stack(site: &Site, values: *const u64) {
     naked_asm!(
@@ -247,27 +248,10 @@ unsafe extern "C" fn with_stack(site: &Site, values: *const u64) {
     )
 }
 
-/// The registers of the program, as the entry has put them on the stack.
-#[repr(C)]
-struct Saved {
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    rbx: u64,
-    rbp: u64,
-    return_address: u64,
-}
-
-unsafe extern "C" fn record_with_stack(site: &Site, values: *const u64, saved: &Saved) {
+unsafe extern "C" fn record_with_stack(site: &Site, values: *const u64, preserved: &PreservedRegisters) {
     let Some(recording) = recording::current() else { return };
     if site.is_told(recording) {
-        let Saved { r15, r14, r13, r12, rbx, rbp, return_address } = saved;
-        let caller = Caller {
-            entry: with_stack as unsafe extern "C" fn(&Site, *const u64) as usize as u64,
-            stack_pointer: ptr::from_ref(return_address) as u64,
-            preserved: [*rbx, *rbp, *r12, *r13, *r14, *r15],
-        };
+        let caller = preserved.caller(with_stack as unsafe extern "C" fn(&Site, *const u64) as usize as u64);
         // SAFETY: as above.
         unsafe { site.event(values) }.record_with_stack(recording, &caller);
     }

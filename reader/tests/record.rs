@@ -255,18 +255,19 @@ fn every_image_of_a_chain_of_execs_is_one_process() {
     assert_eq!(stats["detail"]["accounting"]["adds_up"], true, "{stats}");
 }
 
+/// A recorder that has samples of a program whose process id is in `pid`.
+fn recorder_of_spin(place: &Place) -> Target {
+    let script = format!("echo $$ > pid; exec {}", place.spin());
+    let mut recorder = place.selfwind(&["record", "-F", "500", "-o", "a.data", "--", "sh", "-c", &script]);
+    let recorder = Target(recorder.stderr(Stdio::null()).spawn().unwrap());
+    place.wait_for_samples("a.data");
+    recorder
+}
+
 #[test]
 fn a_killed_target_is_drained() {
     let place = Place::new("killed-target");
-    let script = format!("echo $$ > pid; exec {}", place.spin());
-    let mut recorder = Target(
-        place
-            .selfwind(&["record", "-F", "500", "-o", "a.data", "--", "sh", "-c", &script])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    place.wait_for_samples("a.data");
+    let mut recorder = recorder_of_spin(&place);
     kill(pid_in(&place.path("pid")), Signal::SIGKILL).unwrap();
     assert_eq!(recorder.0.wait().unwrap().code(), Some(137));
     let stats = place.stats("a.data");
@@ -280,15 +281,7 @@ fn a_killed_target_is_drained() {
 #[test]
 fn a_killed_recorder_leaves_a_readable_file_and_an_unharmed_target() {
     let place = Place::new("killed-recorder");
-    let script = format!("echo $$ > pid; exec {}", place.spin());
-    let mut recorder = Target(
-        place
-            .selfwind(&["record", "-F", "500", "-o", "a.data", "--", "sh", "-c", &script])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    place.wait_for_samples("a.data");
+    let mut recorder = recorder_of_spin(&place);
     recorder.0.kill().unwrap();
     assert_eq!(recorder.0.wait().unwrap().signal(), Some(9));
     let pid = pid_in(&place.path("pid"));

@@ -40,6 +40,15 @@ impl HandlerTrace {
         median(self.instructions.iter().copied())
     }
 
+    /// Instructions, cache lines of code and cache lines of data of a run, on average over all but the first, which finds
+    /// nothing done: what does not depend on where a program happened to be interrupted.
+    pub fn average(&self) -> [f64; 3] {
+        let instructions = self.instructions.iter().map(|count| *count as f64);
+        let code = self.lines.iter().map(|(code, _)| *code as f64);
+        let data = self.lines.iter().map(|(_, data)| data.values().sum::<usize>() as f64);
+        [mean(instructions), mean(code), mean(data)]
+    }
+
     /// Cache lines of the run in the middle: of code, and of data by whose they are.
     pub fn usual_lines(&self) -> (usize, BTreeMap<String, usize>) {
         let code = median(self.lines.iter().map(|(code, _)| *code));
@@ -48,6 +57,11 @@ impl HandlerTrace {
             |owner: &String| median(self.lines.iter().map(|(_, data)| data.get(owner).copied().unwrap_or(0)));
         (code, owners.into_iter().map(|owner| (owner.clone(), of(owner))).collect())
     }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.skip(1).fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
+    sum / f64::from(count.max(1))
 }
 
 fn median<T: Ord + Copy + Default>(values: impl Iterator<Item = T>) -> T {

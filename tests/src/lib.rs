@@ -16,6 +16,7 @@ pub mod folded;
 pub mod fuzz;
 pub mod handler_trace;
 pub mod memory_group;
+pub mod mutation;
 pub mod outcome;
 pub mod recording;
 pub mod scratch;

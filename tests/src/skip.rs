@@ -7,6 +7,7 @@
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::process::Command;
 
 /// Says that the rest of a test, or a part of it, is left out and why.
 ///
@@ -39,4 +40,14 @@ pub fn leave(why: impl Display) -> ! {
         std::process::exit(0);
     }
     panic!("{why}; with cargo-nextest this test would be left out");
+}
+
+/// Whether this process may mount; the reason why not is printed.
+pub fn may_mount() -> bool {
+    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
+    let may = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !may {
+        println!("not tried: small file systems take a mount namespace: {tried:?}");
+    }
+    may
 }

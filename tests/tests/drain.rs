@@ -18,6 +18,7 @@ use selfwind_tests::flight::Flight;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, read, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::may_mount;
 use selfwind_tests::target::Target;
 
 /// Records `busy_stacks` with so many frames and threads, and asserts that nothing is lost.
@@ -248,16 +249,6 @@ fn a_recorder_with_few_descriptors_says_so_or_needs_no_more() {
         assert!(!outcome.stderr.contains("still running"), "{limit}: {outcome:?}");
         assert!(!outcome.stderr.contains("too little CPU time"), "{limit}: {outcome:?}");
     }
-}
-
-/// Whether this process may mount; the reason why not is printed.
-fn may_mount() -> bool {
-    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
-    let may = tried.as_ref().is_ok_and(|output| output.status.success());
-    if !may {
-        println!("not tried: small file systems take a mount namespace: {tried:?}");
-    }
-    may
 }
 
 /// Records on a file system that fills, and sends the recorder SIGTERM some time after; the command then says so.

@@ -11,7 +11,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{folded, stats};
 use selfwind_tests::scratch::Scratch;
-use selfwind_tests::skip::skip;
+use selfwind_tests::skip::{may_mount, skip};
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
@@ -29,16 +29,6 @@ unset XDG_RUNTIME_DIR
 shift 2
 exec "$@"
 "#;
-
-/// Whether this process may mount; the reason why not is printed.
-fn may_mount() -> bool {
-    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
-    let may = tried.as_ref().is_ok_and(|output| output.status.success());
-    if !may {
-        println!("not tried: small file systems take a mount namespace: {tried:?}");
-    }
-    may
-}
 
 /// Records `crowd ARGUMENTS` with session directories in file systems of that size.
 fn crowded(scratch: &Scratch, size: &str, free: &str, arguments: &[&str]) -> Outcome {

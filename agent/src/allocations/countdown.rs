@@ -3,8 +3,6 @@
 //! The distance to the next sample is exponentially distributed, so that a block of S bytes is sampled with the
 //! probability `1 - exp(-S/R)`, whatever came before it; a reader divides by that.
 
-use core::arch::asm;
-
 use crate::distance;
 
 /// What a thread keeps, in thread-local storage.
@@ -28,24 +26,7 @@ pub(super) struct Countdown {
 
 const _: () = assert!(size_of::<Countdown>() == 64);
 
-/// The calling thread's; none where no loader has placed the library.
-pub(super) fn own() -> Option<*mut Countdown> {
-    let address: usize;
-    // SAFETY: computes the address of the thread's own bytes. The first word of a thread's block is its own address
-    // (x86-64 TLS ABI).
-    unsafe {
-        asm!(
-            "mov {0}, [rip + selfwind_countdown@GOTTPOFF]",
-            "test {0}, {0}",
-            "jz 2f",
-            "add {0}, fs:[0]",
-            "2:",
-            out(reg) address,
-            options(nostack, readonly),
-        );
-    }
-    (address != 0).then_some(address as *mut Countdown)
-}
+handler::thread_block!(pub(super) fn own() -> Countdown, "selfwind_countdown");
 
 impl Countdown {
     /// Whether there is a distance in `left`.

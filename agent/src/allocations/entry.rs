@@ -4,10 +4,11 @@
 //! here: a frame of ours under the real function on that path, or a C++ exception that meets Rust. So these are written
 //! in assembly, and jump. Only a call that may be sampled is called through, by a frame that unwinders understand.
 
-use core::arch::{global_asm, naked_asm};
+use core::arch::naked_asm;
 use core::sync::atomic::AtomicU8;
 
 use super::real::{COUNT, REALS};
+use crate::preserved_registers::PreservedRegisters;
 
 /// Pages told apart by the filter of sampled blocks; more share their bytes.
 pub(super) const PAGES: usize = 1 << 18;
@@ -29,19 +30,6 @@ pub(super) mod mode {
     /// It does, and that one is counted; or nothing is counted.
     pub(in super::super) const PASSES: u8 = 4;
 }
-
-// The bytes until the thread's next sample, and what else `countdown` keeps. Initial-exec, as in `slot::note`.
-global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".globl selfwind_countdown",
-    ".hidden selfwind_countdown",
-    ".type selfwind_countdown,@object",
-    ".size selfwind_countdown,64",
-    ".p2align 3",
-    "selfwind_countdown:",
-    ".zero 64",
-    ".text",
-);
 
 // The parts of an entry: `sized` leaves in r11 how many bytes are wanted.
 macro_rules! sized {
@@ -271,13 +259,7 @@ impl Kind {
 pub(super) struct Call {
     kind: usize,
     arguments: [u64; 3],
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    rbx: u64,
-    rbp: u64,
-    return_address: u64,
+    preserved: PreservedRegisters,
 }
 
 impl Call {
@@ -315,10 +297,6 @@ impl Call {
 
     /// Who called.
     pub(super) fn caller(&self) -> handler::caller::Caller {
-        handler::caller::Caller {
-            entry: ENTRIES.get(self.kind).map_or(0, |entry| *entry as usize as u64),
-            stack_pointer: &raw const self.return_address as u64,
-            preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],
-        }
+        self.preserved.caller(ENTRIES.get(self.kind).map_or(0, |entry| *entry as usize as u64))
     }
 }

@@ -12,6 +12,7 @@ use super::glibc_mutex;
 use super::kind::{self, Kind};
 use super::real::{self, COUNT, REALS};
 use super::waited::{FACTOR, OFFSETS, SHIFT, WAITED};
+use crate::preserved_registers::PreservedRegisters;
 
 /// A call that is watched, as the code below has put it on the stack.
 #[repr(C)]
@@ -19,13 +20,7 @@ pub(super) struct Call {
     kind: usize,
     /// As they were in registers.
     pub(super) arguments: [u64; 6],
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    rbx: u64,
-    rbp: u64,
-    return_address: u64,
+    preserved: PreservedRegisters,
 }
 
 // Entered by a jump, with the function's number in r11 and all else as at the function's entry. `Call`, from its end;
@@ -325,10 +320,7 @@ impl Call {
 
     /// Who called.
     pub(super) fn caller(&self) -> handler::caller::Caller {
-        handler::caller::Caller {
-            entry: real::with_unwind_information(self.kind).unwrap_or_else(|| own(self.kind)),
-            stack_pointer: &raw const self.return_address as u64,
-            preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],
-        }
+        let entry = real::with_unwind_information(self.kind).unwrap_or_else(|| own(self.kind));
+        self.preserved.caller(entry)
     }
 }

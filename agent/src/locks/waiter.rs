@@ -1,21 +1,6 @@
 //! What a thread keeps of its waits, in thread-local storage.
 
-use core::arch::{asm, global_asm};
-
 use crate::distance;
-
-// Initial-exec, as in `slot::note`.
-global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".globl selfwind_waiter",
-    ".hidden selfwind_waiter",
-    ".type selfwind_waiter,@object",
-    ".size selfwind_waiter,64",
-    ".p2align 3",
-    "selfwind_waiter:",
-    ".zero 64",
-    ".text",
-);
 
 /// The calling thread's waits.
 #[repr(C)]
@@ -33,24 +18,7 @@ pub(super) struct Waiter {
 
 const _: () = assert!(size_of::<Waiter>() == 64);
 
-/// The calling thread's; none where no loader has placed the library.
-pub(super) fn own() -> Option<*mut Waiter> {
-    let address: usize;
-    // SAFETY: computes the address of the thread's own bytes. The first word of a thread's block is its own address
-    // (x86-64 TLS ABI).
-    unsafe {
-        asm!(
-            "mov {0}, [rip + selfwind_waiter@GOTTPOFF]",
-            "test {0}, {0}",
-            "jz 2f",
-            "add {0}, fs:[0]",
-            "2:",
-            out(reg) address,
-            options(nostack, readonly),
-        );
-    }
-    (address != 0).then_some(address as *mut Waiter)
-}
+handler::thread_block!(pub(super) fn own() -> Waiter, "selfwind_waiter");
 
 impl Waiter {
     /// Ticks of waiting until the next sample, which come `mean` apart on average.

@@ -6,27 +6,32 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use object::{Object, ObjectSection, ObjectSymbol};
 use programs::{Call, addresses, build_id, c_program, directory, function, name, normal, ours, run, split};
 use selfwind_profile::symbolize::{Origin, Request, SymbolSources, symbolize};
 
+/// What a program says that is asked for these addresses.
+fn answer(mut asked: Child, addresses: &[u64]) -> String {
+    let mut stdin = asked.stdin.take().unwrap();
+    let questions: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
+    let writer = std::thread::spawn(move || stdin.write_all(questions.as_bytes()));
+    let output = asked.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// `addr2line -a -i -f -C`: an address line, then two lines for each call.
 fn theirs(program: &Path, addresses: &[u64]) -> Vec<Vec<Call>> {
-    let mut child = Command::new("addr2line")
+    let child = Command::new("addr2line")
         .args(["-a", "-i", "-f", "-C", "-e"])
         .arg(program)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("addr2line comes with the C compiler");
-    let mut stdin = child.stdin.take().unwrap();
-    let questions: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
-    let writer = std::thread::spawn(move || stdin.write_all(questions.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = answer(child, addresses);
     let mut answers: Vec<Vec<Call>> = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -109,13 +114,8 @@ fn rust_inlining_equals_addr2line() {
 fn llvm(program: &Path, addresses: &[u64]) -> Option<Vec<Vec<Call>>> {
     let mut symbolizer = Command::new("llvm-symbolizer");
     symbolizer.args(["--no-demangle", "--functions=linkage", "--inlines", "-e"]).arg(program);
-    let mut child = symbolizer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
-    let mut stdin = child.stdin.take().unwrap();
-    let questions: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
-    let writer = std::thread::spawn(move || stdin.write_all(questions.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let child = symbolizer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+    let text = answer(child, addresses);
     let call = |pair: &[&str]| {
         let mut place = pair[1].rsplitn(3, ':').skip(1);
         let line = place.next().unwrap().parse().unwrap_or(0);

@@ -1,5 +1,6 @@
 //! What a sample of real programs touches: instructions of the handler, cache lines of code and of data. At ordinary rates
-//! all of them are cold, and each is a wait for memory. Counted step by step, so that nothing else on the machine matters.
+//! all of them are cold, and each is a wait for memory. Counted step by step, so that nothing else on the machine matters,
+//! and on average over many samples, so that it matters little where they came.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +12,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 
 /// Samples of each program.
-const SAMPLES: u64 = 200;
+const SAMPLES: u64 = 400;
 
 /// JSON below some 20 frames of Python.
 const PYTHON: &str = "
@@ -57,7 +58,6 @@ fn compiler() -> PathBuf {
 fn row(name: &str, program: &Path, arguments: &[&OsStr]) {
     let settings = [("SELFWIND_FREQ", "499"), ("SELFWIND_EVENT", "cpu")];
     let found = watch(program, arguments, &settings, SAMPLES).expect("ptrace");
-    let (code, data) = found.usual_lines();
-    let data: usize = data.values().sum();
-    println!("| {name} | {} | {} | {code} | {data} |", found.runs, found.usual_instructions());
+    let [instructions, code, data] = found.average();
+    println!("| {name} | {} | {instructions:.0} | {code:.1} | {data:.1} |", found.runs);
 }

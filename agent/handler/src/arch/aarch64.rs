@@ -1,6 +1,6 @@
 //! aarch64 under Linux (AAPCS64, arch/arm64/kernel/signal.c).
 
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 
 use unwind::Registers;
 
@@ -235,20 +235,6 @@ pub(crate) fn counter_is_invariant() -> bool {
     true
 }
 
-// The calling thread's own word. Initial-exec: eight bytes of the static block, found without a call. A general-dynamic
-// variable would reach a resolver, which may allocate inside the handler.
-global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".globl selfwind_slot",
-    ".hidden selfwind_slot",
-    ".type selfwind_slot,@object",
-    ".size selfwind_slot,8",
-    ".p2align 3",
-    "selfwind_slot:",
-    ".zero 8",
-    ".text",
-);
-
 /// The calling thread's own word, or 0.
 ///
 /// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
@@ -292,94 +278,83 @@ pub(crate) fn set_thread_word(word: u64) {
     }
 }
 
-/// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and where handlers return to, `selfwind_restore`
-/// and `selfwind_guest_restore`. `$serve` and `$pass` say what runs next; `$begin` readies the program's own handler of the
-/// sampling signal; `$return_stack` comes before the return from a handler of the program's.
-macro_rules! signal_entries {
-    ($serve:path, $begin:path, $pass:path, $return_stack:path) => {
-        // x0 = the new frame, x9 = what runs there; the handler's arguments and the return address are on the stack. What
-        // points into the old frame is moved along, the frame record that x29 points to as well. The lowest bit of the frame
-        // says that the handler returns through us.
-        macro_rules! switch_frame {
-            () => {
-                "ldp x10, x1, [sp]
-                ldp x2, x30, [sp, #16]
-                add sp, sp, #32
-                and x11, x0, #~1
-                mov x12, sp
-                sub x12, x11, x12
-                add x1, x1, x12
-                add x2, x2, x12
-                add x29, x29, x12
-                mov sp, x11
-                tbz x0, #0, 4f
-                adrp x30, selfwind_guest_restore
-                add x30, x30, :lo12:selfwind_guest_restore
-                4:
-                mov x0, x10"
-            };
-        }
+// x0 = the new frame, x9 = what runs there; the handler's arguments and the return address are on the stack. What
+// points into the old frame is moved along, the frame record that x29 points to as well. The lowest bit of the frame
+// says that the handler returns through us.
+macro_rules! switch_frame {
+    () => {
+        "ldp x10, x1, [sp]
+        ldp x2, x30, [sp, #16]
+        add sp, sp, #32
+        and x11, x0, #~1
+        mov x12, sp
+        sub x12, x11, x12
+        add x1, x1, x12
+        add x2, x2, x12
+        add x29, x29, x12
+        mov sp, x11
+        tbz x0, #0, 4f
+        adrp x30, selfwind_guest_restore
+        add x30, x30, :lo12:selfwind_guest_restore
+        4:
+        mov x0, x10"
+    };
+}
+pub(crate) use switch_frame;
 
-        /// Our own handler, as the kernel calls it.
-        ///
-        /// # Safety
-        /// For the kernel to call, as an SA_SIGINFO handler with every signal blocked.
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn on_own_signal(
-            signal: c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut c_void,
-        ) {
-            core::arch::naked_asm!(
-                "stp x0, x1, [sp, #-32]!",
-                "stp x2, x30, [sp, #16]",
-                "bl {serve}",
-                "cbnz x0, 2f",
-                "ldr x30, [sp, #24]",
-                "add sp, sp, #32",
-                "ret",
-                "2:",
-                "mov x9, x1",
-                switch_frame!(),
-                // The mask changes on that frame only: another signal may come at once.
-                "stp x0, x1, [sp, #-32]!",
-                "stp x2, x30, [sp, #16]",
-                "mov x1, x2",
-                "mov x2, x9",
-                "bl {begin}",
-                "mov x9, x0",
-                "ldp x0, x1, [sp]",
-                "ldp x2, x30, [sp, #16]",
-                "add sp, sp, #32",
-                "br x9",
-                serve = sym $serve,
-                begin = sym $begin,
-            )
-        }
+/// What `on_own_signal` does.
+macro_rules! own_signal {
+    ($serve:path, $begin:path) => {
+        core::arch::naked_asm!(
+            "stp x0, x1, [sp, #-32]!",
+            "stp x2, x30, [sp, #16]",
+            "bl {serve}",
+            "cbnz x0, 2f",
+            "ldr x30, [sp, #24]",
+            "add sp, sp, #32",
+            "ret",
+            "2:",
+            "mov x9, x1",
+            $crate::arch::switch_frame!(),
+            // The mask changes on that frame only: another signal may come at once.
+            "stp x0, x1, [sp, #-32]!",
+            "stp x2, x30, [sp, #16]",
+            "mov x1, x2",
+            "mov x2, x9",
+            "bl {begin}",
+            "mov x9, x0",
+            "ldp x0, x1, [sp]",
+            "ldp x2, x30, [sp, #16]",
+            "add sp, sp, #32",
+            "br x9",
+            serve = sym $serve,
+            begin = sym $begin,
+        )
+    };
+}
+pub(crate) use own_signal;
 
-        /// The program's handlers of other signals, as the kernel calls them.
-        ///
-        /// # Safety
-        /// For the kernel to call. May be called as a function too, by a program that has found it out: it is the handler.
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn on_guest_signal(
-            signal: c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut c_void,
-        ) {
-            core::arch::naked_asm!(
-                "stp x0, x1, [sp, #-32]!",
-                "stp x2, x30, [sp, #16]",
-                "mov x1, x2",
-                "add x2, sp, #32",
-                "bl {pass}",
-                "mov x9, x1",
-                switch_frame!(),
-                "br x9",
-                pass = sym $pass,
-            )
-        }
+/// What `on_guest_signal` does.
+macro_rules! guest_signal {
+    ($pass:path) => {
+        core::arch::naked_asm!(
+            "stp x0, x1, [sp, #-32]!",
+            "stp x2, x30, [sp, #16]",
+            "mov x1, x2",
+            "add x2, sp, #32",
+            "bl {pass}",
+            "mov x9, x1",
+            $crate::arch::switch_frame!(),
+            "br x9",
+            pass = sym $pass,
+        )
+    };
+}
+pub(crate) use guest_signal;
 
+/// Where handlers return to.
+macro_rules! restorers {
+    ($return_stack:path) => {
         // The instructions of the first return are those that unwinders and debuggers recognise.
         core::arch::global_asm!(
             ".text",
@@ -406,4 +381,4 @@ macro_rules! signal_entries {
         );
     };
 }
-pub(crate) use signal_entries;
+pub(crate) use restorers;

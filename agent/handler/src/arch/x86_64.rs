@@ -1,7 +1,7 @@
 //! x86-64 under Linux (System V ABI AMD64, arch/x86/kernel/signal_64.c).
 
+use core::arch::asm;
 use core::arch::x86_64::{__cpuid, _rdtsc};
-use core::arch::{asm, global_asm};
 use core::ffi::c_int;
 
 use unwind::Registers;
@@ -19,6 +19,34 @@ macro_rules! push {
 macro_rules! pop {
     ($($register:ident)*) => {
         concat!($("pop ", stringify!($register), "\n.cfi_adjust_cfa_offset -8\n"),*)
+    };
+}
+
+/// Defines `$name`, which gives the calling thread's own `$type`, in the thread-local storage `$symbol`: all zero at first, and
+/// none where no loader has placed the library.
+#[macro_export]
+macro_rules! thread_block {
+    ($visibility:vis fn $name:ident() -> $type:ty, $symbol:literal) => {
+        $crate::thread_bytes!($symbol, size_of::<$type>());
+
+        /// The calling thread's; none where no loader has placed the library.
+        $visibility fn $name() -> Option<*mut $type> {
+            let address: usize;
+            // SAFETY: computes the address of the thread's own bytes. The first word of a thread's block is its own address
+            // (x86-64 TLS ABI).
+            unsafe {
+                core::arch::asm!(
+                    concat!("mov {0}, [rip + ", $symbol, "@GOTTPOFF]"),
+                    "test {0}, {0}",
+                    "jz 2f",
+                    "add {0}, fs:[0]",
+                    "2:",
+                    out(reg) address,
+                    options(nostack, readonly),
+                );
+            }
+            (address != 0).then_some(address as *mut $type)
+        }
     };
 }
 
@@ -240,20 +268,6 @@ pub(crate) fn counter_is_invariant() -> bool {
     __cpuid(HIGHEST_EXTENDED).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT != 0
 }
 
-// The calling thread's own word. Initial-exec: eight bytes of the static block, found without a call. A general-dynamic
-// variable would reach `__tls_get_addr`, which may allocate inside the handler.
-global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".globl selfwind_slot",
-    ".hidden selfwind_slot",
-    ".type selfwind_slot,@object",
-    ".size selfwind_slot,8",
-    ".p2align 3",
-    "selfwind_slot:",
-    ".zero 8",
-    ".text",
-);
-
 /// The calling thread's own word, or 0.
 ///
 /// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
@@ -293,81 +307,70 @@ pub(crate) fn set_thread_word(word: u64) {
     }
 }
 
-/// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and where handlers return to, `selfwind_restore`
-/// and `selfwind_guest_restore`. `$serve` and `$pass` say what runs next; `$begin` readies the program's own handler of the
-/// sampling signal; `$return_stack` comes before the return from a handler of the program's.
-macro_rules! signal_entries {
-    ($serve:path, $begin:path, $pass:path, $return_stack:path) => {
-        // rax = the new frame, on which rsp shall point to the return address. What points into the old frame is moved along.
-        macro_rules! switch_frame {
-            () => {
-                "mov r8, rax
-                sub r8, rsp
-                add rsi, r8
-                add rdx, r8
-                mov rsp, rax"
-            };
-        }
+// rax = the new frame, on which rsp shall point to the return address. What points into the old frame is moved along.
+macro_rules! switch_frame {
+    () => {
+        "mov r8, rax
+        sub r8, rsp
+        add rsi, r8
+        add rdx, r8
+        mov rsp, rax"
+    };
+}
+pub(crate) use switch_frame;
 
-        /// Our own handler, as the kernel calls it.
-        ///
-        /// # Safety
-        /// For the kernel to call, as an SA_SIGINFO handler with every signal blocked.
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn on_own_signal(
-            signal: c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut c_void,
-        ) {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                $crate::push!(rdi rsi rdx),
-                "call {serve}",
-                "mov rcx, rdx",
-                $crate::pop!(rdx rsi rdi),
-                "test rax, rax",
-                "jnz 2f",
-                "ret",
-                "2:",
-                switch_frame!(),
-                // The mask changes on that frame only: another signal may come at once.
-                $crate::push!(rdi rsi rdx),
-                "mov rsi, rdx",
-                "mov rdx, rcx",
-                "call {begin}",
-                $crate::pop!(rdx rsi rdi),
-                "jmp rax",
-                ".cfi_endproc",
-                serve = sym $serve,
-                begin = sym $begin,
-            )
-        }
+/// What `on_own_signal` does.
+macro_rules! own_signal {
+    ($serve:path, $begin:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            $crate::push!(rdi rsi rdx),
+            "call {serve}",
+            "mov rcx, rdx",
+            $crate::pop!(rdx rsi rdi),
+            "test rax, rax",
+            "jnz 2f",
+            "ret",
+            "2:",
+            $crate::arch::switch_frame!(),
+            // The mask changes on that frame only: another signal may come at once.
+            $crate::push!(rdi rsi rdx),
+            "mov rsi, rdx",
+            "mov rdx, rcx",
+            "call {begin}",
+            $crate::pop!(rdx rsi rdi),
+            "jmp rax",
+            ".cfi_endproc",
+            serve = sym $serve,
+            begin = sym $begin,
+        )
+    };
+}
+pub(crate) use own_signal;
 
-        /// The program's handlers of other signals, as the kernel calls them.
-        ///
-        /// # Safety
-        /// For the kernel to call. May be called as a function too, by a program that has found it out: it is the handler.
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn on_guest_signal(
-            signal: c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut c_void,
-        ) {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                $crate::push!(rdi rsi rdx),
-                "mov rsi, rdx",
-                "lea rdx, [rsp + 24]",
-                "call {pass}",
-                "mov rcx, rdx",
-                $crate::pop!(rdx rsi rdi),
-                switch_frame!(),
-                "jmp rcx",
-                ".cfi_endproc",
-                pass = sym $pass,
-            )
-        }
+/// What `on_guest_signal` does.
+macro_rules! guest_signal {
+    ($pass:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            $crate::push!(rdi rsi rdx),
+            "mov rsi, rdx",
+            "lea rdx, [rsp + 24]",
+            "call {pass}",
+            "mov rcx, rdx",
+            $crate::pop!(rdx rsi rdi),
+            $crate::arch::switch_frame!(),
+            "jmp rcx",
+            ".cfi_endproc",
+            pass = sym $pass,
+        )
+    };
+}
+pub(crate) use guest_signal;
 
+/// Where handlers return to.
+macro_rules! restorers {
+    ($return_stack:path) => {
         // The bytes of the first return are those that unwinders and debuggers recognise, and the CFI says the same: rsp
         // points to the kernel's `ucontext`, whose registers begin at offset 40.
         core::arch::global_asm!(
@@ -418,4 +421,4 @@ macro_rules! signal_entries {
         );
     };
 }
-pub(crate) use signal_entries;
+pub(crate) use restorers;
