@@ -68,6 +68,39 @@ fn odd_frames_are_no_hazard_to_copies() {
     assert!(identical > 0 && differ == 0, "{}", read(&["report", "--differences"], &recording.file));
 }
 
+/// Code without call frame information is looked at where it lies, page by page, by the thread itself and in the file.
+#[test]
+fn deep_code_without_frame_information_is_copied_as_it_is_walked() {
+    let flags = ["-fno-asynchronous-unwind-tables", "-fno-omit-frame-pointer", "-g0"];
+    let bare = Target::c("bare_pages").with("no_cfi", &flags).build();
+    let recording = recorder("both").record(&bare, &[] as &[&str]);
+    assert_eq!(recording.outcome.status, 35, "{}", recording.outcome.stderr);
+    assert!(assert_identical(&recording) >= 50);
+    let (burnt, whole) = {
+        let folded = recording.folded();
+        (folded.inclusive("innermost"), folded.nested("page_99", "innermost"))
+    };
+    assert!(burnt > 50 && 100 * whole >= 99 * burnt, "{whole} of {burnt}: {:#}", recording.stats().0);
+}
+
+/// What only a section for debuggers says counts from the first recording on, compressed or not: for the thread as for its
+/// copy.
+#[test]
+fn debug_frames_count_from_the_first_recording_on() {
+    let bare = ["-fno-asynchronous-unwind-tables", "-fomit-frame-pointer"];
+    for (variant, compression) in [("debug_frame", "none"), ("packed_debug_frame", "zlib")] {
+        let compress = format!("-Wl,--compress-debug-sections={compression}");
+        let job = Target::c("job").with(variant, &[bare[0], bare[1], &compress]).build();
+        let scratch = Scratch::new();
+        for time in ["first", "second"] {
+            let with_tables = recorder("both").env("SELFWIND_TABLES", scratch.join("tables"));
+            let recording = record_unharmed(&with_tables, &job, &[] as &[&str]);
+            assert!(assert_identical(&recording) >= 50, "{variant}, {time}");
+            assert!(recording.stats().complete() > 0.99, "{variant}, {time}: {:#}", recording.stats().0);
+        }
+    }
+}
+
 #[test]
 fn programs_are_copied_as_they_walk() {
     for (program, arguments) in [

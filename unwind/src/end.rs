@@ -22,11 +22,14 @@ pub enum End {
     LostRegister = 7,
     /// The unwinder of a registered region said what cannot be: no program counter or stack pointer, or no code there.
     BadUnwinder = 8,
+    /// What should say where the return address is leads to a word that is none: nobody can return there. So it is where a
+    /// program has switched stacks.
+    NoCode = 9,
 }
 
 impl End {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [End; 9] = [
+    pub const ALL: [End; 10] = [
         End::Root,
         End::DepthLimit,
         End::NoModule,
@@ -36,6 +39,7 @@ impl End {
         End::NoProgress,
         End::LostRegister,
         End::BadUnwinder,
+        End::NoCode,
     ];
 
     /// The reason with this number, as read from a record.
@@ -67,6 +71,7 @@ impl End {
             End::NoProgress => "no-progress",
             End::LostRegister => "lost-register",
             End::BadUnwinder => "bad-unwinder",
+            End::NoCode => "no-code",
         }
     }
 }
@@ -80,6 +85,6 @@ mod tests {
         for (number, end) in End::ALL.into_iter().enumerate() {
             assert_eq!(End::from_number(number as u8), Some(end));
         }
-        assert_eq!(End::from_number(9), None);
+        assert_eq!(End::from_number(10), None);
     }
 }

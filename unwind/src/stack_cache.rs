@@ -105,6 +105,12 @@ impl Entry {
         self.slot.wrapping_sub(self.rule().reach())
     }
 
+    /// Whether the step to it said where the frame pointer is.
+    #[inline]
+    fn sets_fp(&self) -> bool {
+        !is_simple(self.slot) || self.rule().saves_fp()
+    }
+
     /// The leaf of a walk.
     #[inline]
     pub(crate) fn leaf(registers: &Registers) -> Self {
@@ -325,6 +331,30 @@ impl StackCache {
         }
     }
 
+    /// The frame noted before number `depth`, if that was reached by call frame information; its stack pointer and, as memory
+    /// has it now, its frame pointer.
+    pub(crate) fn before<M: Memory>(
+        &self,
+        depth: usize,
+        memory: &mut M,
+    ) -> Option<(Frame, u64, Option<u64>)> {
+        let (last, frames) = self.noted.get(..=depth)?.split_last()?;
+        if last.frame.found_by() != FoundBy::Cfi {
+            return None;
+        }
+        let Entry { slot, frame, .. } = *frames.last()?;
+        let fp = match frames.iter().rfind(|entry| entry.sets_fp())? {
+            entry if is_simple(entry.slot) => Some(memory.read(entry.saved_slot())?),
+            entry => (entry.by != Entry::FP_LOST).then_some(entry.fp),
+        };
+        (slot != u64::MAX).then(|| (frame, sp(slot), fp))
+    }
+
+    /// Number `depth` is not noted after all.
+    pub(crate) fn take_back(&mut self, depth: usize) {
+        self.others = self.others.min(depth);
+    }
+
     /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
     /// `has_root` says that the rule of the last one knows of no caller.
     #[inline(never)]
@@ -394,9 +424,8 @@ impl Previous {
 
     /// The last step up to the frame at `place` that set the frame pointer: the place it led to, and its entry.
     fn fp_set_by(&self, place: usize) -> Option<(usize, Entry)> {
-        let sets_fp = |entry: &Entry| !is_simple(entry.slot) || entry.rule().saves_fp();
         let places = self.start..place + 1;
-        places.clone().zip(self.entries(places)).rev().find(|(_, entry)| sets_fp(entry))
+        places.clone().zip(self.entries(places)).rev().find(|(_, entry)| entry.sets_fp())
     }
 
     /// The entries of the frames at these places; none if there are no such places.

@@ -299,7 +299,13 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             }
             Kind::Uncovered => return self.without_cfi(lookup).map(Stepped::Otherwise),
             Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
-            _ => step::by_rule(rule, &self.at, self.memory)?,
+            _ => match step::by_rule(rule, &self.at, self.memory) {
+                // Nothing lies behind the first frame of a thread.
+                Err(End::Unreadable) if heuristic::is_outermost(&self.at, self.memory) => {
+                    return Err(End::Root);
+                }
+                caller => caller?,
+            },
         };
         let entry = SimpleRule::new(rule).and_then(|rule| caller.entry(self.at.sp, rule));
         self.arrive(caller, rule.kind() == Kind::Sp)?;
@@ -315,7 +321,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         }
         if self.has_guessed() && !caller.exact && !self.may_be_called(&caller) {
             // The guess was wrong, or the stack behind it is not where it seems.
-            return Err(End::NoModule);
+            return Err(End::NoCode);
         }
         // A leaf may have popped its return address already; nothing else can have an empty frame.
         let least = if self.at.exact { self.at.sp } else { self.at.sp.saturating_add(1) };
@@ -434,6 +440,14 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if native::is_signal_restorer(self.at.pc, self.memory) {
             return self.over_signal_frame();
         }
+        if module.is_none()
+            && !self.at.exact
+            && self.regions.find(lookup).is_none()
+            && native::call_before(self.at.pc, self.memory).is_none()
+            && let Some(end) = self.astray()
+        {
+            return Err(end);
+        }
         if module
             .is_some_and(|module| heuristic::is_entry_stub(self.rules.modules, module, lookup, self.memory))
         {
@@ -463,6 +477,20 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.arrive(caller, true)?;
         self.since_mark += 1;
         Ok(FoundBy::Guess)
+    }
+
+    /// The call frame information of the frame before has led to what no call returns to, as Go's does where a function runs
+    /// on another stack: that is no frame. None if something else has led there.
+    #[cold]
+    #[inline(never)]
+    fn astray(&mut self) -> Option<End> {
+        self.part();
+        let (frame, sp, fp) = self.stack_cache.before(self.depth - 1, self.memory)?;
+        self.depth -= 1;
+        self.stack_cache.take_back(self.depth);
+        self.at = Place { exact: frame.is_exact(), ..Place::caller(frame.address(), sp, fp) };
+        let is_root = heuristic::is_outermost(&self.at, self.memory);
+        Some(if is_root { End::Root } else { End::NoCode })
     }
 
     /// Asks the unwinder of the region that `lookup` is in. None if there is none, or it leaves the frame to other rules.

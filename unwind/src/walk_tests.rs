@@ -222,14 +222,33 @@ fn behind_a_guess_callers_must_be_code() {
     };
     let guessed = |caller| Words::stack(&[1, MIDDLE + 8, caller]).call_before(MIDDLE + 8);
     let (leaf, generated) = (BARE + 0x10, 0x5000_0008);
-    assert_eq!(walk(guessed(0x16)), ([leaf, MIDDLE + 8].to_vec(), End::NoModule));
+    assert_eq!(walk(guessed(0x16)), ([leaf, MIDDLE + 8].to_vec(), End::NoCode));
     assert_eq!(walk(guessed(0)), ([leaf, MIDDLE + 8].to_vec(), End::Root));
     assert_eq!(walk(guessed(ROOT + 8)), ([leaf, MIDDLE + 8, ROOT + 8].to_vec(), End::Root));
     let (frames, _) = walk(guessed(generated).call_before(generated));
     assert_eq!(frames, [leaf, MIDDLE + 8, generated]);
-    // Without a guess what the rule says is a frame.
-    let (frames, end) = world.walk(&at(MIDDLE), Words::stack(&[0x16]));
-    assert_eq!((frames.len(), end), (2, End::NoModule));
+}
+
+/// Go's call frame information knows nothing of a function that runs on another stack.
+#[test]
+fn what_nobody_can_return_to_is_no_frame() {
+    let world = World::new(&[], &[]);
+    let data = STACK + 0x4000_0008;
+    for word in [0x16, data] {
+        for (leaf, words) in [(MIDDLE, &[word][..]), (LEAF, &[MIDDLE + 8, word])] {
+            let walk = |stack: Words| {
+                let (frames, end) = world.walk(&at(leaf), stack);
+                (frames.iter().map(|frame| frame.address()).collect::<Vec<_>>(), end)
+            };
+            let known = [&[leaf], &words[..words.len() - 1]].concat();
+            assert_eq!(walk(Words::stack(words)), (known.clone(), End::NoCode));
+            // There is memory, but no call.
+            assert_eq!(walk(Words::stack(words).set(word - 8, 0)), (known.clone(), End::NoCode));
+            // Code that was made at run time.
+            let (frames, _) = walk(Words::stack(words).call_before(word));
+            assert_eq!(frames, [&known[..], &[word]].concat());
+        }
+    }
 }
 
 #[test]

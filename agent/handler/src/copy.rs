@@ -3,7 +3,7 @@
 //!
 //! What a walk goes by is where functions return to and where their frames lie: addresses of code, and of the stack itself.
 //! All else is data of the program, and none of it leaves the process. Where code is generated at run time nobody knows it
-//! by its address; there the word behind a saved frame pointer is kept if it leads behind a call.
+//! by its address; there a word of a frame record is kept if it leads behind a call.
 
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
 use unwind::{Memory, Modules};
@@ -159,6 +159,7 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
 ) -> Result<(u64, CopyEnd), Loss> {
     let mut at = reach.low;
     let mut is_behind_fp = false;
+    let mut records = Records::default();
     while at < reach.until {
         let known = reach.memory.known_until(at).min(reach.until);
         if known.saturating_sub(at) < WORD {
@@ -168,10 +169,16 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
             // SAFETY: the eight bytes lie below what is known to be readable from `at` on.
             let word = unsafe { reach.memory.load(at) };
             let mut kept = filter.find(word);
-            if kept.is_none() && filter.has_generated && (is_behind_fp || places.contains(&at)) {
-                kept = filter.generated(word, &mut reach.memory);
+            if filter.has_generated {
+                let is_in_record = records.take(at);
+                if kept.is_none() && (is_behind_fp || is_in_record || places.contains(&at)) {
+                    kept = filter.generated(word, &mut reach.memory);
+                }
             }
             is_behind_fp = matches!(kept, Some(CopiedWord::Stack(_)));
+            if is_behind_fp {
+                records.note(at, word);
+            }
             match kept {
                 Some(CopiedWord::Stack(_)) if filter.code_only => writer.skip(),
                 Some(word) => writer.keep(word)?,
@@ -181,6 +188,45 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
         }
     }
     Ok((at, reach.end()))
+}
+
+/// Words near by that may be return addresses, as an address of the stack leads right before them: to a frame record, whose
+/// own frame pointer may be none, as that of compiled Java code.
+#[derive(Default)]
+struct Records {
+    /// A bit for each word, by its place modulo [`Records::SPAN`].
+    bits: [u64; 8],
+}
+
+impl Records {
+    /// Bytes that it looks ahead.
+    const SPAN: u64 = 8 * 64 * WORD;
+
+    /// The word at `at` is the stack's address `to`.
+    fn note(&mut self, at: u64, to: u64) {
+        let place = to.wrapping_add(WORD);
+        let is_ahead = place > at && place - at < Self::SPAN && place.is_multiple_of(WORD);
+        if let Some(bits) = self.bits.get_mut(index(place)).filter(|_| is_ahead) {
+            *bits |= bit(place);
+        }
+    }
+
+    /// Whether such an address was met before `at`, which is the word behind the last one that was asked for.
+    fn take(&mut self, at: u64) -> bool {
+        let Some(bits) = self.bits.get_mut(index(at)) else { return false };
+        let was_noted = *bits & bit(at) != 0;
+        *bits &= !bit(at);
+        was_noted
+    }
+}
+
+/// Where in [`Records`] a word has its bit.
+fn index(place: u64) -> usize {
+    (place / WORD / 64 % 8) as usize
+}
+
+fn bit(place: u64) -> u64 {
+    1 << (place / WORD % 64)
 }
 
 /// The code around `pc` if that lies in no module. If nobody registered it the agent is asked to look at its modules again.
@@ -333,6 +379,24 @@ mod tests {
             for word in [0x1_8000, 0x1_8003, 0x1_9000] {
                 assert_eq!(filter.find(word), Some(CopiedWord::Stack(word)), "{word:x}");
             }
+        }
+    }
+
+    #[test]
+    fn a_record_is_known_by_the_addresses_that_lead_to_it() {
+        let at = 0x7ffd_0000_1008u64;
+        for (to, wanted) in [
+            (at + 8, true),
+            (at + Records::SPAN - 2 * WORD, true),
+            (at + Records::SPAN - WORD, false),
+            (at - 8, false),
+            (at + 9, false),
+            (u64::MAX, false),
+        ] {
+            let mut records = Records::default();
+            records.note(at, to);
+            let found = (1..2000).map(|word| at + word * WORD).filter(|&place| records.take(place));
+            assert!(found.eq(wanted.then(|| to + WORD)), "{to:x}");
         }
     }
 }

@@ -12,8 +12,10 @@ use crate::sys::{self, PAGE};
 
 /// Pages remembered as readable; a walk rarely leaves two stacks.
 const PAGES: usize = 4;
-/// Probes per walk, so that a chain of wild pointers stays cheap.
-const PROBES: u32 = 64;
+/// Probes per walk. Code without call frame information is looked at frame by frame: as many as a walk has frames.
+const PROBES: u32 = 1024;
+/// Those that may find nothing, so that a chain of wild pointers stays cheap.
+const WILD: u32 = 64;
 
 /// A range of addresses that stays mapped while its thread lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,17 +43,18 @@ pub struct Stack {
     readable: [u64; PAGES],
     next: usize,
     probes: u32,
+    wild: u32,
 }
 
 impl Stack {
     /// Memory with the two ranges `known` to be mapped; elsewhere probing if `may_probe`.
     pub fn new(known: [Bounds; 2], may_probe: bool) -> Self {
-        Self::probing(known, if may_probe { PROBES } else { 0 })
+        Self { wild: WILD, ..Self::probing(known, if may_probe { PROBES } else { 0 }) }
     }
 
-    /// The same with so many probes.
+    /// The same with so many probes, whatever they find.
     pub(crate) fn probing(known: [Bounds; 2], probes: u32) -> Self {
-        Self { known, readable: [u64::MAX; PAGES], next: 0, probes }
+        Self { known, readable: [u64::MAX; PAGES], next: 0, probes, wild: probes }
     }
 
     /// Whether memory that is not known is probed.
@@ -77,11 +80,12 @@ impl Stack {
         if self.readable.contains(&page) {
             return true;
         }
-        if self.probes == 0 {
+        if self.probes == 0 || self.wild == 0 {
             return false;
         }
         self.probes -= 1;
         let readable = sys::is_readable(page);
+        self.wild -= u32::from(!readable);
         if readable && let Some(place) = self.readable.get_mut(self.next % PAGES) {
             *place = page;
             self.next += 1;
@@ -163,9 +167,19 @@ mod tests {
     fn probes_are_bounded() {
         let word = 7u64;
         let mut stack = Stack::new([Bounds::NONE; 2], true);
-        for page in 0..u64::from(PROBES) {
+        for page in 0..u64::from(WILD) {
             assert_eq!(stack.read(page << 4), None);
         }
         assert_eq!(stack.read(&raw const word as u64), None);
+    }
+
+    #[test]
+    fn a_walk_may_look_at_the_code_of_every_frame() {
+        static CODE: [[u64; PAGE as usize / 8]; 1100] = [[7; PAGE as usize / 8]; 1100];
+        let mut stack = Stack::new([Bounds::NONE; 2], true);
+        for (number, page) in CODE.iter().enumerate() {
+            let is_read = number < PROBES as usize;
+            assert_eq!(stack.read(page.as_ptr() as u64), is_read.then_some(7), "{number}");
+        }
     }
 }

@@ -51,11 +51,14 @@ pub(crate) fn compare(
 }
 
 fn verdict(own: &[u64], own_end: u8, copy: &[u64], copy_end: End, covers: bool) -> Verdict {
-    // Behind a guess the thread may find a word of data where a return address should be, or go by one. In the copy that is
-    // zero, and leads to nothing that was copied.
+    // The copy has a zero in the place of a word that nobody can return to. Behind a guess the thread may also go by a word that
+    // is no address of a frame, and read other memory; in the copy it leads to nothing that was copied.
     let is_guess = |word: &u64| Frame::from_bits(*word).found_by() == FoundBy::Guess;
-    let is_lost = own_end == End::NoModule as u8 && matches!(copy_end, End::Root | End::Unreadable);
-    let same_end = own_end == copy_end as u8 || is_lost && own.iter().any(is_guess);
+    let is_zeroed = own_end == End::NoCode as u8 && copy_end == End::Root;
+    let is_lost = [End::NoModule, End::NoCode, End::Root].iter().any(|end| own_end == *end as u8)
+        && matches!(copy_end, End::Root | End::Unreadable)
+        && own.iter().any(is_guess);
+    let same_end = own_end == copy_end as u8 || is_zeroed || is_lost;
     // Where a frame record lies behind the copy, the walk of the copy guesses.
     let common = own.iter().zip(copy).take_while(|(own, copy)| own == copy).count();
     let has_strayed =
@@ -112,8 +115,15 @@ mod tests {
         ] {
             assert_eq!(verdict(&[1, 2, 3], root, copy, end, covers), wanted, "{copy:?} {end:?} {covers}");
         }
+        // A word that is no code is zero in the copy.
+        for (end, wanted) in [(End::Root, Verdict::Identical), (End::Unreadable, Verdict::Differs)] {
+            assert_eq!(verdict(&[1, 2], End::NoCode as u8, &[1, 2], end, true), wanted, "{end:?}");
+        }
         // Both have guessed, and not the same.
         assert_eq!(verdict(&[1, guess(2)], root, &[1, guess(3)], End::Root, false), Verdict::Differs);
+        // What a wild frame pointer leads to may be zero.
+        let own = [1, guess(2)];
+        assert_eq!(verdict(&own, root, &own, End::Unreadable, true), Verdict::Identical);
         for end in [End::Root, End::Unreadable] {
             for (own, wanted) in [([1, guess(2)], Verdict::Identical), ([1, 2], Verdict::Differs)] {
                 assert_eq!(verdict(&own, End::NoModule as u8, &own, end, true), wanted, "{own:?} {end:?}");

@@ -22,6 +22,7 @@ use crate::record::program;
 use crate::record::recording::{Output, Recording, unwritten};
 use crate::record::snapshot::Snapshots;
 use crate::record::spawn::{self, Child};
+use crate::tables::builder;
 use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
 use crate::target::leftovers;
@@ -60,6 +61,9 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         environment.push(("SELFWIND_VERBOSE".into(), "1".into()));
     }
     let tables = Cache::of_user(options.notices);
+    if let Some(cache) = &tables {
+        builder::before_start(cache, &program.path, options.notices);
+    }
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
     let signals = watch::hold_signals(options.takes_snapshots())
         .map_err(|error| anyhow::anyhow!("cannot block signals: {}", shortage::explain(&error)))?;

@@ -173,6 +173,7 @@ fn meaning(end: &str) -> &'static str {
         "no-cfi" => "code without call frame information",
         "bad-cfi" => "damaged call frame information",
         "unreadable" => "stack memory that could not be read",
+        "no-code" => "a return address that leads to no code",
         "no-progress" => "a stack that loops",
         "lost-register" => "a register whose value is unknown",
         _ => "",

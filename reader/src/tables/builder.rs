@@ -1,15 +1,17 @@
 //! Builds the tables that recorded programs lack, beside the recording and never in its way.
 //!
 //! One thread of low priority works through the modules that the recording meets. A program that starts before its
-//! tables are there decodes on demand; the next one finds them.
+//! tables are there decodes on demand; the next one finds them. What it could not decode is compiled before it starts.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use object::{Object, ReadCache};
 use offline::SourceFile;
 use selfwind_profile::profile_file::{Event, ModuleInfo};
 use unwind::compile;
@@ -132,6 +134,25 @@ fn work_off(cache: &Cache, wanted: &Receiver<Wanted>, notices: Notices) {
     }
     if built > 0 {
         let _ = cache.prune(Limits::default());
+    }
+}
+
+/// Makes the table of a program that is about to start, if call frame information is in its file that will not be in its
+/// memory: `.debug_frame`, the only one that Go writes.
+pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
+    let made = || -> Result<bool> {
+        let content = ReadCache::new(File::open(program)?);
+        let elf = object::File::parse(&content)?;
+        let build_id = elf.build_id()?.unwrap_or_default();
+        let has_more = elf.section_by_name(".debug_frame").is_some();
+        if !has_more || build_id.is_empty() || !cache.is_writable() || cache.holds(build_id) {
+            return Ok(false);
+        }
+        build(cache, &the_file(program, build_id)?).map(|_| true)
+    };
+    // Whatever else is to be started has no table, or gets one later.
+    if let Ok(true) = made() {
+        notices.detail(format_args!("{}: unwind table made before it starts", program.display()));
     }
 }
 

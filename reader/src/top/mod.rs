@@ -33,6 +33,7 @@ use crate::record::program;
 use crate::record::spawn::{self, Child};
 use crate::record::{attach, shell_status};
 use crate::sampling::settings::SamplingSettings;
+use crate::tables::builder;
 use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
 use crate::target::attach::Doorbell;
@@ -128,6 +129,9 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     let session = Session::create()?;
     let mut environment = session.environment(&sampling, false, &agent);
     let tables = Cache::of_user(Notices::Quiet);
+    if let Some(cache) = &tables {
+        builder::before_start(cache, &program.path, Notices::Quiet);
+    }
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
     let signals = watch::hold_signals(false).context("cannot block signals")?;
     let mut child = match spawn::start(&program, &args.command, &environment, &signals.given, Some(&log)) {

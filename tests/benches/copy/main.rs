@@ -1,7 +1,8 @@
 //! `scripts/bench copy`: what copies of stacks take, whether they lead to the same frames, and what is lost by copying less.
 //!
 //! Every program is recorded once in each way. `--unwind both` tells, stack by stack, what its copy gives, and what the
-//! addresses of code alone and guessing give. With `--keep DIR` the profiles stay there. Other arguments are names of programs.
+//! addresses of code alone and guessing give. With `--keep DIR` the profiles stay there, with `--compare` nothing else is recorded:
+//! what the ring and the handler take is left out. Other arguments are names of programs.
 
 mod program;
 
@@ -90,10 +91,15 @@ impl Compared {
     }
 }
 
-/// One program, recorded in all ways.
+/// One program.
 struct Row {
     name: &'static str,
     compared: Compared,
+    costs: Option<Costs>,
+}
+
+/// What the ways to record it take.
+struct Costs {
     /// Bytes of a sample in the ring, by [`WAYS`].
     ring: [f64; 4],
     /// Median and 99th percentile of the handler, ns, by [`WAYS`] and of `both`.
@@ -120,7 +126,8 @@ fn main() {
             println!("{}: not installed", program.name);
             continue;
         }
-        match record(program, scratch.path(), keep.map(Path::new)) {
+        let compares = arguments.iter().any(|argument| argument == "--compare");
+        match record(program, scratch.path(), keep.map(Path::new), compares) {
             Some(row) => rows.push(row),
             None => println!("{}: could not be recorded", program.name),
         }
@@ -128,28 +135,29 @@ fn main() {
     print(&rows);
 }
 
-/// Records it in all ways.
-fn record(program: &Program, directory: &Path, keep: Option<&Path>) -> Option<Row> {
-    let ways = WAYS.map(|way| record_one(program, way, directory));
-    let [own, copy, copy_code, guess] = ways;
+/// Records it in all ways, or only to compare.
+fn record(program: &Program, directory: &Path, keep: Option<&Path>, compares: bool) -> Option<Row> {
     let both = record_one(program, "both", directory)?;
-    let ways = [own?, copy?, copy_code?, guess?];
     if let Some(keep) = keep {
         fs::create_dir_all(keep).ok()?;
         fs::copy(file(directory, "both"), keep.join(format!("{}.data", program.name))).ok()?;
     }
+    let costs = if compares { None } else { Some(costs(program, &both, directory)?) };
+    Some(Row { name: program.name, compared: Compared::read(&both), costs })
+}
+
+fn costs(program: &Program, both: &Stats, directory: &Path) -> Option<Costs> {
+    let [own, copy, copy_code, guess] = WAYS.map(|way| record_one(program, way, directory));
+    let (own, copy, copy_code, guess) = (own?, copy?, copy_code?, guess?);
     let of = |stats: &Stats| (stats.detail(&["handler_ns", "p50"]), stats.detail(&["handler_ns", "p99"]));
     let bytes = |stats: &Stats| {
         // A copy may be several records.
         let per_record = stats.0["detail"]["ring_bytes_per_sample"].as_f64().unwrap_or(0.0);
         per_record * records(stats) / stats.number("samples").max(1) as f64
     };
-    let [first, second, third, fourth] = &ways;
-    Some(Row {
-        name: program.name,
-        compared: Compared::read(&both),
-        ring: [bytes(first), bytes(second), bytes(third), bytes(fourth)],
-        handler: [of(first), of(second), of(third), of(fourth), of(&both)],
+    Some(Costs {
+        ring: [bytes(&own), bytes(&copy), bytes(&copy_code), bytes(&guess)],
+        handler: [of(&own), of(&copy), of(&copy_code), of(&guess), of(both)],
     })
 }
 
@@ -195,19 +203,18 @@ fn print(rows: &[Row]) {
     );
     for row in rows {
         let of = |bytes: u64| bytes as f64 / row.compared.compared().max(1) as f64;
-        let [own, copy, code, guess] = row.ring;
-        println!(
-            "{:<10}{:>9.0}{:>9.0}{:>10.0}{:>8.3}{:>9.0}{:>9.0}{:>11.0}{:>8.0}",
+        print!(
+            "{:<10}{:>9.0}{:>9.0}{:>10.0}{:>8.3}",
             row.name,
             of(row.compared.raw),
             of(row.compared.kept),
             of(row.compared.recorded),
-            row.compared.recorded as f64 / row.compared.raw.max(1) as f64,
-            own,
-            copy,
-            code,
-            guess
+            row.compared.recorded as f64 / row.compared.raw.max(1) as f64
         );
+        if let Some(Costs { ring: [own, copy, code, guess], .. }) = row.costs {
+            print!("{own:>9.0}{copy:>9.0}{code:>11.0}{guess:>8.0}");
+        }
+        println!();
     }
     println!(
         "\nOf 100 stacks, those whose frames are found; of 100 frames, those that are found, and wrong ones beside them"
@@ -221,10 +228,15 @@ fn print(rows: &[Row]) {
         losses(row.name, &row.compared);
     }
     losses("all", &all);
+    print_handler(rows);
+}
+
+fn print_handler(rows: &[Row]) {
     println!("\nThe handler, ns: median, 99th percentile");
     println!("{:<10}{:>14}{:>16}{:>16}{:>16}{:>16}", "", "self", "copy", "copy-code", "guess", "both");
     for row in rows {
-        let [own, copy, code, guess, both] = row.handler.map(|(median, most)| format!("{median} {most}"));
+        let Some(Costs { handler, .. }) = row.costs else { continue };
+        let [own, copy, code, guess, both] = handler.map(|(median, most)| format!("{median} {most}"));
         println!("{:<10}{own:>14}{copy:>16}{code:>16}{guess:>16}{both:>16}", row.name);
     }
 }

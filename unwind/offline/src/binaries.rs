@@ -1,5 +1,6 @@
 //! All files that processes map, each once.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -14,12 +15,27 @@ use crate::search::Search;
 pub struct Binaries {
     search: Search,
     arena: Arena<Binary>,
+    /// How many were read, or could not be.
+    reads: Cell<u64>,
 }
 
 impl Binaries {
     /// None yet; they will be looked for as `search` says.
     pub fn new(search: Search) -> Self {
-        Self { search, arena: Arena::new() }
+        Self { search, arena: Arena::new(), reads: Cell::new(0) }
+    }
+
+    /// What unwinding needs of a file, which is read now if it was not before.
+    pub(crate) fn read<'b>(&self, binary: &'b Binary) -> Option<&'b Contents> {
+        if !binary.is_read() {
+            self.reads.set(self.reads.get() + 1);
+        }
+        binary.read(&self.search)
+    }
+
+    /// A number that grows with each file that is read.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.get()
     }
 }
 
@@ -36,8 +52,8 @@ impl<'a> Index<'a> {
         Self { binaries, by_name: HashMap::new(), tables: HashMap::new() }
     }
 
-    pub(crate) fn search(&self) -> &'a Search {
-        &self.binaries.search
+    pub(crate) fn binaries(&self) -> &'a Binaries {
+        self.binaries
     }
 
     /// The rows of a file that was read.

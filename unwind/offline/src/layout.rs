@@ -1,5 +1,6 @@
 //! What is mapped in a process at one time.
 
+use crate::binaries::Binaries;
 use crate::binary::Binary;
 
 /// A stretch of memory that a file, or code made at run time, is mapped to.
@@ -29,9 +30,9 @@ impl Mapping<'_> {
     }
 
     /// The eight bytes of code at `address`, which lie in the mapping.
-    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+    pub(crate) fn word(&self, address: u64, binaries: &Binaries) -> Option<u64> {
         let offset = self.offset.checked_add(address.checked_sub(self.start)?)?;
-        self.binary?.contents()?.word(offset)
+        binaries.read(self.binary?)?.word(offset)
     }
 }
 

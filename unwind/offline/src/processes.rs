@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::rc::Rc;
 
 use unwind::{Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Walk, guess, walk};
 
@@ -79,6 +78,8 @@ enum Manner {
 /// The modules of one layout.
 struct Snapshot<'a> {
     edition: u64,
+    /// Files read by then.
+    reads: u64,
     /// No two have the same.
     number: u64,
     modules: Vec<Module<'a>>,
@@ -154,7 +155,7 @@ impl<'a> Processes<'a> {
     pub fn find(&mut self, pid: u32, ns: u64, address: u64) -> Option<Mapping<'a>> {
         let mapping = self.processes.get_mut(&pid)?.history.at(ns).0.find(address).copied()?;
         // So that its place in the file is known.
-        mapping.binary.and_then(|binary| binary.read(self.index.search()));
+        mapping.binary.and_then(|binary| self.index.binaries().read(binary));
         Some(mapping)
     }
 
@@ -163,7 +164,7 @@ impl<'a> Processes<'a> {
     /// Says why the walk ended; a process that was never told of has nothing mapped.
     pub fn frames(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
         let layout = self.processes.entry(sample.pid).or_default().history.at(sample.ns).0;
-        let mut memory = SampleMemory { layout: &layout, sample };
+        let mut memory = SampleMemory { layout: &layout, binaries: self.index.binaries(), sample };
         self.frames_in(sample.pid, sample.ns, &sample.registers, &mut memory, take)
     }
 
@@ -183,10 +184,8 @@ impl<'a> Processes<'a> {
     pub fn guesses(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
         let process = self.processes.entry(sample.pid).or_default();
         let layout = process.history.at(sample.ns).0;
-        if read_all(&layout, sample, &self.index) {
-            process.snapshot = None;
-        }
-        let mut memory = SampleMemory { layout: &layout, sample };
+        read_all(&layout, sample, self.index.binaries());
+        let mut memory = SampleMemory { layout: &layout, binaries: self.index.binaries(), sample };
         let manner = Manner::Guess { until: sample.stack_end() };
         self.find_frames(sample.pid, sample.ns, manner, &sample.registers, &mut memory, take)
     }
@@ -208,10 +207,12 @@ impl<'a> Processes<'a> {
         let walker = walker_of(&mut self.walkers, pid, self.samples);
         let mut attempts = ATTEMPTS;
         let walked = loop {
-            if process.snapshot.as_ref().is_none_or(|snapshot| snapshot.edition != edition) {
+            let reads = self.index.binaries().reads();
+            process.snapshot.take_if(|snapshot| (snapshot.edition, snapshot.reads) != (edition, reads));
+            if process.snapshot.is_none() {
                 self.snapshots += 1;
                 let modules = modules(&layout, &mut self.index);
-                process.snapshot = Some(Snapshot { edition, number: self.snapshots, modules });
+                process.snapshot = Some(Snapshot { edition, reads, number: self.snapshots, modules });
             }
             let Some(snapshot) = &process.snapshot else { break Walk::fresh(0, unwind::End::NoModule) };
             if walker.snapshot != snapshot.number {
@@ -227,10 +228,10 @@ impl<'a> Processes<'a> {
                 Manner::Guess { until } => guess(&modules, registers, until, memory, stack_cache, most),
             };
             attempts -= 1;
-            if attempts == 0 || !read_met(&layout, walker.stack_cache.frames(), &self.index) {
+            read_met(&layout, walker.stack_cache.frames(), self.index.binaries());
+            if attempts == 0 || self.index.binaries().reads() == reads {
                 break walked;
             }
-            process.snapshot = None;
         };
         for &frame in walker.stack_cache.frames() {
             take(PlacedFrame { frame, mapping: layout.find(frame.lookup_address()) });
@@ -295,30 +296,22 @@ fn modules<'a>(layout: &Layout<'a>, index: &mut Index<'a>) -> Vec<Module<'a>> {
         .collect()
 }
 
-/// Reads the files that the frames lie in; whether there were any that had not been read.
-fn read_met(layout: &Rc<Layout<'_>>, frames: &[Frame], index: &Index<'_>) -> bool {
-    let mut any = false;
+/// Reads the files that the frames lie in.
+fn read_met(layout: &Layout<'_>, frames: &[Frame], binaries: &Binaries) {
     for frame in frames {
-        if let Some(binary) = layout.find(frame.lookup_address()).and_then(|mapping| mapping.binary)
-            && !binary.is_read()
-        {
-            any |= binary.read(index.search()).is_some();
+        if let Some(binary) = layout.find(frame.lookup_address()).and_then(|mapping| mapping.binary) {
+            binaries.read(binary);
         }
     }
-    any
 }
 
-/// Reads the files that words of the stack lead to; whether there were any that had not been read.
-fn read_all(layout: &Rc<Layout<'_>>, sample: &Sample<'_>, index: &Index<'_>) -> bool {
-    let mut any = false;
+/// Reads the files that words of the stack lead to.
+fn read_all(layout: &Layout<'_>, sample: &Sample<'_>, binaries: &Binaries) {
     for word in sample.stack.as_chunks().0 {
-        if let Some(binary) = layout.find(u64::from_le_bytes(*word)).and_then(|mapping| mapping.binary)
-            && !binary.is_read()
-        {
-            any |= binary.read(index.search()).is_some();
+        if let Some(binary) = layout.find(u64::from_le_bytes(*word)).and_then(|mapping| mapping.binary) {
+            binaries.read(binary);
         }
     }
-    any
 }
 
 /// What walks of a process remember: as it was left, or that of the process whose last sample is longest ago.

@@ -2,6 +2,7 @@
 
 use unwind::{Memory, Registers};
 
+use crate::binaries::Binaries;
 use crate::layout::Layout;
 
 /// A thread at one time: its registers and a copy of its stack.
@@ -61,6 +62,7 @@ const RED_ZONE: u64 = 128;
 /// The memory of a sampled thread: the copied stack, and code from the files.
 pub(crate) struct SampleMemory<'s, 'a> {
     pub(crate) layout: &'s Layout<'a>,
+    pub(crate) binaries: &'s Binaries,
     pub(crate) sample: &'s Sample<'s>,
 }
 
@@ -84,7 +86,7 @@ impl Memory for SampleMemory<'_, '_> {
             return Some(self.sample.registers.fp());
         }
         match self.layout.find(address) {
-            Some(mapping) if mapping.binary.is_some() => mapping.word(address),
+            Some(mapping) if mapping.binary.is_some() => mapping.word(address, self.binaries),
             Some(_) => Some(UNKNOWN_CODE),
             None => self.sample.generated.read(self.sample.registers.pc, address),
         }
