@@ -4,10 +4,11 @@
 //! Oracle: a program all of whose stacks are parts of one that is known.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::Outcome;
-use selfwind_tests::recording::{Recorder, Recording};
+use selfwind_tests::recording::{Recorder, Recording, read};
 use selfwind_tests::target::Target;
 
 const TRUNCATED: &str = "[truncated";
@@ -70,6 +71,17 @@ fn stacks_through_registered_code_are_the_program_s() {
     }
 }
 
+/// The names are in the process's memory alone, in the list that debuggers read.
+#[test]
+fn what_debuggers_are_told_has_its_names() {
+    let (recording, _) = record(&Recorder::at(997), &["1500", "2", "0", "1"]);
+    let folded = recording.folded();
+    let (inside, deepest) = assert_possible("debugger", &folded);
+    assert!(inside > 100 && inside * 10 >= folded.total() * 9 && deepest > 0, "{folded:?}");
+    assert_eq!(truncated(&folded), 0, "{folded:?}");
+    assert!(read(&["report"], &recording.file).contains("gen3"));
+}
+
 /// A walk that went by the rules of code that is gone would find an impossible stack.
 #[test]
 fn other_code_in_its_place_has_other_rules() {
@@ -106,4 +118,19 @@ fn lies_end_a_stack_at_worst() {
         assert!(plain.iter().all(|(stack, _)| is_whole(stack)), "{source}: {plain:?}");
         assert!(plain.iter().map(|(_, weight)| weight).sum::<u64>() > 50, "{source}: {folded:?}");
     }
+}
+
+/// Whatever debuggers are told, the recorder neither fails nor falls behind.
+#[test]
+fn lies_for_debuggers_stop_no_recorder() {
+    let program = Target::c("debugger_lies").build();
+    let begun = Instant::now();
+    let recording = Recorder::at(997).record(&program, &["6000"]);
+    let Outcome { status, stdout, stderr } = &recording.outcome;
+    assert!(*status == 0 && stderr.is_empty(), "{:?}", recording.outcome);
+    assert!(stdout.starts_with("shown "), "{stdout}");
+    recording.assert_adds_up();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let total = recording.folded().total();
+    assert!(total > 100, "{total}");
 }
