@@ -4,12 +4,15 @@
 //! Oracle: a program all of whose stacks are parts of one that is known.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use selfwind_tests::binary::workspace;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::Outcome;
 use selfwind_tests::recording::{Recorder, Recording, read};
-use selfwind_tests::target::Target;
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::{Target, is_installed};
 
 const TRUNCATED: &str = "[truncated";
 
@@ -133,4 +136,27 @@ fn lies_for_debuggers_stop_no_recorder() {
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     let total = recording.folded().total();
     assert!(total > 100, "{total}");
+}
+
+/// LLVM's compilers say all that is wanted: rules of unwinding, and names in one way or another.
+#[test]
+fn llvm_s_functions_have_callers_and_names() {
+    if !is_installed("lli") {
+        return skip("lli is not installed");
+    }
+    let program = workspace().join("tests/targets/jit_shares.ll");
+    let program = program.to_str().expect("a path of ours");
+    for kind in ["--jit-kind=mcjit", "--jit-kind=orc"] {
+        let recording = Recorder::at(997).record(Path::new("lli"), &[kind, program]);
+        assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+        let folded = recording.folded();
+        let share = |called: &[&str]| {
+            let is_it = |stack: &[String]| stack.windows(called.len()).any(|part| part == called);
+            let of = folded.stacks.iter().filter(|(stack, _)| stack[0] == "_start" && is_it(stack));
+            of.map(|(_, weight)| weight).sum::<u64>() as f64 / folded.total() as f64
+        };
+        let (often, once) = (share(&["main", "often", "spin"]), share(&["main", "once", "spin"]));
+        assert!(often + once > 0.9, "{kind}: {often} {once} {folded:?}");
+        assert!((often / (often + once) - 0.75).abs() < 0.04, "{kind}: {often} {once}");
+    }
 }
