@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::config::Config;
-use crate::modules::Names;
+use crate::names::Names;
 use crate::session::{Directory, Myself};
 use handler::activity::Active;
 

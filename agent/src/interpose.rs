@@ -4,6 +4,7 @@
 //! `vfork`, which runs in its parent's memory, each does what the program asked and nothing else.
 
 mod exec;
+mod frames;
 #[cfg(feature = "locks")]
 mod futex;
 mod handlers;

@@ -26,6 +26,7 @@ mod dynamic;
 mod events;
 #[cfg(panic = "abort")]
 mod freestanding;
+mod generated;
 mod handed;
 mod heap;
 mod holes;
@@ -41,6 +42,7 @@ mod locks;
 mod locks;
 mod module_news;
 mod modules;
+mod names;
 mod object_info;
 mod pending;
 mod perf_attributes;
@@ -73,7 +75,8 @@ use crate::agent::Agent;
 use crate::config::Config;
 use crate::lock::Masked;
 use crate::module_news::ModuleNews;
-use crate::modules::{Names, Stage};
+use crate::modules::Stage;
+use crate::names::Names;
 use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
 

@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
+use handler::generated::Run;
 use handler::interpreter::regions::Region;
 use handler::slot;
 use handler::snapshot::{self, Snapshot};
@@ -19,8 +20,10 @@ use unwind::{Module, Modules, RuleCache};
 
 use crate::copied_image::CopiedImage;
 use crate::dynamic::Symbols;
+use crate::generated::{self, Code};
 use crate::holes;
 use crate::lock::{Lock, Masked};
+use crate::names::Names;
 use crate::object_info::ObjectInfo;
 use crate::python;
 use crate::sections;
@@ -78,12 +81,16 @@ struct Published {
     list: Box<[Module<'static>]>,
     regions: Box<[Region]>,
     objects: Vec<Arc<Object>>,
+    /// What the snapshot's generated code is in.
+    _generated: Option<Arc<generated::Published>>,
 }
 
 struct Registry {
     objects: Vec<Arc<Object>>,
     /// With unwinders of their own, by address.
     regions: Vec<Region>,
+    /// None where there never was any.
+    generated: Option<Code>,
     retired: Vec<*mut Published>,
     /// The loader's count of changes that `objects` reflects.
     changes: u64,
@@ -104,6 +111,7 @@ static REGISTRY: Guarded = Guarded {
     registry: UnsafeCell::new(Registry {
         objects: Vec::new(),
         regions: Vec::new(),
+        generated: None,
         retired: Vec::new(),
         changes: 0,
         next_id: 1,
@@ -176,65 +184,6 @@ pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
 /// Tells `listener` of all objects, for a new region.
 pub(crate) fn tell_all(listener: &mut dyn Listener) {
     with_registry(|registry| registry.objects.iter().for_each(|object| listener.loaded(object)));
-}
-
-/// What the loader does not say of an object's name.
-#[derive(Clone)]
-pub(crate) struct Names {
-    /// The program's own file.
-    pub(crate) program: Vec<u8>,
-    /// The directory that relative names start from.
-    pub(crate) directory: Vec<u8>,
-    /// Directory of table files, if any.
-    pub(crate) tables: Option<Vec<u8>>,
-    /// Interpreters are not looked for.
-    pub(crate) native_only: bool,
-}
-
-impl Names {
-    /// The path of the object that the loader calls `name`.
-    fn path_of(&self, name: &[u8], is_program: bool, is_vdso: bool) -> Vec<u8> {
-        if is_vdso {
-            return b"[vdso]".to_vec();
-        }
-        if is_program || name.is_empty() {
-            return self.program.clone();
-        }
-        if name.first() == Some(&b'/') {
-            return name.to_vec();
-        }
-        [self.directory.as_slice(), b"/", name.strip_prefix(b"./").unwrap_or(name)].concat()
-    }
-}
-
-impl Names {
-    /// The interpreter in an object, if it is looked for.
-    ///
-    /// # Safety
-    /// The object is loaded and stays so meanwhile.
-    unsafe fn interpreter_by(&self, symbols: &Symbols, image: &ElfImage<'_>) -> Option<python::Found> {
-        // SAFETY: the caller's promise.
-        if self.native_only { None } else { unsafe { python::recognise(symbols, image) } }
-    }
-
-    /// The interpreter in an object, if it may have one by its name: of others nothing is read.
-    ///
-    /// # Safety
-    /// As above, if the object is the program or a `libpython`.
-    unsafe fn interpreter(
-        &self,
-        is_program: bool,
-        path: &[u8],
-        info: &ObjectInfo,
-        image: &ElfImage<'_>,
-    ) -> Option<python::Found> {
-        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        if !is_program && !file.starts_with(b"libpython") {
-            return None;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.interpreter_by(&Symbols::of_object(info)?, image) }
-    }
 }
 
 /// Visits the loader's list and copies what is new.
@@ -392,6 +341,17 @@ pub(crate) fn is_region_in_use(id: u32) -> bool {
     })
 }
 
+/// Publishes generated code after `change`, which says whether it has changed anything.
+pub(crate) fn change_generated(change: impl FnOnce(&mut Code) -> bool) {
+    with_registry(|registry| {
+        // Nothing of generated code is remembered: the generation stays.
+        if change(registry.generated.get_or_insert_default()) {
+            registry.publish();
+            registry.sweep();
+        }
+    });
+}
+
 /// How many regions there are.
 pub(crate) fn regions() -> usize {
     with_registry(|registry| registry.regions.len())
@@ -485,10 +445,15 @@ impl Registry {
         // SAFETY: the lists live in the same `Published`, which is freed as a whole.
         let (shared, regions_shared): (&'static [Module<'static>], &'static [Region]) =
             unsafe { (&*core::ptr::from_ref(&*list), &*core::ptr::from_ref(&*regions)) };
+        let code = self.generated.as_ref().map(|code| code.published().clone());
+        let generated = code.as_ref().map_or(&[][..], |code| code.list());
+        // SAFETY: as above.
+        let generated: &'static [Run] = unsafe { &*core::ptr::from_ref(generated) };
         let Some(modules) = Modules::new(shared, self.generation) else { return };
         let python = self.objects.iter().find_map(|object| object.python?.known());
-        let snapshot = Snapshot { modules, python, regions: regions_shared };
-        let published = Published { snapshot, list, regions, objects: self.objects.clone() };
+        let snapshot = Snapshot { modules, python, regions: regions_shared, generated };
+        let published =
+            Published { snapshot, list, regions, objects: self.objects.clone(), _generated: code };
         let published = Box::into_raw(Box::new(published));
         let before = snapshot::replace(published.cast());
         if !before.is_null() {

@@ -61,6 +61,7 @@ pages! {
     kernel_protocol "kernel-protocol.md"
     program "profile-a-program.md"
     python "profile-python.md"
+    generated_code "profile-generated-code.md"
     service "profile-a-service.md"
     heap "profile-heap.md"
     tracepoints "tracepoints.md"

@@ -98,7 +98,7 @@ const INTERPOSED: &str = "
     exit _exit _Exit quick_exit abort syscall prctl seccomp close close_range closefrom dup2 dup3 daemon
     system popen seccomp_load unshare setns chroot
     getaddrinfo getnameinfo gethostbyname gethostbyname_r getpwnam getpwnam_r getpwuid getpwuid_r
-    getgrnam getgrnam_r getgrgid getgrgid_r getgrouplist initgroups iconv_open iconv
+    getgrnam getgrnam_r getgrgid getgrgid_r getgrouplist initgroups iconv_open iconv __register_frame __deregister_frame
 ";
 
 #[test]

@@ -13,7 +13,8 @@
 //! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
 //! 5. rules that need more than the stack and frame pointer: the exact evaluation of every register;
 //! 6. where an unwinder is registered for a region of code, that one: [`Regions`];
-//! 7. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
+//! 7. rules that the program has registered for code that it generates;
+//! 8. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
 #![no_std]
 
 #[cfg(feature = "compile")]
@@ -41,6 +42,8 @@ mod fast_path;
 mod fixture;
 mod frame;
 mod frame_row;
+#[cfg(test)]
+mod generated_tests;
 mod guess;
 mod heuristic;
 #[cfg(all(test, feature = "compile"))]
@@ -58,6 +61,8 @@ mod regions;
 #[cfg(test)]
 mod regions_tests;
 mod register_rule;
+#[cfg(feature = "compile")]
+pub mod registered;
 mod rule;
 mod rule_cache;
 mod rules;

@@ -3,7 +3,7 @@
 use crate::arch::{Abi, Native};
 use crate::cfi::{self, Fde};
 use crate::end::End;
-use crate::rule::Rule;
+use crate::rule::{Kind, Rule};
 use crate::section::Section;
 use crate::table::Table;
 
@@ -30,6 +30,11 @@ impl<'a> Module<'a> {
     /// Whether `address` lies in the module.
     pub fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
+    }
+
+    /// Whether there is a rule for `address`.
+    pub fn covers(&self, address: u64) -> bool {
+        self.contains(address) && self.rule_at(address).is_ok_and(|rule| rule.kind() != Kind::Uncovered)
     }
 
     /// False if the table says that no function begins at `address`. It costs less than to search for its FDE.

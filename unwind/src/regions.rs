@@ -39,6 +39,13 @@ pub trait Regions<'r> {
     /// Asks the unwinder of the region just found. `registers` are those of frame `number` of the walk, leaf first, and may be
     /// made its caller's; `exact` says that its program counter is no return address.
     fn step(&mut self, number: usize, exact: bool, registers: &mut Tracked) -> RegionStep;
+
+    /// The generated code with rules for `address`, which is in no module of the walk. It may be another one in the next
+    /// walk: nothing of it is remembered.
+    fn generated(&self, address: u64) -> Option<&'r Module<'r>> {
+        let _ = address;
+        None
+    }
 }
 
 /// No regions at all.

@@ -394,7 +394,8 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     fn replay(&mut self) -> Result<(), End> {
         let [mark, scratch] = self.stack_cache.registers();
         let lookup = mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
-        if let Some(module) = self.rules.modules.find(lookup)
+        let module = self.rules.modules.find(lookup).or_else(|| self.regions.generated(lookup));
+        if let Some(module) = module
             && let Some(interrupted) = exact::step(module, lookup, mark, scratch, self.memory)?
         {
             self.mark_exact = interrupted;
@@ -437,6 +438,11 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             return Ok(found_by);
         }
         let module: Option<&Module<'_>> = self.rules.modules.find(lookup);
+        if module.is_none()
+            && let Some(found_by) = self.in_generated_code(lookup)?
+        {
+            return Ok(found_by);
+        }
         if native::is_signal_restorer(self.at.pc, self.memory) {
             return self.over_signal_frame();
         }
@@ -491,6 +497,27 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.at = Place { exact: frame.is_exact(), ..Place::caller(frame.address(), sp, fp) };
         let is_root = heuristic::is_outermost(&self.at, self.memory);
         Some(if is_root { End::Root } else { End::NoCode })
+    }
+
+    /// Goes on by the rule that generated code has at `lookup`. None if it has none.
+    #[inline(never)]
+    fn in_generated_code(&mut self, lookup: u64) -> Result<Option<FoundBy>, End> {
+        let Some(module) = self.regions.generated(lookup) else { return Ok(None) };
+        let rule = module.rule_at(lookup)?;
+        match rule.kind() {
+            Kind::Uncovered => return Ok(None),
+            Kind::Root => return Err(End::Root),
+            Kind::Complex => {
+                self.track()?;
+                self.exactly_in(module, lookup)?;
+            }
+            _ => {
+                let caller = step::by_rule(rule, &self.at, self.memory)?;
+                self.arrive(caller, rule.kind() == Kind::Sp)?;
+                self.since_mark += 1;
+            }
+        }
+        Ok(Some(FoundBy::Cfi))
     }
 
     /// Asks the unwinder of the region that `lookup` is in. None if there is none, or it leaves the frame to other rules.

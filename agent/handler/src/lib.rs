@@ -34,6 +34,7 @@ pub mod decimal;
 mod delay;
 mod discovery;
 pub mod entry;
+pub mod generated;
 pub mod interpreter;
 pub mod kernel_answer;
 pub mod kernel_ring;

@@ -79,7 +79,8 @@ fn walk_in(
         Some(pinned) => {
             let (modules, list, most) = (pinned.modules(), pinned.regions(), recording.max_frames);
             let stacks = [slot.stack(), Bounds::NONE];
-            let mut regions = Regions::new(list, recording, scratch.regions(), stacks, memory.may_probe());
+            let (generated, may_probe) = (pinned.generated(), memory.may_probe());
+            let mut regions = Regions::new(list, generated, recording, scratch.regions(), stacks, may_probe);
             let mut walk = unwind::walk_with(
                 modules,
                 recording.cache,

@@ -39,8 +39,14 @@ impl<'a> Sample<'a> {
                 // SAFETY: the scratch is the caller's too, by the guard.
                 let scratch = unsafe { &mut *slot.scratch() };
                 let stacks = [context.alternate_stack(), slot.stack()];
-                let mut regions =
-                    Regions::new(pinned.regions(), recording, scratch.regions(), stacks, !is_filtered());
+                let mut regions = Regions::new(
+                    pinned.regions(),
+                    pinned.generated(),
+                    recording,
+                    scratch.regions(),
+                    stacks,
+                    !is_filtered(),
+                );
                 let mut walk = unwind::walk_with(
                     modules,
                     recording.cache,

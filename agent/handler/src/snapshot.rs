@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use unwind::Modules;
 
+use crate::generated::Run;
 use crate::interpreter::python::Python;
 use crate::interpreter::regions::Region;
 
@@ -18,6 +19,8 @@ pub struct Snapshot {
     pub python: Option<Python>,
     /// Regions with unwinders of their own, by address.
     pub regions: &'static [Region],
+    /// Generated code with rules, by address.
+    pub generated: &'static [Run],
 }
 
 static PUBLISHED: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
@@ -124,6 +127,13 @@ impl<'a> Pinned<'a> {
     pub(crate) fn regions(&self) -> &[Region] {
         // SAFETY: as of the modules.
         unsafe { (*self.snapshot).regions }
+    }
+
+    /// The generated code that has rules.
+    #[inline]
+    pub(crate) fn generated(&self) -> &[Run] {
+        // SAFETY: as of the modules.
+        unsafe { (*self.snapshot).generated }
     }
 }
 

@@ -6,15 +6,16 @@
 //! samples hit are kept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, mem};
 
 use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, SessionInfo};
 use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
 
 use crate::proc::{self, Mapping};
+use crate::record::debugger_interface::{self, DebuggerInterface};
 use crate::record::second_mappings;
 
 /// Most addresses that are remembered of a process.
@@ -46,6 +47,8 @@ struct Followed {
     dump: Option<(PathBuf, NameFile)>,
     searched: Option<Instant>,
     searches: u32,
+    /// What it tells debuggers.
+    interface: DebuggerInterface,
     /// Modules found that no loader told of.
     mapped: u32,
 }
@@ -64,7 +67,7 @@ impl GeneratedCodeKeeper {
             Event::Sample(sample) => self.process(sample.process).sample(sample),
             Event::Counters(at) => {
                 let followed = self.processes.entry(at.process).or_default();
-                return followed.search(&self.session);
+                return followed.search(&self.session, at.ns);
             }
             Event::ProcessEnd(end) => {
                 let followed = self.processes.remove(&end.process).unwrap_or_default();
@@ -105,21 +108,29 @@ impl Followed {
         NameFile::open(path, self.info.uid, session.realtime_seconds(self.info.start_ns)).ok()
     }
 
-    /// Looks for the files of a living process, before it removes them, and for what it has mapped itself. A dump is
-    /// mapped by its writer, to be found by that.
-    fn search(&mut self, session: &SessionInfo) -> Vec<Event> {
-        let due = self.searched.is_none_or(|last| last.elapsed() >= SEARCH_EVERY);
-        if !due || self.searches >= SEARCHES_MAX || self.info.pid == 0 {
+    /// Looks for the files of a living process, before it removes them, for what it has mapped itself, and at what it tells
+    /// debuggers. A dump is mapped by its writer, to be found by that.
+    fn search(&mut self, session: &SessionInfo, now_ns: u64) -> Vec<Event> {
+        let due =
+            self.searched.is_none_or(|last| last.elapsed() >= SEARCH_EVERY) && self.searches < SEARCHES_MAX;
+        if !(due || self.interface.is_due()) || self.info.pid == 0 {
             return Vec::new();
         }
         let outside = self.outside();
         if outside.is_empty() {
             return Vec::new();
         }
+        let begun = Instant::now();
+        let Ok(mappings) = proc::mappings(self.info.pid) else { return Vec::new() };
+        if self.interface.is_due() {
+            self.interface.look(self.info.pid, &mappings, now_ns, begun);
+        }
+        if !due {
+            return Vec::new();
+        }
         self.searched = Some(Instant::now());
         self.searches += 1;
         self.map = self.map.take().or_else(|| self.open(&perf_map_path(self.info.pid), session));
-        let Ok(mappings) = proc::mappings(self.info.pid) else { return Vec::new() };
         let is_dump = |mapping: &&Mapping| {
             let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
             !mapping.is_deleted && name.starts_with("jit-") && name.ends_with(".dump")
@@ -145,7 +156,8 @@ impl Followed {
                 .checked_add(len)
                 .is_some_and(|end| start < end && outside.range(start..end).next().is_some())
         };
-        let mut events = Vec::new();
+        let told = mem::take(&mut self.interface).functions(hit);
+        let mut events = GeneratedCode::in_parts(self.info.id, Path::new(debugger_interface::SOURCE), told);
         // A dump tells times, so it comes last and counts where both name something.
         let path = perf_map_path(self.info.pid);
         let map = self.map.take().or_else(|| self.open(&path, session));

@@ -5,6 +5,7 @@
 
 mod attachment;
 mod command;
+mod debugger_interface;
 mod delay;
 mod destination;
 mod exit_status;

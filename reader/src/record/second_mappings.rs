@@ -36,17 +36,37 @@ pub(crate) fn find(
 }
 
 fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<ModuleInfo> {
-    let inside = proc::within_root(process.pid, &mapping.path);
-    let file = File::open(inside).ok()?;
-    // The one that is mapped, not one that has its name by now; never a device or a pipe, which is not mapped so.
-    let metadata = file.metadata().ok()?;
-    if metadata.ino() != mapping.inode || !metadata.is_file() {
-        return None;
-    }
-    let content = ReadCache::new(file);
+    let content = content(mapping, process.pid)?;
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
+    Some(ModuleInfo {
+        process: process.id,
+        module: number,
+        start: mapping.start,
+        end: mapping.end,
+        bias: bias(mapping, &elf, &content)?,
+        path: mapping.path.clone(),
+        build_id: elf.build_id().ok()?.unwrap_or_default().to_vec(),
+        loaded_ns: process.start_ns,
+        ..ModuleInfo::default()
+    })
+}
+
+/// The file that is mapped.
+pub(super) fn content(mapping: &Mapping, pid: u32) -> Option<ReadCache<File>> {
+    let file = File::open(proc::within_root(pid, &mapping.path)).ok()?;
+    // Not one that has its name by now; never a device or a pipe, which is not mapped so.
+    let metadata = file.metadata().ok()?;
+    (metadata.ino() == mapping.inode && metadata.is_file()).then(|| ReadCache::new(file))
+}
+
+/// How far its code lies above the addresses in the file.
+pub(super) fn bias<'c>(
+    mapping: &Mapping,
+    elf: &ElfFile64<'c, Endianness, &'c ReadCache<File>>,
+    content: &'c ReadCache<File>,
+) -> Option<u64> {
     let endian = elf.endian();
-    let headers = elf.elf_header().program_headers(endian, &content).ok()?;
+    let headers = elf.elf_header().program_headers(endian, content).ok()?;
     // Segments are mapped by whole pages: one begins where another one ends.
     let page = |place: u64| place & !(PAGE - 1);
     let is_code = |header: &&elf::ProgramHeader64<Endianness>| {
@@ -57,17 +77,7 @@ fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<Mod
         page(header.p_offset(endian)) <= mapping.offset && end.is_some_and(|end| mapping.offset < end)
     })?;
     let address = page(load.p_vaddr(endian)).wrapping_add(mapping.offset - page(load.p_offset(endian)));
-    Some(ModuleInfo {
-        process: process.id,
-        module: number,
-        start: mapping.start,
-        end: mapping.end,
-        bias: mapping.start.wrapping_sub(address),
-        path: mapping.path.clone(),
-        build_id: elf.build_id().ok()?.unwrap_or_default().to_vec(),
-        loaded_ns: process.start_ns,
-        ..ModuleInfo::default()
-    })
+    Some(mapping.start.wrapping_sub(address))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 pub(super) const LONGEST_NAME: usize = 1024;
 
 /// Cuts a name that is too long to be one.
-pub(super) fn short_name(name: &str) -> String {
+pub fn short_name(name: &str) -> String {
     let end = (0..=LONGEST_NAME.min(name.len())).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
     name[..end].to_owned()
 }

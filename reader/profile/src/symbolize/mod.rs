@@ -32,6 +32,7 @@ use std::thread;
 
 pub use debuginfod::Debuginfod;
 pub use demangle::demangle;
+pub use generated_name::short_name;
 pub use image::hex;
 pub use name_file::NameFile;
 pub use perf_map::perf_map_path;

@@ -15,6 +15,7 @@ use shm_format::record::{self, DurableRecord};
 use unwind::{Interpreted, Module, RegionStep, Tracked};
 
 use crate::clock;
+use crate::generated::{self, Run};
 use crate::interpreter::functions::{self, Key};
 use crate::interpreter::gap::Gap;
 use crate::interpreter::memory::{Memory, Pages};
@@ -114,9 +115,10 @@ impl Scratch {
     }
 }
 
-/// The regions of one walk.
+/// The regions of one walk, and the generated code that has rules.
 pub(crate) struct Regions<'r> {
     list: &'r [Region],
+    generated: &'r [Run],
     scratch: *mut Scratch,
     /// The stack that the handler runs on, as far as it is known.
     stack: Bounds,
@@ -128,12 +130,13 @@ impl<'r> Regions<'r> {
     #[inline]
     pub(crate) fn new(
         list: &'r [Region],
+        generated: &'r [Run],
         recording: &Recording,
         scratch: *mut Scratch,
         stacks: [Bounds; 2],
         may_probe: bool,
     ) -> Self {
-        let mut regions = Self { list, scratch, stack: Bounds::NONE };
+        let mut regions = Self { list, generated, scratch, stack: Bounds::NONE };
         if !list.is_empty() {
             regions.begin(recording, stacks, may_probe);
         }
@@ -159,9 +162,9 @@ impl<'r> Regions<'r> {
         find(self.list, address)
     }
 
-    /// Whether an unwinder is registered for `address`.
+    /// Whether an unwinder or a rule is registered for `address`.
     pub(crate) fn hold(&self, address: u64) -> bool {
-        self.get(address).is_some()
+        self.get(address).is_some() || generated::find(self.generated, address).is_some()
     }
 
     fn has_room(&self) -> bool {
@@ -193,6 +196,11 @@ impl<'r> unwind::Regions<'r> for Regions<'r> {
             let said = Said::new((region.unwind)(&raw mut (*scratch).walk));
             (*scratch).settle(said, region, number, registers)
         }
+    }
+
+    #[inline]
+    fn generated(&self, address: u64) -> Option<&'r Module<'r>> {
+        generated::find(self.generated, address)
     }
 }
 

@@ -1,0 +1,164 @@
+//! Names of generated code by the interface through which compilers tell debuggers of it (GDB manual, "JIT Compilation
+//! Interface"): a list of ELF files in the process's memory, which begins at a variable with a well-known name.
+//!
+//! The function that compilers call after each change is there for breakpoints, and inside a library nothing else can
+//! stand in its way. So the list is looked at from outside, a few times a second, and only in processes whose samples
+//! lie in no module. Nobody holds it still meanwhile: all of it is taken for what it may be, anything.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use object::read::elf::{ElfFile64, ElfSymbol64};
+use object::{Endianness, Object, ObjectKind, ObjectSection, ObjectSymbol, SymbolKind};
+use selfwind_profile::profile_file::GeneratedFunction;
+use selfwind_profile::symbolize::short_name;
+
+use crate::proc::Mapping;
+use crate::record::second_mappings;
+
+/// What the source of these names is called.
+pub(super) const SOURCE: &str = "[jit]";
+/// The variable that the list begins at.
+const DESCRIPTOR: &str = "__jit_debug_descriptor";
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Of the recorder's time looking takes no more than one part in so many.
+const SHARE: u32 = 50;
+/// What one look may take: files in a list, bytes of all that are new, and the time for their symbols.
+const FILES_MAX: usize = 1 << 16;
+const BYTES_MAX: u64 = 64 << 20;
+const SYMBOLS_TIME: Duration = Duration::from_millis(100);
+/// Most functions of a process, and bytes of a name that are looked at.
+const FUNCTIONS_MAX: usize = 1 << 17;
+const NAME_MAX: usize = 1 << 10;
+
+/// What a process has told of its generated code.
+#[derive(Debug, Default)]
+pub(super) struct DebuggerInterface {
+    /// Files that the process has mapped and that were searched for the variable.
+    searched: HashSet<PathBuf>,
+    lists: Vec<List>,
+    functions: Vec<GeneratedFunction>,
+    /// When it was looked at last: on the recording's clock, and when it may be again.
+    looked_ns: u64,
+    next: Option<Instant>,
+}
+
+/// One list; a process has as many as compilers.
+#[derive(Debug)]
+struct List {
+    descriptor: u64,
+    /// Entry, address and size of the files in it that were read.
+    read: HashSet<[u64; 3]>,
+}
+
+impl DebuggerInterface {
+    /// Whether it is time to look again.
+    pub(super) fn is_due(&self) -> bool {
+        self.next.is_none_or(|next| Instant::now() >= next)
+    }
+
+    /// Looks at what a process shows that has these mappings. `begun` is when they were asked for.
+    pub(super) fn look(&mut self, pid: u32, mappings: &[Mapping], now_ns: u64, begun: Instant) {
+        for mapping in mappings {
+            let is_code = mapping.executable && mapping.is_of_file() && !mapping.is_deleted;
+            if is_code && self.searched.insert(mapping.path.clone()) {
+                let found = descriptor(mapping, pid);
+                self.lists.extend(found.map(|descriptor| List { descriptor, read: HashSet::new() }));
+            }
+        }
+        if !self.lists.is_empty()
+            && let Ok(memory) = File::open(format!("/proc/{pid}/mem"))
+        {
+            // It was not there at the last look, so nothing before that was in it.
+            let since_ns = self.looked_ns;
+            for list in &mut self.lists {
+                let room = FUNCTIONS_MAX - self.functions.len();
+                self.functions.extend(list.follow(&memory, since_ns, room).unwrap_or_default());
+            }
+        }
+        self.looked_ns = now_ns;
+        self.next = Some(Instant::now() + LOOK_EVERY.max(begun.elapsed() * SHARE));
+    }
+
+    /// The functions in the order in which they were found, of which `wanted` (first address, bytes) holds.
+    pub(super) fn functions(self, wanted: impl Fn(u64, u64) -> bool) -> Vec<GeneratedFunction> {
+        let functions = self.functions.into_iter();
+        functions.filter(|function| wanted(function.start, function.len)).collect()
+    }
+}
+
+impl List {
+    /// Reads the files that are new in the list: at most `most` functions.
+    fn follow(&mut self, memory: &File, since_ns: u64, most: usize) -> Option<Vec<GeneratedFunction>> {
+        let [version, _relevant, mut next] = words(memory, self.descriptor)?;
+        if version as u32 != 1 {
+            return None;
+        }
+        let (mut found, mut present, mut room) = (Vec::new(), HashSet::new(), BYTES_MAX);
+        let deadline = Instant::now() + SYMBOLS_TIME;
+        while next != 0 && present.len() < FILES_MAX {
+            let Some([after, _before, address, size]) = words(memory, next) else { break };
+            let file = [next, address, size];
+            if !present.insert(file) {
+                // A circle.
+                break;
+            }
+            if size <= room && found.len() < most && !self.read.contains(&file) {
+                room -= size;
+                let mut bytes = vec![0; size as usize];
+                if memory.read_exact_at(&mut bytes, address).is_ok() {
+                    found.extend(functions(&bytes, since_ns, deadline).take(most - found.len()));
+                    self.read.insert(file);
+                }
+            }
+            next = after;
+        }
+        // Where one is gone the next may lie at its address.
+        self.read.retain(|file| present.contains(file));
+        Some(found)
+    }
+}
+
+/// The words at an address of a process.
+fn words<const N: usize>(memory: &File, address: u64) -> Option<[u64; N]> {
+    let mut words = [[0; 8]; N];
+    memory.read_exact_at(words.as_flattened_mut(), address).ok()?;
+    Some(words.map(u64::from_ne_bytes))
+}
+
+/// Where the variable is that a mapped file defines, if it does.
+fn descriptor(mapping: &Mapping, pid: u32) -> Option<u64> {
+    let content = second_mappings::content(mapping, pid)?;
+    let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
+    let mut symbols = elf.dynamic_symbols().chain(elf.symbols());
+    let symbol = symbols.find(|symbol| symbol.is_definition() && symbol.name() == Ok(DESCRIPTOR))?;
+    Some(second_mappings::bias(mapping, &elf, &content)?.wrapping_add(symbol.address()))
+}
+
+/// The functions of a file in memory that are found in time.
+fn functions(bytes: &[u8], since_ns: u64, deadline: Instant) -> impl Iterator<Item = GeneratedFunction> {
+    let elf = ElfFile64::<Endianness>::parse(bytes).ok();
+    elf.into_iter().flat_map(move |elf| {
+        let symbols = elf.symbols().take_while(|_| Instant::now() < deadline);
+        symbols.filter_map(|symbol| function(&elf, &symbol, since_ns)).collect::<Vec<_>>()
+    })
+}
+
+/// What a symbol names, if it is a function.
+fn function(elf: &ElfFile64<'_>, symbol: &ElfSymbol64<'_, '_>, since_ns: u64) -> Option<GeneratedFunction> {
+    if !symbol.is_definition() || symbol.kind() != SymbolKind::Text || symbol.size() == 0 {
+        return None;
+    }
+    // In one that can be relocated symbols are counted from their sections, which say where they were put.
+    let base = match elf.kind() {
+        ObjectKind::Relocatable => elf.section_by_index(symbol.section_index()?).ok()?.address(),
+        _ => 0,
+    };
+    let name = symbol.name_bytes().ok()?;
+    let name = short_name(&String::from_utf8_lossy(name.get(..NAME_MAX).unwrap_or(name)));
+    Some(GeneratedFunction { since_ns, start: base.wrapping_add(symbol.address()), len: symbol.size(), name })
+}

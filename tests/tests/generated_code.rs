@@ -1,0 +1,162 @@
+//! Code that programs generate and describe: stacks through it are what they must be, also while other code takes its
+//! place.
+//!
+//! Oracle: a program all of whose stacks are parts of one that is known.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use selfwind_tests::binary::workspace;
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::Outcome;
+use selfwind_tests::recording::{Recorder, Recording, read};
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::{Target, is_installed};
+
+const TRUNCATED: &str = "[truncated";
+
+/// What `work` of `registered_frames` calls, root first.
+fn truth() -> Vec<String> {
+    let generated = || (0..10).map(|n| format!("gen{n}"));
+    let twice = (0..2).flat_map(|_| generated().chain(["middle".to_owned()]));
+    twice.chain(["burn".to_owned()]).collect()
+}
+
+/// Records `registered_frames`; how often it registered code.
+fn record(recorder: &Recorder, arguments: &[&str]) -> (Recording, u64) {
+    let program = Target::c("registered_frames").with("libgcc", &["-lgcc_s"]).build();
+    let recording = recorder.record(&program, arguments);
+    let Outcome { status, stdout, stderr } = &recording.outcome;
+    assert!(*status == 0 && stderr.is_empty(), "{:?}", recording.outcome);
+    let ["process", process, "churned", churned] = stdout.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{stdout}")
+    };
+    let _ = fs::remove_file(format!("/tmp/perf-{process}.map"));
+    recording.assert_adds_up();
+    let churned = churned.parse().expect("a number");
+    (recording, churned)
+}
+
+/// The weight of the stacks in `work`, all of which must be possible, and of those as deep as any can be.
+fn assert_possible(what: &str, folded: &Folded) -> (u64, u64) {
+    let truth = truth();
+    let (mut inside, mut deepest) = (0, 0);
+    for (stack, weight) in &folded.stacks {
+        let own = stack.iter().position(|element| element.ends_with("_[k]")).unwrap_or(stack.len());
+        let Some(work) = stack[..own].iter().position(|element| element == "work") else {
+            assert!(!stack.iter().any(|element| truth.contains(element)), "{what}: {stack:?}");
+            continue;
+        };
+        let part = &stack[work + 1..own];
+        assert!(part.len() <= truth.len() && part == &truth[..part.len()], "{what}: {stack:?}");
+        inside += weight;
+        deepest += if part.len() == truth.len() { weight } else { &0 };
+    }
+    (inside, deepest)
+}
+
+fn truncated(folded: &Folded) -> u64 {
+    let is_cut = |stack: &[String]| stack.iter().any(|element| element.starts_with(TRUNCATED));
+    folded.stacks.iter().filter(|(stack, _)| is_cut(stack)).map(|(_, weight)| weight).sum()
+}
+
+#[test]
+fn stacks_through_registered_code_are_the_program_s() {
+    for source in ["cpu", "itimer", "perf"] {
+        let (recording, _) = record(&Recorder::at(9973).event(source), &["2000"]);
+        let folded = recording.folded();
+        let (inside, deepest) = assert_possible(source, &folded);
+        let total = folded.total();
+        assert!(inside > 100 && inside * 10 >= total * 9, "{source}: {inside} of {total}");
+        assert!(deepest > 0, "{source}: {folded:?}");
+        assert_eq!(truncated(&folded), 0, "{source}: {folded:?}");
+    }
+}
+
+/// The names are in the process's memory alone, in the list that debuggers read.
+#[test]
+fn what_debuggers_are_told_has_its_names() {
+    let (recording, _) = record(&Recorder::at(997), &["1500", "2", "0", "1"]);
+    let folded = recording.folded();
+    let (inside, deepest) = assert_possible("debugger", &folded);
+    assert!(inside > 100 && inside * 10 >= folded.total() * 9 && deepest > 0, "{folded:?}");
+    assert_eq!(truncated(&folded), 0, "{folded:?}");
+    assert!(read(&["report"], &recording.file).contains("gen3"));
+}
+
+/// A walk that went by the rules of code that is gone would find an impossible stack.
+#[test]
+fn other_code_in_its_place_has_other_rules() {
+    let is_long = std::env::var_os("SELFWIND_LONG").is_some();
+    let (milliseconds, least) = if is_long { ("60000", 1_000_000) } else { ("1500", 10_000) };
+    for source in ["cpu", "perf"] {
+        let (recording, churned) = record(&Recorder::at(10_000).event(source), &[milliseconds, "4", "1"]);
+        assert!(churned >= least, "{churned}");
+        let folded = recording.folded();
+        let (inside, _) = assert_possible(source, &folded);
+        assert!(inside > 100, "{source}: {folded:?}");
+    }
+}
+
+/// Whatever is said of generated code, the program goes on, and what is said of its other code is not believed.
+#[test]
+fn lies_end_a_stack_at_worst() {
+    let program = Target::c("registered_lies").build();
+    for source in ["cpu", "perf"] {
+        let recording = Recorder::at(9973).event(source).record(&program, &["2000"]);
+        let Outcome { status, stdout, stderr } = &recording.outcome;
+        assert!(*status == 0 && stderr.is_empty(), "{source}: {:?}", recording.outcome);
+        let told = stdout.trim().strip_prefix("told ").and_then(|told| told.parse::<u64>().ok());
+        assert!(told.is_some_and(|told| told > 1000), "{source}: {stdout}");
+        recording.assert_adds_up();
+        let folded = recording.folded();
+        let is_plain = |stack: &[String]| stack.iter().any(|element| element == "plain");
+        let plain: Vec<_> = folded.stacks.iter().filter(|(stack, _)| is_plain(stack)).collect();
+        // `tell` may be part of `main`.
+        let callers: [&[&str]; 2] = [&["main", "plain"], &["main", "tell", "plain"]];
+        let is_whole = |stack: &[String]| {
+            callers.iter().any(|calls| stack.windows(calls.len()).any(|part| part == *calls))
+        };
+        assert!(plain.iter().all(|(stack, _)| is_whole(stack)), "{source}: {plain:?}");
+        assert!(plain.iter().map(|(_, weight)| weight).sum::<u64>() > 50, "{source}: {folded:?}");
+    }
+}
+
+/// Whatever debuggers are told, the recorder neither fails nor falls behind.
+#[test]
+fn lies_for_debuggers_stop_no_recorder() {
+    let program = Target::c("debugger_lies").build();
+    let begun = Instant::now();
+    let recording = Recorder::at(997).record(&program, &["6000"]);
+    let Outcome { status, stdout, stderr } = &recording.outcome;
+    assert!(*status == 0 && stderr.is_empty(), "{:?}", recording.outcome);
+    assert!(stdout.starts_with("shown "), "{stdout}");
+    recording.assert_adds_up();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let total = recording.folded().total();
+    assert!(total > 100, "{total}");
+}
+
+/// LLVM's compilers say all that is wanted: rules of unwinding, and names in one way or another.
+#[test]
+fn llvm_s_functions_have_callers_and_names() {
+    if !is_installed("lli") {
+        return skip("lli is not installed");
+    }
+    let program = workspace().join("tests/targets/jit_shares.ll");
+    let program = program.to_str().expect("a path of ours");
+    for kind in ["--jit-kind=mcjit", "--jit-kind=orc"] {
+        let recording = Recorder::at(997).record(Path::new("lli"), &[kind, program]);
+        assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+        let folded = recording.folded();
+        let share = |called: &[&str]| {
+            let is_it = |stack: &[String]| stack.windows(called.len()).any(|part| part == called);
+            let of = folded.stacks.iter().filter(|(stack, _)| stack[0] == "_start" && is_it(stack));
+            of.map(|(_, weight)| weight).sum::<u64>() as f64 / folded.total() as f64
+        };
+        let (often, once) = (share(&["main", "often", "spin"]), share(&["main", "once", "spin"]));
+        assert!(often + once > 0.9, "{kind}: {often} {once} {folded:?}");
+        assert!((often / (often + once) - 0.75).abs() < 0.04, "{kind}: {often} {once}");
+    }
+}
