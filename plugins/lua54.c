@@ -67,6 +67,22 @@ static uint64_t find_state(struct selfwind_walk *walk, struct state *state)
 	return 0;
 }
 
+/* Whether a frame that has called something holds the address of the innermost call that it runs: it will need it again. */
+static __attribute__((noinline)) int holds(struct selfwind_walk *walk, uint64_t call)
+{
+	const struct selfwind_registers *registers = &walk->registers;
+	uint64_t slots[SLOTS], sp = registers->value[SELFWIND_SP];
+	for (int n = 0; n < SELFWIND_COLUMNS; n++)
+		if (SELFWIND_CALLEE_SAVED & registers->known & 1ull << n && registers->value[n] == call)
+			return 1;
+	if (walk->read(walk, sp, slots, sizeof slots) != 0)
+		return 0;
+	for (int n = 0; n < SLOTS; n++)
+		if (slots[n] == call)
+			return 1;
+	return 0;
+}
+
 /* The address and length of a string's characters. */
 static uint64_t text(struct selfwind_walk *walk, uint64_t address, size_t *length)
 {
@@ -186,6 +202,12 @@ static int unwind(struct selfwind_walk *walk)
 	uint64_t at = walk->state[0] == of ? walk->state[1] : state.ci;
 	if (!get(walk, at, &call, sizeof call))
 		return SELFWIND_NOT_MINE;
+	/* After an error there are calls whose frames are gone, until Lua has taken them away. */
+	for (int n = 0; !walk->interrupted && (call.status & CIST_C || !holds(walk, at)); n++) {
+		at = call.previous;
+		if (n == CALLS || !get(walk, at, &call, sizeof call))
+			return SELFWIND_NOT_MINE;
+	}
 	for (int n = 0; n < CALLS; n++) {
 		uint64_t outer = call.previous;
 		if (!get(walk, outer, &caller, sizeof caller) || call.func < state.stack || call.func >= state.last)

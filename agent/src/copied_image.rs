@@ -145,6 +145,8 @@ impl<'a> CopiedImage<'a> {
         back(&mut image.end);
         back(&mut image.text_start);
         back(&mut image.text_end);
+        back(&mut image.data_start);
+        back(&mut image.data_end);
         back(&mut image.bias);
         if image.entry != 0 {
             back(&mut image.entry);

@@ -6,6 +6,7 @@
 use core::ffi::CStr;
 
 use handler::interpreter::python::{Code, Layout, Python};
+use handler::stack::Bounds;
 use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;
@@ -52,7 +53,8 @@ pub(crate) unsafe fn recognise(symbols: &Symbols, image: &ElfImage<'_>) -> Optio
         .find_with_size(c"_PyEval_EvalFrameDefault", false)
         .map_or(Code::default(), |(start, bytes)| Code { start, end: start.wrapping_add(bytes) });
     let text = Code { start: image.text_start, end: image.text_end };
-    Some(Found::Known(Python { layout, runtime, code_type, text, evaluation }))
+    let data = Bounds { low: image.data_start, high: image.data_end };
+    Some(Found::Known(Python { layout, runtime, code_type, text, evaluation, data }))
 }
 
 /// Major and minor version. Before 3.11 no variable tells it, but each version has functions that the one before lacks.

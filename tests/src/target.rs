@@ -167,8 +167,8 @@ fn append(path: &Path, suffix: &str) -> PathBuf {
 fn is_newer(output: &Path, source: &Path) -> bool {
     let modified =
         |path: &Path| fs::metadata(path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    let headers =
-        ["burn.h", "../../agent/include/selfwind.h"].map(|header| modified(&sources().join(header)));
+    let headers = ["burn.h", "../../agent/include/selfwind.h", "../../plugins/luajit_objects.h"]
+        .map(|header| modified(&sources().join(header)));
     let newest = headers.into_iter().fold(modified(source), SystemTime::max);
     modified(output) >= newest && output.exists()
 }

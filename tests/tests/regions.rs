@@ -1,26 +1,20 @@
 //! Unwinders that programs register for regions of code: stacks through generated code are what they must be, one that is
-//! removed is never asked again, one that lies ends its stack with a reason, and Lua's functions have their names.
+//! removed is never asked again, and one that lies ends its stack with a reason.
 //!
-//! Oracles: a program all of whose stacks are parts of one that is known; a Lua program that says which shares of its time
-//! its functions have.
+//! The oracle is a program all of whose stacks are parts of one that is known.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
-use selfwind_tests::binary::{agent, selfwind, target_dir, workspace};
+use selfwind_tests::binary::{selfwind, target_dir, workspace};
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::{Outcome, run};
 use selfwind_tests::recording::{Recorder, record_unharmed};
 use selfwind_tests::scratch::Scratch;
-use selfwind_tests::skip::skip;
-use selfwind_tests::target::{Target, is_installed};
+use selfwind_tests::target::Target;
 
 const MARK: &str = "_[made]";
 const TRUNCATED: &str = "[truncated";
-/// Lua's functions that C calls: no instruction names them.
-const PRODUCING: &str = "function (lua_shares.lua:30)";
-const COMPARING: &str = "function (lua_shares.lua:63)";
 
 /// What `work` of `region_code` calls, root first.
 fn truth() -> Vec<String> {
@@ -177,90 +171,6 @@ fn the_header_is_what_the_agent_has() {
     }
 }
 
-/// The plug-in for Lua 5.4, built.
-fn lua_plugin() -> PathBuf {
-    Target::plugin("lua54").build()
-}
-
-fn lua_script() -> String {
-    format!("{}/targets/lua_shares.lua", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn weight_with(folded: &Folded, function: &str) -> u64 {
-    let is_it = |element: &String| element.starts_with(function) && element.ends_with("_[lua]");
-    folded.stacks.iter().filter(|(stack, _)| stack.iter().any(is_it)).map(|(_, weight)| weight).sum()
-}
-
-#[test]
-fn lua_has_its_names_and_shares() {
-    if !is_installed("lua5.4") {
-        return skip("lua5.4 is not installed");
-    }
-    let lua = PathBuf::from("/usr/bin/lua5.4");
-    for (source, points) in [("cpu", 4.0), ("perf", 2.0)] {
-        let recorder = Recorder::at(997).event(source).plugin(&lua_plugin());
-        let recording = recorder.record(&lua, &[lua_script(), "3".into()]);
-        assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
-        recording.assert_adds_up();
-        let folded = recording.folded();
-        let shares = [
-            ("recursing (lua_shares.lua:21)", 10),
-            (PRODUCING, 15),
-            ("method (lua_shares.lua:49)", 20),
-            ("in_library (lua_shares.lua:54)", 25),
-            (COMPARING, 30),
-        ];
-        let sum: u64 = shares.iter().map(|(name, _)| weight_with(&folded, name)).sum();
-        assert!(sum * 100 >= folded.total() * 95, "{source}: {sum} of {}: {folded:?}", folded.total());
-        for (name, percent) in shares {
-            let share = weight_with(&folded, name) as f64 / sum as f64 * 100.0;
-            assert!((share - f64::from(percent)).abs() <= points, "{source}: {name} has {share:.1} %");
-        }
-        assert_lua_in_place(source, &folded);
-    }
-}
-
-/// Lua's functions stand where they were called from, with C's between them.
-fn assert_lua_in_place(what: &str, folded: &Folded) {
-    for (stack, _) in &folded.stacks {
-        let place = |name: &str| stack.iter().position(|element| element.starts_with(name));
-        let lua: Vec<&str> = stack
-            .iter()
-            .filter_map(|element| element.strip_suffix("_[lua]"))
-            .map(|name| name.split(' ').next().unwrap_or(name))
-            .collect();
-        if let Some(inner) = place("burn (") {
-            assert!(lua.starts_with(&["main", "work"]), "{what}: {stack:?}");
-            assert!(stack[..inner].iter().any(|element| element.ends_with("_[lua]")), "{what}: {stack:?}");
-        }
-        if lua.contains(&"recursing") && lua.contains(&"burn") {
-            let depth = lua.iter().filter(|name| **name == "recursing").count();
-            assert_eq!(depth, 21, "{what}: {stack:?}");
-        }
-        // A function that C calls back: the sort's own frames are between the two.
-        if let (Some(outer), Some(inner)) = (place("sorting ("), place(COMPARING)) {
-            let between =
-                stack[outer + 1..inner].iter().filter(|element| !element.ends_with("_[lua]")).count();
-            assert!(outer < inner && between > 1, "{what}: {stack:?}");
-        }
-        if let Some(inner) = place(PRODUCING) {
-            assert!(place("consuming (").is_some_and(|outer| outer < inner), "{what}: {stack:?}");
-        }
-    }
-}
-
-#[test]
-fn a_plugin_goes_along_with_children_and_new_environments() {
-    if !is_installed("lua5.4") {
-        return skip("lua5.4 is not installed");
-    }
-    let recorder = Recorder::at(997).plugin(&lua_plugin());
-    let command = format!("env -i /usr/bin/lua5.4 {} 1", lua_script());
-    let recording = recorder.record(&PathBuf::from("/bin/sh"), &["-c", &command]);
-    let folded = recording.folded();
-    assert!(weight_with(&folded, "work (lua_shares.lua") * 10 > folded.total() * 8, "{folded:?}");
-}
-
 #[test]
 fn programs_in_rust_have_them_too() {
     let target = target_dir().join("plugin");
@@ -297,24 +207,4 @@ fn a_plugin_that_is_none_is_refused_by_name() {
         assert!(outcome.status != 0 && outcome.stderr.contains(why), "{outcome:?}");
         assert!(outcome.stderr.contains(&file), "{outcome:?}");
     }
-}
-
-#[test]
-fn a_plugin_calls_none_of_the_c_library_in_the_handler() {
-    if !is_installed("lua5.4") {
-        return skip("lua5.4 is not installed");
-    }
-    let scratch = Scratch::new();
-    let recorder = Recorder::at(20_000)
-        .event("cpu")
-        .plugin(&lua_plugin())
-        .env("LD_PRELOAD", Target::preload("detector").build())
-        .env("SELFWIND_DETECT", agent().file_name().expect("a file"))
-        .env("SELFWIND_DETECT_COUNT", scratch.join("count"));
-    let recording = recorder.record(&PathBuf::from("/usr/bin/lua5.4"), &[lua_script(), "2".into()]);
-    assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
-    let text = fs::read_to_string(scratch.join("count")).expect("the detector's words");
-    let looked: u64 = text.split(' ').next().and_then(|number| number.parse().ok()).expect("a number");
-    assert!(looked > 1000, "{text}");
-    assert!(weight_with(&recording.folded(), "work (lua_shares.lua") > 100);
 }

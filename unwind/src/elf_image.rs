@@ -12,6 +12,7 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_X: u32 = 1;
+const PF_W: u32 = 2;
 const PF_R: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 const EHDR_SIZE: u64 = 64;
@@ -51,6 +52,10 @@ pub struct ElfImage<'a> {
     pub text_start: u64,
     /// First address after the executable segments.
     pub text_end: u64,
+    /// First address of the largest writable segment; equal to `data_end` when there is none.
+    pub data_start: u64,
+    /// First address after it.
+    pub data_end: u64,
     /// Address minus virtual address.
     pub bias: u64,
     /// Address of the entry point, 0 when there is none.
@@ -81,6 +86,9 @@ impl<'a> ElfImage<'a> {
             if header.flags & PF_X != 0 {
                 image.text_start = image.text_start.min(start);
                 image.text_end = image.text_end.max(end);
+            }
+            if header.flags & PF_W != 0 && end - start > image.data_end - image.data_start {
+                (image.data_start, image.data_end) = (start, end);
             }
         }
         if image.start >= image.end {

@@ -44,7 +44,15 @@ impl Caller {
             let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());
             // An interpreter's memory is probed, which may change the mask (`sys::is_readable`).
             let _blocked = (python.is_some() && !is_filtered()).then(SignalsBlocked::new);
-            interpreter::add_frames(python, has_regions, recording, stack_cache, &mut walk, scratch)
+            interpreter::add_frames(
+                python,
+                has_regions,
+                recording,
+                slot.stack(),
+                stack_cache,
+                &mut walk,
+                scratch,
+            )
         });
         (walk, chain, mixed.unwrap_or_else(|| words(stack_cache.frames())))
     }

@@ -69,6 +69,7 @@ impl<'a> Sample<'a> {
                         python,
                         has_regions,
                         recording,
+                        slot.stack(),
                         stack_cache,
                         &mut walk,
                         scratch,

@@ -2,8 +2,11 @@
 //!
 //! Its frames, code and names lie on the heap, which another thread may unmap at any time, and pointers to the stack may be
 //! old ones. So each page is asked for once per walk (`sys::is_readable`), and nothing of that is believed in the next one.
+//! Two ranges need not be asked for, because nobody may unmap them: the interpreter's own data, where its modules of the
+//! start and its main thread's state are, and the used part of the thread's stack.
 
 use crate::arch::load;
+use crate::stack::Bounds;
 use crate::sys::{self, PAGE};
 
 const PLACES: usize = 128;
@@ -31,19 +34,23 @@ impl Pages {
 /// The memory that one walk may read.
 pub(crate) struct Memory<'a> {
     pages: &'a mut Pages,
+    known: [Bounds; 2],
     probes: u32,
 }
 
 impl<'a> Memory<'a> {
-    /// All that can be read if `may_probe`, else nothing.
-    pub(crate) fn new(may_probe: bool, pages: &'a mut Pages) -> Self {
+    /// All that can be read if `may_probe`, else nothing. The `known` ranges are mapped.
+    pub(crate) fn new(may_probe: bool, pages: &'a mut Pages, known: [Bounds; 2]) -> Self {
         pages.begin();
-        Self { pages, probes: if may_probe { PROBES } else { 0 } }
+        match may_probe {
+            true => Self { pages, known, probes: PROBES },
+            false => Self::resume(pages, 0),
+        }
     }
 
     /// The memory of a walk that has begun, with so many probes left.
     pub(crate) fn resume(pages: &'a mut Pages, probes: u32) -> Self {
-        Self { pages, probes }
+        Self { pages, known: [Bounds::NONE; 2], probes }
     }
 
     /// Probes that are left.
@@ -54,7 +61,7 @@ impl<'a> Memory<'a> {
     /// The word at `address`, of any alignment. Apart: it is called from everywhere.
     #[inline(never)]
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
-        // SAFETY: the eight bytes lie in pages that were just seen mapped.
+        // SAFETY: the eight bytes lie in what is known to be mapped, or in pages that were just seen so.
         self.spans_readable(address).then(|| unsafe { load(address) })
     }
 
@@ -98,6 +105,9 @@ impl<'a> Memory<'a> {
 
     #[inline]
     fn spans_readable(&mut self, address: u64) -> bool {
+        if self.known.iter().any(|range| range.hold(address)) {
+            return true;
+        }
         let first = address & !(PAGE - 1);
         let Some(last) = address.checked_add(7).map(|end| end & !(PAGE - 1)) else { return false };
         self.is_readable(first) && (first == last || self.is_readable(last))
@@ -134,7 +144,7 @@ mod tests {
         let words = [0x1122_3344_5566_7788u64, 0x99aa_bbcc_ddee_ff00];
         let base = words.as_ptr() as u64;
         let mut pages = pages();
-        let mut memory = Memory::new(true, &mut pages);
+        let mut memory = Memory::new(true, &mut pages, [Bounds::NONE; 2]);
         assert_eq!(memory.field(base, 4), Some(0xddee_ff00_1122_3344));
         assert_eq!((memory.half(base, 0), memory.half(base, 4)), (Some(0x5566_7788), Some(0x1122_3344)));
         assert_eq!((memory.byte(base, 1), memory.byte(base, 15)), (Some(0x77), Some(0x99)));
@@ -147,13 +157,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_is_not_probed() {
+        let words = [1u64, 2, 3];
+        let low = words.as_ptr() as u64;
+        let mut pages = pages();
+        let mut memory = Memory::new(true, &mut pages, [Bounds::NONE, Bounds { low, high: low + 16 }]);
+        assert_eq!((memory.word(low), memory.word(low + 8), memory.probes()), (Some(1), Some(2), PROBES));
+        assert_eq!((memory.word(low + 16), memory.probes() < PROBES), (Some(3), true));
+    }
+
+    #[test]
     fn nothing_is_believed_in_the_next_walk() {
         let word = 7u64;
         let address = &raw const word as u64;
         let mut pages = pages();
-        assert_eq!(Memory::new(true, &mut pages).word(address), Some(7));
+        assert_eq!(Memory::new(true, &mut pages, [Bounds::NONE; 2]).word(address), Some(7));
         for _ in 0..2 * PAGE {
-            assert_eq!(Memory::new(false, &mut pages).word(address), None);
+            assert_eq!(
+                Memory::new(false, &mut pages, [Bounds { low: address, high: address + 8 }; 2]).word(address),
+                None
+            );
         }
     }
 }

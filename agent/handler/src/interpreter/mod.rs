@@ -23,6 +23,7 @@ use unwind::{End, StackCache, Walk};
 use crate::activity::is_filtered;
 use crate::arch;
 use crate::recording::Recording;
+use crate::stack::Bounds;
 use found::Found;
 use memory::{Memory, Pages};
 use python::{Cached, Python, Text, Thread};
@@ -51,12 +52,13 @@ impl Scratch {
 }
 
 /// The frames of `walk`, which are those of `native`, with those of `python` among them and, if it was a walk with regions,
-/// what their unwinders emitted; none if there are none of these.
+/// what their unwinders emitted; none if there are none of these. `stack` is the thread's own, as far as it is known.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
     python: Option<&Python>,
     has_regions: bool,
     recording: &Recording,
+    stack: Bounds,
     native: &StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
@@ -66,7 +68,9 @@ pub(crate) fn add_frames<'s>(
     if let Some(python) = python
         && let Some(pointer) = arch::pthread_self()
     {
-        let mut memory = Memory::new(!is_filtered(), pages);
+        let innermost = native.stack_pointers().next().filter(|pointer| stack.hold(*pointer));
+        let used = innermost.map_or(Bounds::NONE, |low| Bounds { low, ..stack });
+        let mut memory = Memory::new(!is_filtered(), pages, [python.data, used]);
         let thread = Thread { python, recording, native, pointer };
         python::find(&thread, &mut memory, cached, found, text);
     }

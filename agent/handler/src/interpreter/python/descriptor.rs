@@ -1,6 +1,7 @@
 //! An interpreter as the agent has found it among the loaded objects.
 
 use super::layout::Layout;
+use crate::stack::Bounds;
 
 /// An interpreter that is loaded in this process.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,8 @@ pub struct Python {
     pub text: Code,
     /// The evaluation loop, without the parts of it that compilers move elsewhere.
     pub evaluation: Code,
+    /// The data of the object it is in, which is mapped as long as the object is.
+    pub data: Bounds,
 }
 
 /// A range of code.

@@ -236,7 +236,6 @@ impl Layout {
             string_length: field(string, 2)?,
             // Between them (cpython/unicodeobject.h), and not described.
             string_hash: field(string, 2)? + 8,
-            string_kind_bit: if later { 16 } else { 2 },
             string_ascii: string_size,
             // The UTF-8 form and its length are behind.
             string_compact: string_size + 16,
