@@ -17,10 +17,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo:rerun-if-env-changed=SELFWIND_SKIP_AGENT");
-    // The second one stands in front of the program's allocator and locks, too.
+    // The second one stands in front of the program's allocator, locks and mappings, too.
     for (name, variable, features) in [
         ("agent.so", "SELFWIND_AGENT", ""),
-        ("agent-probes.so", "SELFWIND_PROBES_AGENT", "allocations,locks"),
+        ("agent-probes.so", "SELFWIND_PROBES_AGENT", "allocations,locks,mappings"),
     ] {
         let embedded = out.join(name);
         if env::var_os("SELFWIND_SKIP_AGENT").is_some_and(|value| value != "0") {

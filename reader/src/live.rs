@@ -10,6 +10,7 @@ use std::sync::Arc;
 use selfwind_profile::events::{Events, Part};
 use selfwind_profile::file_name::base_name;
 use selfwind_profile::interpreted;
+use selfwind_profile::mapped_memory::mark_name;
 use selfwind_profile::measure::Measure;
 use selfwind_profile::profile_file::{
     Event, InterpretedFunction, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY,
@@ -221,7 +222,7 @@ impl Live {
 
     /// Names an address in the kernel at once: its symbols are at hand.
     fn locate_in_kernel(&mut self, address: u64) -> Located {
-        if address == WAKE_LATENCY {
+        if address == WAKE_LATENCY || mark_name(address).is_some() {
             return Located { binary: None, address, found_by: FoundBy::Cfi };
         }
         let symbol = self.kernel.find(address);
@@ -342,7 +343,7 @@ impl Live {
     pub(crate) fn functions(&self, located: &Located) -> impl DoubleEndedIterator<Item = &str> {
         let (unknown, named) = match &located.binary {
             None if located.address == WAKE_LATENCY => (Some(WAKE_LATENCY_NAME), None),
-            None => (Some("[unknown]"), None),
+            None => (mark_name(located.address).or(Some("[unknown]")), None),
             Some(binary) => (None, self.names.get(&(binary.clone(), located.address))),
         };
         unknown.into_iter().chain(named.into_iter().flatten().map(String::as_str))
