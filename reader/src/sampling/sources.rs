@@ -136,15 +136,6 @@ impl Sources {
         self.probes.iter().any(|probe| matches!(probe, Probe::Locks(_)))
     }
 
-    /// Refuses what only a recording has.
-    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            !self.have_wall(),
-            "wall: top does not look at waiting threads; `selfwind record -e wall -- CMD` records them"
-        );
-        Ok(())
-    }
-
     /// Refuses what this user may not have, where nothing else could take its place.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         self.clock.as_ref().map_or(Ok(()), Clock::check)
@@ -234,8 +225,7 @@ mod tests {
         assert_eq!((sources.of_agent().as_str(), sources.frequency(99)), ("auto,alloc:all", 99));
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);
-        assert!(sources.events(99).is_some() && sources.have_allocations() && sources.check_live().is_ok());
-        assert!("perf,wall".parse::<Sources>().unwrap().check_live().is_err());
+        assert!(sources.events(99).is_some() && sources.have_allocations());
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::window::{Block, Left, Name, Window};
 use crate::drain::listener::Listener;
 use crate::live::{Live, LiveSample, Located};
 use crate::target::clock;
+use crate::wall::Wall;
 
 /// The time over which the rate is told.
 const RATE_OVER: Duration = Duration::from_secs(2);
@@ -28,6 +29,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub(super) struct Feed {
     pub(super) window: Window,
     live: Live,
+    /// Looks at threads that wait.
+    wall: Option<Wall>,
     /// What was asked for.
     session: SessionInfo,
     /// What samples count: known with the first process.
@@ -45,11 +48,12 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// The last `seconds` of what `source` gives, at so many samples per second.
-    pub(super) fn new(seconds: u64, source: String, frequency: u32) -> Self {
+    /// The last `seconds` of what `source` gives, at so many samples per second, and of what `wall` sees.
+    pub(super) fn new(seconds: u64, source: String, frequency: u32, wall: Option<Wall>) -> Self {
         Self {
             window: Window::new(seconds),
             live: Live::default(),
+            wall,
             session: SessionInfo { source, frequency, ..SessionInfo::default() },
             events: None,
             pending: Vec::new(),
@@ -200,7 +204,10 @@ impl Feed {
 }
 
 impl Listener for Feed {
-    fn event(&mut self, event: Event) -> io::Result<()> {
+    fn event(&mut self, mut event: Event) -> io::Result<()> {
+        if let Some(wall) = &mut self.wall {
+            wall.observe(&mut event);
+        }
         self.tally.add(&event);
         match event {
             Event::Sample(sample) => self.pending.push(sample),
@@ -216,6 +223,8 @@ impl Listener for Feed {
     }
 
     fn pause(&mut self) -> io::Result<()> {
+        let seen: Vec<Event> = self.wall.iter().flat_map(Wall::take).collect();
+        seen.into_iter().try_for_each(|event| self.event(event))?;
         self.take_in();
         Ok(())
     }
