@@ -251,6 +251,8 @@ impl Config {
                 sources = sources.with(Probe::Tracepoints);
             } else if let Some(mean) = waits(word) {
                 (sources, self.waits) = (sources.with(Probe::Locks), mean);
+            } else if cfg!(feature = "mappings") && word == b"mmap" {
+                sources = sources.with(Probe::Mappings);
             } else if let Some(clock) = clock(word) {
                 is_wrong |= sources.clock.is_some();
                 is_list = word.starts_with(b"perf:");

@@ -34,12 +34,18 @@ mod interpose;
 mod journal;
 mod kernel;
 mod link_map;
+mod live_tables;
 mod lock;
 #[cfg(feature = "locks")]
 mod locks;
 #[cfg(not(feature = "locks"))]
 #[path = "locks/none.rs"]
 mod locks;
+#[cfg(feature = "mappings")]
+mod mappings;
+#[cfg(not(feature = "mappings"))]
+#[path = "mappings/none.rs"]
+mod mappings;
 mod module_news;
 mod modules;
 mod names;
@@ -89,6 +95,7 @@ ctor::declarative::ctor! {
         interpose::find_real_functions();
         allocations::find_real_functions();
         locks::find_real_functions();
+        mappings::find_real_functions();
         symbols::started();
         let config = Config::read(symbols::environment());
         if !config.enabled {

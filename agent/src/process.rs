@@ -23,8 +23,10 @@ use crate::allocations;
 use crate::heap::HEAP;
 use crate::journal;
 use crate::kernel;
+use crate::live_tables::LiveTables;
 use crate::lock::{Held, Lock, Masked};
 use crate::locks;
+use crate::mappings;
 use crate::module_news::ModuleNews;
 use crate::modules;
 use crate::regions;
@@ -63,7 +65,8 @@ pub(crate) fn open(
     if doorbell.is_some_and(|doorbell| doorbell.is_stopped()) {
         return Err(Failure::Over);
     }
-    let (region, live_blocks) = session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
+    let (region, LiveTables { blocks, mappings }) =
+        session::create(&agent.config, &agent.directory, myself, parent.is_some())?;
     let choice = sources::choose(&agent.config, parent.map(|(_, recording)| recording.sources));
     let clock = choice.sources.clock;
     let recording: &'static Recording = Box::leak(Box::new(Recording {
@@ -78,7 +81,8 @@ pub(crate) fn open(
         process_time: ProcessTime::starting_now(agent.config.period_ns()),
         rate_limit: agent.config.rate_limit(clock),
         late_start: LateStart::new(sampling_signal::get(), agent.config.late_period(clock)),
-        live_blocks,
+        live_blocks: blocks,
+        live_mappings: mappings,
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
@@ -145,10 +149,10 @@ struct AllHeld {
     held: [Option<Held<'static>>; LOCKS],
 }
 
-const LOCKS: usize = 5;
+const LOCKS: usize = 6;
 
 fn locks() -> [&'static Lock; LOCKS] {
-    [threads::lock(), signals::lock(), modules::lock(), journal::lock(), HEAP.lock()]
+    [threads::lock(), signals::lock(), modules::lock(), journal::lock(), mappings::lock(), HEAP.lock()]
 }
 
 struct Cell(UnsafeCell<AllHeld>);

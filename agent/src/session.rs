@@ -10,11 +10,12 @@ use core::ptr::NonNull;
 
 use handler::clock;
 use handler::decimal::number;
-use shm_format::{ANSWERS_LEN, Anchor, ClockKind, Doorbell, Geometry, Identity, LiveBlocks, Mode, Region};
+use shm_format::{ANSWERS_LEN, Anchor, ClockKind, Doorbell, Geometry, Identity, Mode, Region};
 
 use crate::config::Config;
 use crate::handed;
 use crate::kernel::{self, Errno, File};
+use crate::live_tables::{self, LiveTables};
 
 /// Length of the file for chunks; only the backed part costs memory. One for each of 10,000 threads, and more.
 const CHUNK_SPACE: usize = 256 << 20;
@@ -280,8 +281,8 @@ impl Directory {
     }
 }
 
-/// A region, and the table of live blocks if allocations are sampled.
-type Made = (Region, Option<LiveBlocks>);
+/// A region, and the tables of what is in use.
+type Made = (Region, LiveTables);
 
 /// Makes and maps this process's region.
 pub(crate) fn create(
@@ -338,7 +339,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     let file_limit = kernel::limit(libc::RLIMIT_FSIZE);
     let (geometry, mapped) = loop {
         let geometry = geometry(space, pool, myself.threads);
-        let bytes = geometry.total_len() + ANSWERS_LEN + blocks_len(config);
+        let bytes = geometry.total_len() + ANSWERS_LEN + live_tables::len(config);
         // A file larger than the limit would be answered by a signal.
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
@@ -360,8 +361,11 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
         unsafe { Region::format(base, bytes, &geometry, &identity, config.mode, kind, anchor()) }
             .map_err(|_| Failure::Format)
     });
-    let formatted = formatted.and_then(|region| Ok((region, map_blocks(config, file, &geometry)?)));
-    let (mut region, blocks) = match formatted {
+    let tables = |region| {
+        let offset = geometry.total_len() + ANSWERS_LEN;
+        Ok((region, LiveTables::make(config, file, offset).map_err(Failure::Room)?))
+    };
+    let (mut region, tables) = match formatted.and_then(tables) {
         Ok(formatted) => formatted,
         Err(failure) => {
             mapped.unmap();
@@ -371,41 +375,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     // SAFETY: mapped above, and never unmapped.
     unsafe { region.answer_in(answers) };
     region.invite_offers();
-    Ok((region, blocks))
-}
-
-/// Bytes of the table of live blocks.
-fn blocks_len(config: &Config) -> usize {
-    blocks_capacity(config).map_or(0, LiveBlocks::len_for)
-}
-
-/// Places in the table of live blocks: half of them are enough for 8 GiB at the usual rate; none if allocations are not
-/// sampled.
-fn blocks_capacity(config: &Config) -> Option<usize> {
-    const USUAL: u64 = 1 << 15;
-    const MOST: u64 = 1 << 20;
-    const HEAP: u64 = USUAL * (512 << 10);
-    match config.allocations {
-        0 => None,
-        mean => Some((HEAP / mean).clamp(USUAL, MOST).next_power_of_two() as usize),
-    }
-}
-
-/// Backs and maps the table of live blocks, behind the answers.
-fn map_blocks(config: &Config, file: &File, geometry: &Geometry) -> Result<Option<LiveBlocks>, Failure> {
-    let Some(capacity) = blocks_capacity(config) else { return Ok(None) };
-    let (offset, bytes) = (geometry.total_len() + ANSWERS_LEN, LiveBlocks::len_for(capacity));
-    // A store to what has no memory would be answered by a signal.
-    file.allocate(offset, bytes).map_err(Failure::Room)?;
-    let both = libc::PROT_READ | libc::PROT_WRITE;
-    let base = file.map_from(offset, bytes, both, libc::MAP_SHARED).map_err(Failure::Map)?;
-    // SAFETY: a new mapping that nobody else knows. Not inherited: the blocks of a child are its own; nor dumped.
-    let _ = unsafe {
-        kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK)
-            .and_then(|()| kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTDUMP))
-    };
-    // SAFETY: a new file's bytes are zero; they are backed, mapped, and never unmapped.
-    Ok(Some(unsafe { LiveBlocks::format(base, capacity) }))
+    Ok((region, tables))
 }
 
 /// The parts of a new region that are mapped: all up to the first chunks, and the place of answers.

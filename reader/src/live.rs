@@ -10,10 +10,11 @@ use std::sync::Arc;
 use selfwind_profile::events::{Events, Part};
 use selfwind_profile::file_name::base_name;
 use selfwind_profile::interpreted;
+use selfwind_profile::mapped_memory::mark_name;
 use selfwind_profile::measure::Measure;
 use selfwind_profile::profile_file::{
     Event, InterpretedFunction, ModuleInfo, ProcessInfo, Sample, SamplePart, SessionInfo, WAKE_LATENCY,
-    WAKE_LATENCY_NAME,
+    WAKE_LATENCY_NAME, WALL_MARKS,
 };
 use selfwind_profile::symbolize::{Request, SymbolSources, symbolize};
 use selfwind_profile::tracepoint::Tracepoints;
@@ -32,6 +33,8 @@ pub(crate) struct Live {
     processes: BTreeMap<u32, Image>,
     names: HashMap<(Arc<Binary>, u64), Vec<String>>,
     kernel: KernelSymbols,
+    /// What stands on stacks of the wall clock in place of the kernel's frames.
+    marks: HashMap<u64, String>,
     /// The kernel and its modules, by their names.
     kernel_binaries: BTreeMap<String, Arc<Binary>>,
 }
@@ -165,6 +168,9 @@ impl Live {
             Event::ProcessEnd(end) => {
                 self.processes.remove(&end.process);
             }
+            Event::KernelSymbol(symbol) if symbol.start >= WALL_MARKS => {
+                self.marks.insert(symbol.start, symbol.name);
+            }
             _ => {}
         }
     }
@@ -221,7 +227,7 @@ impl Live {
 
     /// Names an address in the kernel at once: its symbols are at hand.
     fn locate_in_kernel(&mut self, address: u64) -> Located {
-        if address == WAKE_LATENCY {
+        if address == WAKE_LATENCY || address >= WALL_MARKS {
             return Located { binary: None, address, found_by: FoundBy::Cfi };
         }
         let symbol = self.kernel.find(address);
@@ -342,7 +348,10 @@ impl Live {
     pub(crate) fn functions(&self, located: &Located) -> impl DoubleEndedIterator<Item = &str> {
         let (unknown, named) = match &located.binary {
             None if located.address == WAKE_LATENCY => (Some(WAKE_LATENCY_NAME), None),
-            None => (Some("[unknown]"), None),
+            None => {
+                let mark = self.marks.get(&located.address).map(String::as_str);
+                (mark.or_else(|| mark_name(located.address)).or(Some("[unknown]")), None)
+            }
             Some(binary) => (None, self.names.get(&(binary.clone(), located.address))),
         };
         unknown.into_iter().chain(named.into_iter().flatten().map(String::as_str))

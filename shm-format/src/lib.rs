@@ -26,6 +26,8 @@ mod kernel_answer;
 pub mod layout;
 #[cfg(not(loom))]
 mod live_blocks;
+#[cfg(not(loom))]
+mod live_mappings;
 mod lock_nonce;
 mod pool;
 pub mod record;
@@ -51,6 +53,8 @@ pub use layout::{
 };
 #[cfg(not(loom))]
 pub use live_blocks::{AllocationNonce, BlockId, BlocksView, Inserted, LiveBlocks};
+#[cfg(not(loom))]
+pub use live_mappings::{LiveMappings, MappedPart, MappingKind, MappingNonce, MappingsView, kind_of};
 pub use lock_nonce::LockNonce;
 pub use pool::{Pool, Step};
 pub use record::{DurableKind, DurableRecord, RecordKind};

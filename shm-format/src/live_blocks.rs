@@ -213,6 +213,11 @@ impl<'a> BlocksView<'a> {
         (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, places })
     }
 
+    /// Bytes of the table.
+    pub(crate) fn table_len(self) -> usize {
+        PAGE + self.places.len()
+    }
+
     /// The blocks that nobody has freed.
     pub fn ids(self) -> impl Iterator<Item = BlockId> + 'a {
         let (places, _) = self.places.as_chunks::<16>();

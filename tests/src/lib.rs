@@ -21,6 +21,7 @@ pub mod outcome;
 pub mod recording;
 pub mod scratch;
 pub mod single_step;
+pub mod sites;
 pub mod skip;
 pub mod stats;
 pub mod target;

@@ -1,17 +1,14 @@
 //! Heap profiles (`-e alloc`) against programs that count for themselves, and against programs that must not notice.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use selfwind_tests::folded::Folded;
 use selfwind_tests::memory_group::MemoryGroup;
-use selfwind_tests::outcome::{run, shell_status};
+use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, read, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
+use selfwind_tests::sites::{ALLOCATED, assert_exact, counted, folded, killed_after};
 use selfwind_tests::skip;
 use selfwind_tests::target::Target;
 
@@ -23,10 +20,6 @@ fn recorder(source: &str) -> Recorder {
     Recorder::at(99).event(source).env("SELFWIND_POOL", "128M")
 }
 
-fn folded(file: &Path, value: &str) -> Folded {
-    Folded::parse(&read(&["export", "-f", "folded", "--value", value], file))
-}
-
 /// Nothing was lost of what was to be recorded.
 fn assert_all_there(file: &Path) {
     let stats = stats(file);
@@ -34,28 +27,16 @@ fn assert_all_there(file: &Path) {
     assert_eq!(stats.number("lost"), 0, "lost samples");
 }
 
-/// By site: objects and bytes that it allocated, objects and bytes that are held at the end.
-fn counted(said: &str) -> BTreeMap<String, [u64; 4]> {
-    let line = |line: &str| {
-        let mut words = line.split(' ');
-        let name = words.next().expect("a name").to_owned();
-        let numbers: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
-        (name, numbers.try_into().expect("four numbers"))
-    };
-    said.lines().map(line).collect()
-}
-
 /// Compares all four values of all sites with what the program says; `mean` bytes lie between samples.
 ///
 /// Of N blocks of S bytes, each sampled with the probability p = 1 - exp(-S/mean), the estimate has the relative standard
 /// deviation sqrt((1 - p) / (p N)). Where little is held that is more than the tolerance.
 fn assert_sites(file: &Path, said: &str, mean: f64) {
-    let values = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
-    let profiles = values.map(|value| folded(file, value));
+    let profiles = ALLOCATED.map(|value| folded(file, value));
     let sites = counted(said);
     assert_eq!(sites.len(), 10);
     for (site, expected) in sites {
-        for (place, (value, profile)) in values.iter().zip(&profiles).enumerate() {
+        for (place, (value, profile)) in ALLOCATED.iter().zip(&profiles).enumerate() {
             let size = expected[1] as f64 / expected[0] as f64;
             let (found, expected, objects) = (profile.inclusive(&site), expected[place], expected[place & 2]);
             let probability = -(-size / mean).exp_m1();
@@ -68,15 +49,6 @@ fn assert_sites(file: &Path, said: &str, mean: f64) {
                 off * 100.0
             );
         }
-    }
-}
-
-/// All values of all sites are exactly what the program says.
-fn assert_exact(file: &Path, said: &str) {
-    let values = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
-    let profiles = values.map(|value| folded(file, value));
-    for (site, expected) in counted(said) {
-        assert_eq!(profiles.each_ref().map(|profile| profile.inclusive(&site)), expected, "{site}");
     }
 }
 
@@ -109,19 +81,9 @@ fn a_killed_program_leaves_what_it_held() {
     let scratch = Scratch::new();
     let file = scratch.join("selfwind.data");
     let program = Target::c("heap_sites").build();
-    let mut command = recorder("alloc:all").command(&file, &program, &["300", "hold", "wait"]);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("selfwind runs");
-    let mut pipe = BufReader::new(child.stdout.take().expect("piped"));
-    let mut said = String::new();
-    for _ in 0..10 {
-        pipe.read_line(&mut said).expect("a line");
-    }
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let target = std::fs::read_to_string(children).expect("our child's").trim().parse().expect("one process");
-    kill(Pid::from_raw(target), Signal::SIGKILL).expect("our grandchild");
-    assert_eq!(shell_status(child.wait().expect("our child")), 137);
+    let said = killed_after(recorder("alloc:all").command(&file, &program, &["300", "hold", "wait"]), 10);
     assert_all_there(&file);
-    assert_exact(&file, &said);
+    assert_exact(&file, &said, ALLOCATED);
 }
 
 /// What the kernel kills for want of memory cannot say anything any more; its table of blocks can.
@@ -168,8 +130,7 @@ fn threads_that_share_blocks_balance_with_the_programs_count() {
         assert_all_there(&recording.file);
         let words = recording.outcome.stdout.split_whitespace();
         let said: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
-        for (value, said) in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"].iter().zip(said)
-        {
+        for (value, said) in ALLOCATED.iter().zip(said) {
             let found = folded(&recording.file, value).inclusive("make");
             // Of N blocks of 2 KiB the estimate has the relative deviation sqrt((1 - p) / (p N)); sizes that differ
             // make it up to twice that. A thousand are held.
@@ -194,8 +155,7 @@ fn blocks_that_pass_between_threads_are_counted_once() {
     assert_all_there(&recording.file);
     let words = recording.outcome.stdout.split_whitespace();
     let said: Vec<u64> = words.map(|word| word.parse().expect("a number")).collect();
-    let found = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]
-        .map(|value| folded(&recording.file, value).inclusive("make"));
+    let found = ALLOCATED.map(|value| folded(&recording.file, value).inclusive("make"));
     assert_eq!(found.to_vec(), said);
 }
 
@@ -212,7 +172,7 @@ fn pprof_has_the_four_values_of_heap_profiles() {
     let unzipped = Command::new("gzip").args(["-dc"]).arg(&out).stdout(Stdio::piped()).spawn();
     unzipped.expect("gzip runs").stdout.expect("piped").read_to_end(&mut text).expect("a pipe");
     let has = |word: &str| text.windows(word.len()).any(|part| part == word.as_bytes());
-    for word in ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space", "site_9"] {
+    for word in ALLOCATED.into_iter().chain(["site_9"]) {
         assert!(has(word), "no {word} in the profile");
     }
 }
@@ -302,7 +262,7 @@ fn other_allocators_are_counted_once() {
         let recorder = recorder("alloc:all").env("LD_PRELOAD", &library);
         let recording = recorder.record(&Target::c("heap_sites").build(), &["20", "hold"]);
         assert_eq!(recording.outcome.status, 0, "{}: {}", library.display(), recording.outcome.stderr);
-        assert_exact(&recording.file, &recording.outcome.stdout);
+        assert_exact(&recording.file, &recording.outcome.stdout, ALLOCATED);
         let recording = recorder.record(&Target::cpp("heap_hazards").build(), &["no-throw"]);
         assert_eq!(recording.outcome.status, 0, "{}: {}", library.display(), recording.outcome.stderr);
         assert_eq!(

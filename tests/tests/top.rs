@@ -18,9 +18,13 @@ fn spinning(spin: &Path) -> String {
 }
 
 fn terminal(scratch: &Scratch) -> Terminal {
+    terminal_of(scratch, 24)
+}
+
+fn terminal_of(scratch: &Scratch, lines: u16) -> Terminal {
     let bin = selfwind().parent().expect("a file lies in a directory").display().to_string();
     let path = format!("{bin}:{}", std::env::var("PATH").unwrap_or_default());
-    Terminal::new(scratch.path(), 80, 24, &[("PATH", &path), ("LC_ALL", "C.UTF-8")])
+    Terminal::new(scratch.path(), 80, lines, &[("PATH", &path), ("LC_ALL", "C.UTF-8")])
 }
 
 /// The prompt is back, the keys echo, and nothing of the screen is left.
@@ -106,6 +110,24 @@ fn memory_is_shown_while_it_is_held() {
     terminal.press(&["e", "e", "e"]);
     terminal
         .wait_for("what is held", |screen| screen.contains("in_growing") && screen.contains("inuse_space"));
+    terminal.press(&["q"]);
+    assert_clean(&terminal);
+}
+
+/// A thread that computes, and others that wait: what for stands on top of their stacks.
+#[test]
+fn waiting_threads_are_shown_with_what_they_wait_for() {
+    let scratch = Scratch::new();
+    let shares = Target::c("wall_shares").build();
+    let terminal = terminal_of(&scratch, 60);
+    terminal.run(&format!("selfwind top -e wall -- {} 60", shares.display()));
+    terminal.wait_for("states", |screen| {
+        ["[blocked: futex]", "[blocked: read]", "compute"].iter().all(|word| screen.contains(word))
+    });
+    terminal.press(&["s"]);
+    terminal.wait_for("who waits", |screen| {
+        screen.contains("wait_for_the_end") && screen.contains("read_to_the_end")
+    });
     terminal.press(&["q"]);
     assert_clean(&terminal);
 }

@@ -6,7 +6,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use shm_format::{Doorbell, LiveBlocks, Region};
+use shm_format::{Doorbell, LiveBlocks, LiveMappings, Region};
 use unwind::RuleCache;
 
 use crate::activity::is_filtered;
@@ -49,15 +49,19 @@ pub enum Probe {
     Tracepoints,
     /// The time that its threads wait for locks.
     Locks,
+    /// The memory that it maps.
+    Mappings,
 }
 
 impl Probe {
-    /// The number of the source in records: 4 for allocations, 5 for tracepoints, 7 for waits for locks.
+    /// The number of the source in records: 4 for allocations, 5 for tracepoints, 7 for waits for locks, 8 for
+    /// mappings.
     pub const fn number(self) -> u8 {
         match self {
             Probe::Allocations => 4,
             Probe::Tracepoints => 5,
             Probe::Locks => 7,
+            Probe::Mappings => 8,
         }
     }
 }
@@ -127,6 +131,8 @@ pub struct Recording {
     pub late_start: LateStart,
     /// Sampled blocks that nobody has freed; none if allocations are not sampled.
     pub live_blocks: Option<LiveBlocks>,
+    /// Memory that is mapped; none if mappings are not recorded.
+    pub live_mappings: Option<LiveMappings>,
 }
 
 impl Recording {

@@ -1,14 +1,15 @@
 //! The events of a recording: what its samples count, and which of them a sample is of.
 //!
 //! A recording has the events of its clock (one, or those of a list `perf:...`), and those of what is recorded beside it:
-//! allocations have four values, waits for locks three. Weights of different events are never added up: they have different units. What a new
+//! allocations and mappings have four values, waits for locks three. Weights of different events are never added up: they have different units. What a new
 //! source counts is said here, in `Events::add` and `Events::parts`, and nowhere else.
 
 use crate::heap::{self, ALLOCATION, Heap, HeapValue};
 use crate::locks::{self, LOCK, LockValue};
+use crate::mapped_memory::{self, MAPPING, MappedMemory};
 use crate::measure::{Measure, Unit};
-use crate::profile_file::{LiveBlocks, Sample, SamplePart, SessionInfo};
-use crate::source_list::{self, EVENTS, WALL, WALL_SOURCE};
+use crate::profile_file::{Event, Sample, SamplePart, SessionInfo};
+use crate::source_list::{self, EVENTS, MMAP, WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
 
 /// The numbers of clocks in samples: timers of the process and of threads, the kernel's events; 0 where nothing is said.
@@ -23,6 +24,7 @@ pub struct Events {
     /// The others: the number of the source in samples, and the place of its first event.
     probes: Vec<(u8, usize)>,
     heap: Heap,
+    mapped: MappedMemory,
     /// Place of the event of the wall clock, and the nanoseconds of a period of CPU time, which count there too.
     wall: Option<usize>,
     period_ns: u64,
@@ -81,6 +83,10 @@ impl Events {
             self.probes.push((ALLOCATION, first));
             self.measures.extend(HeapValue::ALL.map(Measure::of_heap));
         }
+        if source == MMAP {
+            self.probes.push((MAPPING, first));
+            self.measures.extend(HeapValue::ALL.map(Measure::of_mappings));
+        }
         if source == WALL {
             self.wall = Some(first);
             self.probes.push((WALL_SOURCE, first));
@@ -97,14 +103,21 @@ impl Events {
         }
     }
 
-    /// Takes in which sampled blocks nobody has freed: before the samples, or their values in use are 0.
-    pub(crate) fn learn(&mut self, live: &LiveBlocks) {
-        self.heap.live.extend(live.blocks.iter().map(|block| (live.process, *block)));
+    /// Takes in what is in use, blocks and mappings: before the samples, or their values in use are 0.
+    pub(crate) fn learn(&mut self, event: &Event) {
+        match event {
+            Event::LiveBlocks(live) => {
+                self.heap.live.extend(live.blocks.iter().map(|block| (live.process, *block)));
+            }
+            Event::LiveMappings(live) => self.mapped.learn(live),
+            _ => {}
+        }
     }
 
     /// The same with what `other` has learnt.
     pub(crate) fn with_learnt_of(mut self, other: &mut Events) -> Events {
         self.heap.live = std::mem::take(&mut other.heap.live);
+        self.mapped = std::mem::take(&mut other.mapped);
         self
     }
 
@@ -122,7 +135,9 @@ impl Events {
     /// the first.
     pub fn main(&self) -> usize {
         match self.probes.first() {
-            Some(&(ALLOCATION, first)) if self.of_clock == 0 => first + HeapValue::default() as usize,
+            Some(&(ALLOCATION | MAPPING, first)) if self.of_clock == 0 => {
+                first + HeapValue::default() as usize
+            }
             Some(&(LOCK, first)) if self.of_clock == 0 => first + LockValue::default() as usize,
             _ => 0,
         }
@@ -139,10 +154,15 @@ impl Events {
         self.probes.iter().find(|(number, _)| *number == source).map(|&(_, first)| first)
     }
 
-    /// The allocated block that a sample stands for, as [`LiveBlocks`] name it; none if it is no allocation.
+    /// The allocated block or the mapping that a sample stands for, as [`Event::LiveBlocks`] and [`Event::LiveMappings`] name
+    /// it; none if it is neither.
     pub fn block(&self, sample: &Sample) -> Option<(u32, u64)> {
-        let is_allocation = sample.source == ALLOCATION && self.first_of(ALLOCATION).is_some();
-        is_allocation.then(|| self.heap.block(sample))
+        self.first_of(sample.source)?;
+        match sample.source {
+            ALLOCATION => Some(self.heap.block(sample)),
+            MAPPING => Some(MappedMemory::block(sample)),
+            _ => None,
+        }
     }
 
     /// The event that counts, while a block is in use, what this event of the heap counts when it is allocated.
@@ -180,6 +200,15 @@ impl Events {
             }
             return;
         }
+        if let (Some(first), MAPPING) = (first, sample.source) {
+            let kernel = mapped_memory::mark(sample);
+            for (place, weight) in
+                (first..).zip(self.mapped.values(sample)).filter(|(_, weight)| *weight != 0)
+            {
+                each(Part { ns: sample.ns, event: place as u8, weight, kernel });
+            }
+            return;
+        }
         if let (Some(first), LOCK) = (first, sample.source) {
             // Who ended a wait counts what it took, once the two are joined.
             let values = locks::values(sample, self.mean_wait_ns);
@@ -212,12 +241,23 @@ impl Events {
 /// What samples count that no source of their session claims.
 pub static UNCLAIMED: Measure = Measure { name: std::borrow::Cow::Borrowed("unclaimed"), unit: Unit::Sample };
 
-/// Place of the event of this name.
+/// In place of an event: what of memory is in use, blocks or else mappings.
+pub const LEAKS: &str = "leaks";
+
+/// Place of the event of this name; that of a source means what is shown of it where nothing is named.
 ///
 /// # Errors
 /// When there is none; which ones there are.
 pub(crate) fn place_of(measures: &[Measure], name: &str) -> Result<u8, NoSuchEvent> {
-    let place = measures.iter().position(|measure| measure.name == name);
+    let (name, otherwise) = match name {
+        "alloc" => (HeapValue::default().name(), None),
+        MMAP => (mapped_memory::name(HeapValue::default()), None),
+        "lock" => (LockValue::default().name(), None),
+        LEAKS => (HeapValue::InuseSpace.name(), Some(mapped_memory::name(HeapValue::InuseSpace))),
+        name => (name, None),
+    };
+    let find = |name| measures.iter().position(|measure| measure.name == name);
+    let place = find(name).or_else(|| find(otherwise?));
     let names = || measures.iter().map(|measure| measure.name.to_string()).collect();
     place.map(|place| place as u8).ok_or_else(|| NoSuchEvent { asked: name.into(), names: names() })
 }
@@ -236,6 +276,9 @@ fn advice(asked: &str) -> &'static str {
         Ok(_) => "; `record -e alloc` records allocations, `-e cpu,alloc` both",
         Err(_) if LockValue::ALL.iter().any(|value| value.name() == asked) => {
             "; `record -e lock` records waits for locks, `-e cpu,lock` both"
+        }
+        Err(_) if mapped_memory::value(asked).is_some() => {
+            "; `record -e mmap` records mappings of memory, `-e cpu,mmap` both"
         }
         Err(_) => "",
     }
@@ -264,10 +307,17 @@ mod tests {
         assert_eq!(names("cpu"), ["cpu"]);
         assert_eq!(names("alloc:all"), heap);
         assert_eq!(names("alloc:all,cpu"), [&["cpu"][..], &heap].concat());
+        let mapped = ["mmap_objects", "mmap_space", "mmap_inuse_objects", "mmap_inuse_space"];
+        assert_eq!(names("mmap,alloc"), [mapped, heap].concat());
         assert_eq!(names("tp:a:*,nostack,tp:b:c,cpu"), ["cpu", "tracepoints"]);
         assert_eq!(names("lock:10us"), ["contentions", "delay", "held_delay"]);
         assert_eq!(names("perf:faults,cs,alloc"), [&["faults", "cs"][..], &heap].concat());
         assert_eq!((events("alloc").main(), events("lock").main(), events("alloc,cpu").main()), (1, 1, 0));
+        let both = events("cpu,mmap,lock,alloc");
+        let place = |name| place_of(both.measures(), name).unwrap();
+        assert_eq!(place_of(events("mmap").measures(), LEAKS).unwrap(), 3);
+        assert_eq!(place(LEAKS), 11);
+        assert_eq!(["cpu", "mmap", "mmap_inuse_space", "lock", "alloc"].map(place), [0, 2, 4, 6, 9]);
     }
 
     #[test]
@@ -279,6 +329,11 @@ mod tests {
         let block = Sample { source: ALLOCATION, weight: 1, nonce, ..Sample::default() };
         assert_eq!(parts(&both, &block), [(1, 1), (2, 64)]);
         assert!(both.is_of_clock(&tick) && !both.is_of_clock(&block));
+        let mapped = events("cpu,mmap");
+        let nonce = shm_format::MappingNonce::new(5000, shm_format::MappingKind::Anonymous, 9).0;
+        let mapping = Sample { source: MAPPING, weight: 1, nonce, ..Sample::default() };
+        assert_eq!(parts(&mapped, &mapping), [(1, 1), (2, 8192)]);
+        assert_eq!(parts(&both, &mapping), [(5, 1)]);
         let locks = events("cpu,lock:all");
         let wait = Sample { source: LOCK, weight: 1, nonce: LockNonce::wait(1600, 3).0, ..Sample::default() };
         assert_eq!(parts(&locks, &wait), [(1, 1), (2, 1600)]);

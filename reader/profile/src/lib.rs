@@ -29,6 +29,7 @@ pub mod interpreted;
 pub mod kernel_event;
 pub mod locks;
 pub mod mapped_file;
+pub mod mapped_memory;
 mod mappings;
 pub mod measure;
 pub mod names;

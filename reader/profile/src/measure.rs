@@ -10,6 +10,7 @@ use crate::digits::grouped;
 use crate::heap::HeapValue;
 use crate::kernel_event::{self, OFF_PROCESSOR_UNIT_NS};
 use crate::locks::LockValue;
+use crate::mapped_memory;
 
 /// What a unit of weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +86,19 @@ impl Measure {
 
     /// That of a value of sampled allocations.
     pub fn of_heap(value: HeapValue) -> Measure {
-        let unit = match value {
+        Measure { name: value.name().into(), unit: Self::unit_of(value) }
+    }
+
+    /// That of a value of mappings.
+    pub fn of_mappings(value: HeapValue) -> Measure {
+        Measure { name: mapped_memory::name(value).into(), unit: Self::unit_of(value) }
+    }
+
+    fn unit_of(value: HeapValue) -> Unit {
+        match value {
             HeapValue::AllocObjects | HeapValue::InuseObjects => Unit::Events(1),
             HeapValue::AllocSpace | HeapValue::InuseSpace => Unit::Byte,
-        };
-        Measure { name: value.name().into(), unit }
+        }
     }
 
     /// That of the wall clock.
@@ -144,7 +153,8 @@ impl Measure {
 
     /// True if weights are what there was when the recording ended, and not what happened during it.
     pub fn is_level(&self) -> bool {
-        [HeapValue::InuseObjects, HeapValue::InuseSpace].iter().any(|value| value.name() == self.name)
+        let is_named = |value: HeapValue| [value.name(), mapped_memory::name(value)].contains(&&*self.name);
+        [HeapValue::InuseObjects, HeapValue::InuseSpace].into_iter().any(is_named)
     }
 
     /// With the weight that it has in a profile.

@@ -43,9 +43,11 @@ type Rule = fn(&str) -> bool;
 
 /// What is recorded beside a clock, and what may stand behind its colon. A group of the kernel's tracepoints may have
 /// the same name: `lock:contention_begin` is one.
-pub const PROBES: [(&str, Rule); 4] =
-    [("alloc", is_amount), ("lock", is_amount), (WALL, nothing), ("tp", is_name)];
+pub const PROBES: [(&str, Rule); 5] =
+    [("alloc", is_amount), ("lock", is_amount), (MMAP, nothing), (WALL, nothing), ("tp", is_name)];
 
+/// Mappings of memory.
+pub const MMAP: &str = "mmap";
 /// The wall clock.
 pub const WALL: &str = "wall";
 /// Its number in samples.
@@ -84,6 +86,7 @@ mod tests {
                 "perf:faults,lock:contention_begin,lock:10us",
                 &["perf:faults,lock:contention_begin", "lock:10us"],
             ),
+            ("perf:faults,mmap,alloc", &["perf:faults", "mmap", "alloc"]),
             ("perf:faults,cpu,cs", &["perf:faults", "cpu", "cs"]),
             ("", &[""]),
             ("perf:,", &["perf:,"]),

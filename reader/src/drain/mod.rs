@@ -7,6 +7,7 @@ mod copies;
 mod demand;
 pub(crate) mod follow;
 mod held;
+mod in_use;
 pub(crate) mod listener;
 mod merge;
 mod process;

@@ -4,20 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use selfwind_profile::heap;
 use selfwind_profile::locks::LOCK;
-use selfwind_profile::profile_file::{
-    Counters, CountersAt, Event, LiveBlocks, ProcessEnd, ProcessFate, Sample, Setting,
-};
+use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
 use selfwind_profile::tracepoint::TRACEPOINT;
 use shm_format::{
-    BlocksView, ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, LockNonce, Pass,
-    RecordKind, RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
+    ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, LockNonce, Pass, RecordKind,
+    RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
 };
 
 use crate::drain::chains::Chains;
 use crate::drain::copies::{Copies, Unwound};
 use crate::drain::demand::{Demand, Shortfall};
+use crate::drain::in_use;
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::{Stitcher, Writer, Written};
 use crate::drain::unwinder::Unwinder;
@@ -325,21 +323,10 @@ impl Process {
         events: &mut Vec<Event>,
     ) -> ProcessEnd {
         let counters = self.counters(scale);
-        self.tell_live_blocks(events);
-        ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
-    }
-
-    /// Tells which of the sampled blocks nobody has freed.
-    fn tell_live_blocks(&mut self, events: &mut Vec<Event>) {
-        let Some(table) = self.attached.live_blocks() else { return };
-        let Some(view) = BlocksView::parse(&table) else { return };
-        let blocks: Vec<u64> = view.ids().map(|id| id.0).collect();
-        events.extend(LiveBlocks::in_parts(self.id, blocks).into_iter().map(Event::LiveBlocks));
-        if view.untracked > 0 {
-            let value =
-                format!("the table of live blocks is full: {} sampled blocks count as freed", view.untracked);
-            events.push(Event::Setting(Setting { process: self.id, key: heap::UNTRACKED.into(), value }));
+        if let Some(tables) = self.attached.live_tables() {
+            in_use::tell(self.id, &tables, events);
         }
+        ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
     }
 
     /// The counters, if anything fired since they were last told.

@@ -6,7 +6,7 @@ use selfwind_profile::profile::Profile;
 /// Which event.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct EventArgs {
-    /// Which event of the recording: cpu, offcpu, that of `perf:EVENT`; of allocations alloc_space, alloc_objects, inuse_space (bytes that nobody has freed) or inuse_objects; of locks delay (ns waited, by who waits), held_delay (the same by who ended the wait) or contentions [default: the clock's, else alloc_space or delay]
+    /// Which event of the recording: cpu, offcpu, that of `perf:EVENT`; of allocations alloc_space, alloc_objects, inuse_space (bytes that nobody has freed) or inuse_objects; of mappings mmap_space, mmap_objects, mmap_inuse_space or mmap_inuse_objects; of locks delay (ns waited, by who waits), held_delay (the same by who ended the wait) or contentions [default: the clock's, else alloc_space, mmap_space or delay]
     #[arg(long, value_name = "EVENT", visible_alias = "value")]
     event: Option<String>,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use selfwind_profile::heap::HeapValue;
+use selfwind_profile::events;
 
 use super::{ReportOptions, Rows, Sort, View};
 use crate::flags::event::EventArgs;
@@ -58,7 +58,7 @@ pub(crate) struct ReportArgs {
     filters: FilterArgs,
     #[command(flatten)]
     event: EventArgs,
-    /// Of allocations (record -e alloc): memory not freed at the end, by where it was allocated; same as --event inuse_space
+    /// Of allocations (record -e alloc): memory not freed at the end, by where it was allocated; same as --event inuse_space. Without allocations, of mappings (record -e mmap): --event mmap_inuse_space
     #[arg(long, conflicts_with = "event")]
     leaks: bool,
     /// Of a recording with `--unwind both`: only the first stacks whose copies gave other frames
@@ -97,7 +97,7 @@ impl From<&ReportArgs> for ReportOptions {
             flat: args.flat || args.sort.is_some(),
             filters: (&args.filters).into(),
             event: match args.leaks {
-                true => Some(HeapValue::InuseSpace.name().into()),
+                true => Some(events::LEAKS.into()),
                 false => args.event.name().map(str::to_owned),
             },
             differences: args.differences,

@@ -33,7 +33,10 @@ impl Page<'_> {
         let others: Vec<String> = self.profile.other_events().map(|other| other.event.clone()).collect();
         if !others.is_empty() {
             let shown = &self.profile.measure(self.profile.main).name;
-            self.remark(&format!("shown is {shown}; --event shows {}", others.join(", ")));
+            let text = format!("shown is {shown}; --event shows {}", others.join(", "));
+            for line in wrapped(&text, self.screen.width) {
+                self.remark(&line);
+            }
         }
         for source in stats.detail.settings.get("source").into_iter().flatten() {
             if source.contains("instead of") || source.contains("user mode") {

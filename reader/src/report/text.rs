@@ -2,6 +2,7 @@
 
 use selfwind_profile::heap::HeapValue;
 use selfwind_profile::locks::LockValue;
+use selfwind_profile::mapped_memory;
 use selfwind_profile::profile::Profile;
 use selfwind_profile::selection::{Heading, Selection};
 
@@ -42,6 +43,14 @@ fn nothing(profile: &Profile) -> &'static str {
     let heap = HeapValue::ALL.iter().find(|value| value.name() == profile.measure(profile.main).name);
     if LockValue::ALL.iter().any(|value| value.name() == profile.measure(profile.main).name) {
         return "No samples: no thread waited long for a lock, or none of the processes ran the agent.";
+    }
+    if let Some(value) = mapped_memory::value(&profile.measure(profile.main).name) {
+        return match value {
+            HeapValue::InuseObjects | HeapValue::InuseSpace => {
+                "Nothing was mapped at the end: nothing ever was, or all of it had been unmapped."
+            }
+            _ => "No samples: the program mapped no memory itself, or none of the processes ran the agent.",
+        };
     }
     match heap {
         Some(HeapValue::InuseObjects | HeapValue::InuseSpace)

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use selfwind_profile::heap;
 use selfwind_profile::locks;
-use selfwind_profile::source_list::{self, WALL};
+use selfwind_profile::source_list::{self, MMAP, WALL};
 
 use crate::sampling::clock::Clock;
 use crate::sampling::tracepoints::Tracepoints;
@@ -24,6 +24,8 @@ pub(crate) struct Sources {
 pub(crate) enum Probe {
     /// What it allocates: one allocation in so many bytes on average; all of them, if that is 1.
     Allocations(u64),
+    /// The memory that it maps.
+    Mappings,
     /// Where its threads are when they wait. The recorder looks; running threads are sampled by a clock.
     Wall,
     /// Tracepoints of its own.
@@ -36,6 +38,7 @@ impl Probe {
     fn name(&self) -> String {
         match self {
             Self::Allocations(mean) => heap::source_name(*mean),
+            Self::Mappings => MMAP.into(),
             Self::Wall => WALL.into(),
             Self::Tracepoints(tracepoints) => tracepoints.name(),
             Self::Locks(mean) => locks::source_name(*mean),
@@ -49,8 +52,10 @@ impl Probe {
 
     /// Reads one.
     fn parse(text: &str) -> Result<Option<Self>, String> {
-        if text == WALL {
-            return Ok(Some(Self::Wall));
+        match text {
+            WALL => return Ok(Some(Self::Wall)),
+            MMAP => return Ok(Some(Self::Mappings)),
+            _ => {}
         }
         if let Some(tracepoints) = Tracepoints::parse(text)? {
             return Ok(Some(Self::Tracepoints(tracepoints)));
@@ -131,15 +136,6 @@ impl Sources {
         self.probes.iter().any(|probe| matches!(probe, Probe::Locks(_)))
     }
 
-    /// Refuses what only a recording has.
-    pub(crate) fn check_live(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            !self.have_wall(),
-            "wall: top does not look at waiting threads; `selfwind record -e wall -- CMD` records them"
-        );
-        Ok(())
-    }
-
     /// Refuses what this user may not have, where nothing else could take its place.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         self.clock.as_ref().map_or(Ok(()), Clock::check)
@@ -213,6 +209,7 @@ mod tests {
             ("wall,alloc", "wall,alloc:524288"),
             ("lock:2us,cpu,alloc", "cpu,lock:2000,alloc:524288"),
             ("perf:faults,cs@10,alloc:all", "perf:faults,cs@10,alloc:all"),
+            ("mmap,cpu,alloc:all", "cpu,mmap,alloc:all"),
             ("tp:app:*", "tp:app:*"),
             ("fn:main:work,usdt:a:b*,perf:cs", "perf:fn:main:work,usdt:a:b*,cs"),
             ("perf:faults,fn:libc.so.6:malloc,alloc", "perf:faults,fn:libc.so.6:malloc,alloc:524288"),
@@ -228,8 +225,7 @@ mod tests {
         assert_eq!((sources.of_agent().as_str(), sources.frequency(99)), ("auto,alloc:all", 99));
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);
-        assert!(sources.events(99).is_some() && sources.have_allocations() && sources.check_live().is_ok());
-        assert!("perf,wall".parse::<Sources>().unwrap().check_live().is_err());
+        assert!(sources.events(99).is_some() && sources.have_allocations());
     }
 
     #[test]
@@ -243,6 +239,8 @@ mod tests {
             ("perf:cs,offcpu", "two clocks"),
             ("cpu,fn:main:work", "two clocks"),
             ("alloc,alloc:all", "twice"),
+            ("mmap,mmap", "twice"),
+            ("mmap:all", "auto, cpu, itimer"),
             ("cpu,", "auto, cpu, itimer"),
             ("tp:app", "give tp:PROVIDER:NAME"),
             ("tp::x", "give tp:PROVIDER:NAME"),

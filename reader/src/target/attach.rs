@@ -174,8 +174,8 @@ impl Attached {
         self.read(RegionReader::counters)
     }
 
-    /// The table of live sampled blocks, copied, if the region has one.
-    pub(crate) fn live_blocks(&self) -> Option<Vec<u8>> {
+    /// The tables of what is in use, copied, if the region has any.
+    pub(crate) fn live_tables(&self) -> Option<Vec<u8>> {
         let offset = (self.geometry().total_len() + ANSWERS_LEN) as u64;
         let len = self.file.metadata().ok()?.len().checked_sub(offset).filter(|len| *len > 0)?;
         let mut table = vec![0; usize::try_from(len).ok()?];

@@ -261,6 +261,7 @@ pub(super) fn source_name(source: u32) -> String {
         4 => "alloc".into(),
         5 => "tp".into(),
         7 => "lock".into(),
+        8 => "mmap".into(),
         other => format!("source_{other}"),
     }
 }

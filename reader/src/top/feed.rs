@@ -1,23 +1,25 @@
 //! From the events of a recording to the window and the numbers of the header.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
 use selfwind_profile::call_tree::Step;
 use selfwind_profile::events::Events;
 use selfwind_profile::heap::HeapValue;
+use selfwind_profile::mapped_memory;
 use selfwind_profile::measure::Measure;
 use selfwind_profile::profile::truncation_mark;
-use selfwind_profile::profile_file::{Event, LiveBlocks, Sample, SessionInfo};
+use selfwind_profile::profile_file::{Event, Sample, SessionInfo};
 use selfwind_profile::stats::Tally;
 use unwind::End;
 
 use super::draw::Facts;
-use super::window::{Block, Name, Window};
+use super::window::{Block, Left, Name, Window};
 use crate::drain::listener::Listener;
 use crate::live::{Live, LiveSample, Located};
 use crate::target::clock;
+use crate::wall::Wall;
 
 /// The time over which the rate is told.
 const RATE_OVER: Duration = Duration::from_secs(2);
@@ -27,6 +29,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub(super) struct Feed {
     pub(super) window: Window,
     live: Live,
+    /// Looks at threads that wait.
+    wall: Option<Wall>,
     /// What was asked for.
     session: SessionInfo,
     /// What samples count: known with the first process.
@@ -44,11 +48,12 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// The last `seconds` of what `source` gives, at so many samples per second.
-    pub(super) fn new(seconds: u64, source: String, frequency: u32) -> Self {
+    /// The last `seconds` of what `source` gives, at so many samples per second, and of what `wall` sees.
+    pub(super) fn new(seconds: u64, source: String, frequency: u32, wall: Option<Wall>) -> Self {
         Self {
             window: Window::new(seconds),
             live: Live::default(),
+            wall,
             session: SessionInfo { source, frequency, ..SessionInfo::default() },
             events: None,
             pending: Vec::new(),
@@ -66,25 +71,35 @@ impl Feed {
         let events = self.events.as_ref()?;
         let measures = events.measures();
         // Who asks for the heap alone asks who holds it now.
-        let is_heap = measures.get(events.main()).is_some_and(|m| m.name == HeapValue::default().name());
-        let held = measures.iter().position(|m| m.name == HeapValue::InuseSpace.name());
-        Some((measures, held.filter(|_| is_heap).unwrap_or(events.main())))
+        let of_main = |name: fn(HeapValue) -> &'static str| {
+            measures.get(events.main()).filter(|main| main.name == name(HeapValue::default()))?;
+            measures.iter().position(|measure| measure.name == name(HeapValue::InuseSpace))
+        };
+        let held = of_main(HeapValue::name).or_else(|| of_main(mapped_memory::name));
+        Some((measures, held.unwrap_or(events.main())))
     }
 
-    /// Whether allocations are sampled, by whoever started the processes.
+    /// Whether allocations or mappings are sampled, by whoever started the processes.
     pub(super) fn has_blocks(&self) -> bool {
         self.events.as_ref().is_some_and(|events| events.measures().iter().any(Measure::is_level))
     }
 
-    /// Forgets the blocks that are not in use any more; `so_far` tells of those that are.
+    /// Forgets the blocks and mappings that are not in use any more; `so_far` tells of those that are.
     pub(super) fn look_at_blocks(&mut self, so_far: &[Event]) {
-        let blocks = so_far.iter().filter_map(|event| match event {
-            Event::LiveBlocks(LiveBlocks { process, blocks }) => Some((process, blocks)),
-            _ => None,
-        });
-        let in_use: HashSet<Block> =
-            blocks.flat_map(|(process, blocks)| blocks.iter().map(|block| (*process, *block))).collect();
-        self.window.keep(|block| in_use.contains(block));
+        let mut in_use: HashMap<Block, Left> = HashMap::new();
+        for event in so_far {
+            match event {
+                Event::LiveBlocks(live) => {
+                    in_use.extend(live.blocks.iter().map(|block| ((live.process, *block), Left::All)));
+                }
+                Event::LiveMappings(live) => {
+                    let left = live.mappings.iter().map(|(id, bytes)| (*id, Left::Bytes(*bytes)));
+                    in_use.extend(left.map(|(id, left)| ((live.process, id), left)));
+                }
+                _ => {}
+            }
+        }
+        self.window.keep(|block| in_use.get(block).copied());
         self.changed = true;
     }
 
@@ -189,7 +204,10 @@ impl Feed {
 }
 
 impl Listener for Feed {
-    fn event(&mut self, event: Event) -> io::Result<()> {
+    fn event(&mut self, mut event: Event) -> io::Result<()> {
+        if let Some(wall) = &mut self.wall {
+            wall.observe(&mut event);
+        }
         self.tally.add(&event);
         match event {
             Event::Sample(sample) => self.pending.push(sample),
@@ -205,6 +223,8 @@ impl Listener for Feed {
     }
 
     fn pause(&mut self) -> io::Result<()> {
+        let seen: Vec<Event> = self.wall.iter().flat_map(Wall::take).collect();
+        seen.into_iter().try_for_each(|event| self.event(event))?;
         self.take_in();
         Ok(())
     }

@@ -41,6 +41,7 @@ use crate::target::inject;
 use crate::target::session::{self, Session};
 use crate::terminal::notices::Notices;
 use crate::terminal::screen::Screen;
+use crate::wall::Wall;
 use feed::Feed;
 use view::{Next, View};
 
@@ -98,7 +99,7 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
-    Top::new(args, subject).run(&mut collector, &doorbell, &events, None)
+    Top::new(args, subject)?.run(&mut collector, &doorbell, &events, None)
 }
 
 /// How the command, or a process that the agent is put into, is sampled.
@@ -113,7 +114,6 @@ fn sampling(args: &TopArgs) -> SamplingSettings {
 
 fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     args.event.check()?;
-    args.event.check_live()?;
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
     let mut sampling = sampling(args);
     sampling.sources.find_places(&program.path)?;
@@ -161,7 +161,7 @@ fn show_command(
     let events = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
-    let mut top = Top::new(args, command.join(" "));
+    let mut top = Top::new(args, command.join(" "))?;
     top.run(&mut collector, &doorbell, &events, Some(child))?;
     Ok(top.status)
 }
@@ -213,15 +213,18 @@ impl Drop for Restore {
 }
 
 impl Top {
-    fn new(args: &TopArgs, subject: String) -> Self {
-        Self {
-            feed: Feed::new(args.window, args.event.name(), args.event.frequency(args.freq)),
+    fn new(args: &TopArgs, subject: String) -> anyhow::Result<Self> {
+        let frequency = args.event.frequency(args.freq);
+        let wall = args.event.have_wall().then(|| Wall::start(frequency)).transpose();
+        let wall = wall.context("cannot start a thread")?;
+        Ok(Self {
+            feed: Feed::new(args.window, args.event.name(), frequency, wall),
             view: View::new(),
             subject,
             window: args.window,
             colour: Screen::of_stdout().colour,
             status: None,
-        }
+        })
     }
 
     fn run(

@@ -24,13 +24,21 @@ pub(super) struct Name {
 /// A step whose guess is kept as a flag: what is hashed.
 type Key = (u32, bool);
 
-/// An allocated block, as `LiveBlocks` name it.
+/// An allocated block or a mapping, as `LiveBlocks` and `LiveMappings` name it.
 pub(super) type Block = (u32, u64);
+
+/// How much of it is in use.
+#[derive(Clone, Copy)]
+pub(super) enum Left {
+    All,
+    Bytes(u64),
+}
 
 /// A block that is in use: its stack, the events that count when it is allocated, and its weights there.
 #[derive(Clone)]
 struct Held {
     stack: u32,
+    /// Objects, bytes.
     weights: Vec<(u8, u64)>,
 }
 
@@ -115,9 +123,15 @@ impl Window {
         held.weights.push((event, weight));
     }
 
-    /// Forgets the blocks that are not in use any more.
-    pub(super) fn keep(&mut self, in_use: impl Fn(&Block) -> bool) {
-        self.blocks.retain(|block, _| in_use(block));
+    /// Forgets the blocks that are not in use any more: nothing is `left` of them.
+    pub(super) fn keep(&mut self, left: impl Fn(&Block) -> Option<Left>) {
+        self.blocks.retain(|block, held| {
+            let left = left(block);
+            if let (Some(Left::Bytes(left)), [_, (_, bytes)]) = (left, &mut held.weights[..]) {
+                *bytes = left.min(*bytes);
+            }
+            left.is_some()
+        });
     }
 
     /// Forgets what is too old at this second.
@@ -230,7 +244,9 @@ mod tests {
         }
         window.forget(1000);
         assert_eq!([0, 1, 2, 3].map(|event| weight(&window, event)), [0, 0, 3, 600]);
-        window.keep(|block| block.1 != 2);
+        window.keep(|block| (block.1 != 2).then_some(Left::All));
         assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 400]);
+        window.keep(|block| Some(if block.1 == 3 { Left::Bytes(50) } else { Left::All }));
+        assert_eq!([2, 3].map(|event| weight(&window, event)), [2, 150]);
     }
 }

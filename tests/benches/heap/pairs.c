@@ -1,8 +1,9 @@
 // Nanoseconds of the thread's CPU time for a pair of malloc and free of 64 bytes, the least of some turns.
-// usage: pairs [DEPTH [TURNS]]: in so many nested calls
+// usage: pairs [DEPTH [TURNS [SECONDS]]]: in so many nested calls; ends without a word after so many seconds
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAIRS 2000000
 
@@ -32,6 +33,7 @@ static double __attribute__((noinline, noclone)) nested(int depth) {
 
 int main(int argc, char **argv) {
     double least = 1e18;
+    alarm(argc > 3 ? atoi(argv[3]) : 0);
     int turns = argc > 2 ? atoi(argv[2]) : 15;
     for (int i = 0; i < turns; i++) {
         double took = nested(argc > 1 ? atoi(argv[1]) : 0);

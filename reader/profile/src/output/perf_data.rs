@@ -103,7 +103,7 @@ impl Recording {
             match event {
                 Event::Session(session) => recording.session = session,
                 Event::Process(info) => drop(recording.processes.insert(info.id, info)),
-                Event::LiveBlocks(live) => learnt.learn(&live),
+                Event::LiveBlocks(_) | Event::LiveMappings(_) => learnt.learn(&event),
                 Event::KernelSymbol(symbol) if symbol.module.is_empty() && symbol.start < WALL_MARKS => {
                     recording.anchor.get_or_insert(symbol);
                 }

@@ -230,7 +230,7 @@ impl Loader {
             }
             Event::Tracepoint(tracepoint) => self.profile.tracepoints.learn(tracepoint),
             Event::KernelSymbol(symbol) => self.kernel.add(symbol),
-            Event::LiveBlocks(live) => self.events.learn(&live),
+            Event::LiveBlocks(_) | Event::LiveMappings(_) => self.events.learn(&event),
             Event::Sample(_) | Event::ThreadEnd(_) | Event::Setting(_) | Event::Comparison(_) => {}
             Event::Counters(_) | Event::ProcessEnd(_) | Event::End(_) => {}
         }

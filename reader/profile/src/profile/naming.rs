@@ -8,6 +8,7 @@ use super::interpreted::{InterpretedFunctions, Shown};
 use super::kernel::KernelNames;
 use super::stored::StoredNames;
 use super::{Binary, Function, FunctionId, Location, Profile, SourceLine, truncation_mark};
+use crate::mapped_memory::mark_name;
 use crate::names::{NameId, Names};
 use crate::profile_file::{WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS};
 use crate::symbolize::{self, Again, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
@@ -44,7 +45,7 @@ pub(super) fn name(profile: &mut Profile, known: &Known<'_>, sources: &SymbolSou
                 let known = match binary {
                     _ if in_kernel => kernel.find(address),
                     None if address == WAKE_LATENCY => Some(WAKE_LATENCY_NAME),
-                    None if address >= WALL_MARKS => kernel.find(address),
+                    None if address >= WALL_MARKS => mark_name(address).or_else(|| kernel.find(address)),
                     binary => binary.and_then(|binary| generated.find(binary, address)),
                 };
                 let name = profile.names.intern(known.unwrap_or(UNKNOWN));

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use super::comparison;
 use super::event::*;
 use super::fields::{Fields, Malformed, Put};
+use super::in_use::{
+    LIVE_BLOCKS, LIVE_MAPPINGS, live_blocks, live_mappings, put_live_blocks, put_live_mappings,
+};
 use super::known_modules::KnownModules;
 use super::tracepoint_codec::{EVENT, TRACEPOINT, event_fields, put_fields, put_tracepoint, tracepoint};
 use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
@@ -29,7 +32,6 @@ const KERNEL_SYMBOL: u8 = 12;
 const SETTING: u8 = 13;
 const MODULE_AGAIN: u8 = 14;
 const COMPARISON: u8 = 19;
-const LIVE_BLOCKS: u8 = 20;
 
 /// What a sample is told relative to, the sample before it in the same block; and the modules that were told.
 #[derive(Default)]
@@ -114,6 +116,7 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
         }
         Event::Generated(v) => put_generated(v, body),
         Event::LiveBlocks(v) => put_live_blocks(v, body),
+        Event::LiveMappings(v) => put_live_mappings(v, body),
         Event::Function(v) => put_function(v, body),
         Event::Tracepoint(v) => put_tracepoint(v, body),
         Event::Comparison(v) => {
@@ -190,6 +193,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
         }),
         GENERATED => Event::Generated(generated(f)?),
         LIVE_BLOCKS => Event::LiveBlocks(live_blocks(f)?),
+        LIVE_MAPPINGS => Event::LiveMappings(live_mappings(f)?),
         FUNCTION => Event::Function(function(f)?),
         TRACEPOINT => Event::Tracepoint(tracepoint(f)?),
         COMPARISON => Event::Comparison(comparison::take(f)?),
@@ -335,27 +339,6 @@ fn generated(f: &mut Fields<'_>) -> Result<GeneratedCode, Malformed> {
         Ok(GeneratedFunction { since_ns: f.u64()?, start: f.u64()?, len: f.u64()?, name: f.string()? })
     }
     Ok(GeneratedCode { process: f.u32()?, source: path(f)?, functions: f.list(function)? })
-}
-
-fn put_live_blocks(v: &LiveBlocks, body: &mut Vec<u8>) -> u8 {
-    body.put_u32(v.process);
-    body.put_u64(v.blocks.len() as u64);
-    let mut before = 0;
-    for &block in &v.blocks {
-        body.put_u64(block.wrapping_sub(before));
-        before = block;
-    }
-    LIVE_BLOCKS
-}
-
-fn live_blocks(f: &mut Fields<'_>) -> Result<LiveBlocks, Malformed> {
-    let (process, mut blocks) = (f.u32()?, f.list(Fields::u64)?);
-    let mut before = 0u64;
-    for block in &mut blocks {
-        *block = block.wrapping_add(before);
-        before = *block;
-    }
-    Ok(LiveBlocks { process, blocks })
 }
 
 fn put_function(v: &InterpretedFunction, body: &mut Vec<u8>) -> u8 {

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::comparison::Comparison;
+use super::in_use::{LiveBlocks, LiveMappings};
 use crate::tracepoint::{EventFields, Tracepoint};
 
 /// Bytes of names in one [`GeneratedCode`].
@@ -43,6 +44,8 @@ pub enum Event {
     Generated(GeneratedCode),
     /// Sampled blocks of memory that nobody has freed, at the end of their process or of the recording.
     LiveBlocks(LiveBlocks),
+    /// Memory that is mapped, at the end of its process or of the recording.
+    LiveMappings(LiveMappings),
     /// A function that an interpreter runs.
     Function(InterpretedFunction),
     /// A tracepoint of a process.
@@ -233,27 +236,6 @@ pub struct GeneratedFunction {
     pub len: u64,
     /// Its name.
     pub name: String,
-}
-
-/// Sampled blocks of memory that nobody has freed. Precedes the process's end; there may be several of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LiveBlocks {
-    /// The process's number.
-    pub process: u32,
-    /// The allocations: number of the thread in its process:32, number of the allocation in the thread:32. Ascending.
-    pub blocks: Vec<u64>,
-}
-
-impl LiveBlocks {
-    /// Most blocks in one event.
-    const MOST: usize = 4096;
-
-    /// Blocks in any order, in events that are smaller than a block of the file.
-    pub fn in_parts(process: u32, mut blocks: Vec<u64>) -> Vec<Self> {
-        blocks.sort_unstable();
-        blocks.dedup();
-        blocks.chunks(Self::MOST).map(|part| Self { process, blocks: part.to_vec() }).collect()
-    }
 }
 
 /// A function that an interpreter runs, as frames name it.

@@ -9,6 +9,7 @@ mod codec;
 mod comparison;
 mod event;
 mod fields;
+mod in_use;
 mod known_modules;
 mod name_section;
 mod reader;
@@ -18,10 +19,11 @@ mod writer;
 pub use comparison::{Comparison, Recovered, Verdict};
 pub use event::{
     Cause, Counters, CountersAt, End, Event, FileIdentity, GeneratedCode, GeneratedFunction,
-    InterpretedFunction, KernelSample, KernelSymbol, LiveBlocks, ModuleGone, ModuleInfo, NO_ANSWER,
-    NanosBucket, ProcessEnd, ProcessFate, ProcessInfo, Sample, SamplePart, Segment, SessionInfo, Setting,
-    ThreadEnd, ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS, end_name,
+    InterpretedFunction, KernelSample, KernelSymbol, ModuleGone, ModuleInfo, NO_ANSWER, NanosBucket,
+    ProcessEnd, ProcessFate, ProcessInfo, Sample, SamplePart, Segment, SessionInfo, Setting, ThreadEnd,
+    ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS, end_name,
 };
+pub use in_use::{LiveBlocks, LiveMappings};
 pub use name_section::{NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredFrame, StoredOrigin};
 pub use reader::{LentSample, ProfileReader, Tail};
 pub use writer::ProfileWriter;

@@ -156,6 +156,10 @@ fn events() -> Vec<Event> {
         tracepoint_event(1001),
         tracepoint_event(1002),
         Event::LiveBlocks(LiveBlocks { process: 1, blocks: vec![1, 1 << 32, u64::MAX] }),
+        Event::LiveMappings(LiveMappings {
+            process: 1,
+            mappings: vec![(1, 4096), (1 << 32, 0), (u64::MAX, 1 << 40)],
+        }),
         Event::Comparison(Comparison {
             process: 1,
             tid: 1234,

@@ -309,7 +309,7 @@ impl Tally {
             Event::Comparison(comparison) => self.copy.get_or_insert_default().add(comparison),
             Event::KernelSymbol(_) => {}
             Event::Module(_) | Event::ModuleGone(_) | Event::ThreadName(_) | Event::ThreadEnd(_) => {}
-            Event::LiveBlocks(live) => self.events.learn(live),
+            Event::LiveBlocks(_) | Event::LiveMappings(_) => self.events.learn(event),
             Event::Generated(_) | Event::Function(_) | Event::Tracepoint(_) => {}
         }
     }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Detail, Image, ProcessStats, Stats};
 use crate::heap::ALLOCATION;
 use crate::locks::LOCK;
+use crate::mapped_memory::MAPPING;
 use crate::profile_file::{Cause, Counters, ProcessFate};
-use crate::source_list::{WALL, WALL_SOURCE};
+use crate::source_list::{MMAP, WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
 
 /// What the images so far add up to.
@@ -116,6 +117,7 @@ fn probe_name(number: u8) -> String {
         WALL_SOURCE => WALL.into(),
         TRACEPOINT => "tp".into(),
         LOCK => "lock".into(),
+        MAPPING => MMAP.into(),
         other => format!("source_{other}"),
     }
 }

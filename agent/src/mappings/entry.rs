@@ -1,0 +1,103 @@
+//! The names of mapping memory, as the program calls them: only in the library that is preloaded for probes.
+//!
+//! Next to what the kernel does for such a call a few pushes are nothing, so each comes here, whether it is recorded or not.
+
+use core::arch::{global_asm, naked_asm};
+
+/// A call, as the code below has put it on the stack.
+#[repr(C)]
+pub(super) struct Call {
+    number: usize,
+    pub(super) arguments: [u64; 6],
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    rbx: u64,
+    rbp: u64,
+    return_address: u64,
+}
+
+// Entered by a jump, with the function's number in r11 and all else as at the function's entry. `Call`, from its end.
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".globl selfwind_mapping_call",
+    ".hidden selfwind_mapping_call",
+    ".type selfwind_mapping_call,@function",
+    "selfwind_mapping_call:",
+    ".cfi_startproc",
+    handler::push!(rbp rbx r12 r13 r14 r15 r9 r8 rcx rdx rsi rdi r11),
+    "mov rdi, rsp",
+    "call {called}",
+    "add rsp, 104",
+    ".cfi_adjust_cfa_offset -104",
+    "ret",
+    ".cfi_endproc",
+    ".size selfwind_mapping_call, . - selfwind_mapping_call",
+    called = sym super::called,
+);
+
+macro_rules! functions {
+    ($($number:literal $name:ident;)*) => {
+        $(
+            /// As the C library says.
+            ///
+            /// # Safety
+            /// As the C library says.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub(crate) unsafe extern "C" fn $name() {
+                naked_asm!(
+                    ".cfi_startproc",
+                    "mov r11d, {number}",
+                    "jmp selfwind_mapping_call",
+                    ".cfi_endproc",
+                    number = const $number
+                )
+            }
+        )*
+        /// How many there are.
+        pub(super) const COUNT: usize = [$($number),*].len();
+        static ENTRIES: [unsafe extern "C" fn(); COUNT] = [$($name),*];
+    };
+}
+
+functions! {
+    0 mmap;
+    1 mmap64;
+    2 munmap;
+    3 mremap;
+}
+
+/// Which function was called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Map,
+    Unmap,
+    Remap,
+}
+
+impl Call {
+    /// Its number in the table of real functions.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self.number {
+            0 | 1 => Kind::Map,
+            2 => Kind::Unmap,
+            _ => Kind::Remap,
+        }
+    }
+
+    /// Who called.
+    pub(super) fn caller(&self) -> handler::caller::Caller {
+        handler::caller::Caller {
+            entry: ENTRIES.get(self.number).map_or(0, |entry| *entry as usize as u64),
+            stack_pointer: &raw const self.return_address as u64,
+            preserved: [self.rbx, self.rbp, self.r12, self.r13, self.r14, self.r15],
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What of a process's memory is in use: from the tables behind its region to events.
+
+use selfwind_profile::heap;
+use selfwind_profile::mapped_memory;
+use selfwind_profile::profile_file::{Event, LiveBlocks, LiveMappings, Setting};
+use shm_format::{BlocksView, MappingsView};
+
+/// Tells which of the sampled blocks nobody has freed, and what is left of the mappings, by the `tables` of a process.
+pub(super) fn tell(process: u32, tables: &[u8], events: &mut Vec<Event>) {
+    let complain = |key: &str, untracked, value: String| {
+        (untracked > 0).then(|| Event::Setting(Setting { process, key: key.into(), value }))
+    };
+    if let Some(view) = BlocksView::parse(tables) {
+        let blocks: Vec<u64> = view.ids().map(|id| id.0).collect();
+        events.extend(LiveBlocks::in_parts(process, blocks).into_iter().map(Event::LiveBlocks));
+        let text =
+            format!("the table of live blocks is full: {} sampled blocks count as freed", view.untracked);
+        events.extend(complain(heap::UNTRACKED, view.untracked, text));
+    }
+    if let Some(view) = MappingsView::find(tables) {
+        let parts = view.parts().map(|(id, bytes)| (id.0, bytes));
+        events.extend(LiveMappings::in_parts(process, parts).into_iter().map(Event::LiveMappings));
+        let text = format!(
+            "the table of live mappings was full, or in use: {} changes of mappings are not in what is in use",
+            view.untracked
+        );
+        events.extend(complain(mapped_memory::UNTRACKED, view.untracked, text));
+    }
+}

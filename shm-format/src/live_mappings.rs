@@ -1,0 +1,345 @@
+//! The table of live mappings: which parts of the memory that a process has mapped it has not unmapped yet.
+//!
+//! It lies in the region's file, behind the table of live blocks if there is one, so that it outlives its process, however
+//! that ends. A mapping may be unmapped in parts: each part that is left has a place of its own, with the mapping's id. One
+//! thread at a time changes the table, which is the caller's business: a change that comes meanwhile is counted, not made.
+//! The reader copies it at any time. What must never happen here: waiting, an address or an index taken from the shared
+//! memory.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::layout::PAGE;
+use crate::live_blocks::{BlockId, BlocksView};
+
+/// `SWMAPPED`, the first word of a table.
+const MAGIC: u64 = u64::from_le_bytes(*b"SWMAPPED");
+/// In place of a first address: nothing is there.
+const NOTHING: u64 = 0;
+
+/// The words before the first place, which take a page of their own.
+#[repr(C)]
+struct Head {
+    magic: AtomicU64,
+    capacity: AtomicU64,
+    untracked: AtomicU64,
+}
+
+/// A place of the table: a part of a mapping.
+#[repr(C)]
+struct Place {
+    start: AtomicU64,
+    end: AtomicU64,
+    id: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Place>() == PLACE && size_of::<Head>() == 24);
+const PLACE: usize = 24;
+
+/// What is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingKind {
+    /// Memory of the process's own.
+    Anonymous,
+    /// Memory that it shares with the children it forks.
+    Shared,
+    /// A file, a device, or memory with a descriptor.
+    File,
+    /// Addresses without access: no memory yet.
+    Reserved,
+}
+
+impl MappingKind {
+    const ALL: [Self; 4] = [Self::Anonymous, Self::Shared, Self::File, Self::Reserved];
+}
+
+const SERIAL_BITS: u32 = 26;
+const KIND_BITS: u32 = 2;
+/// Serial and kind.
+const NUMBER: u64 = (1 << (SERIAL_BITS + KIND_BITS)) - 1;
+/// Set in the number of a mapping, never in that of an allocation: both are blocks of a thread.
+const MAPPED: u64 = 1 << 31;
+
+/// What the nonce of a mapping's stack says: `pages:36 | kind:2 | serial:26`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingNonce(pub u64);
+
+impl MappingNonce {
+    /// Of a mapping of so many bytes, the one of this number (its low 26 bits count) in its process.
+    #[must_use]
+    pub const fn new(bytes: u64, kind: MappingKind, serial: u64) -> Self {
+        let number = (kind as u64) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1);
+        Self(bytes.div_ceil(PAGE as u64) << (SERIAL_BITS + KIND_BITS) | number)
+    }
+
+    /// Its size in bytes, whole pages.
+    #[must_use]
+    pub const fn size(self) -> u64 {
+        (self.0 >> (SERIAL_BITS + KIND_BITS)) * PAGE as u64
+    }
+
+    /// What is mapped.
+    #[must_use]
+    pub const fn kind(self) -> MappingKind {
+        MappingKind::ALL[(self.0 >> SERIAL_BITS & 3) as usize]
+    }
+
+    /// Which mapping of that thread it is.
+    #[must_use]
+    pub const fn id(self, thread_seq: u32) -> BlockId {
+        BlockId((thread_seq as u64) << 32 | MAPPED | self.0 & NUMBER)
+    }
+}
+
+/// What is mapped, by the id of a mapping.
+#[must_use]
+pub const fn kind_of(id: BlockId) -> MappingKind {
+    MappingNonce(id.0).kind()
+}
+
+/// The writer's side of a table.
+#[derive(Debug)]
+pub struct LiveMappings {
+    base: NonNull<u8>,
+    capacity: usize,
+    /// Places from this on have never been used.
+    used: AtomicU64,
+    /// 1 while the table is changed.
+    busy: AtomicU64,
+}
+
+// SAFETY: the memory is used through atomics alone.
+unsafe impl Send for LiveMappings {}
+// SAFETY: as above.
+unsafe impl Sync for LiveMappings {}
+
+/// A part of a mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedPart {
+    /// Where it is.
+    pub range: Range<u64>,
+    /// The mapping.
+    pub id: BlockId,
+}
+
+impl LiveMappings {
+    /// Bytes of a table of `capacity` places.
+    #[must_use]
+    pub const fn len_for(capacity: usize) -> usize {
+        PAGE + (capacity * PLACE).next_multiple_of(PAGE)
+    }
+
+    /// Makes a table of `capacity` places.
+    ///
+    /// # Safety
+    /// `base` is the start of [`len_for`](Self::len_for) zeroed bytes, aligned to a page, that stay mapped and backed.
+    #[must_use]
+    pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
+        let table = Self { base, capacity, used: AtomicU64::new(0), busy: AtomicU64::new(0) };
+        let head = table.head();
+        head.capacity.store(capacity as u64, Ordering::Relaxed);
+        // As in the table of live blocks.
+        head.magic.store(MAGIC, Ordering::Release);
+        table
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the promise of `format`.
+        unsafe { self.base.cast::<Head>().as_ref() }
+    }
+
+    fn places(&self) -> &[Place] {
+        // SAFETY: the promise of `format`; places are made of atomics, for which any bytes will do.
+        unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Place>().as_ptr(), self.capacity) }
+    }
+
+    fn used(&self) -> &[Place] {
+        self.places().get(..self.used.load(Ordering::Relaxed) as usize).unwrap_or_default()
+    }
+
+    /// Counts a mapping, or a part of one, that the table does not tell of.
+    pub fn miss(&self) {
+        self.head().untracked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Enters a part of a mapping. What was there before, and whose end went by unseen, is taken out.
+    pub fn insert(&self, range: Range<u64>, id: BlockId) {
+        self.alone(|| {
+            self.take(&range, &mut |_| ());
+            self.enter(range, id);
+        });
+    }
+
+    /// Takes out what lies in `range`, and gives it to `removed`.
+    pub fn remove(&self, range: Range<u64>, removed: &mut dyn FnMut(MappedPart)) {
+        self.alone(|| self.take(&range, removed));
+    }
+
+    fn alone(&self, change: impl FnOnce()) {
+        if self.busy.swap(1, Ordering::Acquire) != 0 {
+            return self.miss();
+        }
+        change();
+        self.busy.store(0, Ordering::Release);
+    }
+
+    fn enter(&self, range: Range<u64>, id: BlockId) {
+        if range.is_empty() || range.start == NOTHING {
+            return;
+        }
+        let is_free = |place: &&Place| place.start.load(Ordering::Relaxed) == NOTHING;
+        let used = self.used();
+        let place = used.iter().find(is_free).or_else(|| {
+            let next = self.places().get(used.len())?;
+            self.used.store(used.len() as u64 + 1, Ordering::Relaxed);
+            Some(next)
+        });
+        let Some(place) = place else { return self.miss() };
+        place.id.store(id.0, Ordering::Relaxed);
+        place.end.store(range.end, Ordering::Relaxed);
+        // Whoever finds the start finds the rest.
+        place.start.store(range.start, Ordering::Release);
+    }
+
+    fn take(&self, range: &Range<u64>, removed: &mut dyn FnMut(MappedPart)) {
+        for place in self.used() {
+            let [start, end, id] =
+                [&place.start, &place.end, &place.id].map(|word| word.load(Ordering::Relaxed));
+            let common = start.max(range.start)..end.min(range.end);
+            if start == NOTHING || common.is_empty() {
+                continue;
+            }
+            match (start < common.start, common.end < end) {
+                (false, false) => place.start.store(NOTHING, Ordering::Release),
+                (false, true) => place.start.store(common.end, Ordering::Release),
+                (true, is_split) => {
+                    place.end.store(common.start, Ordering::Release);
+                    if is_split {
+                        self.enter(common.end..end, BlockId(id));
+                    }
+                }
+            }
+            removed(MappedPart { range: common, id: BlockId(id) });
+        }
+    }
+}
+
+/// What a table says.
+#[derive(Clone, Copy, Debug)]
+pub struct MappingsView<'a> {
+    /// Mappings, and parts of them, that it does not tell of.
+    pub untracked: u64,
+    places: &'a [u8],
+}
+
+impl<'a> MappingsView<'a> {
+    /// Finds the table in the bytes that follow the answers in a region's file, a copy; none if it is not there.
+    #[must_use]
+    pub fn find(bytes: &'a [u8]) -> Option<Self> {
+        let of_blocks = BlocksView::parse(bytes).map_or(0, BlocksView::table_len);
+        Self::parse(bytes.get(of_blocks..)?)
+    }
+
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let capacity = usize::try_from(word(8)?).ok()?;
+        let places = bytes.get(PAGE..)?.get(..capacity.checked_mul(PLACE)?)?;
+        (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, places })
+    }
+
+    /// The mappings that are there, a part at a time, with the bytes of each.
+    pub fn parts(self) -> impl Iterator<Item = (BlockId, u64)> + 'a {
+        let (places, _) = self.places.as_chunks::<PLACE>();
+        places.iter().filter_map(|place| {
+            let (words, _) = place.as_chunks::<8>();
+            let [start, end, id] = *words.first_chunk::<3>()?;
+            let [start, end, id] = [start, end, id].map(u64::from_le_bytes);
+            (start != NOTHING && start < end).then(|| (BlockId(id), end - start))
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn with_table(capacity: usize, body: impl FnOnce(&LiveMappings, &dyn Fn() -> Vec<u8>)) {
+        #[repr(align(4096))]
+        #[derive(Clone)]
+        struct Page(#[expect(dead_code, reason = "it is there for its size")] [u8; PAGE]);
+        let mut memory = std::vec![Page([0; PAGE]); LiveMappings::len_for(capacity) / PAGE];
+        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
+        let table = unsafe { LiveMappings::format(base, capacity) };
+        body(&table, &|| {
+            // SAFETY: as above; no other thread is at work.
+            unsafe { core::slice::from_raw_parts(base.as_ptr(), LiveMappings::len_for(capacity)) }.to_vec()
+        });
+    }
+
+    /// Bytes that are left of each mapping.
+    fn left(bytes: &[u8]) -> Vec<(u64, u64)> {
+        let mut left = std::collections::BTreeMap::new();
+        for (id, bytes) in MappingsView::parse(bytes).unwrap().parts() {
+            *left.entry(id.0).or_insert(0) += bytes;
+        }
+        left.into_iter().collect()
+    }
+
+    #[test]
+    fn parts_are_taken_out() {
+        with_table(64, |table, bytes| {
+            table.insert(0x1000..0x9000, BlockId(1));
+            table.insert(0x9000..0xa000, BlockId(2));
+            table.insert(0x20000..0x21000, BlockId(3));
+            let mut removed = Vec::new();
+            // The head of one, the middle of one, its tail together with all of the next.
+            table.remove(0x1000..0x2000, &mut |part| removed.push(part));
+            table.remove(0x4000..0x5000, &mut |part| removed.push(part));
+            table.remove(0x8000..0xb000, &mut |part| removed.push(part));
+            assert_eq!(left(&bytes()), [(1, 0x5000), (3, 0x1000)]);
+            let ranges: Vec<_> = removed.iter().map(|part| (part.range.clone(), part.id.0)).collect();
+            assert_eq!(
+                ranges,
+                [(0x1000..0x2000, 1), (0x4000..0x5000, 1), (0x9000..0xa000, 2), (0x8000..0x9000, 1)]
+            );
+            // What takes the place of something replaces it.
+            table.insert(0x3000..0x6000, BlockId(4));
+            assert_eq!(left(&bytes()), [(1, 0x3000), (3, 0x1000), (4, 0x3000)]);
+            table.remove(0..u64::MAX, &mut |_| ());
+            assert_eq!(left(&bytes()), []);
+        });
+    }
+
+    #[test]
+    fn a_full_table_says_how_many_it_does_not_tell_of() {
+        with_table(4, |table, bytes| {
+            (1..=6).for_each(|place| table.insert(place << 20..(place << 20) + 0x3000, BlockId(place)));
+            // Splitting needs a place, too.
+            table.remove((1 << 20) + 0x1000..(1 << 20) + 0x2000, &mut |_| ());
+            let bytes = bytes();
+            assert_eq!(left(&bytes), [(1, 0x1000), (2, 0x3000), (3, 0x3000), (4, 0x3000)]);
+            assert_eq!(MappingsView::parse(&bytes).unwrap().untracked, 3);
+            assert!(MappingsView::parse(&bytes[..PAGE + 10]).is_none());
+            assert!(MappingsView::parse(&[0; 2 * PAGE]).is_none());
+        });
+    }
+
+    #[test]
+    fn a_nonce_says_size_kind_and_number() {
+        for kind in MappingKind::ALL {
+            for size in [0, 1, 4096, 4097, 1 << 40, 1 << 47] {
+                let nonce = MappingNonce::new(size, kind, 77 | 1 << 26);
+                assert_eq!((nonce.size(), nonce.kind()), (size.next_multiple_of(4096), kind));
+                assert_eq!(nonce.id(3), MappingNonce::new(0, kind, 77).id(3));
+                assert_eq!(kind_of(nonce.id(3)), kind);
+                assert_ne!(nonce.id(3), BlockId::new(3, 77));
+            }
+        }
+    }
+}
