@@ -89,7 +89,7 @@ fn what_debuggers_are_told_has_its_names() {
 #[test]
 fn other_code_in_its_place_has_other_rules() {
     let is_long = std::env::var_os("SELFWIND_LONG").is_some();
-    let (milliseconds, least) = if is_long { ("60000", 1_000_000) } else { ("1500", 10_000) };
+    let (milliseconds, least) = if is_long { ("16000", 1_000_000) } else { ("1500", 10_000) };
     for source in ["cpu", "perf"] {
         let (recording, churned) = record(&Recorder::at(10_000).event(source), &[milliseconds, "4", "1"]);
         assert!(churned >= least, "{churned}");
