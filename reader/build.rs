@@ -20,8 +20,10 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     println!("cargo:rerun-if-env-changed=SELFWIND_SKIP_AGENT");
     let is_skipped = env::var_os("SELFWIND_SKIP_AGENT").is_some_and(|value| value != "0");
     // The second one stands in front of the program's allocator, locks and mappings, too.
-    let kinds =
-        [("agent", "SELFWIND_AGENT", ""), ("agent-probes", "SELFWIND_PROBES_AGENT", "allocations,locks,mappings")];
+    let kinds = [
+        ("agent", "SELFWIND_AGENT", ""),
+        ("agent-probes", "SELFWIND_PROBES_AGENT", "allocations,locks,mappings"),
+    ];
     // Side by side: most of the time is that of one thread, which optimises the whole library at once.
     let built = thread::scope(|scope| {
         let builds = kinds.map(|(name, _, features)| {
