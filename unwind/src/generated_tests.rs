@@ -18,6 +18,9 @@ const END: u64 = 0x22_0000;
 const CODE: u64 = 0x50_0000;
 const SIZE: u64 = 0x1000;
 const STACK: u64 = 0x7000_0000;
+/// Generated code without a rule, behind a call.
+const CALLED: u64 = CODE + SIZE + 8;
+const CALL_RAX: u64 = 0xd0ff_9090_9090_9090;
 const RBX: usize = 3;
 
 struct Words(HashMap<u64, u64>);
@@ -74,6 +77,7 @@ fn walk(
     let eh_frame = section(&[(CODE, generated)]);
     let generated = module(CODE, CODE + SIZE, &eh_frame);
     let mut memory = Words((STACK..).step_by(8).zip(words.iter().copied()).collect());
+    memory.0.insert(CALLED - 8, CALL_RAX);
     let mut registers = Registers { pc, ..Registers::default() };
     (registers.r[SP], registers.r[FP], registers.r[RBX]) = (STACK, 0xdead, STACK + 16);
     let mut regions = Generated(&generated);
@@ -118,7 +122,7 @@ fn what_other_code_did_at_the_place_is_not_remembered() {
 #[test]
 fn code_without_a_rule_goes_by_other_signs() {
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
-    let bare = CODE + SIZE + 8;
-    let (frames, end) = walk(&[], LEAF + 4, &[bare, 0, 0], &cache, &mut stack_cache);
-    assert_eq!((frames, end), ([LEAF + 4, bare].to_vec(), End::NoModule));
+    let mut walk = |word| walk(&[], LEAF + 4, &[word, 0, 0], &cache, &mut stack_cache);
+    assert_eq!(walk(CALLED), ([LEAF + 4, CALLED].to_vec(), End::NoModule));
+    assert_eq!(walk(CALLED + 8), ([LEAF + 4].to_vec(), End::NoCode));
 }

@@ -264,7 +264,9 @@ fn changes_nothing(is_simple: bool) {
             }
         }
     }
-    // It was of use, and the walks were walks.
-    assert!(unchanged > frames / 4, "{unchanged} of {frames} frames unchanged");
+    // It was of use, and the walks were walks. Many of the random ones end at a word that nobody can return to, and such walks
+    // have no frames in common with others.
+    let least = frames / if is_simple { 4 } else { 8 };
+    assert!(unchanged > least, "{unchanged} of {frames} frames unchanged");
     assert!(frames > 4 * WORLDS * WALKS && roots > WORLDS * WALKS / 50, "{frames} frames, {roots} roots");
 }

@@ -57,6 +57,9 @@ impl Probe {
             MMAP => return Ok(Some(Self::Mappings)),
             _ => {}
         }
+        if let Some((name @ (WALL | MMAP), _)) = text.split_once(':') {
+            return Err(format!("`{text}`: {name} takes no value; write {name}"));
+        }
         if let Some(tracepoints) = Tracepoints::parse(text)? {
             return Ok(Some(Self::Tracepoints(tracepoints)));
         }
@@ -240,7 +243,8 @@ mod tests {
             ("cpu,fn:main:work", "two clocks"),
             ("alloc,alloc:all", "twice"),
             ("mmap,mmap", "twice"),
-            ("mmap:all", "auto, cpu, itimer"),
+            ("mmap:all", "mmap takes no value"),
+            ("wall:10ms", "wall takes no value"),
             ("cpu,", "auto, cpu, itimer"),
             ("tp:app", "give tp:PROVIDER:NAME"),
             ("tp::x", "give tp:PROVIDER:NAME"),
