@@ -91,33 +91,40 @@ struct frame {
 	} context;
 };
 
-/* The end of the readable memory from `address` on, at most 32 pages: the neighbour may be a guard page. */
-static uintptr_t readable_end(uintptr_t address)
+/* Copies what is readable of `size` bytes at `from`. By the kernel: above the stack other mappings come and go meanwhile. */
+static size_t copy(void *to, uintptr_t from, size_t size)
 {
-	uintptr_t end = address & ~4095ul;
-	char byte;
-	for (int i = 0; i < 32; i++, end += 4096) {
-		struct iovec local = { &byte, 1 }, remote = { (void *)end, 1 };
-		long result = call(SYS_process_vm_readv, (uintptr_t)call(SYS_getpid, 0, 0, 0, 0, 0), (uintptr_t)&local, 1,
-				   (uintptr_t)&remote, 1);
-		if (result != 1)
-			break;
-	}
-	return end;
+	struct iovec local = { to, size }, remote = { (void *)from, size };
+	long result = call(SYS_process_vm_readv, (uintptr_t)call(SYS_getpid, 0, 0, 0, 0, 0), (uintptr_t)&local, 1,
+			   (uintptr_t)&remote, 1);
+	return result > 0 ? (size_t)result : 0;
 }
 
+static int is_frame(const struct frame *frame, uintptr_t at, uintptr_t here)
+{
+	uint64_t segments = frame->context.registers[18], sp = frame->context.registers[15];
+	uint64_t sigprof = 1ull << (SIGPROF - 1);
+	return frame->restorer >= agent_start && frame->restorer < agent_end && (segments & 0xffff) == 0x33 &&
+	       (sp > at || sp < here) && !(frame->context.mask & sigprof);
+}
+
+/* Looks at 32 pages, a page and the beginning of the next at a time. */
 __attribute__((noinline)) static int inside_handler(void)
 {
+	enum { PAGE = 4096 };
 	uintptr_t here = (uintptr_t)__builtin_frame_address(0) & ~7ul;
-	uintptr_t end = readable_end(here);
-	for (uintptr_t at = here; at + sizeof(struct frame) <= end; at += 8) {
-		const struct frame *frame = (const struct frame *)at;
-		if (frame->restorer < agent_start || frame->restorer >= agent_end)
-			continue;
-		uint64_t segments = frame->context.registers[18], sp = frame->context.registers[15];
-		uint64_t sigprof = 1ull << (SIGPROF - 1);
-		if ((segments & 0xffff) == 0x33 && (sp > at || sp < here) && !(frame->context.mask & sigprof))
-			return 1;
+	uintptr_t last = (here & -(uintptr_t)PAGE) + 32 * PAGE;
+	uint64_t window[(PAGE + sizeof(struct frame)) / 8];
+	for (uintptr_t start = here; start < last; start = (start & -(uintptr_t)PAGE) + PAGE) {
+		size_t step = PAGE - start % PAGE, length = copy(window, start, step);
+		if (length == step)
+			length += copy((char *)window + step, start + step, sizeof(struct frame));
+		for (size_t offset = 0; offset < step && offset + sizeof(struct frame) <= length; offset += 8) {
+			if (is_frame((const struct frame *)((const char *)window + offset), start + offset, here))
+				return 1;
+		}
+		if (length < step)
+			break;
 	}
 	return 0;
 }
