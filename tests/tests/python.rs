@@ -147,7 +147,8 @@ fn assert_in_place(what: &str, folded: &Folded) {
 #[test]
 fn no_stack_is_impossible() {
     for (minor, python) in interpreters() {
-        for source in ["cpu", "perf"] {
+        // A tick of a timer stands for 40 periods: of a few hundred samples two or three may be gaps.
+        for (source, gaps) in [("cpu", 100), ("perf", 500)] {
             let what = format!("3.{minor} {source} {}", python.display());
             let recording =
                 Recorder::at(9973).event(source).record(&python, &[script("python_graph"), "3".into()]);
@@ -172,7 +173,8 @@ fn no_stack_is_impossible() {
                 }
             }
             assert!(looked_at * 10 >= folded.total() * 9, "{what}: {looked_at} of {}", folded.total());
-            assert!(weight_of_gaps(&folded) <= folded.total() / 500, "{what}: gaps");
+            let weight = weight_of_gaps(&folded);
+            assert!(weight <= folded.total() / gaps, "{what}: gaps are {weight} of {}", folded.total());
         }
     }
 }
