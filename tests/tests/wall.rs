@@ -1,6 +1,7 @@
 //! The wall clock (`-e wall`) against programs that know where their time goes, and that must not notice.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use selfwind_tests::binary::selfwind;
@@ -128,6 +129,23 @@ fn no_wait_is_interrupted() {
     assert_eq!(recording.outcome.stdout, format!("{waits} 0\n"), "{}", recording.outcome.stderr);
     let folded = recording.folded();
     assert!(folded.inclusive("[blocked: poll]") > 0, "{folded:#?}");
+}
+
+/// What only looks from outside stands before none of the program's functions: neither does a tracepoint.
+#[test]
+fn the_wall_clock_stands_before_no_function() {
+    for (event, interposes) in [("wall", false), ("tp:a:b", false), ("wall,lock", true)] {
+        let recording = Recorder::at(99).event(event).record(Path::new("/bin/cat"), &["/proc/self/maps"]);
+        let maps = &recording.outcome.stdout;
+        assert!(maps.contains("/agent-"), "{event}: no agent:\n{maps}");
+        assert_eq!(maps.contains("/agent-probes-"), interposes, "{event}:\n{maps}");
+    }
+    let recording = Recorder::at(499).event("wall").record(&Target::c("wall_shares").build(), &["0.5"]);
+    let mut waiting = recording.folded();
+    waiting.stacks.retain(|(stack, _)| stack.iter().any(|frame| frame.contains("pthread_cond_wait")));
+    assert!(waiting.inclusive("wait_for_the_end") > 0, "{waiting:#?}");
+    let ours = |(stack, _): &(Vec<String>, u64)| stack.iter().any(|frame| frame.starts_with("agent-"));
+    assert!(!waiting.stacks.iter().any(ours), "frames of the agent: {waiting:#?}");
 }
 
 #[test]

@@ -50,6 +50,14 @@ impl Probe {
         matches!(self, Self::Wall)
     }
 
+    /// True if the agent has to stand before functions of the program for it.
+    fn is_interposed(&self) -> bool {
+        match self {
+            Self::Allocations(_) | Self::Mappings | Self::Locks(_) => true,
+            Self::Wall | Self::Tracepoints(_) => false,
+        }
+    }
+
     /// Reads one.
     fn parse(text: &str) -> Result<Option<Self>, String> {
         match text {
@@ -109,9 +117,9 @@ impl Sources {
         self.clock.is_some() || self.have_wall()
     }
 
-    /// True if something is recorded beside a clock, for which the agent stands before functions of the program.
-    pub(crate) fn have_probes(&self) -> bool {
-        !self.probes.is_empty()
+    /// True if the agent stands before the program's allocator, locks or mappings: in its second build.
+    pub(crate) fn need_probes_agent(&self) -> bool {
+        self.probes.iter().any(Probe::is_interposed)
     }
 
     /// True if allocations are recorded.
@@ -226,6 +234,12 @@ mod tests {
         assert_eq!((sources.clock.clone(), sources.frequency(99), sources.events(99)), (None, 0, None));
         let sources: Sources = "wall,alloc:all".parse().unwrap();
         assert_eq!((sources.of_agent().as_str(), sources.frequency(99)), ("auto,alloc:all", 99));
+        for (text, interposes) in
+            [("wall", false), ("cpu,tp:a:b", false), ("alloc", true), ("cpu,mmap", true), ("wall,lock", true)]
+        {
+            let sources: Sources = text.parse().unwrap();
+            assert_eq!(sources.need_probes_agent(), interposes, "{text}");
+        }
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);
         assert!(sources.events(99).is_some() && sources.have_allocations());

@@ -51,7 +51,7 @@ pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
 
 /// The same for the agent that samples what `sources` say.
 pub(crate) fn unpack_for(sources: &Sources) -> Result<PathBuf, AgentFileError> {
-    if !sources.have_probes() {
+    if !sources.need_probes_agent() {
         return unpack();
     }
     let hash = env!("SELFWIND_PROBES_AGENT_HASH");
