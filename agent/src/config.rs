@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) frequency: u64,
     /// SELFWIND_EVENT.
     pub(crate) sources: Sources,
+    /// What is recorded beside a clock, as SELFWIND_EVENT has it, without what this library does not know.
+    pub(crate) probes: Vec<u8>,
     /// The clock is to be the best that this process may have.
     pub(crate) is_automatic: bool,
     /// The process runs under valgrind, to judge by what else is preloaded.
@@ -108,6 +110,7 @@ impl Config {
             others: None,
             frequency: DEFAULT_FREQUENCY,
             sources: Sources::of_clock(Some(Clock::Perf)),
+            probes: Vec::new(),
             is_automatic: true,
             is_emulated: false,
             events: Events::default(),
@@ -245,6 +248,7 @@ impl Config {
         let (mut sources, mut automatic, mut is_list, mut is_wrong) =
             (Sources::default(), false, false, false);
         for word in value.split(|byte| *byte == b',') {
+            let mut is_probe = true;
             if let Some(mean) = allocations(word) {
                 (sources, self.allocations) = (sources.with(Probe::Allocations), mean);
             } else if self.tracepoints.add(word) {
@@ -254,6 +258,7 @@ impl Config {
             } else if cfg!(feature = "mappings") && word == b"mmap" {
                 sources = sources.with(Probe::Mappings);
             } else if let Some(clock) = clock(word) {
+                is_probe = false;
                 is_wrong |= sources.clock.is_some();
                 is_list = word.starts_with(b"perf:");
                 is_wrong |= is_list && events.is_none();
@@ -263,7 +268,11 @@ impl Config {
                 (sources, automatic) = (sources.clocked_by(Some(clock)), word == b"auto");
             } else {
                 // Another event of a list, which the recorder has read.
+                is_probe = false;
                 is_wrong |= !is_list;
+            }
+            if is_probe {
+                self.add_probe(word);
             }
         }
         if sources != Sources::default() {
@@ -272,6 +281,13 @@ impl Config {
         if is_wrong {
             self.complain(entry);
         }
+    }
+
+    fn add_probe(&mut self, word: &[u8]) {
+        if !self.probes.is_empty() {
+            self.probes.push(b',');
+        }
+        self.probes.extend_from_slice(word);
     }
 
     /// Notes a bad setting.

@@ -86,6 +86,9 @@ pub(crate) fn open(
     }));
     let parent_nonce = parent.map_or(0, |(nonce, _)| nonce);
     journal::tell_process(recording, &agent.config, &agent.names.program, parent_nonce);
+    if !agent.config.probes.is_empty() {
+        journal::tell_setting(recording, record::Setting::PROBES, &agent.config.probes);
+    }
     if let Some(note) = choice.note {
         journal::tell_setting(recording, b"source", &note);
     }

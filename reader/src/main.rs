@@ -5,6 +5,7 @@
 //! [`drain`] (from regions to events), [`target`] (one process), [`sampling`] (what agents are told). [`terminal`] and
 //! [`flags`] serve all.
 
+mod agent_path;
 mod attach;
 mod cli;
 mod diff;

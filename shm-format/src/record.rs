@@ -259,6 +259,11 @@ pub struct Setting<'a> {
     pub value: &'a [u8],
 }
 
+impl Setting<'_> {
+    /// Name of the setting that says what is recorded beside a clock, as SELFWIND_EVENT lists it.
+    pub const PROBES: &'static [u8] = b"probes";
+}
+
 /// A ring of the kernel that asks for stacks of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelRing {

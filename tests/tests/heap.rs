@@ -117,10 +117,15 @@ fn a_program_killed_for_want_of_memory_leaves_what_it_held() {
     assert!(hogged > 0.8, "the hog holds {hogged} of what is held");
 }
 
-/// Rounds of each of four threads: a million allocations together, or with `SELFWIND_LONG` ten million of each.
-fn rounds() -> &'static str {
-    if std::env::var_os("SELFWIND_LONG").is_some() { "6000000" } else { "150000" }
+/// Rounds of each of four threads: a million allocations together, or with `SELFWIND_LONG` so many.
+fn rounds(long: &'static str) -> &'static str {
+    if std::env::var_os("SELFWIND_LONG").is_some() { long } else { "150000" }
 }
+
+/// Ten million allocations of each thread.
+const LONG: &str = "6000000";
+/// Two million, all of which are recorded.
+const LONG_OF_ALL: &str = "1200000";
 
 /// What `heap_threads` says of itself, in the order of [`ALLOCATED`].
 fn said_by_threads(line: &str) -> [u64; 4] {
@@ -133,7 +138,7 @@ fn said_by_threads(line: &str) -> [u64; 4] {
 #[test]
 fn threads_that_share_blocks_balance_with_the_programs_count() {
     for (source, mean) in [("alloc", 524_288.0_f64), ("alloc:16K", 16384.0), ("alloc:1024", 1024.0)] {
-        let recording = recorder(source).record(&Target::c("heap_threads").build(), &[rounds()]);
+        let recording = recorder(source).record(&Target::c("heap_threads").build(), &[rounds(LONG)]);
         assert_all_there(&recording.file);
         for (value, said) in ALLOCATED.iter().zip(said_by_threads(&recording.outcome.stdout)) {
             let found = folded(&recording.file, value).inclusive("make");
@@ -184,7 +189,7 @@ fn with_commas(number: u64) -> String {
 /// All allocations: the numbers are exact. (In the long form no buffer holds all that there is.)
 #[test]
 fn blocks_that_pass_between_threads_are_counted_once() {
-    let recording = recorder("alloc:all").record(&Target::c("heap_threads").build(), &[rounds()]);
+    let recording = recorder("alloc:all").record(&Target::c("heap_threads").build(), &[rounds(LONG_OF_ALL)]);
     let lost = assert_balance(&recording.file, &recording.outcome.stdout);
     assert!(lost == 0 || std::env::var_os("SELFWIND_LONG").is_some(), "{lost} lost");
 }

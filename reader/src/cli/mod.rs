@@ -19,6 +19,7 @@ use selfwind_profile::input::{self, Input};
 use selfwind_profile::output::{self, Export, Format, Grouping};
 use selfwind_profile::symbolize::SymbolSources;
 
+use crate::agent_path;
 use crate::attach;
 use crate::diff;
 use crate::doctor;
@@ -46,7 +47,6 @@ use crate::stats;
 use crate::tables;
 use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
 use crate::tail;
-use crate::target::agent_file;
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::screen::{Printable, Screen};
 use crate::top;
@@ -149,7 +149,7 @@ enum Command {
     /// List the processes that run the agent
     List(ListArgs),
     /// Print the path of the agent library, for LD_PRELOAD
-    AgentPath,
+    AgentPath(agent_path::AgentPathArgs),
     /// Print selfwind.h, by which programs and plug-ins speak to the library
     Header,
     /// Print shell completions
@@ -379,9 +379,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completions(args) => manual::completions(args.shell, Cli::command(), stdout)?,
         Command::Man(args) => manual::man(Cli::command(), &args.directory)?,
         Command::Tables(command) => return run_tables(command),
-        Command::AgentPath => {
-            writeln!(stdout, "{}", agent_file::unpack()?.display())?;
-        }
+        Command::AgentPath(args) => agent_path::run(&args, stdout)?,
         Command::Header => stdout.write_all(include_bytes!("../../../agent/include/selfwind.h"))?,
     }
     Ok(ExitCode::SUCCESS)

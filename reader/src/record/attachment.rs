@@ -30,10 +30,15 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
 /// The options with the rate at which the process is really sampled.
 pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
     let mut options = options.clone();
+    options.sampling.sources.take_over(inject::own_sources(pid));
     if let Some(Sampling::Found { frequency, attached, .. }) = sampling
         && frequency != options.sampling.frequency
     {
-        let rate = if frequency == 0 { "by events".into() } else { format!("{frequency} times a second") };
+        let rate = match frequency {
+            0 if !options.sampling.sources.have_clock() => format!("by {}", options.sampling.sources.name()),
+            0 => "by events".into(),
+            _ => format!("{frequency} times a second"),
+        };
         let change = if attached {
             format!("; `selfwind attach -F {} -p {pid}` changes that", options.sampling.frequency)
         } else {

@@ -20,6 +20,8 @@ use crate::record::second_mappings;
 
 /// Most addresses that are remembered of a process.
 const ADDRESSES_MAX: usize = 1 << 20;
+/// Places for addresses that were hit lately, as a power of two.
+const LATELY_BITS: u32 = 9;
 /// How often the mappings of a process are searched for a dump.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// How often at most.
@@ -40,6 +42,8 @@ struct Followed {
     modules: BTreeMap<u64, u64>,
     /// Addresses that were hit.
     hit: BTreeSet<u64>,
+    /// Some of these, each in the one place that it may have: most are hit again soon.
+    lately: Vec<u64>,
     /// The frames of the last sample: most of the next ones are the same.
     last: Vec<u64>,
     /// Its map and its dump, once found.
@@ -83,13 +87,22 @@ impl GeneratedCodeKeeper {
     }
 }
 
+/// Whether `address` is in its place of `lately`, where it is then.
+fn is_remembered(lately: &mut [u64], address: u64) -> bool {
+    let place = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - LATELY_BITS);
+    lately.get_mut(place as usize).is_some_and(|known| mem::replace(known, address) == address)
+}
+
 impl Followed {
     fn sample(&mut self, sample: &Sample) {
         let shared =
             sample.frames.iter().rev().zip(self.last.iter().rev()).take_while(|(a, b)| a == b).count();
+        // No address is that large.
+        self.lately.resize(1 << LATELY_BITS, u64::MAX);
         for &word in &sample.frames[..sample.frames.len() - shared] {
-            if self.hit.len() < ADDRESSES_MAX {
-                self.hit.insert(Frame::from_bits(word).lookup_address());
+            let address = Frame::from_bits(word).lookup_address();
+            if !is_remembered(&mut self.lately, address) && self.hit.len() < ADDRESSES_MAX {
+                self.hit.insert(address);
             }
         }
         self.last.clone_from(&sample.frames);
@@ -188,5 +201,29 @@ impl Followed {
             places.extend(entries.flatten().map(|entry| entry.path().join(&name)));
         }
         places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_that_was_hit_is_noted() {
+        let mut followed = Followed::default();
+        let mut state = 1u64;
+        let mut expected = BTreeSet::new();
+        for _ in 0..20_000 {
+            let mut word = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Some often, some seldom.
+                Frame::from_bits(0x40_0000 + (state >> 33) % (1 << (state >> 28 & 15))).bits()
+            };
+            let frames: Vec<u64> = (0..10).map(|_| word()).collect();
+            expected.extend(frames.iter().map(|&word| Frame::from_bits(word).lookup_address()));
+            followed.sample(&Sample { frames, ..Sample::default() });
+        }
+        assert_eq!(followed.hit, expected);
+        assert!(expected.len() > 10 << LATELY_BITS);
     }
 }

@@ -89,6 +89,35 @@ impl Sources {
         clock.chain(self.probes.iter().map(Probe::name)).collect::<Vec<_>>().join(",")
     }
 
+    /// None at all.
+    pub(crate) const NONE: Self = Self { clock: None, probes: Vec::new() };
+
+    /// Those that a process says it has: `clock` is the name of what triggers its samples, if that is one, `probes` a list
+    /// of what is recorded beside it. What cannot be read is left out.
+    pub(crate) fn of_process(clock: &str, probes: &str) -> Self {
+        let own = Self { clock: clock.parse().ok(), ..Self::NONE };
+        let probes = probes.parse::<Self>().map_or(Vec::new(), |sources| sources.probes);
+        Self { probes, ..own }
+    }
+
+    /// True if what agents record beside a clock is what an agent with the sources `own` does, or part of it.
+    pub(crate) fn probes_are_among(&self, own: &Self) -> bool {
+        self.probes.iter().filter(|probe| !probe.is_the_recorders()).all(|probe| own.probes.contains(probe))
+    }
+
+    /// Takes over what an agent with the sources `own` records, which has been there from the start: that is what there
+    /// will be, whatever was asked for. What the recorder sees to stays.
+    pub(crate) fn take_over(&mut self, own: Self) {
+        if own.probes.is_empty() {
+            return;
+        }
+        if own.clock.is_none() {
+            self.clock = None;
+        }
+        self.probes.retain(Probe::is_the_recorders);
+        self.probes.extend(own.probes);
+    }
+
     /// What the agent is told.
     pub(crate) fn of_agent(&self) -> String {
         let clock = self.clock.clone().or_else(|| self.have_wall().then(Clock::default));
@@ -243,6 +272,27 @@ mod tests {
         let sources: Sources = "perf,alloc".parse().unwrap();
         assert_eq!(sources.frequency(99), 99);
         assert!(sources.events(99).is_some() && sources.have_allocations());
+    }
+
+    #[test]
+    fn a_process_has_its_own() {
+        let sources = |text: &str| text.parse::<Sources>().unwrap();
+        let own = Sources::of_process("alloc", "alloc:all,tp:a:*");
+        assert_eq!((own.name().as_str(), own.clock.is_none()), ("alloc:all,tp:a:*", true));
+        assert_eq!(Sources::of_process("cpu", "no,such"), sources("cpu"));
+        for (asked, is_there) in [("alloc:all", true), ("cpu,wall", true), ("alloc", false), ("lock", false)]
+        {
+            assert_eq!(sources(asked).probes_are_among(&own), is_there, "{asked}");
+        }
+        for (asked, clock, probes, gets) in [
+            ("auto", "alloc", "alloc:4096", "alloc:4096"),
+            ("auto,wall", "cpu", "lock:all", "auto,wall,lock:all"),
+            ("cpu", "cpu", "", "cpu"),
+        ] {
+            let mut asked = sources(asked);
+            asked.take_over(Sources::of_process(clock, probes));
+            assert_eq!(asked.name(), gets);
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, flock};
 use rustix::thread::futex;
 use shm_format::injection::Call;
 use shm_format::layout::PAGE;
+use shm_format::record;
 use shm_format::{
     ANSWERS_LEN, Anchor, ChunkInfo, ClockKind, CountersSnapshot, DrainStats, DurableRecord, DurableStats,
     Geometry, Identity, LayoutError, Mode, Pass, RecordRef, RegionReader,
@@ -89,6 +90,7 @@ impl Attached {
             recorder: None,
             sampling: true,
             source: (0, 0),
+            probes: String::new(),
         };
         attached.durable(&mut |record| match record {
             DurableRecord::Process(process) => {
@@ -103,6 +105,9 @@ impl Attached {
             DurableRecord::Setting(setting) if setting.key == Call::RECORDER => {
                 let value = std::str::from_utf8(setting.value).ok().and_then(|value| value.split_once('-'));
                 peek.recorder = value.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
+            }
+            DurableRecord::Setting(setting) if setting.key == record::Setting::PROBES => {
+                peek.probes = String::from_utf8_lossy(setting.value).into_owned();
             }
             _ => {}
         });
@@ -269,6 +274,8 @@ pub(crate) struct Peek {
     pub(crate) recorder: Option<(u32, u64)>,
     /// The number of its source, and the nanoseconds of a unit of weight.
     pub(crate) source: (u32, u64),
+    /// What it records beside a clock, as the process says.
+    pub(crate) probes: String,
 }
 
 fn open_region(path: &Path) -> Result<File, AttachError> {

@@ -141,8 +141,12 @@ impl Translator {
                 Event::Tracepoint(tracepoint_info(process, tracepoint))
             }
             DurableRecord::Function(function) => Event::Function(interpreted_function(process, function)),
-            // What injections tell each other is nobody else's business.
-            DurableRecord::Setting(setting) if setting.key == Call::SETTING => return,
+            // What injections tell each other is nobody else's business; the session says what is recorded.
+            DurableRecord::Setting(setting)
+                if [Call::SETTING, record::Setting::PROBES].contains(&setting.key) =>
+            {
+                return;
+            }
             DurableRecord::Setting(setting) => {
                 Event::Setting(Setting { process, key: text(setting.key), value: text(setting.value) })
             }

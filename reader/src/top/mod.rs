@@ -33,6 +33,7 @@ use crate::record::program;
 use crate::record::spawn::{self, Child};
 use crate::record::{attach, shell_status};
 use crate::sampling::settings::SamplingSettings;
+use crate::sampling::sources::Sources;
 use crate::tables::builder;
 use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
@@ -75,19 +76,21 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     if let Some(pid) = attached {
         inject::check_sources(pid, &args.event)?;
     }
-    let attached = match attached {
+    let begun = match attached {
         Some(pid) if attach(&sampling(args), pid, Notices::Quiet)? == inject::Sampling::Begun => Some(pid),
         _ => None,
     };
-    let shown = watch_processes(args);
-    if let Some(pid) = attached {
+    let mut event = args.event.clone();
+    event.take_over(attached.map_or(Sources::NONE, inject::own_sources));
+    let shown = watch_processes(args, &event);
+    if let Some(pid) = begun {
         // It may have ended.
         let _ = inject::detach(pid);
     }
     shown.map(|()| 0)
 }
 
-fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
+fn watch_processes(args: &TopArgs, event: &Sources) -> anyhow::Result<()> {
     let scope = args.pid.map_or(Scope::Living, Scope::Process);
     // The screen has no room for the notices of a collector.
     let mut collector = Collector::new(session::flight_directories(), scope, Notices::Quiet).keep_regions();
@@ -99,7 +102,7 @@ fn watch_processes(args: &TopArgs) -> anyhow::Result<()> {
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
-    Top::new(args, subject)?.run(&mut collector, &doorbell, &events, None)
+    Top::new(args, event, subject)?.run(&mut collector, &doorbell, &events, None)
 }
 
 /// How the command, or a process that the agent is put into, is sampled.
@@ -161,7 +164,7 @@ fn show_command(
     let events = watch::start(signals, Some(pidfd), doorbell.clone()).context("cannot start a thread")?;
     let mut collector = Collector::new(session.directories(), Scope::Everything, Notices::Quiet);
     let command: Vec<_> = args.command.iter().map(|argument| argument.to_string_lossy()).collect();
-    let mut top = Top::new(args, command.join(" "))?;
+    let mut top = Top::new(args, &args.event, command.join(" "))?;
     top.run(&mut collector, &doorbell, &events, Some(child))?;
     Ok(top.status)
 }
@@ -213,12 +216,12 @@ impl Drop for Restore {
 }
 
 impl Top {
-    fn new(args: &TopArgs, subject: String) -> anyhow::Result<Self> {
-        let frequency = args.event.frequency(args.freq);
-        let wall = args.event.have_wall().then(|| Wall::start(frequency)).transpose();
+    fn new(args: &TopArgs, event: &Sources, subject: String) -> anyhow::Result<Self> {
+        let frequency = event.frequency(args.freq);
+        let wall = event.have_wall().then(|| Wall::start(frequency)).transpose();
         let wall = wall.context("cannot start a thread")?;
         Ok(Self {
-            feed: Feed::new(args.window, args.event.name(), frequency, wall),
+            feed: Feed::new(args.window, event.name(), frequency, wall),
             view: View::new(),
             subject,
             window: args.window,

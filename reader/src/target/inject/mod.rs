@@ -20,6 +20,7 @@ mod paused;
 mod refusal;
 mod visit;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use shm_format::injection::Command;
@@ -29,7 +30,7 @@ use crate::sampling::clock::Clock;
 use crate::sampling::rate::{self, Overhead};
 use crate::sampling::sources::Sources;
 use crate::sampling::unwinding::{CopyLimit, Unwinding};
-use crate::target::attach::{AttachError, Attached};
+use crate::target::attach::{AttachError, Attached, Peek};
 use crate::target::region_name::RegionName;
 use crate::target::session;
 use crate::target::translate::source_name;
@@ -115,6 +116,15 @@ struct Present {
     source: (String, u64),
     /// The recorder that is to end it with itself.
     recorder: Option<(u32, u64)>,
+    /// What is recorded beside a clock, as the process says.
+    probes: String,
+}
+
+impl From<Peek> for Present {
+    fn from(peek: Peek) -> Self {
+        let Peek { control, sampling, recorder, source: (source, unit_ns), probes, .. } = peek;
+        Self { control, sampling, source: (source_name(source), unit_ns), recorder, probes }
+    }
 }
 
 impl Present {
@@ -173,7 +183,12 @@ pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectErr
     let (asked, pid) = (sources.name(), pid as i32);
     // What stands in the way of the program's calls has to be there from its start.
     if sources.of_the_start() {
-        return Err(InjectError::FromTheStart { pid, asked });
+        let (own, setting) = (own_sources(pid as u32), sources.of_agent());
+        match own.name() {
+            _ if sources.probes_are_among(&own) => {}
+            own if own.is_empty() => return Err(InjectError::FromTheStart { pid, asked, setting }),
+            own => return Err(InjectError::OtherProbes { pid, asked, own, setting }),
+        }
     }
     let clock = sources.clock.clone().unwrap_or_default();
     if clock == Clock::Auto {
@@ -188,6 +203,16 @@ pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectErr
         _ if by_timers => Ok(()),
         _ => Err(InjectError::TimersOnly { pid, asked }),
     }
+}
+
+/// What `pid` samples by, or did until its end, if it has had the agent from its start; nothing, if it has not.
+pub(crate) fn own_sources(pid: u32) -> Sources {
+    let own = match proc::start_time(pid) {
+        Some(_) => present(pid as i32),
+        None => regions_of(pid).find_map(|(_, path)| Attached::peek(&path).ok().map(Present::from)),
+    };
+    let own = own.filter(|own| own.sampling && own.control.is_none());
+    own.map_or(Sources::NONE, |own| Sources::of_process(&own.source.0, &own.probes))
 }
 
 /// Ends what [`attach`] began. The process runs on.
@@ -242,28 +267,31 @@ enum Look {
     Found(Present),
 }
 
-fn look(pid: i32) -> Look {
+/// The regions that processes of this number have, or have left.
+fn regions_of(pid: u32) -> impl Iterator<Item = (RegionName, PathBuf)> {
     let entries =
         session::directories().into_iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten());
+    entries.flatten().filter_map(move |entry| {
+        let name = RegionName::parse(&entry.file_name()).filter(|name| name.pid == pid)?;
+        Some((name, entry.path()))
+    })
+}
+
+fn look(pid: i32) -> Look {
     let start_time = proc::start_time(pid as u32);
     let mut look = Look::Nothing;
-    for entry in entries.flatten() {
-        let Some(name) = RegionName::parse(&entry.file_name()).filter(|name| name.pid == pid as u32) else {
-            continue;
-        };
-        let peek = Attached::peek(&entry.path());
+    for (name, path) in regions_of(pid as u32) {
+        let peek = Attached::peek(&path);
         let told = matches!(&peek, Ok(peek) if !peek.exe.is_empty());
         match peek {
             // One that is not mapped is that of the program before an exec.
-            Ok(peek) if told && facts::maps(pid as u32, &entry.path()) => {
-                let source = (source_name(peek.source.0), peek.source.1);
-                let (control, sampling, recorder) = (peek.control, peek.sampling, peek.recorder);
-                let found = Look::Found(Present { control, sampling, source, recorder });
+            Ok(peek) if told && facts::maps(pid as u32, &path) => {
+                let sampling = peek.sampling;
+                look = Look::Found(peek.into());
                 // One that it began anew with another rate may still be there.
                 if sampling {
-                    return found;
+                    return look;
                 }
-                look = found;
             }
             Ok(_) | Err(AttachError::Unfinished)
                 if !told && Some(name.start_time) == start_time && matches!(look, Look::Nothing) =>

@@ -138,13 +138,29 @@ pub(crate) enum InjectError {
     },
     /// What is asked for needs an agent from the start.
     #[error(
-        "process {pid} runs already, and {asked} is recorded from the start only: `selfwind record -e {asked} -- CMD`"
+        "process {pid} cannot be recorded with -e {asked}: the loader has bound the functions that the agent would have to stand in front of, and it was not there. Start the program with `selfwind record -e {asked} -- CMD`; or, for `record -p` at any later time, with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
     )]
     FromTheStart {
         /// The process.
         pid: i32,
         /// The sources asked for.
         asked: String,
+        /// What an agent is told of them.
+        setting: String,
+    },
+    /// Its agent records something else from the start.
+    #[error(
+        "process {pid} cannot be recorded with -e {asked}: it records {own} since its start, which cannot be changed while it runs. Leave out -e {asked}, or start the program with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
+    )]
+    OtherProbes {
+        /// The process.
+        pid: i32,
+        /// The sources asked for.
+        asked: String,
+        /// Its own.
+        own: String,
+        /// What an agent is told of the former.
+        setting: String,
     },
     /// It is not attached.
     #[error("process {0} is not attached: there is nothing to detach")]
