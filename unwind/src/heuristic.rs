@@ -13,6 +13,12 @@ use crate::step::Place;
 const FRAME_MAX: u64 = 1 << 20;
 /// Words that a scan looks at.
 const SCAN_WORDS: u64 = 128;
+/// Frame records that are looked at for one that a call has made.
+const CHAIN_MAX: usize = 1024;
+/// Bytes within which a program's compiler keeps what it generates (HotSpot by default 240 MiB, V8 128 MiB).
+const GENERATED_MAX: u64 = 1 << 28;
+/// Bytes of a function that is generated.
+const FUNCTION_MAX: u64 = 1 << 15;
 
 /// Bytes after the entry point that can belong to the entry stub.
 const ENTRY_STUB: u64 = 64;
@@ -43,7 +49,12 @@ pub(crate) fn is_entry_stub<M: Memory>(
 
 /// The caller of an instruction that tells where the return address is: in a PLT stub, and where a function with a
 /// frame pointer has not made its frame record yet or has left it.
-pub(crate) fn stub<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<(Place, FoundBy)> {
+pub(crate) fn stub<M: Memory>(
+    modules: &Modules<'_>,
+    at: &Place,
+    memory: &mut M,
+    chain: &mut Chain,
+) -> Option<(Place, FoundBy)> {
     let stub = if at.exact { native::stub(at.pc, memory)? } else { return None };
     let pc = match stub.pushed {
         Some(distance) => memory.read(at.sp.checked_add(distance)?)?,
@@ -53,12 +64,77 @@ pub(crate) fn stub<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M)
     let fp = if stub.fp_on_top { Some(memory.read(at.sp)?) } else { at.fp };
     let caller = Place::caller(pc, at.sp.checked_add(stub.cfa)?, fp);
     let found_by = if stub.plt { FoundBy::Cfi } else { FoundBy::FramePointer };
-    is_return_address(modules, pc, memory).then_some((caller, found_by))
+    let is_caller = is_return_address(modules, pc, memory) || chain.holds(modules, at, &caller, memory);
+    is_caller.then_some((caller, found_by))
+}
+
+/// Frame records of generated code that was jumped to with a return address that follows no call, as by HotSpot's interpreter.
+/// They are believed if each leads to one further out, up to one that a call has made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chain {
+    /// The frame pointer of the frame that was believed last.
+    fp: u64,
+    /// The record at the end of its chain.
+    end: u64,
+}
+
+impl Chain {
+    /// Whether `caller`, of which nothing but its frame record speaks, may have jumped to the code at `at`. Only in generated
+    /// code: other compilers call.
+    fn holds<M: Memory>(
+        &mut self,
+        modules: &Modules<'_>,
+        at: &Place,
+        caller: &Place,
+        memory: &mut M,
+    ) -> bool {
+        let may_jump = modules.find(at.lookup()).is_none() && is_near(modules, at, caller.pc);
+        if !may_jump || memory.read(caller.pc).is_none() {
+            return false;
+        }
+        // What was looked at for one frame holds for those behind it.
+        if at.fp != Some(self.fp) || self.fp >= self.end {
+            memory.distrust();
+            let Some(end) = called(modules, caller, memory) else { return false };
+            self.end = end;
+        }
+        self.fp = caller.fp.unwrap_or_default();
+        true
+    }
+}
+
+/// Whether `pc` can be code by the compiler that has generated the code at `at`.
+fn is_near(modules: &Modules<'_>, at: &Place, pc: u64) -> bool {
+    pc.abs_diff(at.pc) < GENERATED_MAX && pc.abs_diff(at.sp) > FRAME_MAX && modules.find(pc).is_none()
+}
+
+/// The first frame record from that of `at` on that a call has made. All before it are generated code's.
+fn called<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<u64> {
+    let (mut below, mut record) = (at.sp, at.fp?);
+    for _ in 0..CHAIN_MAX {
+        if record.checked_sub(below)? > FRAME_MAX || record % WORD != 0 {
+            return None;
+        }
+        let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
+        if is_return_address(modules, pc, memory) {
+            return Some(record);
+        }
+        if !is_near(modules, at, pc) {
+            return None;
+        }
+        (below, record) = (record.checked_add(2 * WORD)?, memory.read(record)?);
+    }
+    None
 }
 
 /// The caller by the frame pointer: a frame record above the stack pointer whose return address follows a call, in a
-/// module or in code that was generated at run time (compilers to memory keep frame pointers).
-pub(crate) fn frame_pointer<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<Place> {
+/// module or in code that was generated at run time (compilers to memory keep frame pointers), or is one of a [`Chain`].
+pub(crate) fn frame_pointer<M: Memory>(
+    modules: &Modules<'_>,
+    at: &Place,
+    memory: &mut M,
+    chain: &mut Chain,
+) -> Option<Place> {
     let record = at.fp?;
     let size = record.checked_sub(at.sp)?;
     if size > FRAME_MAX || record % WORD != 0 {
@@ -66,15 +142,22 @@ pub(crate) fn frame_pointer<M: Memory>(modules: &Modules<'_>, at: &Place, memory
     }
     let fp = memory.read(record)?;
     let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
-    let sp = record.checked_add(2 * WORD)?;
-    let is_caller = is_return_address(modules, pc, memory) || ends_record(modules, fp, pc, memory);
-    is_caller.then_some(Place::caller(pc, sp, Some(fp)))
+    let caller = Place::caller(pc, record.checked_add(2 * WORD)?, Some(fp));
+    let is_caller = is_return_address(modules, pc, memory)
+        || ends_record(modules, fp, pc, memory)
+        || chain.holds(modules, at, &caller, memory);
+    is_caller.then_some(caller)
 }
 
 /// The caller where nothing is said about the code: by a frame record near the stack pointer, else by what tells where a
 /// thread began, else by a frame record on another stack, to which the code has switched. Says whether it is on the same.
-pub(crate) fn record<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<(Place, bool)> {
-    if let Some(caller) = frame_pointer(modules, at, memory) {
+pub(crate) fn record<M: Memory>(
+    modules: &Modules<'_>,
+    at: &Place,
+    memory: &mut M,
+    chain: &mut Chain,
+) -> Option<(Place, bool)> {
+    if let Some(caller) = frame_pointer(modules, at, memory, chain) {
         return Some((caller, true));
     }
     memory.distrust();
@@ -112,6 +195,9 @@ fn ends_record<M: Memory>(modules: &Modules<'_>, fp: u64, pc: u64, memory: &mut 
 pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<Place> {
     memory.distrust();
     let mut place = at.sp.checked_next_multiple_of(WORD)?;
+    if modules.find(at.lookup()).is_none() {
+        return scan_generated(modules, at, place, memory);
+    }
     for _ in 0..SCAN_WORDS {
         let pc = native::strip(memory.read(place)?);
         place = place.checked_add(WORD)?;
@@ -120,6 +206,54 @@ pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M)
         }
     }
     None
+}
+
+/// The caller of generated code, by the word from `place` on that leads behind a call to what begins nearest before `at`; else
+/// by the first behind a call to anywhere. Frames of generated code have room that it does not use, where addresses of
+/// earlier calls are left.
+fn scan_generated<M: Memory>(
+    modules: &Modules<'_>,
+    at: &Place,
+    mut place: u64,
+    memory: &mut M,
+) -> Option<Place> {
+    let (mut below, mut nearest, mut direct, mut indirect) = (0, 0, None, None);
+    for _ in 0..SCAN_WORDS {
+        let Some(word) = memory.read(place) else { break };
+        let pc = native::strip(word);
+        place = place.checked_add(WORD)?;
+        if let Some(call) = call_to(modules, at, pc, memory) {
+            // Compilers to memory save the caller's frame pointer first, whatever it is used for.
+            let is_saved = modules.find(pc - 1).is_none()
+                && below % WORD == 0
+                && below.checked_sub(place).is_some_and(|size| size <= FRAME_MAX);
+            let caller = Place::caller(pc, place, if is_saved { Some(below) } else { at.fp });
+            match call {
+                Call::Direct(target) if target > nearest => (nearest, direct) = (target, Some(caller)),
+                Call::Direct(_) => {}
+                Call::Indirect => indirect = indirect.or(Some(caller)),
+            }
+        }
+        below = word;
+    }
+    direct.or(indirect)
+}
+
+/// The call before `pc` if it can have led to the generated code at `at`.
+fn call_to<M: Memory>(modules: &Modules<'_>, at: &Place, pc: u64, memory: &mut M) -> Option<Call> {
+    let in_module = modules.find(pc.checked_sub(1)?).is_some();
+    if !in_module && !is_near(modules, at, pc) {
+        return None;
+    }
+    match native::call_before(pc, memory)? {
+        // What a library calls in another it calls by way of a stub: to us that other may be nothing but generated code.
+        Call::Direct(target) if in_module => {
+            let leads_out = modules.find(target).is_some() && native::stub(target, memory)?.plt;
+            leads_out.then_some(Call::Indirect)
+        }
+        Call::Direct(target) if at.lookup().wrapping_sub(target) >= FUNCTION_MAX => None,
+        call => Some(call),
+    }
 }
 
 /// Whether `pc`, found where a return address must be, can be one: behind a call, in a module or in generated code.
@@ -176,7 +310,8 @@ mod tests {
     fn by_pointer(code: [u8; 8]) -> Option<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0)?;
-        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }).map(|place| place.pc)
+        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut Chain::default())
+            .map(|place| place.pc)
     }
 
     #[test]
@@ -206,13 +341,13 @@ mod tests {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
         let at = Place { pc: 0x1500, exact: false, ..AT };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine).unwrap();
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::default()).unwrap();
         assert_eq!((end.pc, end.sp, end.fp, same_stack), (0x1101, 0x7020, Some(0), true));
         assert!(is_outermost(&end, &mut Goroutine) && !is_outermost(&at, &mut Goroutine));
         assert!(!is_outermost(&Place { fp: Some(0x7000), ..end }, &mut Goroutine));
         // On the stack of a scheduler, whose frame pointer is still the goroutine's.
         let at = Place { sp: 0x9000, ..at };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine).unwrap();
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::default()).unwrap();
         assert_eq!((end.pc, same_stack), (0x1101, false));
     }
 
@@ -239,7 +374,7 @@ mod tests {
         let modules = Modules::new(&modules, 0).unwrap();
         for exact in [false, true] {
             let at = Place { pc: 0x1500, sp: 0x7000, fp: Some(0), exact, ..AT };
-            assert_eq!(record(&modules, &at, &mut Ended::default()), None);
+            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut Chain::default()), None);
             assert_eq!(scan(&modules, &at, &mut Ended::default()), None);
         }
     }
@@ -247,5 +382,93 @@ mod tests {
     #[test]
     fn a_return_address_follows_a_call() {
         assert_eq!(by_pointer(NO_CALL), None);
+    }
+
+    /// Generated code without a call in it, but for those before 0x1308 and 0x9208, to anywhere, before 0x1208 to 0x1300, before
+    /// 0x9308 to 0x9380, before 0x9408 to 0x9980 and before 0x9688 to 0x98e0. Some words of the stack.
+    struct Jumps<'a>(&'a [(u64, u64)]);
+
+    impl Memory for Jumps<'_> {
+        fn read(&mut self, address: u64) -> Option<u64> {
+            let code = |address| match address {
+                0x9200 | 0x1300 => Some(u64::from_le_bytes(CALL_RAX)),
+                0x1200 => Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0xf8, 0, 0, 0])),
+                0x9300 => Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0x78, 0, 0, 0])),
+                0x9400 => Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0x78, 5, 0, 0])),
+                0x9680 => Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0x58, 2, 0, 0])),
+                0x9000..0xa000 | 0x4000_9000..0x4000_a000 => Some(u64::from_le_bytes(NO_CALL)),
+                _ => None,
+            };
+            self.0
+                .iter()
+                .find(|(at, _)| *at == address)
+                .map_or_else(|| code(address), |(_, word)| Some(*word))
+        }
+    }
+
+    /// The callers that frame pointers lead to from generated code.
+    fn jumped(at: Place, stack: &[(u64, u64)]) -> std::vec::Vec<u64> {
+        let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
+        let modules = Modules::new(&modules, 0).unwrap();
+        let (mut chain, mut memory) = (Chain::default(), Jumps(stack));
+        let next = |at: &Place| frame_pointer(&modules, at, &mut memory, &mut chain);
+        let callers: std::vec::Vec<u64> =
+            std::iter::successors(Some(at), next).skip(1).map(|place| place.pc).collect();
+        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut Chain::default());
+        assert_eq!(alone.map(|place| place.pc), callers.first().copied());
+        callers
+    }
+
+    const LOW: u64 = 0x20_7000;
+
+    #[test]
+    fn records_without_calls_are_believed_up_to_one_with() {
+        let at = Place { sp: LOW, fp: Some(LOW + 0x10), ..AT };
+        let stack = |second: u64, caller: u64, end: u64| {
+            let (first, third) = (LOW + 0x10, LOW + 0x80);
+            [
+                (first, second),
+                (first + 8, caller),
+                (LOW + 0x40, third),
+                (LOW + 0x48, 0x9108),
+                (third, 0),
+                (third + 8, end),
+            ]
+        };
+        let second = LOW + 0x40;
+        assert_eq!(jumped(at, &stack(second, 0x9008, 0x9208)), [0x9008, 0x9108, 0x9208]);
+        // Nothing has called in the end, what should be a record lies further in, or no code by the same compiler is there.
+        assert_eq!(jumped(at, &stack(second, 0x9008, 0x9508)), []);
+        assert_eq!(jumped(at, &stack(LOW + 0x18, 0x9008, 0x9208)), []);
+        for caller in [0x4000_9008, 0x8008, 0x1008, LOW + 0x48] {
+            assert_eq!(jumped(at, &stack(second, caller, 0x9208)), [], "{caller:x}");
+        }
+        // Compilers to files call.
+        assert_eq!(jumped(Place { pc: 0x1100, ..at }, &stack(second, 0x9008, 0x9208)), []);
+    }
+
+    #[test]
+    fn generated_code_is_called_by_what_lies_near() {
+        let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
+        let modules = Modules::new(&modules, 0).unwrap();
+        let at = Place { sp: LOW, fp: Some(7), ..AT };
+        let stack =
+            |below, caller| [(LOW, 0x9108), (LOW + 8, 0x4000_9208), (LOW + 16, below), (LOW + 24, caller)];
+        let among = |at: &Place, below, caller| scan(&modules, at, &mut Jumps(&stack(below, caller)));
+        let found = |at: &Place, below| among(at, below, 0x9208);
+        assert_eq!(found(&at, LOW + 0x40), Some(Place::caller(0x9208, LOW + 32, Some(LOW + 0x40))));
+        // What is called must be what runs.
+        assert_eq!(among(&at, 0, 0x9308), Some(Place::caller(0x9308, LOW + 32, Some(7))));
+        assert_eq!(among(&at, 0, 0x9408), None);
+        // A module's own calls stay in it.
+        assert_eq!(among(&at, 0, 0x1208), None);
+        assert_eq!(among(&at, LOW + 0x40, 0x1308), Some(Place::caller(0x1308, LOW + 32, Some(7))));
+        // An earlier call of another function is left in the frame of this one.
+        let earlier = [(LOW, 0x9308), (LOW + 8, 0x9208), (LOW + 16, 0), (LOW + 24, 0x9688)];
+        let caller = Some(Place::caller(0x9688, LOW + 32, Some(7)));
+        assert_eq!(scan(&modules, &at, &mut Jumps(&earlier)), caller);
+        // What stands below is no frame pointer.
+        assert_eq!(found(&at, LOW), Some(Place::caller(0x9208, LOW + 32, Some(7))));
+        assert_eq!(found(&Place { pc: 0x1100, ..at }, LOW), None);
     }
 }

@@ -10,7 +10,7 @@ use crate::end::End;
 use crate::exact;
 use crate::fast_path::FastPath;
 use crate::frame::{FoundBy, Frame};
-use crate::heuristic;
+use crate::heuristic::{self, Chain};
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
@@ -100,6 +100,7 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
         since_mark: 0,
         switches: SWITCHES,
         guesses: GUESSES,
+        chain: Chain::default(),
     };
     walker.walk()
 }
@@ -151,6 +152,7 @@ struct Walker<'w, 'm, M, R> {
     since_mark: u32,
     switches: u8,
     guesses: u8,
+    chain: Chain,
 }
 
 impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
@@ -323,6 +325,12 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             // The guess was wrong, or the stack behind it is not where it seems.
             return Err(End::NoCode);
         }
+        self.go_on(caller, same_stack)
+    }
+
+    /// As [`arrive`](Self::arrive), where it is known that somebody may return there.
+    #[inline]
+    fn go_on(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
         // A leaf may have popped its return address already; nothing else can have an empty frame.
         let least = if self.at.exact { self.at.sp } else { self.at.sp.saturating_add(1) };
         if caller.sp < least {
@@ -407,12 +415,13 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     #[inline(never)]
     fn replay_without_cfi(&mut self) -> Result<(), End> {
         let place = self.marked();
-        if let Some((caller, _)) = heuristic::stub(self.rules.modules, &place, self.memory) {
+        if let Some((caller, _)) = heuristic::stub(self.rules.modules, &place, self.memory, &mut self.chain) {
             // The code before the frame record touches no register that a caller wants back.
             self.set_mark(caller);
             return Ok(());
         }
-        let by_record = heuristic::record(self.rules.modules, &place, self.memory).map(|(caller, _)| caller);
+        let by_record = heuristic::record(self.rules.modules, &place, self.memory, &mut self.chain)
+            .map(|(caller, _)| caller);
         let caller = by_record.or_else(|| heuristic::scan(self.rules.modules, &place, self.memory));
         self.mark().forget_all();
         self.set_mark(caller.ok_or(End::NoCfi)?);
@@ -462,13 +471,17 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if module.is_some() && heuristic::is_outermost(&self.at, self.memory) {
             return Err(End::Root);
         }
-        if let Some((caller, found_by)) = heuristic::stub(self.rules.modules, &self.at, self.memory) {
+        if let Some((caller, found_by)) =
+            heuristic::stub(self.rules.modules, &self.at, self.memory, &mut self.chain)
+        {
             self.arrive(caller, true)?;
             self.since_mark += 1;
             return Ok(found_by);
         }
-        if let Some((caller, same_stack)) = heuristic::record(self.rules.modules, &self.at, self.memory) {
-            self.arrive(caller, same_stack)?;
+        if let Some((caller, same_stack)) =
+            heuristic::record(self.rules.modules, &self.at, self.memory, &mut self.chain)
+        {
+            self.go_on(caller, same_stack)?;
             self.since_mark += 1;
             return Ok(FoundBy::FramePointer);
         }

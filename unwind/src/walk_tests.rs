@@ -229,6 +229,31 @@ fn behind_a_guess_callers_must_be_code() {
     assert_eq!(frames, [leaf, MIDDLE + 8, generated]);
 }
 
+/// Compiled Java keeps no frame pointer, but saves the interpreter's, which has jumped to it.
+#[test]
+fn interpreters_that_jump_are_followed_behind_a_guess() {
+    const GENERATED: u64 = 0x500_0000;
+    let world = World::new(&[], &[]);
+    let mut registers = at(GENERATED);
+    registers.r[FP] = 1;
+    let call = u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0xf8, 0xfe, 0xff, 0xff]);
+    let nops = u64::from_le_bytes([0x90; 8]);
+    let walk = |jumped: u64| {
+        let stack = [1, STACK + 0x20, GENERATED + 0x108, 2, STACK + 0x40, jumped, 3, 4, 0, ROOT + 8];
+        let code = [0x100, 0x200, 0x208].into_iter().zip([call, nops, nops]);
+        let stack = code.fold(Words::stack(&stack), |words, (at, code)| words.set(GENERATED + at, code));
+        world.walk(&registers, stack.call_before(ROOT + 8))
+    };
+    let compiled = [exact(GENERATED), Frame::new(GENERATED + 0x108, FoundBy::Guess, false)];
+    let by_pointer = |address| Frame::new(address, FoundBy::FramePointer, false);
+    let interpreted = [by_pointer(GENERATED + 0x208), by_pointer(ROOT + 8)];
+    assert_eq!(walk(GENERATED + 0x208), ([compiled, interpreted].concat(), End::Root));
+    // Data is not followed.
+    let (frames, _) = walk(STACK + 0x30);
+    assert_eq!(frames[..2], compiled);
+    assert!(frames[2..].iter().all(|frame| frame.address() == ROOT + 8), "{frames:?}");
+}
+
 /// Go's call frame information knows nothing of a function that runs on another stack.
 #[test]
 fn what_nobody_can_return_to_is_no_frame() {

@@ -1,0 +1,125 @@
+//! Java's stacks: HotSpot's interpreter, which jumps instead of calling, and its compilers, with and without frame pointers.
+//!
+//! Oracle: a program whose calls are known.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use selfwind_tests::binary::workspace;
+use selfwind_tests::folded::Folded;
+use selfwind_tests::outcome::run;
+use selfwind_tests::recording::Recorder;
+use selfwind_tests::scratch::Scratch;
+use selfwind_tests::skip::skip;
+use selfwind_tests::target::is_installed;
+
+/// HotSpot names all code of a program when that ends.
+const NAMES: [&str; 2] = ["-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit"];
+/// What the interpreter's code is called.
+const INTERPRETER: &str = "Interpreter";
+
+/// What calls what in `java_graph.java`, outermost first. The fourteenth is `often` or `once`.
+fn truth() -> Vec<&'static [&'static str]> {
+    let deep = std::iter::repeat_n(&["deep"][..], 11);
+    let behind = [&["both"][..], &["often", "once"], &["inner"], &["spin"]];
+    [&["main"][..]].into_iter().chain(deep).chain(behind).collect()
+}
+
+/// The method of the program that `element` names, or the interpreter, which may run any.
+fn method(element: &str) -> Option<&str> {
+    if element == INTERPRETER {
+        return Some(element);
+    }
+    element.split_once(" Graph.")?.1.split('(').next()
+}
+
+/// How many samples were taken while `main` ran, how many of them show each call, none left out, and how many reach the root.
+#[derive(Debug, Default)]
+struct Seen {
+    all: u64,
+    exact: u64,
+    rooted: u64,
+}
+
+struct Java {
+    scratch: Scratch,
+}
+
+impl Java {
+    fn compiled() -> Option<Java> {
+        if !is_installed("javac") {
+            skip("javac is not installed");
+            return None;
+        }
+        let scratch = Scratch::new();
+        let source: PathBuf = workspace().join("tests/targets/java_graph.java");
+        let outcome = run(Command::new("javac").arg("-d").arg(scratch.path()).arg(source));
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+        Some(Java { scratch })
+    }
+
+    fn record(&self, flags: &[&str]) -> Folded {
+        let classes = self.scratch.path().to_str().expect("UTF-8");
+        let arguments = [flags, &NAMES, &["-cp", classes, "Graph", "2500"]].concat();
+        let recording = Recorder::at(997).record(Path::new("java"), &arguments);
+        assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
+        recording.assert_adds_up();
+        recording.folded()
+    }
+}
+
+/// Looks at all stacks in which the launcher has called the program: what they show of its calls must have happened, in this
+/// order, and behind what Java calls there is no Java.
+fn seen(flags: &[&str], folded: &Folded) -> Seen {
+    let truth = truth();
+    let mut seen = Seen::default();
+    for (stack, weight) in &folded.stacks {
+        let methods: Vec<&str> = stack.iter().filter_map(|element| method(element)).collect();
+        let is_other =
+            |element: &String| element.starts_with("JNI_CreateJavaVM") || element.contains("CompileBroker");
+        let names_program = methods.iter().any(|method| *method != INTERPRETER);
+        let is_called = stack.iter().any(|element| element == "jni_CallStaticVoidMethod");
+        if !(is_called || names_program) || stack.iter().any(is_other) {
+            continue;
+        }
+        let mut rest = truth.iter();
+        let happened = methods
+            .iter()
+            .all(|&method| rest.any(|possible| method == INTERPRETER || possible.contains(&method)));
+        assert!(happened, "{flags:?}: {stack:?}");
+        seen.all += weight;
+        seen.exact += if methods.len() == truth.len() { *weight } else { 0 };
+        seen.rooted += if is_called { *weight } else { 0 };
+    }
+    assert!(seen.all > 200, "{flags:?}: {folded:?}");
+    seen
+}
+
+#[test]
+fn interpreted_methods_are_all_there() {
+    let Some(java) = Java::compiled() else { return };
+    let flags = ["-Xint"];
+    let seen = seen(&flags, &java.record(&flags));
+    assert!(seen.exact * 100 >= seen.all * 95 && seen.rooted * 100 >= seen.all * 99, "{seen:?}");
+}
+
+#[test]
+fn compiled_methods_with_frame_pointers_have_callers() {
+    let Some(java) = Java::compiled() else { return };
+    // The second inlines nothing, so that each call has a frame.
+    for more in [&[][..], &["-XX:-Inline", "-XX:-UseOnStackReplacement"]] {
+        let flags = [&["-XX:+PreserveFramePointer"][..], more].concat();
+        let seen = seen(&flags, &java.record(&flags));
+        assert!(seen.rooted * 100 >= seen.all * 98, "{flags:?}: {seen:?}");
+        assert!(more.is_empty() || seen.exact * 100 >= seen.all * 90, "{flags:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn compiled_methods_without_frame_pointers_have_no_wrong_callers() {
+    let Some(java) = Java::compiled() else { return };
+    for more in [&[][..], &["-XX:-Inline"], &["-XX:TieredStopAtLevel=1"]] {
+        let seen = seen(more, &java.record(more));
+        assert!(seen.rooted * 10 >= seen.all * 9, "{more:?}: {seen:?}");
+    }
+}
