@@ -68,6 +68,29 @@ fn odd_frames_are_no_hazard_to_copies() {
     assert!(identical > 0 && differ == 0, "{}", read(&["report", "--differences"], &recording.file));
 }
 
+/// The register by which the frame is found is no address.
+#[test]
+fn frames_that_a_register_has_the_size_of_are_no_hazard_to_copies() {
+    let counted = Target::c("counted_frame").build();
+    let recording = record_unharmed(&recorder("both"), &counted, &[] as &[&str]);
+    assert!(assert_identical(&recording) >= 50);
+    let folded = recording.folded();
+    let (worked, whole) = (folded.inclusive("counted_work"), folded.nested("main", "counted_work"));
+    assert!(worked > 50 && 100 * whole >= 99 * worked, "{whole} of {worked}");
+}
+
+/// The instruction of generated code that a signal interrupted follows no call, and is no data either.
+#[test]
+fn generated_code_that_traps_is_no_hazard_to_copies() {
+    let trap = Target::c("trap_in_generated").build();
+    let recording = recorder("both").record(&trap, &[] as &[&str]);
+    assert_eq!(recording.outcome.status, 36, "{}", recording.outcome.stderr);
+    assert!(assert_identical(&recording) >= 50);
+    let folded = recording.folded();
+    let (worked, whole) = (folded.inclusive("handler_work"), folded.nested("run", "handler_work"));
+    assert!(worked > 50 && 100 * whole >= 99 * worked, "{whole} of {worked}");
+}
+
 /// Code without call frame information is looked at where it lies, page by page, by the thread itself and in the file.
 #[test]
 fn deep_code_without_frame_information_is_copied_as_it_is_walked() {

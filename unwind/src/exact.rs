@@ -8,7 +8,9 @@ use crate::expression;
 use crate::frame_row::{Cfa, FrameRow, Row};
 use crate::memory::Memory;
 use crate::module::Module;
+use crate::modules::Modules;
 use crate::register_rule::RegisterRule;
+use crate::rule::{Kind, Rule};
 use crate::tracked::Tracked;
 
 /// The rules in force at an address. Apart from [`step`], so that their search and their use share no stack.
@@ -57,6 +59,21 @@ pub(crate) fn step<M: Memory>(
     scratch.arrive(rules.signal);
     *at = *scratch;
     Ok(Some(rules.signal))
+}
+
+/// The registers from which the expression that is the CFA at `lookup` is computed, by the bits of their DWARF numbers; 0 if it is
+/// no expression.
+#[inline(never)]
+pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
+    let Some(module) = modules.find(lookup) else { return 0 };
+    if module.rule_at(lookup).map(Rule::kind) != Ok(Kind::Complex) {
+        return 0;
+    }
+    let mut rules = Rules { row: FrameRow::EMPTY, section: &[], signal: false };
+    let (Ok(Some(())), Cfa::Expression(position)) = (rules.fill(module, lookup), rules.row.cfa()) else {
+        return 0;
+    };
+    rules.expression(position).ok().and_then(expression::registers).unwrap_or(0)
 }
 
 #[inline(never)]

@@ -79,6 +79,28 @@ pub(crate) fn evaluate<M: Memory>(
     Err(End::BadCfi)
 }
 
+/// The registers that `code` names, by the bits of their DWARF numbers; none where it is malformed.
+pub(crate) fn registers(code: &[u8]) -> Option<u64> {
+    let mut found = 0u64;
+    let mut cursor = Cursor::new(code);
+    while !cursor.is_at_end() {
+        let opcode = cursor.u8()?;
+        match opcode {
+            0x70..=0x8f | 0x92 => {
+                let number = if opcode == 0x92 { cursor.uleb()? } else { u64::from(opcode - 0x70) };
+                cursor.sleb()?;
+                found |= u32::try_from(number).ok().and_then(|number| 1u64.checked_shl(number)).unwrap_or(0);
+            }
+            0x03 | 0x08..=0x11 => drop(constant(opcode, &mut cursor)?),
+            0x15 | 0x94 => drop(cursor.u8()?),
+            0x23 => drop(cursor.uleb()?),
+            0x28 | 0x2f => drop(cursor.u16()?),
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
 fn load<M: Memory>(address: u64, size: u8, memory: &mut M) -> Result<u64, End> {
     if !(1..=8).contains(&size) {
         return Err(End::BadCfi);
@@ -185,6 +207,30 @@ mod tests {
         let mut tracked = Tracked::from(&registers);
         tracked.forget(3);
         evaluate(code, Some(0x5000), &tracked, &mut Identity)
+    }
+
+    #[test]
+    fn registers_are_found_behind_all_operands() {
+        for (code, wanted) in [
+            (&[][..], Some(0)),
+            // libcrypto's bn_mul_mont: *(rsp + 8 * r9 + 8) + 8.
+            (&[0x77, 8, 0x79, 0, 0x38, 0x1e, 0x22, 6, 0x23, 8], Some(1 << 7 | 1 << 9)),
+            (&[0x92, 16, 0x80, 1, 0x94, 4], Some(1 << 16)),
+            // Operands that look like registers.
+            (
+                &[0x08, 0x70, 0x0b, 0x71, 0x72, 0x0c, 0x73, 0x73, 0x73, 0x73, 0x28, 0x74, 0x74, 0x15, 0x75],
+                Some(0),
+            ),
+            (
+                &[0x03, 0x70, 0x70, 0x70, 0x70, 0x70, 0x70, 0x70, 0x70, 0x10, 0xf1, 0, 0x11, 0x70, 0x7f, 1],
+                Some(1 << 15),
+            ),
+            (&[0x92, 64, 0], Some(0)),
+            (&[0x71], None),
+            (&[0x0a, 1], None),
+        ] {
+            assert_eq!(registers(code), wanted, "{code:x?}");
+        }
     }
 
     #[test]

@@ -84,6 +84,7 @@ mod walk_tests;
 
 pub use arch::{Aarch64, Abi, Machine, Native, Registers, X86_64};
 pub use end::End;
+pub use exact::registers_of_cfa;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use guess::{guess, is_behind_call, strip};

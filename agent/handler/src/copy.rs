@@ -2,13 +2,15 @@
 //! all others.
 //!
 //! What a walk goes by is where functions return to and where their frames lie: addresses of code, and of the stack itself.
-//! All else is data of the program, and none of it leaves the process. Where code is generated at run time nobody knows it
-//! by its address; there a word of a frame record is kept if it leads behind a call.
+//! All else is data of the program, and none of it leaves the process but for registers that the rule of the interrupted
+//! instruction names. Where code is generated at run time nobody knows it by its address; there a word of a frame record is kept
+//! if it leads behind a call, and the instruction that a signal has interrupted.
 
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
 use unwind::{Memory, Modules};
 
 use crate::activity::is_filtered;
+use crate::arch;
 use crate::clock;
 use crate::context::Context;
 use crate::interpreter::regions::{self, Region};
@@ -129,9 +131,11 @@ fn write(
     let buffer = unsafe { &mut *slot.copy_buffer() };
     let put = |kind, first, bytes: &[u8]| put(recording, slot, kind, first, bytes);
     let mut writer = CopyWriter::begin(buffer, &head, registers.r.len(), put)?;
-    for register in registers.r {
-        // The frame pointer also says that it is none.
-        let is_needed = register != 0 && register == registers.fp();
+    let computed = unwind::registers_of_cfa(modules, registers.pc);
+    for (number, register) in registers.r.into_iter().enumerate() {
+        // The frame pointer also says that it is none. Others may count words, as in libcrypto's assembly.
+        let is_named = register == registers.fp() || computed >> number & 1 != 0;
+        let is_needed = register != 0 && is_named;
         match filter.find(register).or(is_needed.then_some(CopiedWord::Other(register))) {
             Some(word) => writer.register(word)?,
             None => writer.no_register()?,
@@ -160,6 +164,7 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     let mut at = reach.low;
     let mut is_behind_fp = false;
     let mut records = Records::default();
+    let mut interrupted = None;
     while at < reach.until {
         let known = reach.memory.known_until(at).min(reach.until);
         if known.saturating_sub(at) < WORD {
@@ -173,6 +178,15 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
                 let is_in_record = records.take(at);
                 if kept.is_none() && (is_behind_fp || is_in_record || places.contains(&at)) {
                     kept = filter.generated(word, &mut reach.memory);
+                }
+                match kept {
+                    Some(CopiedWord::Code(_)) => {
+                        interrupted = arch::interrupted(at, &mut reach.memory).or(interrupted);
+                    }
+                    None if interrupted == Some(at) && CODE.contains(&word) => {
+                        kept = Some(CopiedWord::Other(word));
+                    }
+                    _ => {}
                 }
             }
             is_behind_fp = matches!(kept, Some(CopiedWord::Stack(_)));

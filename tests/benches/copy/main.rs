@@ -1,8 +1,9 @@
 //! `scripts/bench copy`: what copies of stacks take, whether they lead to the same frames, and what is lost by copying less.
 //!
-//! Every program is recorded once in each way. `--unwind both` tells, stack by stack, what its copy gives, and what the
-//! addresses of code alone and guessing give. With `--keep DIR` the profiles stay there, with `--compare` nothing else is recorded:
-//! what the ring and the handler take is left out. Other arguments are names of programs.
+//! Every program is recorded once in each way, and with `--unwind both` again and again until enough stacks were compared: that
+//! tells, stack by stack, what the copy gives, and what the addresses of code alone and guessing give. With `--keep DIR` these
+//! profiles stay there, with `--compare` nothing else is recorded: what the ring and the handler take is left out. Other
+//! arguments are names of programs.
 
 mod program;
 
@@ -17,7 +18,10 @@ use selfwind_tests::stats::Stats;
 use program::{ALL, Program, prepare};
 
 /// Samples per second of CPU time: enough of them in a few seconds.
-const RATE: &str = "4999";
+const RATE: &str = "9973";
+/// Stacks of a program that are compared, if so many recordings of it have them.
+const LEAST: u64 = 10_000;
+const RECORDINGS: usize = 20;
 /// The ways to record, but for `both`.
 const WAYS: [&str; 4] = ["self", "copy", "copy-code", "guess"];
 
@@ -137,13 +141,21 @@ fn main() {
 
 /// Records it in all ways, or only to compare.
 fn record(program: &Program, directory: &Path, keep: Option<&Path>, compares: bool) -> Option<Row> {
-    let both = record_one(program, "both", directory)?;
-    if let Some(keep) = keep {
-        fs::create_dir_all(keep).ok()?;
-        fs::copy(file(directory, "both"), keep.join(format!("{}.data", program.name))).ok()?;
+    let (mut compared, mut last) = (Compared::default(), None);
+    for number in 1..=RECORDINGS {
+        let both = record_one(program, "both", directory)?;
+        if let Some(keep) = keep {
+            fs::create_dir_all(keep).ok()?;
+            fs::copy(file(directory, "both"), keep.join(format!("{}-{number}.data", program.name))).ok()?;
+        }
+        compared.add(&Compared::read(&both));
+        last = Some(both);
+        if compared.compared() >= LEAST {
+            break;
+        }
     }
-    let costs = if compares { None } else { Some(costs(program, &both, directory)?) };
-    Some(Row { name: program.name, compared: Compared::read(&both), costs })
+    let costs = if compares { None } else { Some(costs(program, &last?, directory)?) };
+    Some(Row { name: program.name, compared, costs })
 }
 
 fn costs(program: &Program, both: &Stats, directory: &Path) -> Option<Costs> {
@@ -173,7 +185,7 @@ fn record_one(program: &Program, way: &str, directory: &Path) -> Option<Stats> {
     let file = file(directory, way);
     let _ = fs::remove_file(&file);
     let recorder = format!(
-        "{} record -q -F {RATE} -e cpu --max-overhead 100 --native-only --buffer 64M --no-names --unwind {way} -o {} --",
+        "{} record -q -F {RATE} --max-overhead 100 --native-only --buffer 64M --no-names --unwind {way} -o {} --",
         selfwind().display(),
         file.display()
     );

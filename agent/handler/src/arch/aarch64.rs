@@ -2,12 +2,17 @@
 
 use core::arch::asm;
 
-use unwind::Registers;
+use unwind::{Memory, Registers};
 
 /// Compiled code leaves what is below the stack pointer alone.
 pub(crate) const RED_ZONE: u64 = 0;
 /// Where the `ucontext` is in the kernel's frame of a signal: above the `siginfo`.
 pub(crate) const CONTEXT_AT: u64 = 128;
+
+/// Where the interrupted instruction is told, if the return address at `at` is that of a signal's frame: none has one here.
+pub(crate) fn interrupted<M: Memory>(_at: u64, _memory: &mut M) -> Option<u64> {
+    None
+}
 
 /// Registers that a call preserves, beside the stack pointer, and the one that it leaves the return address in.
 pub(crate) const PRESERVED: usize = 12;

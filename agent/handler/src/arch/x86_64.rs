@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::arch::x86_64::{__cpuid, _rdtsc};
 use core::ffi::c_int;
 
-use unwind::Registers;
+use unwind::{Memory, Registers};
 
 /// Puts registers on the stack, the first one first, and says so in the call frame information: a line of `asm!`.
 #[macro_export]
@@ -54,6 +54,20 @@ macro_rules! thread_block {
 pub(crate) const RED_ZONE: u64 = 128;
 /// Where the `ucontext` is in the kernel's frame of a signal: above the return address.
 pub(crate) const CONTEXT_AT: u64 = 8;
+
+/// Where the interrupted instruction is told, if the return address at `at` is that of the kernel's frame of a signal: the code
+/// segment behind it is that of 64-bit programs, and the flags before that are those of a program.
+pub(crate) fn interrupted<M: Memory>(at: u64, memory: &mut M) -> Option<u64> {
+    const REGISTERS_AT: u64 = CONTEXT_AT + 40;
+    const USER_CODE: u64 = 0x33;
+    /// Always set; and interrupts are on.
+    const FLAGS: u64 = 0x202;
+    let register = |index: c_int| at.checked_add(REGISTERS_AT + 8 * index as u64);
+    let segments = memory.read(register(libc::REG_CSGSFS)?)?;
+    let is_frame =
+        segments & 0xffff_ffff_ffff == USER_CODE && memory.read(register(libc::REG_EFL)?)? & FLAGS == FLAGS;
+    if is_frame { register(libc::REG_RIP) } else { None }
+}
 
 /// DWARF register number -> index into the kernel's `gregs` (System V ABI, figure 3.36).
 const GREGS: [c_int; 16] = [
