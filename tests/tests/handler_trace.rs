@@ -78,6 +78,7 @@ fn under_the_process_timer() {
 #[test]
 fn on_deep_and_odd_stacks() {
     assert_clean(&watch(&Target::c("odd_frames"), "cpu", "self", 100), 20, &[PROBE]);
+    assert_clean(&watch(&Target::c("counted_frame"), "cpu", "self", 40), 20, &[PROBE]);
     assert_clean(&watch(&Target::c("deep_recursion"), "cpu", "self", 40), 20, &[PROBE]);
     assert_clean(&watch(&Target::cpp("throw"), "cpu", "self", 100), 30, &[PROBE]);
     assert_clean(&watch(&Target::c("coroutine"), "cpu", "self", 100), 20, &[PROBE]);

@@ -14,21 +14,27 @@ use crate::rule::{Kind, Rule};
 use crate::tracked::Tracked;
 
 /// The rules in force at an address. Apart from [`step`], so that their search and their use share no stack.
-struct Rules<'a> {
-    row: FrameRow,
+struct Rules<'r, 'a> {
+    row: &'r mut FrameRow,
     /// Holds the row's expressions.
     section: &'a [u8],
     signal: bool,
 }
 
-impl<'a> Rules<'a> {
+impl<'r, 'a> Rules<'r, 'a> {
+    /// None yet, with room for them in `row`.
+    fn none(row: &'r mut FrameRow) -> Self {
+        *row = FrameRow::EMPTY;
+        Self { row, section: &[], signal: false }
+    }
+
     /// Puts the rules at `lookup` here; `Ok(None)` when no FDE covers it.
     #[inline(never)]
     fn fill(&mut self, module: &Module<'a>, lookup: u64) -> Result<Option<()>, End> {
         // By reference: the handler's stack has no room for copies.
         match &module.fde_at(lookup) {
             Ok(Some(fde)) => {
-                fde.fill_row(lookup, &mut self.row).ok_or(End::BadCfi)?;
+                fde.fill_row(lookup, self.row).ok_or(End::BadCfi)?;
                 self.section = fde.section.bytes;
                 self.signal = fde.cie.is_signal_frame();
                 Ok(Some(()))
@@ -44,16 +50,17 @@ impl<'a> Rules<'a> {
 }
 
 /// Turns `at` into its caller by the full rules at `lookup`. Says whether the frame is a signal frame, whose caller
-/// was interrupted. `Ok(None)`: no FDE covers the address. `scratch` is overwritten.
+/// was interrupted. `Ok(None)`: no FDE covers the address. `scratch` and `row` are overwritten.
 #[inline(never)]
 pub(crate) fn step<M: Memory>(
     module: &Module<'_>,
     lookup: u64,
     at: &mut Tracked,
     scratch: &mut Tracked,
+    row: &mut FrameRow,
     memory: &mut M,
 ) -> Result<Option<bool>, End> {
-    let mut rules = Rules { row: FrameRow::EMPTY, section: &[], signal: false };
+    let mut rules = Rules::none(row);
     let Some(()) = rules.fill(module, lookup)? else { return Ok(None) };
     apply(&rules, at, scratch, memory)?;
     scratch.arrive(rules.signal);
@@ -69,7 +76,8 @@ pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
     if module.rule_at(lookup).map(Rule::kind) != Ok(Kind::Complex) {
         return 0;
     }
-    let mut rules = Rules { row: FrameRow::EMPTY, section: &[], signal: false };
+    let mut row = FrameRow::EMPTY;
+    let mut rules = Rules::none(&mut row);
     let (Ok(Some(())), Cfa::Expression(position)) = (rules.fill(module, lookup), rules.row.cfa()) else {
         return 0;
     };
@@ -78,7 +86,7 @@ pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
 
 #[inline(never)]
 fn apply<M: Memory>(
-    rules: &Rules<'_>,
+    rules: &Rules<'_, '_>,
     at: &Tracked,
     caller: &mut Tracked,
     memory: &mut M,
@@ -116,7 +124,7 @@ enum Recovered {
 }
 
 fn recover<M: Memory>(
-    rules: &Rules<'_>,
+    rules: &Rules<'_, '_>,
     register_rule: RegisterRule,
     cfa: u64,
     at: &Tracked,

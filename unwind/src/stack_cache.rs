@@ -21,6 +21,7 @@ use core::ops::Range;
 use crate::arch::native::{self, ABOVE_BITS};
 use crate::arch::{Registers, WORD};
 use crate::frame::{FoundBy, Frame};
+use crate::frame_row::{FrameRow, Row};
 use crate::memory::Memory;
 use crate::rule_cache::SimpleRule;
 use crate::tracked::Tracked;
@@ -162,6 +163,8 @@ pub struct StackCache {
     noted: [Entry; CAPACITY],
     /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
     registers: [Tracked; 2],
+    /// The rules of such a step, for the same reason.
+    row: FrameRow,
 }
 
 impl Default for StackCache {
@@ -200,6 +203,7 @@ impl StackCache {
             others: 0,
             noted: [Entry::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
+            row: FrameRow::EMPTY,
         }
     }
 
@@ -272,6 +276,11 @@ impl StackCache {
     /// The registers of the frame that a walk with all of them has come to, and room for those of its caller.
     pub(crate) fn registers(&mut self) -> &mut [Tracked; 2] {
         &mut self.registers
+    }
+
+    /// The same, and room for the rules that lead from the one to the other.
+    pub(crate) fn exact(&mut self) -> (&mut [Tracked; 2], &mut FrameRow) {
+        (&mut self.registers, &mut self.row)
     }
 
     /// The walk before.

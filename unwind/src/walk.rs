@@ -376,8 +376,8 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     /// Goes on from the mark, which is here.
     #[inline(never)]
     fn exactly_in(&mut self, module: &Module<'_>, lookup: u64) -> Result<FoundBy, End> {
-        let [mark, scratch] = self.stack_cache.registers();
-        let interrupted = exact::step(module, lookup, mark, scratch, self.memory)?.ok_or(End::NoCfi)?;
+        let ([mark, scratch], row) = self.stack_cache.exact();
+        let interrupted = exact::step(module, lookup, mark, scratch, row, self.memory)?.ok_or(End::NoCfi)?;
         self.mark_exact = interrupted;
         let place = self.marked();
         self.arrive(place, false)?;
@@ -400,11 +400,11 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     /// Moves the mark one frame on, over a frame that the fast path went over before.
     #[inline]
     fn replay(&mut self) -> Result<(), End> {
-        let [mark, scratch] = self.stack_cache.registers();
+        let ([mark, scratch], row) = self.stack_cache.exact();
         let lookup = mark.registers.pc.wrapping_sub(u64::from(!self.mark_exact));
         let module = self.rules.modules.find(lookup).or_else(|| self.regions.generated(lookup));
         if let Some(module) = module
-            && let Some(interrupted) = exact::step(module, lookup, mark, scratch, self.memory)?
+            && let Some(interrupted) = exact::step(module, lookup, mark, scratch, row, self.memory)?
         {
             self.mark_exact = interrupted;
             return Ok(());
