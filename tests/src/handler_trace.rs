@@ -49,6 +49,14 @@ impl HandlerTrace {
         [mean(instructions), mean(code), mean(data)]
     }
 
+    /// Cache lines of code and of data that a quarter of the runs do not exceed. How many of the others have more to do depends
+    /// on how the program's threads contend.
+    pub fn least_quarter_lines(&self) -> (usize, usize) {
+        let code = quarter(self.lines.iter().map(|(code, _)| *code));
+        let data = quarter(self.lines.iter().map(|(_, data)| data.values().sum()));
+        (code, data)
+    }
+
     /// Cache lines of the run in the middle: of code, and of data by whose they are.
     pub fn usual_lines(&self) -> (usize, BTreeMap<String, usize>) {
         let code = median(self.lines.iter().map(|(code, _)| *code));
@@ -65,9 +73,18 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn median<T: Ord + Copy + Default>(values: impl Iterator<Item = T>) -> T {
+    quantile(values, 2)
+}
+
+fn quarter<T: Ord + Copy + Default>(values: impl Iterator<Item = T>) -> T {
+    quantile(values, 4)
+}
+
+/// The value that one in `parts` does not exceed.
+fn quantile<T: Ord + Copy + Default>(values: impl Iterator<Item = T>, parts: usize) -> T {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    values.get(values.len() / parts).copied().unwrap_or_default()
 }
 
 /// Runs `program` under the agent with `settings` (its environment, `SELFWIND_FREQ` and others), and steps through its handler

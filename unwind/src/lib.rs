@@ -26,6 +26,7 @@ mod arch;
 pub mod cfi;
 #[cfg(test)]
 mod cfi_tests;
+mod chain;
 #[cfg(feature = "compile")]
 pub mod compile;
 mod cursor;

@@ -20,6 +20,7 @@ use core::ops::Range;
 
 use crate::arch::native::{self, ABOVE_BITS};
 use crate::arch::{Registers, WORD};
+use crate::chain::Chain;
 use crate::frame::{FoundBy, Frame};
 use crate::frame_row::{FrameRow, Row};
 use crate::memory::Memory;
@@ -161,10 +162,10 @@ pub struct StackCache {
     others: usize,
     /// The walk under way, leaf first.
     noted: [Entry; CAPACITY],
-    /// Two sets of registers for the steps that need all of them: a handler's stack has no room for them.
+    /// For the steps that need all registers, and what a walk knows of frame records: a handler's stack has no room for them.
     registers: [Tracked; 2],
-    /// The rules of such a step, for the same reason.
     row: FrameRow,
+    chain: Chain,
 }
 
 impl Default for StackCache {
@@ -204,6 +205,7 @@ impl StackCache {
             noted: [Entry::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
             row: FrameRow::EMPTY,
+            chain: Chain::NONE,
         }
     }
 
@@ -226,6 +228,7 @@ impl StackCache {
     /// Prepares for a walk of modules of this generation.
     pub(crate) fn begin(&mut self, generation: u32) {
         self.others = 0;
+        self.chain = Chain::NONE;
         if self.generation != generation {
             self.generation = generation;
             self.forget();
@@ -281,6 +284,11 @@ impl StackCache {
     /// The same, and room for the rules that lead from the one to the other.
     pub(crate) fn exact(&mut self) -> (&mut [Tracked; 2], &mut FrameRow) {
         (&mut self.registers, &mut self.row)
+    }
+
+    /// What the walk under way knows of frame records that no call has made.
+    pub(crate) fn chain(&mut self) -> &mut Chain {
+        &mut self.chain
     }
 
     /// The walk before.

@@ -10,7 +10,7 @@ use crate::end::End;
 use crate::exact;
 use crate::fast_path::FastPath;
 use crate::frame::{FoundBy, Frame};
-use crate::heuristic::{self, Chain};
+use crate::heuristic;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::modules::Modules;
@@ -100,7 +100,6 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
         since_mark: 0,
         switches: SWITCHES,
         guesses: GUESSES,
-        chain: Chain::default(),
     };
     walker.walk()
 }
@@ -152,7 +151,6 @@ struct Walker<'w, 'm, M, R> {
     since_mark: u32,
     switches: u8,
     guesses: u8,
-    chain: Chain,
 }
 
 impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
@@ -415,12 +413,14 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
     #[inline(never)]
     fn replay_without_cfi(&mut self) -> Result<(), End> {
         let place = self.marked();
-        if let Some((caller, _)) = heuristic::stub(self.rules.modules, &place, self.memory, &mut self.chain) {
+        if let Some((caller, _)) =
+            heuristic::stub(self.rules.modules, &place, self.memory, self.stack_cache.chain())
+        {
             // The code before the frame record touches no register that a caller wants back.
             self.set_mark(caller);
             return Ok(());
         }
-        let by_record = heuristic::record(self.rules.modules, &place, self.memory, &mut self.chain)
+        let by_record = heuristic::record(self.rules.modules, &place, self.memory, self.stack_cache.chain())
             .map(|(caller, _)| caller);
         let caller = by_record.or_else(|| heuristic::scan(self.rules.modules, &place, self.memory));
         self.mark().forget_all();
@@ -472,14 +472,14 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             return Err(End::Root);
         }
         if let Some((caller, found_by)) =
-            heuristic::stub(self.rules.modules, &self.at, self.memory, &mut self.chain)
+            heuristic::stub(self.rules.modules, &self.at, self.memory, self.stack_cache.chain())
         {
             self.arrive(caller, true)?;
             self.since_mark += 1;
             return Ok(found_by);
         }
         if let Some((caller, same_stack)) =
-            heuristic::record(self.rules.modules, &self.at, self.memory, &mut self.chain)
+            heuristic::record(self.rules.modules, &self.at, self.memory, self.stack_cache.chain())
         {
             self.go_on(caller, same_stack)?;
             self.since_mark += 1;

@@ -164,7 +164,8 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     let mut at = reach.low;
     let mut is_behind_fp = false;
     let mut records = Records::default();
-    let mut interrupted = None;
+    // Where the instruction of the last signal's frame stands; 0 for nowhere.
+    let mut interrupted = 0;
     while at < reach.until {
         let known = reach.memory.known_until(at).min(reach.until);
         if known.saturating_sub(at) < WORD {
@@ -181,9 +182,9 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
                 }
                 match kept {
                     Some(CopiedWord::Code(_)) => {
-                        interrupted = arch::interrupted(at, &mut reach.memory).or(interrupted);
+                        interrupted = arch::interrupted(at, &mut reach.memory).unwrap_or(interrupted);
                     }
-                    None if interrupted == Some(at) && CODE.contains(&word) => {
+                    None if interrupted == at && CODE.contains(&word) => {
                         kept = Some(CopiedWord::Other(word));
                     }
                     _ => {}

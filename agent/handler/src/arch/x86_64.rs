@@ -57,6 +57,7 @@ pub(crate) const CONTEXT_AT: u64 = 8;
 
 /// Where the interrupted instruction is told, if the return address at `at` is that of the kernel's frame of a signal: the code
 /// segment behind it is that of 64-bit programs, and the flags before that are those of a program.
+#[inline(never)]
 pub(crate) fn interrupted<M: Memory>(at: u64, memory: &mut M) -> Option<u64> {
     const REGISTERS_AT: u64 = CONTEXT_AT + 40;
     const USER_CODE: u64 = 0x33;
