@@ -49,9 +49,9 @@ impl HandlerTrace {
         [mean(instructions), mean(code), mean(data)]
     }
 
-    /// Cache lines of code and of data that a quarter of the runs do not exceed. How many of the others have more to do depends
+    /// The first quartile of the cache lines of code and of data. How many of the others have more to do depends
     /// on how the program's threads contend.
-    pub fn least_quarter_lines(&self) -> (usize, usize) {
+    pub fn first_quartile_lines(&self) -> (usize, usize) {
         let code = quarter(self.lines.iter().map(|(code, _)| *code));
         let data = quarter(self.lines.iter().map(|(_, data)| data.values().sum()));
         (code, data)

@@ -131,7 +131,7 @@ fn no_wait_is_interrupted() {
     assert!(folded.inclusive("[blocked: poll]") > 0, "{folded:#?}");
 }
 
-/// What only looks from outside stands before none of the program's functions: neither does a tracepoint.
+/// The wall clock observes from outside and interposes nothing; neither does a tracepoint.
 #[test]
 fn the_wall_clock_stands_before_no_function() {
     for (event, interposes) in [("wall", false), ("tp:a:b", false), ("wall,lock", true)] {

@@ -50,7 +50,7 @@ impl Probe {
         matches!(self, Self::Wall)
     }
 
-    /// True if the agent has to stand before functions of the program for it.
+    /// True if the agent interposes functions of the program for it.
     fn is_interposed(&self) -> bool {
         match self {
             Self::Allocations(_) | Self::Mappings | Self::Locks(_) => true,
@@ -146,7 +146,7 @@ impl Sources {
         self.clock.is_some() || self.have_wall()
     }
 
-    /// True if the agent stands before the program's allocator, locks or mappings: in its second build.
+    /// True if the agent interposes the program's allocator, locks or mappings: that is its second build.
     pub(crate) fn need_probes_agent(&self) -> bool {
         self.probes.iter().any(Probe::is_interposed)
     }
