@@ -12,5 +12,7 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// Of no frame yet.
-    pub(crate) const NONE: Self = Self { fp: 0, end: 0 };
+    pub(crate) const fn none() -> Self {
+        Self { fp: 0, end: 0 }
+    }
 }

@@ -301,7 +301,7 @@ mod tests {
     fn by_pointer(code: [u8; 8]) -> Option<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0)?;
-        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut Chain::NONE)
+        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut Chain::none())
             .map(|place| place.pc)
     }
 
@@ -332,13 +332,13 @@ mod tests {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
         let at = Place { pc: 0x1500, exact: false, ..AT };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::NONE).unwrap();
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::none()).unwrap();
         assert_eq!((end.pc, end.sp, end.fp, same_stack), (0x1101, 0x7020, Some(0), true));
         assert!(is_outermost(&end, &mut Goroutine) && !is_outermost(&at, &mut Goroutine));
         assert!(!is_outermost(&Place { fp: Some(0x7000), ..end }, &mut Goroutine));
         // On the stack of a scheduler, whose frame pointer is still the goroutine's.
         let at = Place { sp: 0x9000, ..at };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::NONE).unwrap();
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::none()).unwrap();
         assert_eq!((end.pc, same_stack), (0x1101, false));
     }
 
@@ -365,7 +365,7 @@ mod tests {
         let modules = Modules::new(&modules, 0).unwrap();
         for exact in [false, true] {
             let at = Place { pc: 0x1500, sp: 0x7000, fp: Some(0), exact, ..AT };
-            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut Chain::NONE), None);
+            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut Chain::none()), None);
             assert_eq!(scan(&modules, &at, &mut Ended::default()), None);
         }
     }
@@ -401,11 +401,11 @@ mod tests {
     fn jumped(at: Place, stack: &[(u64, u64)]) -> std::vec::Vec<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
-        let (mut chain, mut memory) = (Chain::NONE, Jumps(stack));
+        let (mut chain, mut memory) = (Chain::none(), Jumps(stack));
         let next = |at: &Place| frame_pointer(&modules, at, &mut memory, &mut chain);
         let callers: std::vec::Vec<u64> =
             std::iter::successors(Some(at), next).skip(1).map(|place| place.pc).collect();
-        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut Chain::NONE);
+        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut Chain::none());
         assert_eq!(alone.map(|place| place.pc), callers.first().copied());
         callers
     }

@@ -205,7 +205,7 @@ impl StackCache {
             noted: [Entry::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
             row: FrameRow::EMPTY,
-            chain: Chain::NONE,
+            chain: Chain::none(),
         }
     }
 
@@ -228,7 +228,7 @@ impl StackCache {
     /// Prepares for a walk of modules of this generation.
     pub(crate) fn begin(&mut self, generation: u32) {
         self.others = 0;
-        self.chain = Chain::NONE;
+        self.chain = Chain::none();
         if self.generation != generation {
             self.generation = generation;
             self.forget();
