@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "random.h"
+
 struct entry {
 	struct entry *next, *prev;
 	const void *file;
@@ -23,15 +25,6 @@ struct {
 } volatile __jit_debug_descriptor = { 1, 0, 0, 0 };
 
 enum { PAGE = 4096, MANY = 70000, LARGE = 64 << 20 };
-
-static uint64_t random_state = 88172645463325252;
-
-static uint64_t any(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	return random_state ^= random_state << 17;
-}
 
 static double now(void)
 {

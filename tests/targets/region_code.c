@@ -10,10 +10,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "burn.h"
+#include "generated.h"
 #include "selfwind.h"
 
 enum { FUNCTIONS = 10, SIZE = 32 };
@@ -30,20 +30,6 @@ static int churns;
 static unsigned long milliseconds;
 static __thread int depth;
 static __thread struct code *own;
-static volatile unsigned long sink;
-
-static double now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-__attribute__((noinline)) void burn(void)
-{
-	for (int i = 0; i < 300; i++)
-		sink += (unsigned long)i * sink;
-}
 
 /* Called by the last of the generated functions. */
 __attribute__((noinline)) void middle(void)
@@ -56,27 +42,15 @@ __attribute__((noinline)) void middle(void)
 	__asm__ volatile("");
 }
 
-static uint8_t *put(uint8_t *to, const char *bytes, size_t count)
-{
-	memcpy(to, bytes, count);
-	return to + count;
-}
-
-static uint8_t *put_word(uint8_t *to, uint64_t word)
-{
-	memcpy(to, &word, 8);
-	return to + 8;
-}
-
 static void generate(uint8_t *code)
 {
 	for (int n = 0; n < FUNCTIONS; n++) {
 		uint8_t *at = code + n * SIZE;
 		uint64_t next = n + 1 < FUNCTIONS ? (uint64_t)(code + (n + 1) * SIZE) : (uint64_t)middle;
 		at = put(at, "\x53\x48\xbb", 3);             /*  0 push %rbx;  1 movabs $size, %rbx */
-		at = put_word(at, 16 * (uint64_t)(n * 7 % 10 + 1));
+		at = put_int(at, 16 * (uint64_t)(n * 7 % 10 + 1), 8);
 		at = put(at, "\x48\x29\xdc\x48\xb8", 5);     /* 11 sub %rbx, %rsp;  14 movabs $next, %rax */
-		at = put_word(at, next);
+		at = put_int(at, next, 8);
 		put(at, "\xff\xd0\x48\x01\xdc\x5b\xc3", 7);  /* 24 call *%rax;  26 add %rbx, %rsp;  29 pop %rbx;  30 ret */
 	}
 }
@@ -142,9 +116,9 @@ static void *run(void *nothing)
 		char name[8];
 		code.names[n] = selfwind_name(name, (size_t)snprintf(name, sizeof name, "gen%d", n));
 	}
-	double end = now() + (double)milliseconds / 1e3;
+	uint64_t end = thread_cpu_ns() + milliseconds * 1000000;
 	int region = add(&code);
-	while (now() < end) {
+	while (thread_cpu_ns() < end) {
 		if (churns) {
 			drop(&code, region);
 			for (int n = 0; n < 1000; n++)

@@ -17,8 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "burn.h"
+#include "generated.h"
 
 extern void __register_frame(void *), __deregister_frame(void *);
 
@@ -59,20 +61,6 @@ static pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long milliseconds;
 static __thread int depth;
 static __thread struct code *own;
-static volatile unsigned long sink;
-
-static double now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-__attribute__((noinline)) void burn(void)
-{
-	for (int i = 0; i < 300; i++)
-		sink += (unsigned long)i * sink;
-}
 
 /* Called by the last of the generated functions. */
 __attribute__((noinline)) void middle(void)
@@ -83,17 +71,6 @@ __attribute__((noinline)) void middle(void)
 		burn();
 	depth--;
 	__asm__ volatile("");
-}
-
-static uint8_t *put(uint8_t *to, const void *bytes, size_t count)
-{
-	memcpy(to, bytes, count);
-	return to + count;
-}
-
-static uint8_t *put_int(uint8_t *to, uint64_t value, size_t bytes)
-{
-	return put(to, &value, bytes);
 }
 
 /* What two layouts of the code have at the same place. */
@@ -258,10 +235,10 @@ static void *run(void *nothing)
 	code->start = mmap(0, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	(debugs ? tell_debugger : tell_names)(code);
 	own = code;
-	double end = now() + (double)milliseconds / 1e3;
+	uint64_t end = thread_cpu_ns() + milliseconds * 1000000;
 	int layout = 0;
 	add(code, layout);
-	while (now() < end) {
+	while (thread_cpu_ns() < end) {
 		work(code);
 		for (int n = 0; n < (churns ? 1001 : 1); n++) {
 			__deregister_frame(code->frames);

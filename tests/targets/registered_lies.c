@@ -11,35 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
+
+#include "burn.h"
+#include "generated.h"
+#include "random.h"
 
 enum { PAGE = 4096, ROOM = 256 };
 
 static void (*enter)(const void *), (*leave)(const void *);
-static volatile unsigned long sink;
 static uint8_t *code;
-static uint64_t random_state = 88172645463325252;
-
-static uint64_t any(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	return random_state ^= random_state << 17;
-}
-
-static double now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-__attribute__((noinline)) void burn(void)
-{
-	for (int i = 0; i < 300; i++)
-		sink += (unsigned long)i * sink;
-}
-
 __attribute__((noinline)) void plain(void)
 {
 	for (int i = 0; i < 20; i++)
@@ -58,11 +38,8 @@ __attribute__((noinline)) void lied_about(void)
 static void generate(void)
 {
 	uint64_t nonsense = 0x5a5a5a5a5a, function = (uint64_t)burn;
-	memcpy(code, "\x55\x48\xbd", 3);
-	memcpy(code + 3, &nonsense, 8);
-	memcpy(code + 11, "\x48\xb8", 2);
-	memcpy(code + 13, &function, 8);
-	memcpy(code + 21, "\xff\xd0\x5d\xc3", 4);
+	uint8_t *at = put_int(put(code, "\x55\x48\xbd", 3), nonsense, 8);
+	put(put_int(put(at, "\x48\xb8", 2), function, 8), "\xff\xd0\x5d\xc3", 4);
 }
 
 static uint8_t *entry(uint8_t *at, const void *body, uint32_t bytes)
@@ -112,7 +89,7 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	double end = now() + (argc > 1 ? strtod(argv[1], 0) : 300) / 1e3;
+	uint64_t end = thread_cpu_ns() + (argc > 1 ? strtoul(argv[1], 0, 10) : 300) * 1000000;
 	unsigned long told = 0;
 	enter = dlsym(RTLD_DEFAULT, "__register_frame");
 	leave = dlsym(RTLD_DEFAULT, "__deregister_frame");
@@ -121,7 +98,7 @@ int main(int argc, char **argv)
 	/* Behind the first page there is nothing. */
 	uint8_t *page = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	munmap(page + PAGE, PAGE);
-	while (enter && leave && now() < end) {
+	while (enter && leave && thread_cpu_ns() < end) {
 		for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; n++) {
 			describe(page, (uint64_t)code, 25, wrong[n].instructions, wrong[n].bytes);
 			told += tell(page);

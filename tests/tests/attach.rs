@@ -100,8 +100,10 @@ fn a_process_of_a_thousand_threads_goes_on_meanwhile() {
         }
         assert_eq!(guest.end(), "ok\n");
         println!("{threads} threads stood still for so many microseconds: {pauses:?}");
-        // The kernel brings its times up to date at ticks; so a time may also be too small, and the next too large.
-        assert!(pauses.iter().all(|pause| *pause <= 10_000), "{threads}: {pauses:?}");
+        // The kernel brings its times up to date at ticks; so a time may also be too small, and the next too large. One in
+        // a hundred may be longer: a busy machine takes the processor from the attacher too, while a thread waits for it.
+        let long = pauses.iter().filter(|pause| **pause > 10_000).count();
+        assert!(long <= (pauses.len() / 100).max(1), "{threads}: {pauses:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a sample of real programs touches: instructions of the handler, cache lines of code and of data. At ordinary rates
 //! all of them are cold, and each is a wait for memory. Counted step by step, so that nothing else on the machine matters,
-//! and on average over many samples, so that it matters little where they came.
+//! and on average over many samples, so that it matters little where they came: they are far apart, because the steps too
+//! are time of the program's.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,24 +12,25 @@ use selfwind_tests::handler_trace::watch;
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 
-/// Samples of each program.
-const SAMPLES: u64 = 400;
+/// Samples of each program, and in each second of its CPU time.
+const SAMPLES: u64 = 200;
+const RATE: &str = "19";
 
 /// JSON below some 20 frames of Python.
 const PYTHON: &str = "
 import json
 d = [{'a': i, 'b': str(i)} for i in range(1000)]
 def f(n): return f(n - 1) if n else [json.loads(json.dumps(x)) for x in d]
-for i in range(60): f(20)
+while True: f(20)
 ";
-const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 900000) \
+const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 90000000) \
                    select sum(length(hex(x) || printf('%d', x))) from c;";
 
 fn main() {
     let scratch = Scratch::new();
     let (script, source) = (scratch.join("w.py"), scratch.join("large.c"));
     fs::write(&script, PYTHON).expect("writable");
-    let functions = (0..4000).map(|i| format!("int f{i}(int a) {{ return a * {i} + (a >> {}); }}\n", i % 7));
+    let functions = (0..60000).map(|i| format!("int f{i}(int a) {{ return a * {i} + (a >> {}); }}\n", i % 7));
     fs::write(&source, functions.collect::<String>()).expect("writable");
     let (script, source) = (script.as_os_str(), source.as_os_str());
     let words = |words: [&'static str; 2]| words.map(OsStr::new);
@@ -56,7 +58,7 @@ fn compiler() -> PathBuf {
 }
 
 fn row(name: &str, program: &Path, arguments: &[&OsStr]) {
-    let settings = [("SELFWIND_FREQ", "499"), ("SELFWIND_EVENT", "cpu")];
+    let settings = [("SELFWIND_FREQ", RATE), ("SELFWIND_EVENT", "cpu")];
     let found = watch(program, arguments, &settings, SAMPLES).expect("ptrace");
     let [instructions, code, data] = found.average();
     println!("| {name} | {} | {instructions:.0} | {code:.1} | {data:.1} |", found.runs);

@@ -85,7 +85,9 @@ fn add_image(detail: &mut Detail, image: &Image, is_listed: bool) -> u64 {
         *detail.skipped.entry(cause.name.clone()).or_default() += cause.count;
     }
     let skipped = total(&counters.skipped);
-    let accounted = counters.recorded + total(&counters.lost) + skipped;
+    // A handler that was killed between its commit and its count is in the profile, and not cut short.
+    let recorded = counters.recorded.max(image.unwinds + counters.earlier);
+    let accounted = recorded + total(&counters.lost) + skipped;
     let accounting = &mut detail.accounting;
     accounting.fired += counters.fired;
     accounting.fired_weight += counters.fired_weight;
