@@ -87,12 +87,13 @@ fn quantile<T: Ord + Copy + Default>(values: impl Iterator<Item = T>, parts: usi
     values.get(values.len() / parts).copied().unwrap_or_default()
 }
 
-/// Runs `program` under the agent with `settings` (its environment, `SELFWIND_FREQ` and others), and steps through its handler
-/// until it ends or the handler ran `limit` times.
+/// Runs `program` under the agent with `settings` (its environment, `SELFWIND_FREQ` and others), and steps through one run in
+/// `every` of its handler, until it ends or that was done `limit` times.
 pub fn watch(
     program: &Path,
     arguments: &[&OsStr],
     settings: &[(&str, &str)],
+    every: u64,
     limit: u64,
 ) -> io::Result<HandlerTrace> {
     let scratch = Scratch::new();
@@ -105,15 +106,15 @@ pub fn watch(
     ];
     environment.extend(settings);
     let tracee = Tracee::start(program, arguments, &environment)?;
-    trace(&tracee, agent().file_name().and_then(OsStr::to_str).expect("a file"), limit)
+    trace(&tracee, agent().file_name().and_then(OsStr::to_str).expect("a file"), every, limit)
 }
 
-/// Runs `tracee` freely and steps through its SIGPROF handler, until it ends or the handler ran `limit` times.
-/// `agent` is the file name of the agent.
-fn trace(tracee: &Tracee, agent: &str, limit: u64) -> io::Result<HandlerTrace> {
+/// Runs `tracee` freely and steps through one run in `every` of its SIGPROF handler, until it ends or that was done `limit`
+/// times. `agent` is the file name of the agent.
+fn trace(tracee: &Tracee, agent: &str, every: u64, limit: u64) -> io::Result<HandlerTrace> {
     let mut tracer = Tracer { tracee, agent, images: Images::default(), found: HandlerTrace::default() };
     tracee.resume(tracee.pid(), None)?;
-    let mut new = Vec::new();
+    let (mut new, mut signals) = (Vec::new(), 0);
     while tracer.found.runs < limit {
         match tracee.wait()? {
             Event::Exited(_) | Event::Killed(_) => break,
@@ -124,7 +125,14 @@ fn trace(tracee: &Tracee, agent: &str, limit: u64) -> io::Result<HandlerTrace> {
                 new.push(thread);
                 tracee.resume(thread, None)?;
             }
-            Event::Signal(thread, Signal::SIGPROF) => tracer.run(thread)?,
+            Event::Signal(thread, Signal::SIGPROF) => {
+                signals += 1;
+                if signals % every == 0 {
+                    tracer.run(thread)?;
+                } else {
+                    tracee.resume(thread, Some(Signal::SIGPROF))?;
+                }
+            }
             Event::Signal(thread, signal) => tracee.resume(thread, Some(signal))?,
         }
     }

@@ -15,7 +15,7 @@ fn watch(target: &Target, event: &str, unwind: &str, runs: u64) -> HandlerTrace 
         ("SELFWIND_UNWIND", unwind),
         ("SELFWIND_COPY_LIMIT", "4K"),
     ];
-    let found = handler_trace::watch(&target.build(), &[], &settings, runs).expect("ptrace");
+    let found = handler_trace::watch(&target.build(), &[], &settings, 1, runs).expect("ptrace");
     println!(
         "{event}, {unwind}: {} runs, {} instructions, most {}, {} bytes of stack, calls {:?}",
         found.runs,
