@@ -33,6 +33,7 @@ pub struct EncodedStack<'a> {
 impl<'a> EncodedStack<'a> {
     /// Reads the head of a payload; `None` if no writer writes it.
     #[must_use]
+    #[inline]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let f = &mut Bytes(payload);
         let (first, source) = (f.byte()?, f.byte()?);
@@ -58,18 +59,21 @@ impl<'a> EncodedStack<'a> {
 
     /// Number of frames, at most [`MAX_DEPTH`].
     #[must_use]
+    #[inline]
     pub fn depth(&self) -> usize {
         self.kept + self.new
     }
 
     /// How many outermost frames are those of the stack [`before`](Self::before).
     #[must_use]
+    #[inline]
     pub fn kept(&self) -> usize {
         self.kept
     }
 
     /// The number, among its thread's records, of the stack that it refers to, if it does; its own is `sequence`.
     #[must_use]
+    #[inline]
     pub fn before(&self, sequence: u64) -> Option<u64> {
         match self.form.distance() {
             0 => None,
@@ -79,6 +83,7 @@ impl<'a> EncodedStack<'a> {
 
     /// Whether it stands for itself: [`decode_aside`](Self::decode_aside) reads it.
     #[must_use]
+    #[inline]
     pub fn is_aside(&self) -> bool {
         self.form == Form::Aside
     }
@@ -98,6 +103,7 @@ impl<'a> EncodedStack<'a> {
     }
 
     /// The frames that are not kept, from the root, into `out`. The last literal frame.
+    #[inline]
     fn new_frames(
         &self,
         mut literal: u64,
@@ -134,6 +140,7 @@ impl<'a> EncodedStack<'a> {
     }
 
     /// The next literal frame.
+    #[inline]
     fn literal(&self, words: &mut Bytes<'_>, base: u64) -> Option<u64> {
         if self.wide {
             return words.array().map(u64::from_le_bytes);
@@ -142,6 +149,7 @@ impl<'a> EncodedStack<'a> {
     }
 
     /// Checks that nothing but padding follows.
+    #[inline]
     fn ends_at(&self, end: usize) -> Result<(), Undecodable> {
         let rest = self.frames.get(end..).unwrap_or(&[]);
         let padded = rest.len() < 8 && rest.iter().all(|byte| *byte == 0);
@@ -175,6 +183,7 @@ impl StackDecoder {
     /// The frames of record number `sequence`, from the root, into the first [`depth`](EncodedStack::depth) places
     /// of `frames`, which still holds what the last call left there. After an error, records that refer to this one
     /// are [`Unlinked`](Undecodable::Unlinked).
+    #[inline]
     pub fn decode(
         &mut self,
         stack: &EncodedStack<'_>,
@@ -208,12 +217,14 @@ impl StackDecoder {
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
+    #[inline]
     fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (&bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
