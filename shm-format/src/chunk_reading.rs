@@ -228,8 +228,12 @@ pub(crate) fn mend_hint(bitmap: &[AtomicU64], index: u32) {
 
 /// Copies words to bytes, little-endian; as many as both sides have.
 pub(crate) fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
-    for (word, place) in words.iter().zip(bytes.chunks_mut(8)) {
+    let (places, rest) = bytes.as_chunks_mut();
+    for (word, place) in words.iter().zip(&mut *places) {
+        *place = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    if let Some(word) = words.get(places.len()) {
         let value = word.load(Ordering::Relaxed).to_le_bytes();
-        place.copy_from_slice(value.get(..place.len()).unwrap_or(&value));
+        rest.iter_mut().zip(value).for_each(|(place, byte)| *place = byte);
     }
 }

@@ -33,6 +33,7 @@ pub struct EncodedStack<'a> {
 impl<'a> EncodedStack<'a> {
     /// Reads the head of a payload; `None` if no writer writes it.
     #[must_use]
+    #[inline]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let f = &mut Bytes(payload);
         let (first, source) = (f.byte()?, f.byte()?);
@@ -44,18 +45,13 @@ impl<'a> EncodedStack<'a> {
         let new = f.varint()?;
         let weight = if first & flag::WEIGHT == 0 { 1 } else { u32::try_from(f.varint()?).ok()? };
         let end = if first & flag::END == 0 { 0 } else { f.byte()? };
-        let nonce = if first & flag::NONCE == 0 { 0 } else { f.number(8)? };
+        let nonce = if first & flag::NONCE == 0 { 0 } else { u64::from_le_bytes(f.array()?) };
         let head = StackHead { weight, end, source, nonce };
-        let defaults = [
-            (first & flag::WEIGHT != 0 && weight == 1),
-            (first & flag::END != 0 && end == 0),
-            (first & flag::NONCE != 0 && nonce == 0),
-        ];
+        let says_default = (first & flag::WEIGHT != 0 && weight == 1)
+            || (first & flag::END != 0 && end == 0)
+            || (first & flag::NONCE != 0 && nonce == 0);
         let wide = first & flag::WIDE != 0;
-        if defaults.contains(&true)
-            || (wide && form == Form::Aside)
-            || kept.checked_add(new)? > MAX_DEPTH as u64
-        {
+        if says_default || (wide && form == Form::Aside) || kept.checked_add(new)? > MAX_DEPTH as u64 {
             return None;
         }
         Some(Self { head, form, kept: kept as usize, new: new as usize, wide, frames: f.0 })
@@ -63,12 +59,31 @@ impl<'a> EncodedStack<'a> {
 
     /// Number of frames, at most [`MAX_DEPTH`].
     #[must_use]
+    #[inline]
     pub fn depth(&self) -> usize {
         self.kept + self.new
     }
 
+    /// How many outermost frames are those of the stack [`before`](Self::before).
+    #[must_use]
+    #[inline]
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// The number, among its thread's records, of the stack that it refers to, if it does; its own is `sequence`.
+    #[must_use]
+    #[inline]
+    pub fn before(&self, sequence: u64) -> Option<u64> {
+        match self.form.distance() {
+            0 => None,
+            distance => Some(sequence.wrapping_sub(distance)),
+        }
+    }
+
     /// Whether it stands for itself: [`decode_aside`](Self::decode_aside) reads it.
     #[must_use]
+    #[inline]
     pub fn is_aside(&self) -> bool {
         self.form == Form::Aside
     }
@@ -88,6 +103,7 @@ impl<'a> EncodedStack<'a> {
     }
 
     /// The frames that are not kept, from the root, into `out`. The last literal frame.
+    #[inline]
     fn new_frames(
         &self,
         mut literal: u64,
@@ -124,14 +140,16 @@ impl<'a> EncodedStack<'a> {
     }
 
     /// The next literal frame.
+    #[inline]
     fn literal(&self, words: &mut Bytes<'_>, base: u64) -> Option<u64> {
         if self.wide {
-            return words.number(8);
+            return words.array().map(u64::from_le_bytes);
         }
-        Some(frame_at((words.number(4)? as u32 as i32).into(), base))
+        Some(frame_at(i32::from_le_bytes(words.array()?).into(), base))
     }
 
     /// Checks that nothing but padding follows.
+    #[inline]
     fn ends_at(&self, end: usize) -> Result<(), Undecodable> {
         let rest = self.frames.get(end..).unwrap_or(&[]);
         let padded = rest.len() < 8 && rest.iter().all(|byte| *byte == 0);
@@ -165,6 +183,7 @@ impl StackDecoder {
     /// The frames of record number `sequence`, from the root, into the first [`depth`](EncodedStack::depth) places
     /// of `frames`, which still holds what the last call left there. After an error, records that refer to this one
     /// are [`Unlinked`](Undecodable::Unlinked).
+    #[inline]
     pub fn decode(
         &mut self,
         stack: &EncodedStack<'_>,
@@ -198,23 +217,34 @@ impl StackDecoder {
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
+    #[inline]
     fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
-    /// A little-endian number of `len` bytes, at most 8.
-    fn number(&mut self, len: usize) -> Option<u64> {
-        let (bytes, rest) = self.0.split_at_checked(len)?;
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (&bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        let mut number = [0; 8];
-        number.get_mut(..len)?.copy_from_slice(bytes);
-        Some(u64::from_le_bytes(number))
+        Some(bytes)
     }
 
     /// An unsigned LEB128 number in its shortest form.
+    #[inline]
     fn varint(&mut self) -> Option<u64> {
+        // Most fit in a byte.
+        match self.0.split_first() {
+            Some((&first, rest)) if first < 0x80 => {
+                self.0 = rest;
+                Some(first.into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;

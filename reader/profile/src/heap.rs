@@ -2,13 +2,13 @@
 //!
 //! Allocations are sampled by a Poisson process over their bytes (`poisson`).
 
-use std::collections::HashSet;
 use std::str::FromStr;
 
 use shm_format::AllocationNonce;
 
 use crate::poisson;
 use crate::profile_file::Sample;
+use crate::word_map::WordSet;
 
 /// Number of the source of samples that are allocations.
 pub(crate) const ALLOCATION: u8 = 4;
@@ -96,7 +96,7 @@ pub(crate) struct Heap {
     /// Bytes between samples on average.
     pub(crate) mean: u64,
     /// Process number in the file, and allocation, of the blocks that nobody has freed.
-    pub(crate) live: HashSet<(u32, u64)>,
+    pub(crate) live: WordSet<(u32, u64)>,
 }
 
 impl Heap {
@@ -109,11 +109,16 @@ impl Heap {
     pub(crate) fn values(&self, sample: &Sample) -> [u64; 4] {
         let nonce = AllocationNonce(sample.nonce);
         let size = nonce.size();
-        let (objects, bytes) = poisson::stands_for(size, self.mean);
         let block @ (process, id) = self.block(sample);
+        let is_live = self.live.contains(&block);
+        if self.mean <= 1 {
+            // Each stands for itself.
+            return if is_live { [1, size, 1, size] } else { [1, size, 0, 0] };
+        }
+        let (objects, bytes) = poisson::stands_for(size, self.mean);
         let dice = poisson::fraction(id ^ u64::from(process) << 28);
         let (objects, bytes) = ((objects + dice) as u64, (bytes + dice) as u64);
-        match self.live.contains(&block) {
+        match is_live {
             true => [objects, bytes, objects, bytes],
             false => [objects, bytes, 0, 0],
         }
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn rounding_leaves_sums_right_on_average() {
-        let heap = Heap { mean: 1 << 19, live: HashSet::from([(1, 5)]) };
+        let heap = Heap { mean: 1 << 19, live: WordSet::from_iter([(1, 5)]) };
         let of = |serial| {
             let nonce = AllocationNonce::new(1 << 19, serial).0;
             heap.values(&Sample { process: 1, nonce, source: ALLOCATION, ..Sample::default() })

@@ -320,6 +320,7 @@ impl Collector {
                 clock: &self.clock,
                 numbers: &self.numbers,
                 scratch: &mut self.scratch,
+                merge: &mut self.merge,
                 samples: &mut samples,
                 unwinder: &mut self.unwinder,
                 last,
@@ -336,10 +337,11 @@ impl Collector {
             for event in events.drain(..) {
                 listener.event(event)?;
             }
-            for sample in samples.drain(..) {
-                if let Some(oldest) = self.merge.push(sample) {
-                    listener.event(Event::Sample(oldest))?;
-                }
+            samples.drain(..).for_each(|sample| self.merge.push_whole(sample));
+            while self.merge.is_full()
+                && let Some(oldest) = self.merge.pop(u64::MAX)
+            {
+                listener.sample(oldest)?;
             }
             taken.urgent |= process.keeps_chunks();
             taken.patience = taken.patience.max(if process.is_stitched() { STITCHED } else { 0 });
@@ -374,7 +376,7 @@ impl Collector {
     /// Lets go of what is older than `watermark`.
     fn release(&mut self, watermark: u64, listener: &mut dyn Listener) -> io::Result<()> {
         while let Some(sample) = self.merge.pop(watermark) {
-            listener.event(Event::Sample(sample))?;
+            listener.sample(sample)?;
         }
         while self.ends.front().is_some_and(|end| end.ns < watermark) {
             if let Some(end) = self.ends.pop_front() {

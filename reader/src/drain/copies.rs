@@ -114,12 +114,15 @@ impl Copies {
         true
     }
 
+    /// True if copies may belong to stacks.
+    pub(super) fn are_beside_stacks(&self) -> bool {
+        self.compares
+    }
+
     /// A stack was drained that a copy may belong to.
-    pub(super) fn stack(&mut self, sequence: u64, sample: &Sample) {
-        if self.compares {
-            let place = (sample.thread_seq, sequence);
-            self.stacks.insert(place, Waiting { pass: self.pass, value: sample.clone() });
-        }
+    pub(super) fn stack(&mut self, sequence: u64, sample: Sample) {
+        let place = (sample.thread_seq, sequence);
+        self.stacks.insert(place, Waiting { pass: self.pass, value: sample });
     }
 
     /// Unwinds what has come since the last pass. Stacks go to `take`, comparisons to `events`.

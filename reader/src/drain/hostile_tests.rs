@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use selfwind_profile::profile_file::{Event, ProfileWriter};
+use selfwind_profile::profile_file::{Event, LentSample, ProfileWriter};
 
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::listener::Listener;
@@ -25,9 +25,13 @@ struct Counter {
 
 impl Listener for Counter {
     fn event(&mut self, event: Event) -> io::Result<()> {
-        self.samples += usize::from(matches!(event, Event::Sample(_)));
         self.processes += usize::from(matches!(event, Event::Process(_)));
         self.writer.push(&event)
+    }
+
+    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+        self.samples += 1;
+        self.writer.push_sample(lent).map(drop)
     }
 
     fn pause(&mut self) -> io::Result<()> {

@@ -2,12 +2,17 @@
 
 use std::io;
 
-use selfwind_profile::profile_file::Event;
+use selfwind_profile::profile_file::{Event, LentSample};
 
 /// Takes what a recording yields.
 pub(crate) trait Listener {
     /// Something was learnt.
     fn event(&mut self, event: Event) -> io::Result<()>;
+
+    /// A sample came. What it shares is shared with the one of the call before.
+    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+        self.event(Event::Sample(lent.to_sample()))
+    }
 
     /// That was all for now.
     fn pause(&mut self) -> io::Result<()>;

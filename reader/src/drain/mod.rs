@@ -8,6 +8,7 @@ mod demand;
 pub(crate) mod follow;
 mod held;
 mod in_use;
+mod intake;
 pub(crate) mod listener;
 mod merge;
 mod process;

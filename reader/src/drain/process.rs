@@ -4,20 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use selfwind_profile::locks::LOCK;
 use selfwind_profile::profile_file::{Counters, CountersAt, Event, ProcessEnd, ProcessFate, Sample};
-use selfwind_profile::tracepoint::TRACEPOINT;
-use shm_format::{
-    ChunkInfo, CountersSnapshot, DurableRecord, Identity, KernelAnswer, LockNonce, Pass, RecordKind,
-    RecordRef, Scale, StackHead, TracepointRecord, Undecodable,
-};
+use shm_format::{ChunkInfo, CountersSnapshot, DurableRecord, Identity, Pass, RecordRef, Scale};
 
 use crate::drain::chains::Chains;
-use crate::drain::copies::{Copies, Unwound};
+use crate::drain::copies::Copies;
 use crate::drain::demand::{Demand, Shortfall};
 use crate::drain::in_use;
+use crate::drain::intake::{Found, Intake, State};
+use crate::drain::merge::Merge;
 use crate::drain::sequences::Sequences;
-use crate::drain::stitch::{Stitcher, Writer, Written};
+use crate::drain::stitch::Stitcher;
 use crate::drain::unwinder::Unwinder;
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
@@ -25,17 +22,12 @@ use crate::target::clock::TraceClock;
 use crate::target::liveness::Liveness;
 use crate::target::translate::{self, Translator};
 
-/// Number of the source whose stacks answer the kernel.
-const PERF: u8 = 3;
 /// The setting by which a process says who unwinds its stacks.
 const UNWIND: &[u8] = b"unwind";
 /// How often names are looked at; and what a stack that waits for the kernel's half counts.
 const TURN: Duration = Duration::from_millis(250);
 /// Bytes of a record in the ring beside its payload.
 const RECORD_HEADER: u64 = 8;
-
-/// The head of an event without a stack.
-const NO_STACK: StackHead = StackHead { weight: 1, end: 0, source: TRACEPOINT, nonce: 0 };
 
 /// Places in the chunks of a process.
 pub(crate) type Places = Vec<(u32, u64)>;
@@ -48,7 +40,9 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) numbers: &'a BTreeMap<u64, u32>,
     /// Room for one chunk.
     pub(crate) scratch: &'a mut Vec<u8>,
-    /// Samples, in the order of their threads only.
+    /// Takes the samples, which come in the order of their threads only.
+    pub(crate) merge: &'a mut Merge,
+    /// Those that still have to go there, with frames of their own.
     pub(crate) samples: &'a mut Vec<Sample>,
     /// Unwinds copies of stacks.
     pub(crate) unwinder: &'a mut Unwinder,
@@ -88,21 +82,6 @@ pub(crate) struct Process {
     threads: BTreeMap<u32, Sequences>,
     /// `fired` when the counters were last told.
     told: Option<u64>,
-}
-
-/// What the reader found in the ring.
-#[derive(Default)]
-struct Found {
-    records: u64,
-    samples: u64,
-    weight: u64,
-    /// Samples that are events of tracepoints.
-    tracepoints: u64,
-    bytes: u64,
-    void: u64,
-    torn: u64,
-    violations: u64,
-    undecodable: u64,
 }
 
 impl Process {
@@ -250,7 +229,7 @@ impl Process {
         self.attached.acknowledge(&safe);
     }
 
-    /// Takes everything that is new; samples go to `around.samples`, all else to `events`. Gives the end of the
+    /// Takes everything that is new; samples go to `around`, all else to `events`. Gives the end of the
     /// process when this was the last of it.
     pub(crate) fn drain(
         &mut self,
@@ -383,80 +362,28 @@ impl Process {
         around: &mut Surroundings<'_>,
         events: &mut Vec<Event>,
     ) {
-        let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
-        let (threads, samples) = (&mut self.threads, &mut *around.samples);
-        let (chains, copies) = (&mut self.chains, &mut self.copies);
-        let (mut malformed, mut undecodable, mut delivered, mut weight, mut tracepoints) = (0, 0, 0, 0, 0);
+        around.samples.drain(..).for_each(|sample| around.merge.push_whole(sample));
         let chunk_size = self.attached.geometry().chunk_size as usize;
         if around.scratch.len() < chunk_size {
             around.scratch.resize(chunk_size, 0);
         }
-        let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| {
-            let new = !record.again;
-            if new {
-                threads.entry(chunk.thread_seq).or_default().saw(record.sequence);
-            }
-            let ns = scale.monotonic_ns(record.ticks);
-            let mut written = Written::Other;
-            match record.kind {
-                RecordKind::Stack => match chains.decode(&chunk, &record, record.payload) {
-                    Ok((head, frames)) if new => {
-                        delivered += 1;
-                        weight += u64::from(head.weight);
-                        let mut sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
-                        if sample.source == LOCK {
-                            let wait = LockNonce(sample.nonce);
-                            sample.nonce = wait.in_units(|ticks| scale.span_ns(ticks)).0;
-                        }
-                        copies.stack(record.sequence, &sample);
-                        if sample.source == PERF && sample.nonce != 0 {
-                            written = Written::Stack(sample, chunk.index);
-                        } else {
-                            samples.push(sample);
-                        }
-                    }
-                    Err(Undecodable::Malformed) if new => malformed += 1,
-                    Err(Undecodable::Unlinked) if new => undecodable += 1,
-                    _ => {}
-                },
-                RecordKind::Tracepoint => {
-                    let event = TracepointRecord::parse(record.payload);
-                    let decoded = event.as_ref().map(|event| match event.stack {
-                        Some(encoded) => chains.decode(&chunk, &record, encoded),
-                        None => Ok((NO_STACK, &[][..])),
-                    });
-                    match (event, decoded) {
-                        _ if !new => {}
-                        (Some(event), Some(Ok((head, frames)))) => {
-                            delivered += 1;
-                            weight += u64::from(head.weight);
-                            tracepoints += 1;
-                            let fields = Some(Box::new(translator.fields(&event)));
-                            let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, frames);
-                            samples.push(Sample { fields, ..sample });
-                        }
-                        (Some(_), Some(Err(Undecodable::Unlinked))) => undecodable += 1,
-                        _ => malformed += 1,
-                    }
-                }
-                RecordKind::Answer if new => match KernelAnswer::parse(record.payload) {
-                    Some(answer) => {
-                        let writer = Writer { thread_seq: chunk.thread_seq, ns };
-                        written = Written::Answer(answer.head, answer.bytes.to_vec(), writer);
-                    }
-                    None => malformed += 1,
-                },
-                RecordKind::Copy if new && !copies.piece(&chunk, &record, ns) => malformed += 1,
-                _ => {}
-            }
-            if new && (stitcher.expects() || !matches!(written, Written::Other)) {
-                stitcher.written(chunk.thread_seq, record.sequence, written);
-            }
+        let mut intake = Intake {
+            scale,
+            translator: &mut self.translator,
+            stitcher: &mut self.stitcher,
+            chains: &mut self.chains,
+            threads: &mut self.threads,
+            found: &mut self.found,
+            copies: &mut self.copies,
+            merge: around.merge,
+            state: State::default(),
         };
+        let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| intake.take(&chunk, &record);
         let stats = match pass {
             Pass::Look => self.attached.drain(pass, around.scratch, &mut sink),
             _ => self.attached.drain_holding(pass, around.scratch, &mut self.places, &mut sink),
         };
+        intake.end(self.id, around.unwinder, events);
         if pass == Pass::Final {
             self.demand.after_last_pass(&self.attached);
         } else if pass == Pass::Live {
@@ -464,34 +391,12 @@ impl Process {
             let (backed, free) = self.attached.fill();
             self.is_urgent = stats.claimed + self.withheld.len() as u64 > 0 && free <= backed - backed / 8;
         }
-        self.unwind_copies(around, events);
         let found = &mut self.found;
         found.records += stats.records;
-        found.samples += delivered;
-        found.weight += weight;
-        found.tracepoints += tracepoints;
         found.bytes += stats.bytes + stats.records * RECORD_HEADER;
         found.void += stats.void;
         found.torn += stats.torn;
-        found.violations += stats.violations + malformed;
-        found.undecodable += undecodable;
-    }
-
-    /// Makes samples of copies.
-    fn unwind_copies(&mut self, around: &mut Surroundings<'_>, events: &mut Vec<Event>) {
-        let (translator, stitcher, found) = (&mut self.translator, &mut self.stitcher, &mut self.found);
-        let samples = &mut *around.samples;
-        self.copies.end_pass(self.id, around.unwinder, events, &mut |unwound| {
-            let Unwound { sequence, chunk, ns, head, frames } = unwound;
-            found.samples += 1;
-            found.weight += u64::from(head.weight);
-            let sample = translator.stack(chunk.tid, chunk.thread_seq, ns, head, &frames);
-            if sample.source == PERF && sample.nonce != 0 {
-                stitcher.written(chunk.thread_seq, sequence, Written::Stack(sample, chunk.index));
-            } else {
-                samples.push(sample);
-            }
-        });
+        found.violations += stats.violations;
     }
 
     /// The region's counters, or the last ones of a region that was cut.

@@ -21,6 +21,13 @@ impl Sequences {
         self.count += 1;
     }
 
+    /// These came, too.
+    pub(super) fn add(&mut self, others: Self) {
+        self.first = self.first.min(others.first);
+        self.last = self.last.max(others.last);
+        self.count += others.count;
+    }
+
     /// Numbers between the first and the last that did not come.
     pub(crate) fn holes(&self) -> u64 {
         self.last.wrapping_sub(self.first).saturating_add(1).saturating_sub(self.count)
@@ -39,5 +46,12 @@ mod tests {
             sequences.saw(sequence);
         }
         assert_eq!(sequences.holes(), 1);
+        let mut others = Sequences::default();
+        others.add(Sequences::default());
+        [4, 10].into_iter().for_each(|sequence| others.saw(sequence));
+        sequences.add(others);
+        assert_eq!(sequences.holes(), 1);
+        sequences.saw(12);
+        assert_eq!(sequences.holes(), 2);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use selfwind_profile::profile_file::Event;
+use selfwind_profile::profile_file::{Event, Sample};
 
 /// What is left out.
 #[derive(Debug, Default)]
@@ -27,14 +27,21 @@ impl Delay {
         Self { until_ns: self.until_ns, left_out: self.left_out.clone() }.filter(end)
     }
 
+    /// Leaves a sample out, if it is too early.
+    #[inline]
+    pub(super) fn leaves_out(&mut self, sample: &Sample) -> bool {
+        let is_early = sample.ns < self.until_ns;
+        if is_early {
+            let left_out = self.left_out.entry(sample.process).or_default();
+            *left_out = (left_out.0 + 1, left_out.1 + u64::from(sample.weight));
+        }
+        is_early
+    }
+
     /// The event as it goes into the profile, if it does.
     pub(crate) fn filter(&mut self, mut event: Event) -> Option<Event> {
         let (left_out, counters) = match &mut event {
-            Event::Sample(sample) if sample.ns < self.until_ns => {
-                let left_out = self.left_out.entry(sample.process).or_default();
-                *left_out = (left_out.0 + 1, left_out.1 + u64::from(sample.weight));
-                return None;
-            }
+            Event::Sample(sample) if self.leaves_out(sample) => return None,
             Event::Counters(at) => (self.left_out.get(&at.process).copied(), &mut at.counters),
             Event::ProcessEnd(end) => (self.left_out.remove(&end.process), &mut end.counters),
             _ => return Some(event),
@@ -50,7 +57,7 @@ impl Delay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selfwind_profile::profile_file::{Counters, ProcessEnd, Sample};
+    use selfwind_profile::profile_file::{Counters, ProcessEnd};
 
     #[test]
     fn early_samples_are_accounted_for() {

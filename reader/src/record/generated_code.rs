@@ -5,12 +5,12 @@
 //! Nothing is read for a process whose samples all lie in modules, and of what is read only the functions that
 //! samples hit are kept.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, mem};
 
-use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, Sample, SessionInfo};
+use selfwind_profile::profile_file::{Event, GeneratedCode, LentSample, ProcessInfo, SessionInfo};
 use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
 
@@ -31,7 +31,9 @@ const SEARCHES_MAX: u32 = 30;
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedCodeKeeper {
     session: SessionInfo,
-    processes: HashMap<u32, Followed>,
+    processes: BTreeMap<u32, Followed>,
+    /// The process of the last sample.
+    last: Option<u32>,
 }
 
 /// A process image.
@@ -44,8 +46,6 @@ struct Followed {
     hit: BTreeSet<u64>,
     /// Some of these, each in the one place that it may have: most are hit again soon.
     lately: Vec<u64>,
-    /// The frames of the last sample: most of the next ones are the same.
-    last: Vec<u64>,
     /// Its map and its dump, once found.
     map: Option<NameFile>,
     dump: Option<(PathBuf, NameFile)>,
@@ -58,7 +58,18 @@ struct Followed {
 }
 
 impl GeneratedCodeKeeper {
-    /// Takes in an event. Gives what is known of such code, to be stored before that event: modules as they are found,
+    /// Takes in a sample, of whose frames so many are those of the sample before it, of whatever process.
+    pub(super) fn sample(&mut self, LentSample { sample, frames, shared }: LentSample<'_>) {
+        let before = self.last.replace(sample.process);
+        let known = if before == self.last { shared } else { 0 };
+        let new = frames.get(known..).unwrap_or(&[]);
+        match self.processes.get_mut(&sample.process) {
+            Some(followed) => followed.hit(new),
+            None => self.process(sample.process).hit(new),
+        }
+    }
+
+    /// Takes in an event other than a sample. Gives what is known of such code, to be stored before that event: modules as they are found,
     /// and before a process ends what it named.
     pub(crate) fn observe(&mut self, event: &Event) -> Vec<Event> {
         match event {
@@ -68,7 +79,6 @@ impl GeneratedCodeKeeper {
                 let end = self.process(module.process).modules.entry(module.start).or_default();
                 *end = module.end.max(*end);
             }
-            Event::Sample(sample) => self.process(sample.process).sample(sample),
             Event::Counters(at) => {
                 let followed = self.processes.entry(at.process).or_default();
                 return followed.search(&self.session, at.ns);
@@ -94,18 +104,18 @@ fn is_remembered(lately: &mut [u64], address: u64) -> bool {
 }
 
 impl Followed {
-    fn sample(&mut self, sample: &Sample) {
-        let shared =
-            sample.frames.iter().rev().zip(self.last.iter().rev()).take_while(|(a, b)| a == b).count();
-        // No address is that large.
-        self.lately.resize(1 << LATELY_BITS, u64::MAX);
-        for &word in &sample.frames[..sample.frames.len() - shared] {
+    /// Notes frames of a sample.
+    fn hit(&mut self, frames: &[u64]) {
+        if self.lately.is_empty() {
+            // No address is that large.
+            self.lately.resize(1 << LATELY_BITS, u64::MAX);
+        }
+        for &word in frames {
             let address = Frame::from_bits(word).lookup_address();
             if !is_remembered(&mut self.lately, address) && self.hit.len() < ADDRESSES_MAX {
                 self.hit.insert(address);
             }
         }
-        self.last.clone_from(&sample.frames);
     }
 
     /// The addresses that were hit outside all modules. They may have come before their modules.
@@ -221,7 +231,7 @@ mod tests {
             };
             let frames: Vec<u64> = (0..10).map(|_| word()).collect();
             expected.extend(frames.iter().map(|&word| Frame::from_bits(word).lookup_address()));
-            followed.sample(&Sample { frames, ..Sample::default() });
+            followed.hit(&frames);
         }
         assert_eq!(followed.hit, expected);
         assert!(expected.len() > 10 << LATELY_BITS);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use selfwind_profile::file_name::base_name;
-use selfwind_profile::profile_file::{Event, ProcessInfo};
+use selfwind_profile::profile_file::{Event, ProcessInfo, Sample};
 
 /// Samples below which names would tell nothing.
 const ENOUGH: u64 = 10;
@@ -20,7 +20,7 @@ pub(crate) struct Interpreters {
 }
 
 impl Interpreters {
-    /// Takes in an event of the recording.
+    /// Takes in an event of the recording other than a sample.
     pub(crate) fn observe(&mut self, event: &Event) {
         match event {
             Event::Process(info) => {
@@ -28,16 +28,18 @@ impl Interpreters {
             }
             Event::Generated(code) => drop(self.unnamed.remove(&code.process)),
             Event::Function(function) => drop(self.unnamed.remove(&function.process)),
-            Event::Sample(sample) => {
-                if let Some((_, samples)) = self.unnamed.get_mut(&sample.process) {
-                    *samples += 1;
-                }
-            }
             Event::ProcessEnd(end) => {
                 let enough = self.unnamed.remove(&end.process).filter(|&(_, samples)| samples >= ENOUGH);
                 self.advice = self.advice.or(enough.map(|(advice, _)| advice));
             }
             _ => {}
+        }
+    }
+
+    /// Takes in a sample.
+    pub(super) fn sample(&mut self, sample: &Sample) {
+        if let Some((_, samples)) = self.unnamed.get_mut(&sample.process) {
+            *samples += 1;
         }
     }
 
@@ -74,7 +76,7 @@ fn advice(info: &ProcessInfo) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selfwind_profile::profile_file::{GeneratedCode, Sample};
+    use selfwind_profile::profile_file::GeneratedCode;
 
     fn told(exe: &str, argv: &[&str], named: bool) -> Option<&'static str> {
         let mut interpreters = Interpreters::default();
@@ -82,7 +84,7 @@ mod tests {
         let info = ProcessInfo { id: 3, exe: exe.into(), argv, ..ProcessInfo::default() };
         interpreters.observe(&Event::Process(info));
         for _ in 0..ENOUGH {
-            interpreters.observe(&Event::Sample(Sample { process: 3, ..Sample::default() }));
+            interpreters.sample(&Sample { process: 3, ..Sample::default() });
         }
         if named {
             let code = GeneratedCode { process: 3, ..GeneratedCode::default() };

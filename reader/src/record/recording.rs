@@ -15,7 +15,7 @@ use selfwind_profile::input;
 use selfwind_profile::output::{Export, Format, Grouping};
 use selfwind_profile::profile::{self, Resolved};
 use selfwind_profile::profile_file::{
-    End, Event, FileIdentity, ModuleInfo, ProfileError, ProfileWriter, SessionInfo,
+    End, Event, FileIdentity, LentSample, ModuleInfo, ProfileError, ProfileWriter, SessionInfo,
 };
 use selfwind_profile::staged_file::StagedFile;
 use selfwind_profile::stats::Tally;
@@ -130,6 +130,8 @@ pub(crate) struct Recording {
     pids: HashMap<u32, u32>,
     interpreters: Interpreters,
     kernel_symbols: KernelSymbols,
+    /// The last sample that came was written.
+    follows: bool,
     /// Looks at threads that wait.
     wall: Option<Wall>,
     started_ns: u64,
@@ -173,10 +175,10 @@ impl Listener for Recording {
         {
             self.notices.say(format_args!("{}: {}", setting.key, setting.value));
         }
-        if let Event::Sample(sample) = &event {
-            for symbol in self.kernel_symbols.news(sample) {
-                self.writer.push(&Event::KernelSymbol(symbol))?;
-            }
+        if let Event::Sample(sample) = &mut event {
+            let mut frames = std::mem::take(&mut sample.frames);
+            frames.reverse();
+            return self.store(LentSample { sample, frames: &frames, shared: 0 });
         }
         if let Some(tables) = &mut self.tables {
             tables.observe(&event);
@@ -189,6 +191,19 @@ impl Listener for Recording {
         self.interpreters.observe(&event);
         self.tally.add(&event);
         self.writer.push(&event)
+    }
+
+    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+        if self.wall.is_some() {
+            // Stacks of it are told by others.
+            return self.event(Event::Sample(lent.to_sample()));
+        }
+        if self.delay.leaves_out(lent.sample) {
+            self.follows = false;
+            return Ok(());
+        }
+        let shared = if std::mem::replace(&mut self.follows, true) { lent.shared } else { 0 };
+        self.store(LentSample { shared, ..lent })
     }
 
     fn pause(&mut self) -> io::Result<()> {
@@ -221,6 +236,20 @@ impl Listener for Recording {
 }
 
 impl Recording {
+    /// Writes a sample.
+    fn store(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+        if !lent.sample.kernel.is_empty() {
+            for symbol in self.kernel_symbols.news(lent.sample) {
+                self.writer.push(&Event::KernelSymbol(symbol))?;
+            }
+        }
+        self.interpreters.sample(lent.sample);
+        self.tally.sample(lent.sample, lent.frames.len());
+        let shared = self.writer.push_sample(lent)?;
+        self.generated.sample(LentSample { shared, ..lent });
+        Ok(())
+    }
+
     /// Adds to a module without a build-id what its file can be known by.
     fn identify(&mut self, event: &mut Event) {
         match event {
@@ -279,6 +308,7 @@ impl Recording {
             notices: options.notices,
             notes: BTreeSet::new(),
             kernel_symbols: KernelSymbols::default(),
+            follows: false,
             wall: wall.transpose().context("cannot start a thread")?,
             // The duration is that of what is in the profile.
             started_ns: begins_ns,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use selfwind_profile::profile_file::Event;
+use selfwind_profile::profile_file::{Event, LentSample};
 
 use crate::drain::listener::Listener;
 use crate::proc;
@@ -61,6 +61,10 @@ impl Listener for Renewal<'_> {
             self.told.push((module.start, module.end));
         }
         self.inner.event(event)
+    }
+
+    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+        self.inner.sample(lent)
     }
 
     fn pause(&mut self) -> io::Result<()> {

@@ -221,18 +221,15 @@ impl Translator {
         std::mem::take(&mut self.misses_tracepoint)
     }
 
-    /// A sample, with the thread it was taken on and its frames from the root.
-    pub(crate) fn stack(
-        &mut self,
-        tid: u32,
-        thread_seq: u32,
-        ns: u64,
-        head: StackHead,
-        frames: &[u64],
-    ) -> Sample {
+    /// A thread has had a sample.
+    pub(crate) fn ran(&mut self, tid: u32, thread_seq: u32) {
         // One that nobody has announced has its name from the kernel.
         let unknown = || KnownThread { tid, name: String::new(), active: true, told: false };
         self.threads.entry(thread_seq).or_insert_with(unknown).active = true;
+    }
+
+    /// A sample without its frames, with the thread it was taken on.
+    pub(crate) fn sample(&self, tid: u32, thread_seq: u32, ns: u64, head: StackHead) -> Sample {
         Sample {
             process: self.id,
             tid,
@@ -242,7 +239,6 @@ impl Translator {
             end: head.end,
             source: head.source,
             nonce: head.nonce,
-            frames: frames.iter().rev().copied().collect(),
             ..Sample::default()
         }
     }

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::comparison;
 use super::event::*;
-use super::fields::{Fields, Malformed, Put};
+use super::fields::{Fields, INTEGER_MOST, Malformed, Put, PutText, Room};
 use super::in_use::{
     LIVE_BLOCKS, LIVE_MAPPINGS, live_blocks, live_mappings, put_live_blocks, put_live_mappings,
 };
 use super::known_modules::KnownModules;
+use super::lent_sample::LentSample;
+use super::sample_codec::{PreviousSample, put_sample, sample};
 use super::tracepoint_codec::{EVENT, TRACEPOINT, event_fields, put_fields, put_tracepoint, tracepoint};
-use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
 const SESSION: u8 = 1;
 const PROCESS: u8 = 2;
@@ -33,12 +34,10 @@ const SETTING: u8 = 13;
 const MODULE_AGAIN: u8 = 14;
 const COMPARISON: u8 = 19;
 
-/// What a sample is told relative to, the sample before it in the same block; and the modules that were told.
+/// What events are told relative to: the sample before in the same block, and the modules that were told.
 #[derive(Default)]
 pub(super) struct Previous {
-    ns: u64,
-    /// Root first, so that what the next one shares comes first.
-    pub(super) frames: Vec<u64>,
+    pub(super) sample: PreviousSample,
     /// These stay from block to block.
     pub(super) modules: KnownModules,
     /// Nobody looks at samples: they are not read.
@@ -47,16 +46,13 @@ pub(super) struct Previous {
 
 impl Previous {
     pub(super) fn reset(&mut self) {
-        self.ns = 0;
-        self.frames.clear();
+        self.sample.reset();
     }
 }
 
-/// Appends `event` to `out`; `scratch` is any buffer, its contents are lost.
-pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
-    scratch.clear();
-    let body = &mut *scratch;
-    let tag = match event {
+/// Appends `event` to `out`.
+pub(super) fn encode(event: &Event, previous: &mut Previous, out: &mut Vec<u8>) {
+    put_event(out, |body| match event {
         Event::Session(v) => put_session(v, body),
         Event::Process(v) => put_process(v, body),
         Event::Module(v) => match previous.modules.number_of(v) {
@@ -84,9 +80,8 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
             THREAD_END
         }
         Event::Sample(v) => {
-            let tag = if let Some(fields) = &v.fields { put_fields(fields, body) } else { SAMPLE };
-            put_sample(v, previous, body);
-            tag
+            let frames: Vec<u64> = v.frames.iter().rev().copied().collect();
+            put_lent(LentSample { sample: v, frames: &frames, shared: 0 }, previous, body).0
         }
         Event::KernelSymbol(v) => {
             body.put_u64(v.start);
@@ -129,15 +124,49 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, scratch: &mut Vec<u
             body.put_u64(v.status.map_or(0, |status| 1 + u64::from(status as u32)));
             END
         }
-    };
-    out.push(tag);
-    out.put_u64(body.len() as u64);
-    out.extend_from_slice(body);
+    });
+}
+
+/// Appends a sample to `out`. How many of its frames, from the root, were there already.
+pub(super) fn encode_sample(lent: LentSample<'_>, previous: &mut Previous, out: &mut Vec<u8>) -> usize {
+    let mut shared = 0;
+    put_event(out, |body| {
+        let (tag, known) = put_lent(lent, previous, body);
+        shared = known;
+        tag
+    });
+    shared
+}
+
+/// The tag of a sample, whose body goes to `body`, and how many of its frames were there already.
+fn put_lent(lent: LentSample<'_>, previous: &mut Previous, body: &mut Vec<u8>) -> (u8, usize) {
+    let tag = lent.sample.fields.as_ref().map_or(SAMPLE, |fields| put_fields(fields, body));
+    (tag, put_sample(lent, &mut previous.sample, body))
+}
+
+/// Appends an event whose body is what `put_body` appends, and whose tag is what it gives.
+#[inline]
+fn put_event(out: &mut Vec<u8>, put_body: impl FnOnce(&mut Vec<u8>) -> u8) {
+    let start = out.len();
+    // Tag and length: most bodies are shorter than 128 bytes.
+    out.extend_from_slice(&[0, 0]);
+    let tag = put_body(out);
+    let len = out.len() - start - 2;
+    out[start] = tag;
+    if len < 0x80 {
+        out[start + 1] = len as u8;
+        return;
+    }
+    let mut bytes = [0; INTEGER_MOST];
+    let mut room = Room { bytes: &mut bytes, len: 0 };
+    room.put_u64(len as u64);
+    let len = room.len;
+    out.splice(start + 1..start + 2, bytes.into_iter().take(len));
 }
 
 /// An event as it comes out of the bytes.
 pub(super) enum Decoded {
-    /// A sample without its frames, which are those in [`Previous`], and how many of them were there before it.
+    /// A sample without its frames, which are those in [`PreviousSample`], and how many of them were there before it.
     Sample(Sample, usize),
     Other(Event),
 }
@@ -152,7 +181,7 @@ pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result
             return Ok(None);
         }
         let fields = if tag == EVENT { Some(Box::new(event_fields(f)?)) } else { None };
-        let (sample, shared) = sample(f, previous)?;
+        let (sample, shared) = sample(f, &mut previous.sample)?;
         return Ok(Some(Decoded::Sample(Sample { fields, ..sample }, shared)));
     }
     Ok(Some(Decoded::Other(match tag {
@@ -373,118 +402,6 @@ fn put_thread(process: u32, tid: u32, seq: u32, ns: u64, body: &mut Vec<u8>) {
 
 fn thread(f: &mut Fields<'_>) -> Result<(u32, u32, u32, u64), Malformed> {
     Ok((f.u32()?, f.u32()?, f.u32()?, f.u64()?))
-}
-
-/// Outer frames equal to those of the previous sample are a number; each other frame is the difference
-/// to the frame outside it, flags rotated to the low end so that near addresses are near numbers.
-fn put_sample(v: &Sample, previous: &mut Previous, body: &mut Vec<u8>) {
-    body.put_u32(v.process);
-    body.put_u32(v.tid);
-    body.put_u32(v.thread_seq);
-    body.put_i64(v.ns.wrapping_sub(previous.ns) as i64);
-    body.put_u32(v.weight);
-    body.push(v.end);
-    body.push(v.source);
-    body.put_u64(v.nonce);
-    // The leaf end survives: who is on the processor matters most.
-    let frames = &v.frames[..v.frames.len().min(FRAMES_MAX)];
-    let shared = frames.iter().rev().zip(&previous.frames).take_while(|(a, b)| a == b).count();
-    body.put_u64(frames.len() as u64);
-    body.put_u64(shared as u64);
-    let (inner, outer) = frames.split_at(frames.len() - shared);
-    let mut last = outer.first().map_or(0, |word| word.rotate_left(3));
-    for word in inner.iter().rev() {
-        let word = word.rotate_left(3);
-        body.put_i64(word.wrapping_sub(last) as i64);
-        last = word;
-    }
-    put_kernel(v, body);
-    previous.ns = v.ns;
-    previous.frames.truncate(shared);
-    previous.frames.extend(inner.iter().rev());
-}
-
-/// Only where there is something: most samples have no kernel part.
-fn put_kernel(v: &Sample, body: &mut Vec<u8>) {
-    if !v.repeated && v.kernel.is_empty() {
-        return;
-    }
-    body.push(v.repeated.into());
-    let kernel = &v.kernel[..v.kernel.len().min(KERNEL_SAMPLES_MAX)];
-    body.put_u64(kernel.len() as u64);
-    let (mut ns, mut frames_before): (u64, &[u64]) = (v.ns, &[]);
-    for sample in kernel {
-        body.put_i64(sample.ns.wrapping_sub(ns) as i64);
-        body.put_u32(sample.weight);
-        body.push(sample.event);
-        let frames = &sample.frames[..sample.frames.len().min(KERNEL_FRAMES_MAX)];
-        let equal = frames.iter().rev().zip(frames_before.iter().rev()).take_while(|(a, b)| a == b);
-        let shared = equal.count();
-        body.put_u64(frames.len() as u64);
-        body.put_u64(shared as u64);
-        let (inner, outer) = frames.split_at(frames.len() - shared);
-        let mut last = outer.first().copied().unwrap_or(0);
-        for &address in inner.iter().rev() {
-            body.put_i64(address.wrapping_sub(last) as i64);
-            last = address;
-        }
-        (ns, frames_before) = (sample.ns, frames);
-    }
-}
-
-fn kernel(f: &mut Fields<'_>, mut ns: u64) -> Result<Vec<KernelSample>, Malformed> {
-    let count = f.u64()?;
-    if count > KERNEL_SAMPLES_MAX as u64 {
-        return Err("too many kernel events");
-    }
-    let mut samples: Vec<KernelSample> = Vec::new();
-    for _ in 0..count {
-        ns = ns.wrapping_add(f.i64()? as u64);
-        let mut sample = KernelSample { ns, weight: f.u32()?, event: f.byte()?, frames: Vec::new() };
-        let before = samples.last().map_or(&[][..], |before| &before.frames);
-        let (depth, shared) = (f.u64()?, f.u64()?);
-        if depth > KERNEL_FRAMES_MAX as u64 || shared > depth || shared > before.len() as u64 {
-            return Err("a kernel stack is too deep");
-        }
-        let outer = &before[before.len() - shared as usize..];
-        let mut last = outer.first().copied().unwrap_or(0);
-        let mut frames = vec![0; (depth - shared) as usize];
-        for address in frames.iter_mut().rev() {
-            last = last.wrapping_add(f.i64()? as u64);
-            *address = last;
-        }
-        frames.extend_from_slice(outer);
-        sample.frames = frames;
-        samples.push(sample);
-    }
-    Ok(samples)
-}
-
-/// A sample, its frames in `previous`, and how many of these were there before.
-fn sample(f: &mut Fields<'_>, previous: &mut Previous) -> Result<(Sample, usize), Malformed> {
-    let mut sample = Sample { process: f.u32()?, tid: f.u32()?, thread_seq: f.u32()?, ..Sample::default() };
-    sample.ns = previous.ns.wrapping_add(f.i64()? as u64);
-    sample.weight = f.u32()?;
-    sample.end = f.byte()?;
-    sample.source = f.byte()?;
-    sample.nonce = f.u64()?;
-    previous.ns = sample.ns;
-    let (depth, shared) = (f.u64()?, f.u64()?);
-    let frames = &mut previous.frames;
-    if depth > FRAMES_MAX as u64 || shared > depth || shared > frames.len() as u64 {
-        return Err("a stack is too deep");
-    }
-    frames.truncate(shared as usize);
-    let mut last = frames.last().map_or(0, |word| word.rotate_left(3));
-    for _ in shared..depth {
-        last = last.wrapping_add(f.i64()? as u64);
-        frames.push(last.rotate_right(3));
-    }
-    if !f.0.is_empty() {
-        sample.repeated = f.byte()? != 0;
-        sample.kernel = kernel(f, sample.ns)?;
-    }
-    Ok((sample, shared as usize))
 }
 
 fn put_causes(causes: &[Cause], body: &mut Vec<u8>) {

@@ -5,12 +5,18 @@ use super::STRING_MAX;
 /// Appends primitives to a buffer.
 pub(super) trait Put {
     fn put_u64(&mut self, value: u64);
+    #[inline(always)]
     fn put_i64(&mut self, value: i64) {
         self.put_u64(((value << 1) ^ (value >> 63)) as u64);
     }
+    #[inline(always)]
     fn put_u32(&mut self, value: u32) {
         self.put_u64(u64::from(value));
     }
+}
+
+/// Appends more to a buffer that grows.
+pub(super) trait PutText: Put {
     /// Longer strings than the format allows are cut.
     fn put_bytes(&mut self, value: &[u8]);
     fn put_strings(&mut self, values: &[String]) {
@@ -22,18 +28,49 @@ pub(super) trait Put {
 }
 
 impl Put for Vec<u8> {
-    fn put_u64(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.push(value as u8);
+    fn put_u64(&mut self, value: u64) {
+        let mut bytes = [0; INTEGER_MOST];
+        let mut room = Room { bytes: &mut bytes, len: 0 };
+        room.put_u64(value);
+        let len = room.len;
+        self.extend_from_slice(&bytes[..len]);
     }
+}
 
+impl PutText for Vec<u8> {
     fn put_bytes(&mut self, value: &[u8]) {
         let value = &value[..value.len().min(STRING_MAX)];
         self.put_u64(value.len() as u64);
         self.extend_from_slice(value);
+    }
+}
+
+/// Bytes that an integer has at most.
+pub(super) const INTEGER_MOST: usize = 10;
+
+/// A buffer that has room for all that is put: [`INTEGER_MOST`] bytes for each integer.
+pub(super) struct Room<'a> {
+    pub(super) bytes: &'a mut [u8],
+    /// So many of them are taken.
+    pub(super) len: usize,
+}
+
+impl Room<'_> {
+    #[inline(always)]
+    pub(super) fn put_byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+}
+
+impl Put for Room<'_> {
+    #[inline(always)]
+    fn put_u64(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.put_byte(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.put_byte(value as u8);
     }
 }
 
@@ -116,5 +153,30 @@ impl<'a> Fields<'a> {
             return Err("a list is longer than its event");
         }
         (0..len).map(|_| item(self)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_leb128_in_their_shortest_form() {
+        let mut written = Vec::new();
+        let mut expected = Vec::new();
+        let values =
+            (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, 0x5555_5555_5555_5555 >> bit, !0 >> bit]);
+        for value in values.clone() {
+            written.put_u64(value);
+            let mut rest: u64 = value;
+            while rest >= 0x80 {
+                expected.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            expected.push(rest as u8);
+            assert_eq!(written, expected, "{value:#x}");
+        }
+        let mut fields = Fields(&written);
+        assert!(values.clone().all(|value| fields.u64() == Ok(value)) && fields.0.is_empty());
     }
 }

@@ -11,8 +11,10 @@ mod event;
 mod fields;
 mod in_use;
 mod known_modules;
+mod lent_sample;
 mod name_section;
 mod reader;
+mod sample_codec;
 mod tracepoint_codec;
 mod writer;
 
@@ -24,8 +26,9 @@ pub use event::{
     ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS, end_name,
 };
 pub use in_use::{LiveBlocks, LiveMappings};
+pub use lent_sample::LentSample;
 pub use name_section::{NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredFrame, StoredOrigin};
-pub use reader::{LentSample, ProfileReader, Tail};
+pub use reader::{ProfileReader, Tail};
 pub use writer::ProfileWriter;
 
 use std::io;

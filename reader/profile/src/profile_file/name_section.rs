@@ -13,7 +13,7 @@ use flate2::write::ZlibEncoder;
 
 use super::codec::{path, put_path};
 use super::event::FileIdentity;
-use super::fields::{Fields, Malformed, Put};
+use super::fields::{Fields, Malformed, Put, PutText};
 use super::{BLOCK_MAX, BLOCK_NAMES, frame_block};
 use crate::names::{NameId, Names};
 use crate::word_map::WordMap;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::codec::{Decoded, Previous, decode};
 use super::fields::Fields;
+use super::lent_sample::LentSample;
 use super::name_section::{Assembly, NameSection};
 use super::{
     BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_NAMES, Event, HEADER_LEN, MAGIC, OLDEST, PERF_MAGIC,
@@ -45,17 +46,6 @@ impl Tail {
             "the file {cause}; everything before byte {offset} was read, {left_out} bytes were skipped"
         ))
     }
-}
-
-/// A sample whose frames are lent.
-#[derive(Clone, Copy, Debug)]
-pub struct LentSample<'a> {
-    /// Everything but its frames: it has none.
-    pub sample: &'a Sample,
-    /// `unwind::Frame` words, root first.
-    pub frames: &'a [u64],
-    /// So many of them, from the root, are those of the sample that was read before, in whatever thread.
-    pub shared: usize,
 }
 
 /// The events of a profile, in order. Ends after the first error.
@@ -264,7 +254,7 @@ impl<R: Read> ProfileReader<R> {
     ) -> Result<Option<Tail>, ProfileError> {
         while let Some(event) = self.next_event()? {
             if let Decoded::Sample(sample, shared) = &event {
-                each(LentSample { sample, frames: &self.previous.frames, shared: *shared });
+                each(LentSample { sample, frames: &self.previous.sample.frames, shared: *shared });
             }
         }
         Ok(self.tail)
@@ -282,7 +272,7 @@ impl<R: Read> Iterator for ProfileReader<R> {
         self.failed = event.is_err();
         let owned = |decoded| match decoded {
             Decoded::Sample(sample, _) => {
-                let frames = self.previous.frames.iter().rev().copied().collect();
+                let frames = self.previous.sample.frames.iter().rev().copied().collect();
                 Event::Sample(Sample { frames, ..sample })
             }
             Decoded::Other(event) => event,

@@ -1,6 +1,6 @@
 //! Tracepoints and what their events carry, to bytes and back.
 
-use super::fields::{Fields, Malformed, Put};
+use super::fields::{Fields, Malformed, Put, PutText};
 use crate::tracepoint::{EventFields, FieldValue, Tracepoint};
 
 pub(super) const EVENT: u8 = 21;

@@ -2,15 +2,16 @@
 
 use std::io::{self, Write};
 
-use super::codec::{Previous, encode};
-use super::{BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, Event, MAGIC, VERSION, checksum};
+use super::codec::{Previous, encode, encode_sample};
+use super::{
+    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, Event, LentSample, MAGIC, VERSION, checksum,
+};
 
 /// Appends events to a profile.
 pub struct ProfileWriter<W: Write> {
     sink: W,
     /// Block header (filled in at the end) and payload so far.
     block: Vec<u8>,
-    scratch: Vec<u8>,
     previous: Previous,
     written: u64,
 }
@@ -25,7 +26,6 @@ impl<W: Write> ProfileWriter<W> {
         Ok(Self {
             sink,
             block: vec![0; BLOCK_HEADER_LEN],
-            scratch: Vec::new(),
             previous: Previous::default(),
             written: header.len() as u64,
         })
@@ -34,7 +34,21 @@ impl<W: Write> ProfileWriter<W> {
     /// Adds an event; writes the block out when it is full.
     pub fn push(&mut self, event: &Event) -> io::Result<()> {
         let before = self.block.len();
-        encode(event, &mut self.previous, &mut self.scratch, &mut self.block);
+        encode(event, &mut self.previous, &mut self.block);
+        self.end_event(before)
+    }
+
+    /// Adds a sample. What it shares it shares with the one that was added before, in whichever way. How many of its frames,
+    /// from the root, the block had of that one.
+    pub fn push_sample(&mut self, lent: LentSample<'_>) -> io::Result<usize> {
+        let before = self.block.len();
+        let shared = encode_sample(lent, &mut self.previous, &mut self.block);
+        self.end_event(before)?;
+        Ok(shared)
+    }
+
+    /// An event was added at this place of the block.
+    fn end_event(&mut self, before: usize) -> io::Result<()> {
         if self.block.len() - BLOCK_HEADER_LEN > BLOCK_MAX {
             self.block.truncate(before);
             let what = "an event does not fit in a block of the profile";
@@ -62,7 +76,7 @@ impl<W: Write> ProfileWriter<W> {
     /// Goes on with a profile, whose whole blocks are `written` bytes long.
     pub fn go_on(sink: W, written: u64) -> Self {
         let block = vec![0; BLOCK_HEADER_LEN];
-        Self { sink, block, scratch: Vec::new(), previous: Previous::default(), written }
+        Self { sink, block, previous: Previous::default(), written }
     }
 
     /// Appends a [`super::NameSectionWriter`]'s section, behind what was pushed so far.

@@ -200,7 +200,7 @@ struct Image {
     note: String,
     samples: u64,
     /// Samples that the clock did not ask for, by the number of their source.
-    of_probes: BTreeMap<u8, u64>,
+    of_probes: Vec<(u8, u64)>,
     unwinds: u64,
     /// Of the main event.
     weight: u64,
@@ -213,6 +213,8 @@ struct Image {
     fate: Option<ProcessFate>,
     /// By number: the thread id, and whether it has samples.
     threads: BTreeMap<u32, (u32, bool)>,
+    /// The thread of the last sample, its number and id.
+    last: Option<(u32, u32)>,
 }
 
 impl Image {
@@ -233,7 +235,7 @@ pub struct Tally {
     is_flat: bool,
     ended: VecDeque<u32>,
     sums: Sums,
-    ends: BTreeMap<u8, u64>,
+    ends: Vec<(u8, u64)>,
     frames: u64,
     session: SessionInfo,
     events: Events,
@@ -285,7 +287,9 @@ impl Tally {
                 }
             }
             Event::Thread(thread) => {
-                self.image(thread.process).threads.entry(thread.seq).or_default().0 = thread.tid;
+                let image = self.image(thread.process);
+                image.threads.entry(thread.seq).or_default().0 = thread.tid;
+                image.last = None;
             }
             Event::Sample(sample) => self.sample(sample, sample.frames.len()),
             Event::Counters(at) => {
@@ -321,12 +325,13 @@ impl Tally {
     /// Counts a sample with so many frames, wherever these are. Values of allocations in use are known if what is live was
     /// told before.
     pub fn sample(&mut self, sample: &Sample, depth: usize) {
-        let (mut parts, mut kernel, mut weight) = (0, 0, 0);
-        for part in sample.parts() {
-            parts += 1;
-            kernel += part.kernel.len();
-            weight += u64::from(part.weight);
-        }
+        let (parts, kernel, weight) = match &sample.kernel[..] {
+            // Most have none.
+            [] => (u64::from(sample.weight > 0), 0, u64::from(sample.weight)),
+            _ => sample.parts().fold((0, 0, 0), |(parts, kernel, weight), part| {
+                (parts + 1, kernel + part.kernel.len(), weight + u64::from(part.weight))
+            }),
+        };
         let main = self.events.main();
         let mut main_weight = 0;
         self.events.parts(sample, |part| {
@@ -338,11 +343,14 @@ impl Tally {
             *sum = (sum.0 + 1, sum.1.saturating_add(part.weight));
             main_weight += if event == main { part.weight } else { 0 };
         });
-        *self.ends.entry(sample.end).or_default() += parts;
+        count(&mut self.ends, sample.end, parts);
         self.frames += depth as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
         let image = self.images.entry(sample.process).or_default();
-        image.threads.insert(sample.thread_seq, (sample.tid, true));
+        let thread = (sample.thread_seq, sample.tid);
+        if image.last.replace(thread) != Some(thread) {
+            image.threads.insert(sample.thread_seq, (sample.tid, true));
+        }
         image.samples += parts;
         // Those of the wall clock are no records of the process.
         let is_record = sample.source != WALL_SOURCE;
@@ -351,7 +359,7 @@ impl Tally {
         image.weight = image.weight.saturating_add(main_weight);
         match self.events.is_of_clock(sample) {
             true => image.clock_weight += weight,
-            false => *image.of_probes.entry(sample.source).or_default() += parts,
+            false => count(&mut image.of_probes, sample.source, parts),
         }
         image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
     }
@@ -379,7 +387,9 @@ impl Tally {
         }
         detail.accounting.adds_up = (self.end.is_some() && !missing_counters)
             .then(|| adds_up(detail.unwinds, stats.lost, &detail.accounting));
-        detail.ends = self.ends.iter().map(|(&end, &count)| (end_name(end).to_owned(), count)).collect();
+        for &(end, count) in &self.ends {
+            *detail.ends.entry(end_name(end).to_owned()).or_default() += count;
+        }
         detail.samples_per_unwind = ratio(stats.samples, detail.unwinds);
         detail.settings = self.settings.clone();
         detail.copy = self.copy.clone();
@@ -409,6 +419,14 @@ impl Tally {
             measure.weighed(samples, weight)
         };
         measures.iter().enumerate().map(weighed).collect()
+    }
+}
+
+/// Adds to the count of a number, of which there are few.
+fn count(counts: &mut Vec<(u8, u64)>, number: u8, more: u64) {
+    match counts.iter_mut().find(|(known, _)| *known == number) {
+        Some((_, count)) => *count += more,
+        None => counts.push((number, more)),
     }
 }
 

@@ -33,9 +33,9 @@ impl Sums {
         let stats = &mut self.stats;
         stats.lost += add_image(&mut stats.detail, image, is_listed);
         stats.samples += image.samples;
-        let of_probes: u64 = image.of_probes.values().sum();
+        let of_probes: u64 = image.of_probes.iter().map(|(_, samples)| samples).sum();
         let of_clock = image.samples - of_probes;
-        let of_probes = image.of_probes.iter().map(|(&number, &samples)| (probe_name(number), samples));
+        let of_probes = image.of_probes.iter().map(|&(number, samples)| (probe_name(number), samples));
         for (source, samples) in of_probes.chain([(image.source.clone(), of_clock)]).filter(|it| it.1 > 0) {
             *stats.detail.sources.entry(source).or_default() += samples;
         }
