@@ -14,6 +14,10 @@ use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::stack_cache::{Entry, Previous};
 
+/// Most rules that are taken from tables without asking the cache, while that is nearly empty: as many as most stacks have
+/// frames.
+const UNASKED: usize = 64;
+
 /// A run of simple steps.
 pub(crate) struct FastPath<'w> {
     rules: Rules<'w>,
@@ -69,14 +73,33 @@ impl<'w> FastPath<'w> {
         memory: &mut M,
     ) -> Option<usize> {
         let (rules, mut last) = (self.rules, None);
-        self.advance(previous, noted, memory, |address, is_exact| {
+        let mut unasked = 0;
+        if rules.knows_little() {
+            unasked = UNASKED;
+            // A first walk waits for memory more than for anything else.
+            rules.modules.prefetch();
+            previous.prefetch(UNASKED);
+            native::prefetch(noted.get(..UNASKED).unwrap_or(&[]));
+        }
+        let (steps, mut address, mut left) = (self.steps, self.address, unasked);
+        let met = self.advance(previous, noted, memory, |address, is_exact| {
+            if left > 0 {
+                left -= 1;
+                return rules.in_table(address, is_exact, &mut last);
+            }
             if rules.knows(address) {
                 return rules.simple(address);
             }
             let rule = rules.in_table(address, is_exact, &mut last)?;
             rules.learn(address, rule);
             Some(rule)
-        })
+        });
+        // All at once: none has to wait for the memory of another.
+        for entry in noted.iter().take(unasked.min(self.steps - steps)) {
+            rules.learn(address, entry.rule());
+            address = entry.address();
+        }
+        met
     }
 
     #[inline(always)]

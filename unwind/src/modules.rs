@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use crate::arch::native;
 use crate::module::Module;
 
 /// An immutable snapshot of the loaded modules, sorted by address and free of overlaps.
@@ -52,6 +53,11 @@ impl<'a> Modules<'a> {
             Some(module) => (module.end..next, false),
             None => (0..next, false),
         }
+    }
+
+    /// Begins to load the modules, as many as most programs have.
+    pub(crate) fn prefetch(&self) {
+        native::prefetch(self.list.get(..32).unwrap_or(self.list));
     }
 
     /// All modules, by address.

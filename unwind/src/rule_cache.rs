@@ -20,7 +20,7 @@
 //! an entry that is second in its set costs a branch that was not foreseen. The second entries of all sets lie apart: they
 //! are hardly ever looked at. What no code needs takes no memory.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arch::native::{self, ABOVE_BITS, ADDRESS_BITS, BELOW_BITS};
 use crate::arch::{Abi, Native};
@@ -55,13 +55,18 @@ enum Other {
     Linked = 3,
 }
 
+/// In a cache with fewer rules than this a walk is likely to find none.
+const NEARLY_EMPTY: u32 = 32;
+
 /// One entry of each set.
 type Way = [AtomicU64; 1 << SET_BITS];
 
-/// A two-way cache of rules: 256 KiB, all zero when empty.
+/// A two-way cache of rules: 256 KiB and a counter, all zero when empty.
 #[repr(align(64))]
 pub struct RuleCache {
     ways: [Way; 2],
+    /// Rules that were put into it since it was empty, up to [`NEARLY_EMPTY`] and, of several threads, not all.
+    count: AtomicU32,
 }
 
 impl Default for RuleCache {
@@ -159,7 +164,7 @@ impl SimpleRule {
 impl RuleCache {
     /// An empty cache, for a `static`.
     pub const fn new() -> Self {
-        Self { ways: [const { [const { AtomicU64::new(0) }; 1 << SET_BITS] }; 2] }
+        Self { ways: [const { [const { AtomicU64::new(0) }; 1 << SET_BITS] }; 2], count: AtomicU32::new(0) }
     }
 
     /// Highest return address whose rule is cached.
@@ -174,6 +179,7 @@ impl RuleCache {
     /// Empties the cache. Call it, outside the handler, whenever snapshots get a new generation: entries tell 63
     /// generations apart, which covers every walk that still uses an older snapshot.
     pub fn clear(&self) {
+        self.count.store(0, Ordering::Relaxed);
         for entry in self.ways.as_flattened() {
             // A page that was never written takes no memory.
             if entry.load(Ordering::Relaxed) != 0 {
@@ -210,6 +216,12 @@ impl RuleCache {
         }
     }
 
+    /// Whether it has hardly any rules.
+    #[inline]
+    pub(crate) fn is_nearly_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) < NEARLY_EMPTY
+    }
+
     /// Caches a rule for the call before the return address `address`, which must not be greater than [`MOST`](Self::MOST).
     #[inline]
     pub(crate) fn insert_simple(&self, address: u64, key: Key, rule: SimpleRule) {
@@ -225,6 +237,17 @@ impl RuleCache {
             second.store(former, Ordering::Relaxed);
         }
         first.store(entry, Ordering::Relaxed);
+        let count = self.count.load(Ordering::Relaxed);
+        if count < NEARLY_EMPTY {
+            self.count.store(count + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins to load the first entry for the call before the return address `address`.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: u64) {
+        let [first, _] = self.set(address);
+        native::prefetch(first);
     }
 
     #[inline]

@@ -33,6 +33,11 @@ impl<'w> Rules<'w> {
         self.cache.get(address.wrapping_sub(1), self.key).is_some()
     }
 
+    /// Whether the cache has hardly any rules, so that it is not worth asking.
+    pub(crate) fn knows_little(self) -> bool {
+        self.cache.is_nearly_empty()
+    }
+
     /// The rule from the module's table for the call before the return address `address`, if it is simple; it should be
     /// [learnt](Self::learn). What needs call frame information itself is not for here: the handler's stack is small.
     ///
@@ -45,10 +50,15 @@ impl<'w> Rules<'w> {
         is_exact: bool,
         last: &mut Option<&'w Module<'w>>,
     ) -> Option<SimpleRule> {
+        self.cache.prefetch(address);
         let lookup = address.wrapping_sub(1);
         let module = match *last {
             Some(module) if module.contains(lookup) => module,
-            _ => last.insert(self.modules.find(lookup)?),
+            _ => {
+                let module = self.modules.find(lookup)?;
+                module.table.as_ref()?.prefetch();
+                last.insert(module)
+            }
         };
         if !is_exact && may_be_made_up(module, address) {
             return None;

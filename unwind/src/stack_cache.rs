@@ -95,6 +95,12 @@ impl Entry {
         SimpleRule::from_bits(self.by)
     }
 
+    /// The return address of a frame that a simple step led to.
+    #[inline]
+    pub(crate) fn address(&self) -> u64 {
+        self.frame.bits()
+    }
+
     /// Where a simple step read the frame pointer; the place of the return address if it did not.
     #[inline]
     fn saved_slot(&self) -> u64 {
@@ -399,6 +405,16 @@ impl StackCache {
 }
 
 impl Previous {
+    /// Begins to load what the end of a walk of so many frames writes to.
+    pub(crate) fn prefetch(&self, frames: usize) {
+        let from = CAPACITY.saturating_sub(frames);
+        native::prefetch(self.frames.get(from..).unwrap_or(&[]));
+        for array in [&self.slots, &self.by, &self.fps] {
+            native::prefetch(array.get(from..).unwrap_or(&[]));
+        }
+        native::prefetch(&self.places);
+    }
+
     /// Where the walk came to the frame with this slot (complemented if so) and these bits.
     #[inline]
     pub(crate) fn find(&self, slot: u64, frame: u64, fp: u64) -> Option<usize> {
