@@ -176,6 +176,8 @@ impl Listener for Recording {
             self.notices.say(format_args!("{}: {}", setting.key, setting.value));
         }
         if let Event::Sample(sample) = &mut event {
+            // What the next lent one shares, it does not share with this.
+            self.follows = false;
             let mut frames = std::mem::take(&mut sample.frames);
             frames.reverse();
             return self.store(LentSample { sample, frames: &frames, shared: 0 });
