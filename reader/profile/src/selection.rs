@@ -8,7 +8,7 @@ mod heavy_tree;
 use std::collections::{BTreeMap, HashMap};
 
 pub use heavy_tree::Growth;
-use regex::Regex;
+use regex_lite::Regex;
 use unwind::{FoundBy, Frame};
 
 use crate::call_tree::{Stacks, Step};

@@ -326,7 +326,7 @@ struct ListArgs {
 }
 
 /// Runs the command that the arguments ask for.
-pub(crate) fn run() -> ExitCode {
+pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

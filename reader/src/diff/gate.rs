@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::{Change, Comparison};
 

@@ -1,7 +1,7 @@
 //! The flags that say what of a profile is looked at.
 
 use clap::Args;
-use regex::Regex;
+use regex_lite::Regex;
 use selfwind_profile::selection::{Filters, Unit};
 
 /// Flags that say what is told apart.

@@ -4,7 +4,7 @@ use selfwind_profile::profile::{Profile, fixture, load};
 use selfwind_profile::profile_file::{Event, SessionInfo};
 
 use super::*;
-use regex::Regex;
+use regex_lite::Regex;
 
 const PIPE: Screen = Screen { width: 100, height: None, colour: false };
 
