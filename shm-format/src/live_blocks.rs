@@ -15,10 +15,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SWBLOCKS");
 const WINDOW: usize = 32;
 /// In place of an address: there never was a block.
 const NEVER: u64 = 0;
-/// There was a block, which is gone.
-const GONE: u64 = 1;
 /// A block is being entered.
 const ENTERING: u64 = 2;
+/// Beside an address: the block is gone. Allocators give out an address again and again, which then has its place at once.
+const GONE: u64 = 1;
 
 /// The words before the first place, which take a page of their own.
 #[repr(C)]
@@ -140,31 +140,50 @@ impl LiveBlocks {
         (0..WINDOW).filter_map(move |step| places.get(first.wrapping_add(step) & (self.capacity - 1)))
     }
 
-    fn find(&self, address: u64) -> Option<&Place> {
+    /// The place that the address has, whether or not its block is gone; else the one to take for it.
+    fn find(&self, address: u64) -> Found<'_> {
+        let mut gone = None;
         for place in self.window(address) {
-            match place.address.load(Ordering::Acquire) {
-                NEVER => return None,
-                found if found == address => return Some(place),
-                _ => {}
+            let found = place.address.load(Ordering::Acquire);
+            if found & !GONE == address {
+                return Found::Own(place, found);
+            }
+            if found == NEVER {
+                return Found::Free(place, NEVER);
+            }
+            if found & GONE != 0 {
+                gone = gone.or(Some((place, found)));
             }
         }
-        None
+        gone.map_or(Found::NoRoom, |(place, found)| Found::Free(place, found))
     }
 
-    /// Enters the block at `address`, which the caller alone knows. What became of it; a block of that address whose end
-    /// went by unseen is replaced.
-    pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
-        if let Some(place) = self.find(address) {
-            place.id.store(id.0, Ordering::Relaxed);
-            return Inserted::Replaced;
+    /// Has the processor load what an insertion of that block will read.
+    #[inline]
+    pub fn expect(&self, address: u64) {
+        if let Some(place) = self.window(address).next() {
+            core::hint::black_box(place.address.load(Ordering::Relaxed));
         }
-        for place in self.window(address) {
-            let before = place.address.load(Ordering::Relaxed);
-            let is_free = before == NEVER || before == GONE;
-            let claim = |before| {
-                place.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Enters the block at `address`, an even number, which the caller alone knows. What became of it; a block of that address
+    /// whose end went by unseen is replaced.
+    pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
+        for _ in 0..WINDOW {
+            let (place, before) = match self.find(address) {
+                Found::Own(place, before) if before == address => {
+                    place.id.store(id.0, Ordering::Relaxed);
+                    return Inserted::Replaced;
+                }
+                Found::Own(place, before) | Found::Free(place, before) => (place, before),
+                Found::NoRoom => break,
             };
-            if is_free && claim(before) {
+            // Fails if another block takes the place.
+            if place
+                .address
+                .compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
                 place.id.store(id.0, Ordering::Relaxed);
                 // Whoever finds the address finds its id.
                 place.address.store(address, Ordering::Release);
@@ -177,11 +196,22 @@ impl LiveBlocks {
 
     /// Takes the block at `address` out, if it is there.
     pub fn remove(&self, address: u64) -> Option<BlockId> {
-        let place = self.find(address)?;
-        let id = place.id.load(Ordering::Relaxed);
-        place.address.store(GONE, Ordering::Release);
-        Some(BlockId(id))
+        match self.find(address) {
+            Found::Own(place, before) if before == address => {
+                let id = place.id.load(Ordering::Relaxed);
+                place.address.store(address | GONE, Ordering::Release);
+                Some(BlockId(id))
+            }
+            _ => None,
+        }
     }
+}
+
+/// Where a block is, or may be entered; and what is there in place of an address.
+enum Found<'t> {
+    Own(&'t Place, u64),
+    Free(&'t Place, u64),
+    NoRoom,
 }
 
 /// What became of a block that was to be entered.
@@ -223,7 +253,7 @@ impl<'a> BlocksView<'a> {
         let (places, _) = self.places.as_chunks::<16>();
         places.iter().filter_map(|place| {
             let (address, id) = (u64::from_le_bytes(*place.first_chunk()?), *place.last_chunk()?);
-            (address > ENTERING).then_some(BlockId(u64::from_le_bytes(id)))
+            (address > ENTERING && address & GONE == 0).then_some(BlockId(u64::from_le_bytes(id)))
         })
     }
 }
@@ -269,6 +299,29 @@ mod tests {
                 (51..=100).filter(|block| *block != 60).map(|block| BlockId::new(1, block)).collect();
             expected.push(BlockId::new(2, 7));
             assert_eq!((ids, view.untracked), (expected, 0));
+        });
+    }
+
+    /// Allocators give the same addresses out again and again.
+    #[test]
+    fn an_address_keeps_its_place_while_there_is_room() {
+        with_table(64, |table, bytes| {
+            for round in 0..1000u64 {
+                for block in 1..=20u64 {
+                    assert_eq!(table.insert(block << 12, BlockId(round << 8 | block)), Inserted::New);
+                }
+                for block in 1..=20u64 {
+                    assert_eq!(table.remove(block << 12), Some(BlockId(round << 8 | block)));
+                }
+            }
+            let taken = table.places().iter().filter(|place| place.address.load(Ordering::Relaxed) != NEVER);
+            assert_eq!(taken.count(), 20);
+            // Other addresses may have them.
+            for block in 100..10_000u64 {
+                assert_eq!(table.insert(block << 4, BlockId(block)), Inserted::New, "{block}");
+                assert_eq!(table.remove(block << 4), Some(BlockId(block)));
+            }
+            assert_eq!(BlocksView::parse(&bytes()).unwrap().ids().count(), 0);
         });
     }
 

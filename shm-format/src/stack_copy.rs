@@ -11,8 +11,8 @@ use crate::record::RecordKind;
 const PIECE_WORDS: usize = 240;
 /// Bytes of a copy in one piece.
 const PIECE: usize = (PIECE_WORDS - 1) * 8;
-/// Pieces of one copy: what the longest one takes with ten bytes for each word.
-const PIECES: u32 = (1 << 20) / PIECE as u32 * 10 / 8 + 2;
+/// Pieces of one copy: what the longest one takes with 18 bytes for each word.
+const PIECES: u32 = (1 << 20) / PIECE as u32 * 18 / 8 + 2;
 /// In the first word of a piece: no more follow.
 const LAST: u64 = 1 << 32;
 /// Most bytes of a stack that are copied.
@@ -38,9 +38,14 @@ mod token {
     pub(super) const STACK: u64 = 1;
     /// An address of code: bytes from the one before.
     pub(super) const CODE: u64 = 2;
-    /// Any other: the eight bytes follow.
+    /// With 0 any other: the eight bytes follow. Else, by [`FAR_CODE`](super::FAR_CODE), an address in the stack that is no multiple of a
+    /// word away, as those of arguments and variables of the environment are, or of generated code.
     pub(super) const OTHER: u64 = 3;
 }
+
+/// Of a number of kind [`token::OTHER`] less 1: generated code, bytes from the one before, and the eight bytes of code before it
+/// follow. Else an address in the stack, bytes from the one before that was told so.
+const FAR_CODE: u64 = 1;
 
 /// A word that is kept, by what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub enum CopiedWord {
     Stack(u64),
     /// An address of code.
     Code(u64),
+    /// An address of code that was made at run time, and the eight bytes before it.
+    Generated(u64, u64),
     /// Anything else.
     Other(u64),
 }
@@ -58,7 +65,7 @@ impl CopiedWord {
     #[must_use]
     pub const fn value(self) -> u64 {
         match self {
-            Self::Stack(value) | Self::Code(value) | Self::Other(value) => value,
+            Self::Stack(value) | Self::Code(value) | Self::Generated(value, _) | Self::Other(value) => value,
         }
     }
 }
@@ -116,6 +123,8 @@ pub struct CopyWriter<'b, F> {
     zeros: u64,
     place: u64,
     code: u64,
+    unaligned: u64,
+    generated: u64,
     put: F,
 }
 
@@ -129,7 +138,10 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
         registers: usize,
         put: F,
     ) -> Result<Self, Loss> {
-        let mut writer = Self { buffer, at: 0, number: 0, zeros: 0, place: head.start, code: head.pc, put };
+        let (start, pc) = (head.start, head.pc);
+        let (place, code, unaligned, generated) = (start, pc, start, pc);
+        let mut writer =
+            Self { buffer, at: 0, number: 0, zeros: 0, place, code, unaligned, generated, put };
         let flags = [
             (head.code_only, flag::CODE_ONLY),
             (head.beside, flag::BESIDE),
@@ -188,25 +200,35 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
 
     fn token(&mut self, word: CopiedWord) -> Result<(), Loss> {
         self.flush_zeros()?;
+        let value = word.value();
+        let distance = |from: u64| value.wrapping_sub(from) as i64;
+        let from_place = distance(self.place);
         let (kind, distance) = match word {
-            CopiedWord::Stack(value) => {
-                let bytes = value.wrapping_sub(self.place) as i64;
-                if bytes % 8 != 0 {
-                    return self.other(value);
-                }
-                (token::STACK, bytes / 8)
-            }
-            CopiedWord::Code(value) => (token::CODE, value.wrapping_sub(self.code) as i64),
-            CopiedWord::Other(value) => return self.other(value),
+            CopiedWord::Stack(_) if from_place % 8 == 0 => (token::STACK, from_place / 8),
+            CopiedWord::Stack(_) => (token::OTHER, distance(self.unaligned)),
+            CopiedWord::Code(_) => (token::CODE, distance(self.code)),
+            CopiedWord::Generated(..) => (token::OTHER, distance(self.generated)),
+            CopiedWord::Other(_) => return self.other(value),
         };
         // No two addresses of user space are so far apart.
-        if zigzag(distance) >> 62 != 0 {
-            return self.other(word.value());
+        if distance.unsigned_abs() >> 58 != 0 {
+            return self.other(value);
         }
-        if kind == token::CODE {
-            self.code = word.value();
+        let number = zigzag(distance);
+        match word {
+            CopiedWord::Code(_) => self.code = value,
+            CopiedWord::Generated(_, before) => {
+                self.generated = value;
+                self.varint(((number << 1 | FAR_CODE) + 1) << 2 | kind)?;
+                return self.word(before);
+            }
+            _ if kind == token::OTHER => {
+                self.unaligned = value;
+                return self.varint(((number << 1) + 1) << 2 | kind);
+            }
+            _ => {}
         }
-        self.varint(zigzag(distance) << 2 | kind)
+        self.varint(number << 2 | kind)
     }
 
     fn other(&mut self, value: u64) -> Result<(), Loss> {
@@ -301,6 +323,8 @@ pub struct CopyReader<'a> {
     registers: u8,
     place: u64,
     code: u64,
+    unaligned: u64,
+    generated: u64,
 }
 
 /// What a copy holds in a place.
@@ -335,7 +359,15 @@ impl<'a> CopyReader<'a> {
             pc,
             code,
         };
-        is_sound.then_some(Self { head, rest, registers, place: start, code: pc })
+        is_sound.then_some(Self {
+            head,
+            rest,
+            registers,
+            place: start,
+            code: pc,
+            unaligned: start,
+            generated: pc,
+        })
     }
 
     /// Reads the registers, which are as many as there are places; then the words, which `take` gets in the order of their
@@ -392,8 +424,17 @@ impl<'a> CopyReader<'a> {
                 self.code = self.code.wrapping_add(unzigzag(value) as u64);
                 CopiedWord::Code(self.code)
             }
-            _ if value == 0 => CopiedWord::Other(self.rest.word()?),
-            _ => return None,
+            _ => match value.checked_sub(1) {
+                None => CopiedWord::Other(self.rest.word()?),
+                Some(far) if far & FAR_CODE != 0 => {
+                    self.generated = self.generated.wrapping_add(unzigzag(far >> 1) as u64);
+                    CopiedWord::Generated(self.generated, self.rest.word()?)
+                }
+                Some(far) => {
+                    self.unaligned = self.unaligned.wrapping_add(unzigzag(far >> 1) as u64);
+                    CopiedWord::Stack(self.unaligned)
+                }
+            },
         };
         Some(Some(Copied::Word(word)))
     }
@@ -507,6 +548,8 @@ mod tests {
             let random = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             match random % 16 {
                 0 => CopiedWord::Stack(HEAD.start + random % 5000 * 8),
+                4 => CopiedWord::Stack(HEAD.start + random % 5000),
+                5 => CopiedWord::Generated(0x7f00_0000_0000 + random % 100_000, random),
                 1 => CopiedWord::Code(HEAD.pc + random % 100_000),
                 2 => CopiedWord::Code(0x7f12_3456_0000 + random % 100_000),
                 3 => CopiedWord::Other(random | 1 << 63),
@@ -532,12 +575,17 @@ mod tests {
         assert_eq!(read(&bytes, &mut []).unwrap().0, head);
     }
 
-    /// An address in the stack that is no multiple of a word away is kept all the same.
+    /// Addresses in the stack that are no multiple of a word away, as those of arguments, are kept in two bytes each.
     #[test]
-    fn crooked_addresses_are_kept() {
-        let words = [CopiedWord::Stack(HEAD.start + 3)];
+    fn unaligned_addresses_in_the_stack_are_kept() {
+        let words: Vec<_> = (0..100).map(|number| CopiedWord::Stack(HEAD.start + 4003 + 21 * number)).collect();
+        let bytes = joined(&write(&HEAD, &[], &words, CopyEnd::Base));
+        assert!(bytes.len() < 250, "{}", bytes.len());
+        assert_eq!(read(&bytes, &mut []).unwrap().1, words);
+        let far = [CopiedWord::Stack(HEAD.start ^ 1 << 63 | 1), CopiedWord::Code(0)];
+        let words = [far[0], words[0], far[1], words[1]];
         let (_, back, ..) = read(&joined(&write(&HEAD, &[], &words, CopyEnd::Base)), &mut []).unwrap();
-        assert_eq!(back, [CopiedWord::Other(HEAD.start + 3)]);
+        assert!(back.iter().zip(words).all(|(back, word)| back.value() == word.value()), "{back:x?}");
     }
 
     #[test]

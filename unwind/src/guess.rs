@@ -26,7 +26,7 @@ pub fn guess<M: Memory>(
     most: usize,
 ) -> Walk {
     stack_cache.forget();
-    stack_cache.begin(modules.generation());
+    stack_cache.begin(modules.generation(), registers.sp());
     let most = most.min(StackCache::CAPACITY);
     let mut depth = 0;
     let mut end = End::DepthLimit;

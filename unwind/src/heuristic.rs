@@ -17,7 +17,7 @@ const SCAN_WORDS: u64 = 128;
 /// Frame records that are looked at for one that a call has made.
 const CHAIN_MAX: usize = 1024;
 /// Bytes within which a program's compiler keeps what it generates (HotSpot by default 240 MiB, V8 128 MiB).
-const GENERATED_MAX: u64 = 1 << 28;
+pub(crate) const GENERATED_MAX: u64 = 1 << 28;
 /// Bytes of a function that is generated.
 const FUNCTION_MAX: u64 = 1 << 15;
 
@@ -72,7 +72,7 @@ pub(crate) fn stub<M: Memory>(
 impl Chain {
     /// Whether `caller`, of which nothing but its frame record speaks, may have jumped to the code at `at`. Only in generated
     /// code: other compilers call.
-    fn holds<M: Memory>(
+    pub(crate) fn holds<M: Memory>(
         &mut self,
         modules: &Modules<'_>,
         at: &Place,
@@ -161,7 +161,9 @@ pub(crate) fn record<M: Memory>(
     let fp = memory.read(record)?;
     let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
     let sp = record.checked_add(2 * WORD)?;
-    let is_far = record < at.sp || record - at.sp > FRAME_MAX;
+    // A function that has no call frame information and saved the frame pointer leaves that of a frame before it.
+    let was_walked = (chain.low..at.sp).contains(&record);
+    let is_far = !was_walked && (record < at.sp || record - at.sp > FRAME_MAX);
     // Where frame pointers are kept the next record is further out, or there is none.
     let goes_on = fp == 0 || fp > record;
     (is_far && goes_on && ends_record(modules, fp, pc, memory))
@@ -301,7 +303,7 @@ mod tests {
     fn by_pointer(code: [u8; 8]) -> Option<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0)?;
-        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut Chain::none())
+        frame_pointer(&modules, &AT, &mut Record { caller: 0x9008, code }, &mut Chain::new(AT.sp))
             .map(|place| place.pc)
     }
 
@@ -332,14 +334,16 @@ mod tests {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
         let at = Place { pc: 0x1500, exact: false, ..AT };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::none()).unwrap();
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::new(AT.sp)).unwrap();
         assert_eq!((end.pc, end.sp, end.fp, same_stack), (0x1101, 0x7020, Some(0), true));
         assert!(is_outermost(&end, &mut Goroutine) && !is_outermost(&at, &mut Goroutine));
         assert!(!is_outermost(&Place { fp: Some(0x7000), ..end }, &mut Goroutine));
         // On the stack of a scheduler, whose frame pointer is still the goroutine's.
         let at = Place { sp: 0x9000, ..at };
-        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::none()).unwrap();
+        let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::new(0x8000)).unwrap();
         assert_eq!((end.pc, same_stack), (0x1101, false));
+        // A frame pointer that was left over from frames further in.
+        assert_eq!(record(&modules, &at, &mut Goroutine, &mut Chain::new(0x7000)), None);
     }
 
     /// A stack that ends at 0x7000, where something else begins.
@@ -365,7 +369,7 @@ mod tests {
         let modules = Modules::new(&modules, 0).unwrap();
         for exact in [false, true] {
             let at = Place { pc: 0x1500, sp: 0x7000, fp: Some(0), exact, ..AT };
-            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut Chain::none()), None);
+            assert_eq!(record(&modules, &at, &mut Ended::default(), &mut Chain::new(AT.sp)), None);
             assert_eq!(scan(&modules, &at, &mut Ended::default()), None);
         }
     }
@@ -401,11 +405,11 @@ mod tests {
     fn jumped(at: Place, stack: &[(u64, u64)]) -> std::vec::Vec<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
-        let (mut chain, mut memory) = (Chain::none(), Jumps(stack));
+        let (mut chain, mut memory) = (Chain::new(AT.sp), Jumps(stack));
         let next = |at: &Place| frame_pointer(&modules, at, &mut memory, &mut chain);
         let callers: std::vec::Vec<u64> =
             std::iter::successors(Some(at), next).skip(1).map(|place| place.pc).collect();
-        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut Chain::none());
+        let alone = frame_pointer(&modules, &at, &mut Jumps(stack), &mut Chain::new(AT.sp));
         assert_eq!(alone.map(|place| place.pc), callers.first().copied());
         callers
     }

@@ -50,6 +50,7 @@ mod heuristic;
 #[cfg(all(test, feature = "compile"))]
 mod hostile_tests;
 mod instruction;
+mod jumps;
 mod memory;
 mod module;
 mod modules;
@@ -89,6 +90,7 @@ pub use exact::registers_of_cfa;
 pub use frame::{FoundBy, Frame, Interpreted};
 pub use frame_row::{Cfa, FrameRow};
 pub use guess::{guess, is_behind_call, strip};
+pub use jumps::Jumps;
 pub use memory::Memory;
 pub use module::Module;
 pub use modules::Modules;

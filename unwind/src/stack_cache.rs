@@ -205,7 +205,7 @@ impl StackCache {
             noted: [Entry::NOTHING; CAPACITY],
             registers: [Tracked::NOTHING; 2],
             row: FrameRow::EMPTY,
-            chain: Chain::none(),
+            chain: Chain::new(0),
         }
     }
 
@@ -225,10 +225,10 @@ impl StackCache {
         slots.iter().map(|&slot| if slot == u64::MAX { 0 } else { sp(slot) })
     }
 
-    /// Prepares for a walk of modules of this generation.
-    pub(crate) fn begin(&mut self, generation: u32) {
+    /// Prepares for a walk of modules of this generation, which begins with the stack pointer `sp`.
+    pub(crate) fn begin(&mut self, generation: u32, sp: u64) {
         self.others = 0;
-        self.chain = Chain::none();
+        self.chain = Chain::new(sp);
         if self.generation != generation {
             self.generation = generation;
             self.forget();

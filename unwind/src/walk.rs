@@ -73,7 +73,7 @@ pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
     most: usize,
     regions: &mut R,
 ) -> Walk {
-    stack_cache.begin(modules.generation());
+    stack_cache.begin(modules.generation(), registers.sp());
     if stack_cache.repeats(registers, most, memory) {
         let depth = stack_cache.frames().len();
         return Walk { depth, end: End::Root, unchanged: depth };
@@ -336,6 +336,9 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
                 Some(left) if !same_stack => left,
                 _ => return Err(End::NoProgress),
             };
+        }
+        if !same_stack {
+            self.stack_cache.chain().low = caller.sp;
         }
         self.at = caller;
         Ok(())

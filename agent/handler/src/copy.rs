@@ -4,10 +4,10 @@
 //! What a walk goes by is where functions return to and where their frames lie: addresses of code, and of the stack itself.
 //! All else is data of the program, and none of it leaves the process but for registers that the rule of the interrupted
 //! instruction names. Where code is generated at run time nobody knows it by its address; there a word of a frame record is kept
-//! if it leads behind a call, and the instruction that a signal has interrupted.
+//! if it leads behind a call, or if a walk would believe it (`unwind::Jumps`), and the instruction that a signal has interrupted.
 
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
-use unwind::{Memory, Modules};
+use unwind::{Jumps, Memory, Modules, Registers};
 
 use crate::activity::is_filtered;
 use crate::arch;
@@ -115,7 +115,7 @@ fn write(
     let none = Modules::default();
     let modules = pinned.as_ref().map_or(&none, Pinned::modules);
     let regions = pinned.as_ref().map_or(&[][..], Pinned::regions);
-    let mut filter = Filter::new(modules, regions, reach.stack());
+    let mut filter = Filter::new(modules, regions, reach.stack(), registers.pc);
     let code_only = recording.unwind == Unwind::CopyCode;
     let head = CopyHead {
         code_only,
@@ -147,22 +147,24 @@ fn write(
         || extent.is_some()
         || !regions.is_empty()
         || slot.cursor.sequence().is_multiple_of(LOOK_EVERY);
-    let places = [registers.sp(), registers.sp().wrapping_add(WORD), registers.fp().wrapping_add(WORD)];
-    let (at, end) = copy(&mut reach, &mut filter, places, &mut writer)?;
+    let (at, end) = copy(&mut reach, &mut filter, &registers, &mut writer)?;
     let covers = extent.is_some_and(|walked| reach.low <= walked.low && walked.high <= at);
     writer.end(end, covers)
 }
 
-/// Writes the words of the stack. At `places` there may be return addresses: where a function has just begun, and where the
-/// frame pointer leads. Behind the last of them, and why it is the last.
+/// Writes the words of the stack. Behind the last of them, and why it is the last.
 fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     reach: &mut Reach,
     filter: &mut Filter<'_>,
-    places: [u64; 3],
+    registers: &Registers,
     writer: &mut CopyWriter<'_, F>,
 ) -> Result<(u64, CopyEnd), Loss> {
     let mut at = reach.low;
-    let mut is_behind_fp = false;
+    let (sp, fp) = (registers.sp(), registers.fp());
+    // There may be return addresses, too: where a function has just begun, and where the frame pointer leads.
+    let places = [sp, sp.wrapping_add(WORD), fp.wrapping_add(WORD)];
+    // The word before, if it is an address in the stack.
+    let mut saved_fp = None;
     let mut records = Records::default();
     // Where the instruction of the last signal's frame stands; 0 for nowhere.
     let mut interrupted = 0;
@@ -177,21 +179,24 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
             let mut kept = filter.find(word);
             if filter.has_generated {
                 let is_in_record = records.take(at);
-                if kept.is_none() && (is_behind_fp || is_in_record || places.contains(&at)) {
-                    kept = filter.generated(word, &mut reach.memory);
+                let is_likely = saved_fp.is_some() || is_in_record || places.contains(&at);
+                if kept.is_none() && (is_likely || filter.jumps.is_near(word)) {
+                    let saved = saved_fp.map(|saved| [at.wrapping_sub(WORD), saved]);
+                    let fps = saved.or((at == sp).then_some([fp, fp]));
+                    kept = filter.generated(at, fps, word, &mut reach.memory);
                 }
                 match kept {
                     Some(CopiedWord::Code(_)) => {
                         interrupted = arch::interrupted(at, &mut reach.memory).unwrap_or(interrupted);
                     }
                     None if interrupted == at && CODE.contains(&word) => {
-                        kept = Some(CopiedWord::Other(word));
+                        kept = Some(generated(word, &mut reach.memory));
                     }
                     _ => {}
                 }
             }
-            is_behind_fp = matches!(kept, Some(CopiedWord::Stack(_)));
-            if is_behind_fp {
+            saved_fp = matches!(kept, Some(CopiedWord::Stack(_))).then_some(word);
+            if saved_fp.is_some() {
                 records.note(at, word);
             }
             match kept {
@@ -287,6 +292,7 @@ struct Filter<'m> {
     code_only: bool,
     /// The program may have run code of no module.
     has_generated: bool,
+    jumps: Jumps,
 }
 
 /// Addresses between two ends of modules.
@@ -298,9 +304,10 @@ struct Span {
 }
 
 impl<'m> Filter<'m> {
-    fn new(modules: &'m Modules<'m>, regions: &'m [Region], stack: Bounds) -> Self {
+    fn new(modules: &'m Modules<'m>, regions: &'m [Region], stack: Bounds, pc: u64) -> Self {
         let nothing = Span { start: 0, len: 0, is_code: false };
-        Self { modules, regions, stack, near: [nothing; 2], code_only: false, has_generated: false }
+        let jumps = Jumps::new(modules, pc);
+        Self { modules, regions, stack, near: [nothing; 2], code_only: false, has_generated: false, jumps }
     }
 
     /// What the word is, if it is kept.
@@ -333,16 +340,36 @@ impl<'m> Filter<'m> {
         is_code
     }
 
-    /// What the word is if it may lead into generated code.
+    /// What the word at `at` is if it may lead into generated code. `fps` are the frame pointers of a frame that would return
+    /// there, and of its caller.
     #[cold]
-    fn generated(&self, word: u64, memory: &mut Stack) -> Option<CopiedWord> {
+    fn generated(
+        &mut self,
+        at: u64,
+        fps: Option<[u64; 2]>,
+        word: u64,
+        memory: &mut Stack,
+    ) -> Option<CopiedWord> {
         let address = unwind::strip(word);
-        let is_code = CODE.contains(&address) && unwind::is_behind_call(address, memory);
+        if !CODE.contains(&address) {
+            return None;
+        }
+        let (modules, sp) = (self.modules, at.wrapping_add(WORD));
+        let is_code = unwind::is_behind_call(address, memory)
+            || fps.is_some_and(|[below, fp]| self.jumps.made(modules, below, [address, sp, fp], memory));
+        if is_code {
+            self.jumps.note(address);
+        }
         if is_code && !snapshot::met_unknown_code() {
             snapshot::note_unknown_code();
         }
-        is_code.then_some(CopiedWord::Other(address))
+        is_code.then(|| generated(address, memory))
     }
+}
+
+/// Generated code with what stands before it.
+fn generated(address: u64, memory: &mut Stack) -> CopiedWord {
+    CopiedWord::Generated(address, memory.read(address.wrapping_sub(WORD)).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -365,7 +392,7 @@ mod tests {
         let list = [Module { end: 0x1_2000, ..whole }, Module { start: 0x1_3000, ..whole }];
         let modules = Modules::new(&list, 0).unwrap();
         let regions = [region(0x1_2000, 0x1_3000, Some(whole)), region(0x2_0000, 0x2_1000, None)];
-        let mut filter = Filter::new(&modules, &regions, Bounds::NONE);
+        let mut filter = Filter::new(&modules, &regions, Bounds::NONE, 0x1_1000);
         for _ in 0..3 {
             for word in [0x1_1001, 0x1_2001, 0x1_2fff, 0x1_3001, 0x1_4000] {
                 assert_eq!(filter.find(word), Some(CopiedWord::Code(word)), "{word:x}");
@@ -382,7 +409,7 @@ mod tests {
         let list = [(0x1_1000, 0x1_2000), (0x1_5000, 0x1_6000), (0x1_6000, 0x1_7000)]
             .map(|(start, end)| Module { start, end, ..Module::default() });
         let modules = Modules::new(&list, 0).unwrap();
-        let mut filter = Filter::new(&modules, &[], Bounds { low: 0x1_8000, high: 0x1_9000 });
+        let mut filter = Filter::new(&modules, &[], Bounds { low: 0x1_8000, high: 0x1_9000 }, 0x1_1000);
         for _ in 0..3 {
             for word in [0, 1, 0x1_1000, 0x1_2001, 0x1_4fff, 0x1_7001, 0x1_7fff, 0x1_9001, 1 << 47, u64::MAX]
             {

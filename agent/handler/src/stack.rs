@@ -10,8 +10,8 @@ use unwind::Memory;
 use crate::arch::load;
 use crate::sys::{self, PAGE};
 
-/// Pages remembered as readable; a walk rarely leaves two stacks.
-const PAGES: usize = 4;
+/// Pages remembered as readable, each in the place that its number says: those of two stacks, and of generated code.
+const PAGES: usize = 16;
 /// Probes per walk. Code without call frame information is looked at frame by frame: as many as a walk has frames.
 const PROBES: u32 = 1024;
 /// Those that may find nothing, so that a chain of wild pointers stays cheap.
@@ -41,7 +41,6 @@ impl Bounds {
 pub struct Stack {
     known: [Bounds; 2],
     readable: [u64; PAGES],
-    next: usize,
     probes: u32,
     wild: u32,
 }
@@ -54,7 +53,7 @@ impl Stack {
 
     /// The same with so many probes, whatever they find.
     pub(crate) fn probing(known: [Bounds; 2], probes: u32) -> Self {
-        Self { known, readable: [u64::MAX; PAGES], next: 0, probes, wild: probes }
+        Self { known, readable: [u64::MAX; PAGES], probes, wild: probes }
     }
 
     /// Whether memory that is not known is probed.
@@ -77,7 +76,8 @@ impl Stack {
     }
 
     fn page_is_readable(&mut self, page: u64) -> bool {
-        if self.readable.contains(&page) {
+        let place = (page / PAGE) as usize % PAGES;
+        if self.readable[place] == page {
             return true;
         }
         if self.probes == 0 || self.wild == 0 {
@@ -86,9 +86,8 @@ impl Stack {
         self.probes -= 1;
         let readable = sys::is_readable(page);
         self.wild -= u32::from(!readable);
-        if readable && let Some(place) = self.readable.get_mut(self.next % PAGES) {
-            *place = page;
-            self.next += 1;
+        if readable {
+            self.readable[place] = page;
         }
         readable
     }

@@ -28,8 +28,8 @@ pub(crate) struct Stack {
     bytes: Vec<u8>,
     /// Where in `bytes` addresses of the stack are.
     pointers: Vec<usize>,
-    /// Addresses of code that was made at run time, ascending.
-    generated: Vec<u64>,
+    /// Addresses of code that was made at run time, ascending, and the bytes before them.
+    generated: Vec<(u64, u64)>,
 }
 
 impl Stack {
@@ -46,8 +46,8 @@ impl Stack {
                 kept += 1;
                 match word {
                     CopiedWord::Stack(_) => pointers.push(stack.len()),
-                    CopiedWord::Code(_) => {}
-                    CopiedWord::Other(value) => generated.push(value),
+                    CopiedWord::Generated(address, before) => generated.push((address, before)),
+                    CopiedWord::Code(_) | CopiedWord::Other(_) => {}
                 }
                 stack.extend(word.value().to_le_bytes());
             }
@@ -75,7 +75,7 @@ impl Stack {
             registers: self.registers,
             stack_start: self.head.start,
             stack: &self.bytes,
-            generated: GeneratedCode { leaf: self.head.code, behind_calls: &self.generated },
+            generated: GeneratedCode { leaf: self.head.code, before: &self.generated },
         }
     }
 }

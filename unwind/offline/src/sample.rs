@@ -34,26 +34,29 @@ impl Sample<'_> {
 pub struct GeneratedCode<'s> {
     /// The eight bytes before the program counter and the eight at it.
     pub leaf: Option<[u64; 2]>,
-    /// Addresses that stand behind a call, ascending.
-    pub behind_calls: &'s [u64],
+    /// Addresses that may be returned to, ascending, and the eight bytes before each.
+    pub before: &'s [(u64, u64)],
 }
 
 impl GeneratedCode<'_> {
     /// The eight bytes at `address` of a thread with this program counter.
     fn read(&self, pc: u64, address: u64) -> Option<u64> {
         let behind = address.wrapping_add(8);
+        let find = |of: u64| self.before.binary_search_by_key(&of, |(address, _)| *address);
         match self.leaf {
             Some([before, _]) if behind == pc => Some(before),
             Some([_, at]) if address == pc => Some(at),
-            _ => self.behind_calls.binary_search(&behind).is_ok().then_some(UNKNOWN_CODE),
+            _ => match find(behind) {
+                Ok(at) => self.before.get(at).map(|(_, before)| *before),
+                // It is known to be there, and nothing else of it.
+                Err(_) => find(address).is_ok().then_some(UNKNOWN_CODE),
+            },
         }
     }
 }
 
-/// In the place of code that is not to be had: any address behind it is one behind a call.
-///
-/// What a compiler to memory made is in no file. It does keep frame pointers, and a word that a frame record has in the
-/// place of its return address is taken for one if it leads there. The bytes: six times nop, then `call *%rax`.
+/// In the place of code that is not to be had: any address behind it is one behind a call. The bytes: six times nop, then
+/// `call *%rax`.
 const UNKNOWN_CODE: u64 = u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]);
 
 /// Bytes below the stack pointer that a function may use (System V ABI, 3.2.2).
