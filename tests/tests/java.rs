@@ -8,7 +8,7 @@ use std::process::Command;
 use selfwind_tests::binary::workspace;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::run;
-use selfwind_tests::recording::Recorder;
+use selfwind_tests::recording::{Recorder, Recording};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::is_installed;
@@ -59,12 +59,16 @@ impl Java {
     }
 
     fn record(&self, flags: &[&str]) -> Folded {
+        self.record_by(&Recorder::at(997), flags).folded()
+    }
+
+    fn record_by(&self, recorder: &Recorder, flags: &[&str]) -> Recording {
         let classes = self.scratch.path().to_str().expect("UTF-8");
         let arguments = [flags, &NAMES, &["-cp", classes, "Graph", "2500"]].concat();
-        let recording = Recorder::at(997).record(Path::new("java"), &arguments);
+        let recording = recorder.record(Path::new("java"), &arguments);
         assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
         recording.assert_adds_up();
-        recording.folded()
+        recording
     }
 }
 
@@ -121,5 +125,19 @@ fn compiled_methods_without_frame_pointers_have_no_wrong_callers() {
     for more in [&[][..], &["-XX:-Inline"], &["-XX:TieredStopAtLevel=1"]] {
         let seen = seen(more, &java.record(more));
         assert!(seen.rooted * 10 >= seen.all * 9, "{more:?}: {seen:?}");
+    }
+}
+
+/// The recorder finds the callers of generated code in a copy as the thread does. While Java starts the agent does not know yet
+/// which libraries run their constructors, and copies take their code for generated: a few differ.
+#[test]
+fn copies_lead_to_the_same_frames() {
+    let Some(java) = Java::compiled() else { return };
+    let recorder = Recorder::at(1999).env("SELFWIND_UNWIND", "both").env("SELFWIND_MAX_OVERHEAD", "100");
+    for flags in [&["-Xint"][..], &[], &["-XX:+PreserveFramePointer"]] {
+        let stats = java.record_by(&recorder, flags).stats();
+        let [identical, differ] = ["identical", "differ"].map(|name| stats.detail(&["copy", name]));
+        println!("{flags:?}: identical {identical}, differ {differ}");
+        assert!(identical > 500 && differ * 100 <= identical, "{flags:?}: {identical} and {differ}");
     }
 }
