@@ -179,10 +179,7 @@ impl LiveBlocks {
                 Found::NoRoom => break,
             };
             // Fails if another block takes the place.
-            if place
-                .address
-                .compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            if place.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 place.id.store(id.0, Ordering::Relaxed);
                 // Whoever finds the address finds its id.

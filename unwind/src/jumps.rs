@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::step::Place;
 
-/// Tells such records, in the order of their addresses: see [`walk`](crate::walk), which believes the same.
+/// Tells such records, in the order of their addresses: see [`walk`](fn@crate::walk), which believes the same.
 #[derive(Debug)]
 pub struct Jumps {
     chain: Chain,

@@ -77,7 +77,7 @@ impl Stack {
 
     fn page_is_readable(&mut self, page: u64) -> bool {
         let place = (page / PAGE) as usize % PAGES;
-        if self.readable[place] == page {
+        if self.readable.get(place) == Some(&page) {
             return true;
         }
         if self.probes == 0 || self.wild == 0 {
@@ -86,8 +86,8 @@ impl Stack {
         self.probes -= 1;
         let readable = sys::is_readable(page);
         self.wild -= u32::from(!readable);
-        if readable {
-            self.readable[place] = page;
+        if readable && let Some(place) = self.readable.get_mut(place) {
+            *place = page;
         }
         readable
     }
