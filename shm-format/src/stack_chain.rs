@@ -294,16 +294,27 @@ impl StackChain {
     #[inline(always)]
     fn finish(&mut self, encoded: Encoded, head: &StackHead, frames: &[u64]) -> Encoded {
         let new = frames.len() - encoded.kept;
-        let rare = head.nonce | u64::from(head.end) | u64::from(head.weight ^ 1) | u64::from(encoded.wide);
-        let next = encoded.form == Form::Next;
-        if (rare == 0) & ((encoded.kept | new) < 0x80) & next {
-            // Nearly all.
-            let bytes = [Form::NEXT, head.source, encoded.kept as u8, new as u8];
-            let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
-            before.put(&bytes);
-            return Encoded { start: before.at, ..encoded };
+        let numbers = encoded.kept | new | head.weight as usize;
+        if (encoded.form == Form::Next) & (numbers < 0x80) & !encoded.wide {
+            return self.finish_next(encoded, head, new);
         }
         self.finish_rare(encoded, head, new)
+    }
+
+    /// Nearly all heads: every number takes one byte.
+    #[inline(always)]
+    fn finish_next(&mut self, encoded: Encoded, head: &StackHead, new: usize) -> Encoded {
+        let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
+        let mut first = Form::NEXT;
+        // A byte that is not wanted is overwritten by the next.
+        before.put_if(head.nonce != 0, &head.nonce.to_le_bytes());
+        first |= if head.nonce != 0 { flag::NONCE } else { 0 };
+        before.put_if(head.end != 0, &[head.end]);
+        first |= if head.end != 0 { flag::END } else { 0 };
+        before.put_if(head.weight != 1, &[head.weight as u8]);
+        first |= if head.weight != 1 { flag::WEIGHT } else { 0 };
+        before.put(&[first, head.source, encoded.kept as u8, new as u8]);
+        Encoded { start: before.at, ..encoded }
     }
 
     #[cold]
@@ -453,6 +464,14 @@ impl Backwards<'_> {
         if let Some(place) = self.buffer.get_mut(self.at..).and_then(|rest| rest.first_chunk_mut()) {
             *place = *bytes;
         }
+    }
+
+    /// Puts them always, and moves only if `wanted`: no branch.
+    #[inline]
+    fn put_if<const N: usize>(&mut self, wanted: bool, bytes: &[u8; N]) {
+        let at = self.at;
+        self.put(bytes);
+        self.at = if wanted { self.at } else { at };
     }
 
     /// An unsigned LEB128 number, whose last byte comes first here.

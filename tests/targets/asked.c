@@ -28,7 +28,7 @@ __attribute__((noinline)) static void asked_sleeps(void)
 {
 	atomic_fetch_add(&begun, 1);
 	while (!atomic_load(&stop)) {
-		struct timespec left = {0, 20000000};
+		struct timespec left = {0, 200000000};
 		while (nanosleep(&left, &left) && errno == EINTR)
 			;
 	}

@@ -38,7 +38,7 @@ impl Caller {
         bench: &'w mut Workbench<'_>,
     ) -> (Walk, &'w mut StackChain, &'w [u64]) {
         let (mut walk, is_mixed) = ordinary_walk::walk_on(recording, slot, &self.registers(), bench);
-        let Workbench { stack_cache, chain, scratch, pin } = bench;
+        let Workbench { stack_cache, chain, scratch, pin, .. } = bench;
         let pinned = if is_mixed { Pinned::new(pin) } else { None };
         let mixed = pinned.as_ref().and_then(|pinned| {
             let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());

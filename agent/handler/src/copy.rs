@@ -51,24 +51,28 @@ impl Extent {
 }
 
 /// How far a copy goes, and what its memory is.
-struct Reach {
+struct Reach<'p> {
     /// The first word.
     low: u64,
     /// Behind the last one that is wanted.
     until: u64,
     /// The base of the stack, if it is known.
     base: Option<u64>,
-    memory: Stack,
+    memory: Stack<'p>,
 }
 
-impl Reach {
-    fn new(slot: &Slot, context: Context<'_>, limit: u64) -> Self {
+impl<'p> Reach<'p> {
+    /// The caller is inside the slot's nesting guard.
+    fn new(slot: &'p Slot, context: Context<'_>, limit: u64) -> Self {
         let known = known_bounds(slot, context);
         let sp = context.stack_pointer();
         let base = known.iter().find(|bounds| bounds.hold(sp)).map(|bounds| bounds.high);
         let low = context.lowest_in_use().checked_next_multiple_of(WORD).unwrap_or(sp & !(WORD - 1));
         let until = sp.saturating_add(limit).min(base.unwrap_or(u64::MAX)) & !(WORD - 1);
-        Self { low, until, base, memory: Stack::probing(known, if is_filtered() { 0 } else { PROBES }) }
+        // SAFETY: the caller's guard makes this the only use of the pages.
+        let pages = unsafe { &mut *slot.probed_pages() };
+        let memory = Stack::probing(known, if is_filtered() { 0 } else { PROBES }, pages);
+        Self { low, until, base, memory }
     }
 
     /// What addresses of the stack are.
@@ -109,13 +113,13 @@ fn write(
     head: &StackHead,
     extent: Option<Extent>,
 ) -> Result<(), Loss> {
-    let registers = context.registers();
+    let pc = context.instruction_pointer();
     let mut reach = Reach::new(slot, context, recording.copy_limit);
     let pinned = Pinned::new(&slot.pin);
     let none = Modules::default();
     let modules = pinned.as_ref().map_or(&none, Pinned::modules);
     let regions = pinned.as_ref().map_or(&[][..], Pinned::regions);
-    let mut filter = Filter::new(modules, regions, reach.stack(), registers.pc);
+    let mut filter = Filter::new(modules, regions, reach.stack(), pc);
     let code_only = recording.unwind == Unwind::CopyCode;
     let head = CopyHead {
         code_only,
@@ -124,16 +128,38 @@ fn write(
         weight: head.weight,
         nonce: head.nonce,
         start: reach.low,
-        pc: registers.pc,
-        code: generated_code(modules, regions, registers.pc, &mut reach.memory),
+        pc,
+        code: generated_code(modules, regions, pc, &mut reach.memory),
     };
     // SAFETY: the caller's guard makes this the only use of the buffer.
     let buffer = unsafe { &mut *slot.copy_buffer() };
     let put = |kind, first, bytes: &[u8]| put(recording, slot, kind, first, bytes);
-    let mut writer = CopyWriter::begin(buffer, &head, registers.r.len(), put)?;
-    let computed = unwind::registers_of_cfa(modules, registers.pc);
+    let mut writer = CopyWriter::begin(buffer, &head, Registers::COUNT, put)?;
+    let computed = unwind::registers_of_cfa(modules, pc);
+    let [sp, fp] = write_registers(context, computed, &mut filter, &mut writer)?;
+    filter.code_only = code_only;
+    filter.has_generated = snapshot::met_unknown_code()
+        || extent.is_some()
+        || !regions.is_empty()
+        || slot.cursor.sequence().is_multiple_of(LOOK_EVERY);
+    let (at, end) = copy(&mut reach, &mut filter, [sp, fp], &mut writer)?;
+    let covers = extent.is_some_and(|walked| reach.low <= walked.low && walked.high <= at);
+    writer.end(end, covers)
+}
+
+/// Writes the registers that unwinding needs, and those `computed` with by the rule for the CFA; the stack pointer and the
+/// frame pointer are the result. Apart, so that the others are not on the stack while the words are copied.
+#[inline(never)]
+fn write_registers<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
+    context: Context<'_>,
+    computed: u64,
+    filter: &mut Filter<'_>,
+    writer: &mut CopyWriter<'_, F>,
+) -> Result<[u64; 2], Loss> {
+    let registers = context.registers();
     for (number, register) in registers.r.into_iter().enumerate() {
-        // The frame pointer also says that it is none. Others may count words, as in libcrypto's assembly.
+        // A frame pointer that is not an address tells the walk so. Other registers may count words, as in libcrypto's
+        // assembly.
         let is_named = register == registers.fp() || computed >> number & 1 != 0;
         let is_needed = register != 0 && is_named;
         match filter.find(register).or(is_needed.then_some(CopiedWord::Other(register))) {
@@ -142,25 +168,19 @@ fn write(
         }
     }
     writer.end_registers()?;
-    filter.code_only = code_only;
-    filter.has_generated = snapshot::met_unknown_code()
-        || extent.is_some()
-        || !regions.is_empty()
-        || slot.cursor.sequence().is_multiple_of(LOOK_EVERY);
-    let (at, end) = copy(&mut reach, &mut filter, &registers, &mut writer)?;
-    let covers = extent.is_some_and(|walked| reach.low <= walked.low && walked.high <= at);
-    writer.end(end, covers)
+    Ok([registers.sp(), registers.fp()])
 }
 
-/// Writes the words of the stack. Behind the last of them, and why it is the last.
+/// Writes the words of the stack. Behind the last of them, and why it is the last. Apart: what it needs on the stack is not
+/// there when the rule for the CFA is looked up.
+#[inline(never)]
 fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     reach: &mut Reach,
     filter: &mut Filter<'_>,
-    registers: &Registers,
+    [sp, fp]: [u64; 2],
     writer: &mut CopyWriter<'_, F>,
 ) -> Result<(u64, CopyEnd), Loss> {
     let mut at = reach.low;
-    let (sp, fp) = (registers.sp(), registers.fp());
     // There may be return addresses, too: where a function has just begun, and where the frame pointer leads.
     let places = [sp, sp.wrapping_add(WORD), fp.wrapping_add(WORD)];
     // The word before, if it is an address in the stack.

@@ -44,6 +44,7 @@ pub mod nesting;
 mod ordinary_walk;
 mod outcome;
 mod owner;
+mod probed_pages;
 pub mod process_time;
 pub mod rate_limit;
 pub mod recording;

@@ -47,14 +47,12 @@ pub(crate) fn walk_on(
     };
     let mut walked = None;
     if known != Bounds::NONE {
-        walked =
-            Some(walk_in(recording, slot, registers, bench, &mut Stack::new([known, Bounds::NONE], false)));
+        walked = Some(walk_in(recording, slot, registers, bench, known, false));
     }
     // Memory that is not known, or that a guess leads to, is probed. That may change the mask (`sys::is_readable`).
     if walked.is_none_or(|(walk, _)| !walk.end.is_complete()) && !is_filtered() {
         let _blocked = SignalsBlocked::new();
-        walked =
-            Some(walk_in(recording, slot, registers, bench, &mut Stack::new([known, Bounds::NONE], true)));
+        walked = Some(walk_in(recording, slot, registers, bench, known, true));
     }
     let walked = walked.unwrap_or_else(|| {
         bench.stack_cache.forget();
@@ -66,26 +64,29 @@ pub(crate) fn walk_on(
     walked
 }
 
-/// One walk in `memory`, of which the chain of records is told; and whether there are frames to be put among its own.
+/// One walk, of which the chain of records is told; and whether there are frames to be put among its own. The range `known`
+/// is mapped, and other memory is probed if `may_probe`.
 fn walk_in(
     recording: &Recording,
     slot: &Slot,
     registers: &Registers,
     bench: &mut Workbench<'_>,
-    memory: &mut Stack,
+    known: Bounds,
+    may_probe: bool,
 ) -> (Walk, bool) {
-    let Workbench { stack_cache, chain, scratch, pin } = bench;
+    let Workbench { stack_cache, chain, scratch, pages, pin } = bench;
+    let mut memory = Stack::new([known, Bounds::NONE], may_probe, pages);
     let (walk, is_mixed) = match Pinned::new(pin) {
         Some(pinned) => {
             let (modules, list, most) = (pinned.modules(), pinned.regions(), recording.max_frames);
             let stacks = [slot.stack(), Bounds::NONE];
-            let (generated, may_probe) = (pinned.generated(), memory.may_probe());
-            let mut regions = Regions::new(list, generated, recording, scratch.regions(), stacks, may_probe);
+            let mut regions =
+                Regions::new(list, pinned.generated(), recording, scratch.regions(), stacks, may_probe);
             let mut walk = unwind::walk_with(
                 modules,
                 recording.cache,
                 registers,
-                memory,
+                &mut memory,
                 stack_cache,
                 most,
                 &mut regions,

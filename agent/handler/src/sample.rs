@@ -29,9 +29,9 @@ impl<'a> Sample<'a> {
     /// Walks the interrupted stack into the thread's stack cache, and tells the encoder how many outer frames are
     /// unchanged since the last record. The caller is inside the slot's nesting guard.
     pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
-        // SAFETY: the caller's guard makes this the only use of the stack cache.
-        let stack_cache = unsafe { &mut *slot.stack_cache() };
-        let mut memory = Stack::new(known_bounds(slot, context), !is_filtered());
+        // SAFETY: the caller's guard makes this the only use of the stack cache and of the pages.
+        let (stack_cache, pages) = unsafe { (&mut *slot.stack_cache(), &mut *slot.probed_pages()) };
+        let mut memory = Stack::new(known_bounds(slot, context), !is_filtered(), pages);
         let mut mixed = None;
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
@@ -95,13 +95,14 @@ impl<'a> Sample<'a> {
     /// Every word of the interrupted stack that leads behind a call. The caller is inside the slot's nesting guard.
     #[inline(never)]
     pub(crate) fn guess(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
-        // SAFETY: the caller's guard makes this the only use of the stack cache and of the chain.
-        let (stack_cache, chain) = unsafe { (&mut *slot.stack_cache(), &mut *slot.chain()) };
+        // SAFETY: the caller's guard makes this the only use of the stack cache, of the chain and of the pages.
+        let (stack_cache, chain, pages) =
+            unsafe { (&mut *slot.stack_cache(), &mut *slot.chain(), &mut *slot.probed_pages()) };
         let known = known_bounds(slot, context);
         let sp = context.stack_pointer();
         let limit = sp.saturating_add(recording.copy_limit);
         let base = known.iter().find(|bounds| bounds.hold(sp)).map_or(u64::MAX, |bounds| bounds.high);
-        let mut memory = Stack::probing(known, if is_filtered() { 0 } else { GUESS_PROBES });
+        let mut memory = Stack::probing(known, if is_filtered() { 0 } else { GUESS_PROBES }, pages);
         let mut walk = match Pinned::new(&slot.pin) {
             Some(pinned) => unwind::guess(
                 pinned.modules(),

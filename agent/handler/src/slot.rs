@@ -24,6 +24,7 @@ pub(crate) use workspace::Workbench;
 use crate::interpreter::Scratch;
 use crate::kernel_ring::KernelRings;
 use crate::nesting::{Entered, Nesting};
+use crate::probed_pages::ProbedPages;
 use crate::signal_stack::SignalStack;
 use crate::snapshot::{Pin, Snapshot};
 use crate::stack::Bounds;
@@ -404,6 +405,7 @@ impl Slot {
                 stack_cache: &mut *self.stack_cache(),
                 chain: &mut *self.chain(),
                 scratch: &mut *self.scratch(),
+                pages: &mut *self.probed_pages(),
                 pin: &self.pin,
             }
         }
@@ -413,6 +415,12 @@ impl Slot {
     pub(crate) fn chain(&self) -> *mut StackChain {
         // SAFETY: what `prepare` gave stays mapped.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).chain.get() }
+    }
+
+    /// The pages that the thread's walk has probed.
+    pub(crate) fn probed_pages(&self) -> *mut ProbedPages {
+        // SAFETY: what `prepare` gave stays mapped.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).probed_pages.get() }
     }
 
     /// What the thread needs for the frames of interpreters.

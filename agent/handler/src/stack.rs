@@ -8,10 +8,9 @@
 use unwind::Memory;
 
 use crate::arch::load;
+use crate::probed_pages::ProbedPages;
 use crate::sys::{self, PAGE};
 
-/// Pages remembered as readable, each in the place that its number says: those of two stacks, and of generated code.
-const PAGES: usize = 16;
 /// Probes per walk. Code without call frame information is looked at frame by frame: as many as a walk has frames.
 const PROBES: u32 = 1024;
 /// Those that may find nothing, so that a chain of wild pointers stays cheap.
@@ -38,27 +37,25 @@ impl Bounds {
 }
 
 /// The memory that one walk may read.
-pub struct Stack {
+pub struct Stack<'p> {
     known: [Bounds; 2],
-    readable: [u64; PAGES],
+    pages: &'p mut ProbedPages,
     probes: u32,
     wild: u32,
 }
 
-impl Stack {
-    /// Memory with the two ranges `known` to be mapped; elsewhere probing if `may_probe`.
-    pub fn new(known: [Bounds; 2], may_probe: bool) -> Self {
-        Self { wild: WILD, ..Self::probing(known, if may_probe { PROBES } else { 0 }) }
+impl<'p> Stack<'p> {
+    /// Memory with the two ranges `known` to be mapped; elsewhere probing if `may_probe`. `pages` is the thread's.
+    #[inline]
+    pub(crate) fn new(known: [Bounds; 2], may_probe: bool, pages: &'p mut ProbedPages) -> Self {
+        Self { wild: WILD, ..Self::probing(known, if may_probe { PROBES } else { 0 }, pages) }
     }
 
     /// The same with so many probes, whatever they find.
-    pub(crate) fn probing(known: [Bounds; 2], probes: u32) -> Self {
-        Self { known, readable: [u64::MAX; PAGES], probes, wild: probes }
-    }
-
-    /// Whether memory that is not known is probed.
-    pub(crate) fn may_probe(&self) -> bool {
-        self.probes > 0
+    #[inline]
+    pub(crate) fn probing(known: [Bounds; 2], probes: u32, pages: &'p mut ProbedPages) -> Self {
+        pages.begin_walk();
+        Self { known, pages, probes, wild: probes }
     }
 
     #[cold]
@@ -76,8 +73,7 @@ impl Stack {
     }
 
     fn page_is_readable(&mut self, page: u64) -> bool {
-        let place = (page / PAGE) as usize % PAGES;
-        if self.readable.get(place) == Some(&page) {
+        if self.pages.contains(page) {
             return true;
         }
         if self.probes == 0 || self.wild == 0 {
@@ -86,14 +82,14 @@ impl Stack {
         self.probes -= 1;
         let readable = sys::is_readable(page);
         self.wild -= u32::from(!readable);
-        if readable && let Some(place) = self.readable.get_mut(place) {
-            *place = page;
+        if readable {
+            self.pages.insert(page);
         }
         readable
     }
 }
 
-impl Memory for Stack {
+impl Memory for Stack<'_> {
     #[inline]
     fn read(&mut self, address: u64) -> Option<u64> {
         let known = self.known[0].hold(address) || self.known[1].hold(address);
@@ -128,7 +124,8 @@ mod tests {
     fn known_memory_is_read_without_probes() {
         let words = [1u64, 2, 3];
         let low = words.as_ptr() as u64;
-        let mut stack = Stack::new([Bounds { low, high: low + 24 }, Bounds::NONE], false);
+        let mut pages = ProbedPages::new();
+        let mut stack = Stack::new([Bounds { low, high: low + 24 }, Bounds::NONE], false, &mut pages);
         assert_eq!(stack.read(low + 8), Some(2));
         assert_eq!(stack.read(low + 4), Some(2 << 32));
         assert_eq!(stack.read(low + 16), Some(3));
@@ -140,7 +137,8 @@ mod tests {
     #[test]
     fn unknown_memory_is_probed() {
         let word = 7u64;
-        let mut stack = Stack::new([Bounds::NONE; 2], true);
+        let mut pages = ProbedPages::new();
+        let mut stack = Stack::new([Bounds::NONE; 2], true, &mut pages);
         assert_eq!(stack.read(&raw const word as u64), Some(7));
         for wild in [0, 8, 0x7fff_ffff_f000, 0xdead_beef_dead_beef, u64::MAX - 7, u64::MAX] {
             assert_eq!(stack.read(wild), None, "{wild:x}");
@@ -152,12 +150,13 @@ mod tests {
         let words = [1u64, 2, 3];
         let low = words.as_ptr() as u64;
         let bounds = Bounds { low, high: low + 24 };
-        let mut stack = Stack::new([Bounds::NONE, bounds], false);
+        let mut pages = ProbedPages::new();
+        let mut stack = Stack::new([Bounds::NONE, bounds], false, &mut pages);
         assert_eq!(stack.known_until(low), low + 24);
         assert_eq!(stack.known_until(low + 16), low + 24);
         assert_eq!(stack.known_until(low + 17), low + 17);
         assert_eq!(stack.known_until(low - 1), low - 1);
-        let mut probing = Stack::new([Bounds::NONE; 2], true);
+        let mut probing = Stack::new([Bounds::NONE; 2], true, &mut pages);
         assert_eq!(probing.known_until(low), (low & !(PAGE - 1)) + PAGE);
         assert_eq!(probing.known_until(8), 8);
     }
@@ -165,7 +164,8 @@ mod tests {
     #[test]
     fn probes_are_bounded() {
         let word = 7u64;
-        let mut stack = Stack::new([Bounds::NONE; 2], true);
+        let mut pages = ProbedPages::new();
+        let mut stack = Stack::new([Bounds::NONE; 2], true, &mut pages);
         for page in 0..u64::from(WILD) {
             assert_eq!(stack.read(page << 4), None);
         }
@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn a_walk_may_look_at_the_code_of_every_frame() {
         static CODE: [[u64; PAGE as usize / 8]; 1100] = [[7; PAGE as usize / 8]; 1100];
-        let mut stack = Stack::new([Bounds::NONE; 2], true);
+        let mut pages = ProbedPages::new();
+        let mut stack = Stack::new([Bounds::NONE; 2], true, &mut pages);
         for (number, page) in CODE.iter().enumerate() {
             let is_read = number < PROBES as usize;
             assert_eq!(stack.read(page.as_ptr() as u64), is_read.then_some(7), "{number}");

@@ -209,7 +209,8 @@ fn random_places_of_a_large_program_equal_llvm_symbolizer() {
         };
         assert_eq!(comparable(&ours), comparable(theirs), "{address:#x}");
     }
-    assert!(compared * 10 > count * 8, "{compared} of {count}");
+    // The standard library has line tables, the project's own code has none.
+    assert!(compared * 2 > count, "{compared} of {count}");
 }
 
 #[test]

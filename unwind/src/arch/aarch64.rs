@@ -112,14 +112,16 @@ impl Link {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     /// The general registers by DWARF number.
-    pub r: [u64; 32],
+    pub r: [u64; Self::COUNT],
     /// The address of the next instruction.
     pub pc: u64,
 }
 
 impl Registers {
+    /// General registers.
+    pub const COUNT: usize = 32;
     /// Whatever.
-    pub(crate) const NOTHING: Registers = Registers { r: [0; 32], pc: 0 };
+    pub(crate) const NOTHING: Registers = Registers { r: [0; Self::COUNT], pc: 0 };
 
     /// sp.
     pub fn sp(&self) -> u64 {

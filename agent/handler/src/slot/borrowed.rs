@@ -27,6 +27,7 @@ impl<'a> BorrowedBench<'a> {
                 stack_cache: &mut *self.workspace.stack_cache.get(),
                 chain: &mut *self.workspace.chain.get(),
                 scratch: &mut *self.workspace.scratch.get(),
+                pages: &mut *self.workspace.probed_pages.get(),
                 pin: &self.slot.nested_pin,
             }
         }

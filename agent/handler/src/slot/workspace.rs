@@ -15,6 +15,7 @@ use unwind::StackCache;
 
 use crate::activity::Active;
 use crate::interpreter::Scratch;
+use crate::probed_pages::ProbedPages;
 use crate::snapshot::Pin;
 use crate::sys;
 
@@ -34,6 +35,7 @@ pub(super) struct Workspace {
     next: AtomicU64,
     pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
+    pub(super) probed_pages: UnsafeCell<ProbedPages>,
     /// The last two: most programs touch nothing of them.
     pub(super) scratch: UnsafeCell<Scratch>,
     pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
@@ -44,6 +46,7 @@ pub(crate) struct Workbench<'a> {
     pub(crate) stack_cache: &'a mut StackCache,
     pub(crate) chain: &'a mut StackChain,
     pub(crate) scratch: &'a mut Scratch,
+    pub(crate) pages: &'a mut ProbedPages,
     pub(crate) pin: &'a Pin,
 }
 
