@@ -1,7 +1,7 @@
-//! Call frame information: the FDE of an address, and its rows decoded on demand.
+//! Call frame information: finds the FDE of an address and decodes its rows on demand.
 //!
-//! Format: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5, section 6.4. Nothing here trusts the bytes:
-//! what is malformed is `None` or [`End::BadCfi`].
+//! Format: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5, section 6.4. The bytes are untrusted: malformed
+//! input gives `None` or [`End::BadCfi`].
 
 use crate::arch::Abi;
 use crate::cursor::{self, Cursor};
@@ -14,9 +14,9 @@ use crate::program::Program;
 use crate::rule::Rule;
 use crate::section::Section;
 
-/// Entries that a search without a header looks at: such modules are meant to have a compiled table.
+/// Entries that a linear search examines if there is no search table. Such modules should have a compiled table.
 const LINEAR_LIMIT: usize = 1 << 14;
-/// FDEs of one start that a search looks at.
+/// FDEs with the same start that a search examines.
 const EMPTY_LIMIT: usize = 5;
 
 impl<'a, A: Abi> Fde<'a, A> {
@@ -25,7 +25,7 @@ impl<'a, A: Abi> Fde<'a, A> {
         Program { section: self.section.bytes, cie: &self.cie, bases, code: self.code }
     }
 
-    /// The packed rule in force at `address`; `None` when the FDE is malformed.
+    /// The packed rule at `address`; `None` if the FDE is malformed.
     #[inline(never)]
     pub fn rule_at(&self, address: u64) -> Option<Rule> {
         let mut row = NarrowRow::<A>::EMPTY;
@@ -33,21 +33,21 @@ impl<'a, A: Abi> Fde<'a, A> {
         Some(row.rule(self.section.bytes, self.cie.is_signal_frame()))
     }
 
-    /// The rules of all registers in force at `address`; `None` when the FDE is malformed.
+    /// The rules of all registers at `address`; `None` if the FDE is malformed.
     pub fn row_at(&self, address: u64) -> Option<FrameRow<A>> {
         let mut row = FrameRow::EMPTY;
         self.fill_row(address, &mut row)?;
         Some(row)
     }
 
-    /// [`Fde::row_at`] without a copy on the stack.
+    /// [`Fde::row_at`] into memory of the caller, to save stack.
     #[inline(never)]
     pub(crate) fn fill_row(&self, address: u64, row: &mut FrameRow<A>) -> Option<()> {
         self.program().row_at(self.start, address, row)
     }
 
-    /// Calls `each(from, to, row)` for every row; `None` when the FDE is malformed, after the rows before the fault.
-    /// Takes more stack than a handler has.
+    /// Calls `each(from, to, row)` for every row. `None` if the FDE is malformed, after the rows before the error. Uses
+    /// more stack than a handler has.
     pub fn rows(&self, mut each: impl FnMut(u64, u64, &FrameRow<A>)) -> Option<()> {
         let program = self.program();
         let mut initial = FrameRow::EMPTY;
@@ -59,15 +59,15 @@ impl<'a, A: Abi> Fde<'a, A> {
         all.ok()
     }
 
-    /// The expression that a row of this FDE refers to.
+    /// The expression at this offset, to which a row of this FDE refers.
     pub fn expression(&self, position: u32) -> Option<&'a [u8]> {
         cursor::block(self.section.bytes, position)
     }
 }
 
-/// What the search table says about an address.
+/// Result of a lookup in the search table.
 enum Search {
-    /// There is no table that can be searched.
+    /// There is no usable table.
     NoTable,
     /// No FDE starts at or before the address.
     Nothing,
@@ -75,7 +75,8 @@ enum Search {
     At(usize),
 }
 
-/// Looks `address` up in the search table. Apart from [`find`], so that its stack is free when entries are parsed.
+/// Looks `address` up in the search table. Not inlined into [`find`], so that its stack is free again when entries are
+/// parsed.
 #[inline(never)]
 fn search(header: Option<Section<'_>>, eh_frame: &Section<'_>, address: u64) -> Result<Search, End> {
     let Some(header) = header.and_then(SearchTable::parse) else { return Ok(Search::NoTable) };
@@ -85,8 +86,8 @@ fn search(header: Option<Section<'_>>, eh_frame: &Section<'_>, address: u64) -> 
     }
 }
 
-/// The FDE of `eh_frame` that covers `address`, found through its `.eh_frame_hdr` if there is one: `Ok(None)` when none
-/// does.
+/// The FDE of `eh_frame` that covers `address`, found through `.eh_frame_hdr` if there is one. `Ok(None)` if none
+/// covers it.
 #[inline(never)]
 pub fn find<'a, A: Abi>(
     eh_frame: &Section<'a>,
@@ -99,7 +100,8 @@ pub fn find<'a, A: Abi>(
         Search::NoTable => return Ok(scan(eh_frame, address)),
     };
     let mut start = None;
-    // Linkers that fold functions leave empty FDEs, and keep only the first of one start in the header.
+    // Linkers that fold identical functions leave empty FDEs, and of those with one start list only the first in the
+    // header.
     for _ in 0..EMPTY_LIMIT {
         let fde = match Fde::<A>::at(eh_frame, offset) {
             Some(fde) if start.is_none_or(|start| start == fde.start) => fde,
@@ -116,7 +118,7 @@ pub fn find<'a, A: Abi>(
     Ok(None)
 }
 
-/// Search without a header, through the first [`LINEAR_LIMIT`] entries.
+/// Linear search through the first [`LINEAR_LIMIT`] entries.
 #[inline(never)]
 fn scan<'a, A: Abi>(eh_frame: &Section<'a>, address: u64) -> Option<Fde<'a, A>> {
     let mut offset = 0;
@@ -133,16 +135,16 @@ fn scan<'a, A: Abi>(eh_frame: &Section<'a>, address: u64) -> Option<Fde<'a, A>> 
     None
 }
 
-/// The sorted table of `.eh_frame_hdr`.
+/// The sorted search table of `.eh_frame_hdr`.
 struct SearchTable<'a> {
-    /// Address that the entries are relative to: the header's own.
+    /// Base of the entries: the address of the header.
     base: u64,
-    /// Pairs of (function start, FDE address), four bytes each.
+    /// (function start, FDE address) pairs, four bytes each.
     entries: &'a [[u8; 8]],
 }
 
 impl<'a> SearchTable<'a> {
-    /// The table of a header; `None` when it has none that can be searched.
+    /// The table of a header; `None` if it has none in the usual encoding.
     fn parse(header: Section<'a>) -> Option<Self> {
         let mut cursor = Cursor::new(header.bytes);
         let (version, eh_frame_encoding, count_encoding, table_encoding) =
@@ -157,7 +159,7 @@ impl<'a> SearchTable<'a> {
         Some(Self { base: header.address, entries: entries.get(..count.min(entries.len()))? })
     }
 
-    /// The address of the FDE with the greatest start that is not above `address`.
+    /// The address of the FDE with the greatest start at or below `address`.
     fn find(&self, address: u64) -> Option<u64> {
         let after = self.entries.partition_point(|entry| self.relative(entry, 0) <= address);
         self.entries.get(after.checked_sub(1)?).map(|entry| self.relative(entry, 4))
@@ -169,7 +171,7 @@ impl<'a> SearchTable<'a> {
     }
 }
 
-/// The address of `.eh_frame` that a header names; `None` when it is malformed.
+/// The address of `.eh_frame` according to its header; `None` if that is malformed.
 pub fn eh_frame_address(header: Section<'_>) -> Option<u64> {
     let mut cursor = Cursor::new(header.bytes);
     let (version, encoding) = (cursor.u8()?, cursor.u8()?);

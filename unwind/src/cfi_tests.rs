@@ -124,7 +124,8 @@ fn the_header_finds_what_the_scan_finds() {
         assert_eq!(find(&made, None, address), Ok(expected), "{address:#x}");
         assert_eq!(find(&made, Some(&header), address), Ok(expected), "{address:#x}");
     }
-    // Other encodings of the table fall back to the scan; an FDE address outside the section is an error.
+    // With other encodings of the table the search falls back to the scan. An FDE address outside the section is an
+    // error.
     let mut other = header.clone();
     other[3] = 0x1b;
     assert_eq!(find(&made, Some(&other), starts[1]), Ok(Some(starts[1])));
@@ -132,7 +133,7 @@ fn the_header_finds_what_the_scan_finds() {
     assert_eq!(find(&made, Some(&wild), starts[0]), Err(End::BadCfi));
     let no_fde = self::header(&[(starts[0], ADDRESS)]);
     assert_eq!(find(&made, Some(&no_fde), starts[0]), Err(End::BadCfi));
-    // A count beyond the bytes is cut down to them.
+    // A count larger than the section is clamped.
     let mut long = header.clone();
     long[8..12].fill(0xff);
     assert_eq!(find(&made, Some(&long), starts[2]), Ok(Some(starts[2])));
@@ -152,7 +153,7 @@ fn an_empty_fde_hides_nothing() {
 }
 
 #[test]
-fn without_an_fde_there_is_a_gap() {
+fn code_without_an_fde_is_an_uncovered_range() {
     let made = one(&[]);
     let module = Module { eh_frame: Some(made.section()), ..Module::default() };
     assert_eq!(module.decode_rule(START - 1), Ok(Rule::UNCOVERED));

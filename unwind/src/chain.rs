@@ -1,19 +1,20 @@
-//! What a walk knows of the frame records that it may follow.
+//! The state of a walk for following frame records that no call created.
 
-/// Frame records of generated code that was jumped to with a return address that follows no call, as by HotSpot's interpreter.
-/// They are believed if each leads to one further out, up to one that a call has made.
+/// A chain of frame records in generated code that jumps to other code with a return address that follows no call, as
+/// HotSpot's interpreter does. Such records are accepted if each leads to one further out, up to one that a call
+/// created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
-    /// The frame pointer of the frame that was believed last.
+    /// Frame pointer of the last accepted frame.
     pub(crate) fp: u64,
-    /// The record at the end of its chain.
+    /// The frame record at the end of the chain.
     pub(crate) end: u64,
-    /// The stack pointer with which the walk has come to this stack: what lies between it and the frame under way was walked.
+    /// Stack pointer at which the walk entered this stack. The range from it to the current frame has been walked.
     pub(crate) low: u64,
 }
 
 impl Chain {
-    /// Of a walk that begins with this stack pointer.
+    /// For a walk that starts at this stack pointer.
     pub(crate) const fn new(low: u64) -> Self {
         Self { fp: 0, end: 0, low }
     }

@@ -1,9 +1,9 @@
-//! Compiles `.eh_frame` into a [`Table`](crate::Table). Allocates: never in a handler.
+//! Compiles `.eh_frame` into a [`Table`](crate::Table). Allocates, so it must never run in a handler.
 //!
-//! Every FDE's byte code is run once, in address order, and equal neighbouring rows become one. What lies uncovered between two functions
-//! has a row of its own, however short it is: alignment cannot be told from a small function without an FDE. What a program
-//! counter finds in the table is what the search in `.eh_frame_hdr` would find: of overlapping FDEs the one that starts
-//! last.
+//! Runs the program of every FDE once, in address order, and merges adjacent rows with equal rules. An uncovered range
+//! between two functions gets a row of its own, however short: alignment padding looks the same as a small function
+//! without an FDE. Lookups in the table agree with the search in `.eh_frame_hdr`: of overlapping FDEs the one with the
+//! greatest start wins.
 
 mod conversion;
 mod functions;
@@ -17,18 +17,19 @@ use crate::section::Section;
 use crate::table::{self, BLOCK_SHIFT, BUILD_ID_MAX, CHECKED_FROM, HEADER, SOURCE_AT, Source};
 use functions::Functions;
 
-/// Address span that a table can describe.
+/// Largest address span that a table can describe.
 const SPAN_MAX: u64 = 1 << 32;
-/// The block index grows with the span, whatever is in it: this much for any file, and so much more for each function.
+/// The block index grows with the span, not with the number of rows: this much span is allowed for any file, plus
+/// [`SPAN_PER_FUNCTION`] for each function.
 const SPAN_FREE: u64 = 64 << 20;
 const SPAN_PER_FUNCTION: u64 = 64 << 10;
 
-/// Why there is no table.
+/// Why no table was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompileError {
-    /// The section has no FDE that covers any address.
+    /// No FDE of the section covers any address.
     NoFdes,
-    /// The addresses reach over more than 4 GiB, or over very much for so few functions.
+    /// The addresses span more than 4 GiB, or too much for so few functions.
     TooWide,
     /// The build-id is longer than [`BUILD_ID_MAX`].
     BuildIdTooLong,
@@ -48,16 +49,16 @@ impl core::fmt::Display for CompileError {
 
 impl core::error::Error for CompileError {}
 
-/// The table for `eh_frame` of this process's own architecture. See [`compile_for`].
+/// The table for `eh_frame` of this build's architecture. See [`compile_for`].
 pub fn compile(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Result<Vec<u8>, CompileError> {
-    // Not by the machine's number: whoever asks for this alone has no use for the code of others.
+    // Not via `compile_for`, so that callers of this alone link the code of one architecture only.
     compile_as::<Native>(eh_frame, bias, build_id)
 }
 
-/// The table for `eh_frame` of a file for `machine`, whose addresses are `bias` above the virtual addresses (0 for a
-/// file).
+/// The table for `eh_frame` of a file for `machine`, whose addresses are its virtual addresses plus `bias` (0 for a
+/// file on disk).
 ///
-/// A malformed FDE has its rows up to the fault and is complex from there on, so that the exact evaluation has the last word on them.
+/// A malformed FDE keeps its rows up to the error; the rest becomes complex, so that the exact evaluation decides.
 pub fn compile_for(
     machine: Machine,
     eh_frame: Section<'_>,
@@ -89,7 +90,7 @@ fn compile_as<A: Abi>(eh_frame: Section<'_>, bias: u64, build_id: &[u8]) -> Resu
     Ok(bytes)
 }
 
-/// Notes in a compiled table which file it is about.
+/// Records in a compiled table which file it was compiled from.
 pub fn set_source(table: &mut [u8], source: &Source) {
     let numbers = [source.device, source.inode, source.size, source.modified_ns];
     for (place, number) in table[SOURCE_AT..HEADER].chunks_mut(8).zip(numbers) {

@@ -1,6 +1,6 @@
 //! A bounds-checked reader of little-endian bytes: every read past the end is `None`.
 
-/// A position in bytes that are not trusted.
+/// A position in untrusted bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -12,7 +12,7 @@ impl<'a> Cursor<'a> {
         Self { bytes, position: 0 }
     }
 
-    /// A cursor over `bytes` that stands at `position`.
+    /// A cursor over `bytes` at `position`.
     pub(crate) fn at(bytes: &'a [u8], position: usize) -> Self {
         Self { bytes, position }
     }
@@ -106,7 +106,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The bytes of the block whose length stands at `position`.
+/// The block whose ULEB128 length is at `position`.
 pub(crate) fn block(section: &[u8], position: u32) -> Option<&[u8]> {
     let mut cursor = Cursor::at(section, position as usize);
     let length = usize::try_from(cursor.uleb()?).ok()?;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_end_with_the_bytes() {
+    fn reads_past_the_end_are_none() {
         let mut cursor = Cursor::new(&[1, 2, 3]);
         assert_eq!(cursor.u16(), Some(0x201));
         assert_eq!(cursor.u16(), None);

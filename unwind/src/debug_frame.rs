@@ -1,26 +1,29 @@
-//! `.debug_frame` rewritten as `.eh_frame`, so that one reader serves both. Allocates: never in a handler.
+//! Rewrites `.debug_frame` as `.eh_frame`, so that one reader handles both. Allocates, so it must never run in a
+//! handler.
 //!
-//! The two differ in how an FDE names its CIE, in the CIE's mark, and in the width of both in the 64-bit format (DWARF 5,
-//! section 6.4.1; Linux Standard Base, "Exception Frames"). Addresses here are absolute and take the load bias.
+//! The two differ in how an FDE refers to its CIE, in the id that marks a CIE, and in the width of both in the 64-bit
+//! format (DWARF 5, section 6.4.1; Linux Standard Base, "Exception Frames"). Addresses are absolute and take the load
+//! bias.
 
 use alloc::vec::Vec;
 
 use crate::cursor::Cursor;
 use crate::section::Section;
 
-/// Mark of a CIE, in the 32-bit and in the 64-bit format.
+/// Id of a CIE in the 32-bit and in the 64-bit format.
 const CIE_32: u64 = 0xffff_ffff;
 const CIE_64: u64 = u64::MAX;
-/// Addresses in an FDE: its start.
+/// Size of an FDE's start address, in bytes.
 const ADDRESS: usize = 8;
 
-/// A section that says what both say, as bytes and their address. Where both describe a function, `.eh_frame` counts.
+/// Merges both sections into one; gives its bytes and its address. Where both describe a function, `.eh_frame` wins.
 ///
-/// `debug_frame` holds virtual addresses, which are `bias` below those of `eh_frame`. Entries that are malformed, or whose
-/// CIE does not come before them, are left out.
+/// `debug_frame` holds virtual addresses; those of `eh_frame` are `bias` higher. Malformed entries, and FDEs whose CIE
+/// does not precede them, are dropped.
 pub fn merge(debug_frame: &[u8], bias: u64, eh_frame: Option<Section<'_>>) -> (Vec<u8>, u64) {
     let mut bytes = rewrite(debug_frame, bias);
-    // In front, because of entries for the same function the last counts; the rest keeps its addresses that way.
+    // The rewritten entries go in front: of two entries for a function the last counts, and `.eh_frame` keeps its
+    // addresses.
     let eh_frame = eh_frame.unwrap_or_default();
     let address = eh_frame.address.wrapping_sub(bytes.len() as u64);
     bytes.extend_from_slice(eh_frame.bytes);
@@ -29,7 +32,7 @@ pub fn merge(debug_frame: &[u8], bias: u64, eh_frame: Option<Section<'_>>) -> (V
 
 fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
     let mut rewritten = Vec::with_capacity(debug_frame.len());
-    // Offsets of CIEs, there and here; ascending.
+    // (offset in the input, offset in the output) of each CIE, ascending.
     let mut cies: Vec<(usize, usize)> = Vec::new();
     let mut offset = 0;
     while let Some((entry, end)) = Entry::at(debug_frame, offset) {
@@ -41,7 +44,7 @@ fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
             }
             Some(cie) => {
                 let known = cies.binary_search_by_key(&cie, |&(there, _)| there as u64);
-                // The distance is counted from the field itself, behind the length.
+                // The CIE pointer is relative to its own field, which follows the length.
                 known.ok().and_then(|place| u32::try_from(here + 4 - cies[place].1).ok())
             }
         };
@@ -63,14 +66,14 @@ fn rewrite(debug_frame: &[u8], bias: u64) -> Vec<u8> {
 }
 
 struct Entry<'a> {
-    /// The offset of an FDE's CIE; none in a CIE.
+    /// Offset of the FDE's CIE; `None` in a CIE.
     id: Option<u64>,
-    /// Everything behind that.
+    /// The entry's bytes after the id.
     body: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
-    /// The entry at `offset` and the offset behind it.
+    /// The entry at `offset`, and the offset after it.
     fn at(debug_frame: &'a [u8], offset: usize) -> Option<(Entry<'a>, usize)> {
         let mut cursor = Cursor::at(debug_frame, offset);
         let (length, is_64) = match cursor.u32()? {
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_say_the_same() {
+    fn both_formats_give_the_same_rows() {
         for is_64 in [false, true] {
             let expected = vec![(START, sp(16)), (START + 0x40, Rule::UNCOVERED)];
             let (bytes, address) = merge(&made(is_64, START), 0, None);
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn eh_frame_counts_where_both_speak() {
+    fn eh_frame_wins_where_both_describe_a_function() {
         let eh_frame = one(&[]);
         let (bytes, address) = merge(&made(false, START), 0, Some(eh_frame.section()));
         assert_eq!(rows(&bytes, address, 0), rows(&eh_frame.bytes, eh_frame.section().address, 0));
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_left_out() {
+    fn damaged_entries_are_dropped() {
         let good = made(false, START);
         for length in 0..good.len() {
             let (bytes, address) = merge(&good[..length], 0, None);

@@ -1,5 +1,5 @@
-//! The unwind sections of an ELF file, by its section headers: for modules that have no `.eh_frame_hdr` in memory and
-//! for compiling tables from files. Every offset in the file is checked.
+//! Finds the unwind sections of an ELF file by its section headers: for modules without `.eh_frame_hdr` in memory, and
+//! for compiling tables from files. Every offset is checked against the file.
 
 use crate::arch::Machine;
 use crate::elf_image;
@@ -12,14 +12,14 @@ const SHF_EXECINSTR: u64 = 4;
 const SHF_COMPRESSED: u64 = 1 << 11;
 const SHDR_SIZE: usize = 64;
 
-/// Why a file has nothing to offer.
+/// Why a file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
     /// Not an ELF file.
     NotElf,
-    /// An ELF file of another class or byte order, or for a machine that is not known.
+    /// An ELF file of another class or byte order, or for an unsupported machine.
     OtherMachine,
-    /// The section headers do not fit the file.
+    /// A section header points outside the file.
     Truncated,
 }
 
@@ -38,11 +38,11 @@ impl core::error::Error for ElfError {}
 /// The sections that unwinding needs. Addresses are virtual addresses of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct ElfFile<'a> {
-    /// What it is for.
+    /// Its machine.
     pub machine: Machine,
-    /// `.eh_frame`, exactly.
+    /// `.eh_frame`, with its exact size.
     pub eh_frame: Option<Section<'a>>,
-    /// `.debug_frame`, whose addresses are virtual addresses whatever the section's own is.
+    /// `.debug_frame`. It holds virtual addresses, whatever the address of the section itself.
     pub debug_frame: Option<Section<'a>>,
     /// `.eh_frame_hdr`.
     pub eh_frame_hdr: Option<Section<'a>>,
@@ -52,7 +52,7 @@ pub struct ElfFile<'a> {
     pub text_start: u64,
     /// First address after the executable sections.
     pub text_end: u64,
-    /// Entry point, 0 when there is none.
+    /// Entry point; 0 if there is none.
     pub entry: u64,
 }
 
@@ -67,8 +67,8 @@ struct SectionHeader<'a> {
 }
 
 impl<'a> ElfFile<'a> {
-    /// Finds the sections of the file with these contents. Sections that are compressed or not in the file (separate
-    /// debug files) are left out.
+    /// Finds the sections of a file with these contents. Sections that are compressed, or absent as in separate debug
+    /// files, are `None`.
     pub fn parse(file: &'a [u8]) -> Result<Self, ElfError> {
         if !file.starts_with(b"\x7fELF") {
             return Err(ElfError::NotElf);
@@ -90,7 +90,7 @@ impl<'a> ElfFile<'a> {
         if usize::from(entry_size) != SHDR_SIZE {
             return None;
         }
-        // Numbers that do not fit the file header are in the first section header.
+        // Counts that do not fit the file header are in the first section header.
         let count = if count == 0 { usize::try_from(u64_at(headers, 32)?).ok()? } else { usize::from(count) };
         let names = if names == u16::MAX { u32_at(headers, 40)? as usize } else { usize::from(names) };
         let headers = headers.get(..count.checked_mul(SHDR_SIZE)?)?.as_chunks::<SHDR_SIZE>().0;

@@ -1,7 +1,7 @@
-//! A loaded ELF object as its program headers describe it: sections for the walker, found in memory.
+//! Finds the unwind sections of a loaded ELF object in memory, by its program headers.
 //!
-//! Section headers are not loaded, so everything comes from `PT_LOAD`, `PT_GNU_EH_FRAME` and `PT_NOTE` (ELF-64,
-//! System V gABI chapter 5). Runs at registration, not in the handler; allocates nothing all the same.
+//! Section headers are not loaded, so only `PT_LOAD`, `PT_GNU_EH_FRAME` and `PT_NOTE` are used (ELF-64, System V gABI
+//! chapter 5). Runs when a module is registered, not in the handler; still, it must not allocate.
 
 use crate::cfi;
 use crate::module::Module;
@@ -25,7 +25,7 @@ pub struct ProgramHeader {
     pub kind: u32,
     /// `p_flags`.
     pub flags: u32,
-    /// `p_offset`: place in the file.
+    /// `p_offset`: file offset.
     pub offset: u64,
     /// `p_vaddr`: virtual address.
     pub address: u64,
@@ -41,7 +41,7 @@ pub struct ProgramHeader {
 
 const _: () = assert!(size_of::<ProgramHeader>() == 56);
 
-/// What is known about a loaded object. Addresses are those of this process.
+/// A loaded object. Addresses are those of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ElfImage<'a> {
     /// First address of all segments.
@@ -54,28 +54,28 @@ pub struct ElfImage<'a> {
     pub text_end: u64,
     /// First address of the largest writable segment; equal to `data_end` when there is none.
     pub data_start: u64,
-    /// First address after it.
+    /// First address after that segment.
     pub data_end: u64,
-    /// Address minus virtual address.
+    /// Load bias: address minus virtual address.
     pub bias: u64,
-    /// Address of the entry point, 0 when there is none.
+    /// Address of the entry point; 0 if there is none.
     pub entry: u64,
     /// `.eh_frame_hdr`.
     pub eh_frame_hdr: Option<Section<'a>>,
-    /// `.eh_frame`, which may run on to the end of its segment; see [`ElfImage::trimmed_eh_frame`].
+    /// `.eh_frame`, possibly extended to the end of its segment; see [`ElfImage::trimmed_eh_frame`].
     pub eh_frame: Option<Section<'a>>,
     /// The GNU build-id.
     pub build_id: Option<&'a [u8]>,
 }
 
 impl<'a> ElfImage<'a> {
-    /// Reads what the object with these program headers has at `bias`, as `dl_iterate_phdr` gives them. `None` when it
-    /// has no segments to load.
+    /// Describes the object with these program headers and this load `bias`, as `dl_iterate_phdr` reports them. `None`
+    /// if it has no PT_LOAD segment.
     ///
     /// # Safety
     ///
-    /// The object must be mapped at `bias` as the headers say, with its read-only segments unchanged, for as long as
-    /// `'a`.
+    /// For all of `'a` the object must stay mapped at `bias` as the headers say, and its read-only segments must not
+    /// change.
     pub unsafe fn from_headers(bias: u64, headers: &[ProgramHeader]) -> Option<Self> {
         let mut image = ElfImage { bias, start: u64::MAX, text_start: u64::MAX, ..ElfImage::default() };
         for header in headers.iter().filter(|header| header.kind == PT_LOAD) {
@@ -95,7 +95,7 @@ impl<'a> ElfImage<'a> {
             return None;
         }
         image.text_start = image.text_start.min(image.text_end);
-        // SAFETY: the caller promises that the segments are mapped as the headers say for 'a.
+        // SAFETY: the caller promises that the segments stay mapped for 'a as the headers say.
         let bytes = |address, limit| unsafe { segment_bytes(bias, headers, address, limit) };
         image.entry = entry(bias, headers, bytes);
         let of_kind = |kind| headers.iter().filter(move |header| header.kind == kind);
@@ -113,12 +113,12 @@ impl<'a> ElfImage<'a> {
         Some(image)
     }
 
-    /// Reads the object whose ELF header is at `address` (the vdso). `None` when there is none.
+    /// Describes the object whose ELF header is at `address` (the vdso). `None` if there is no ELF header.
     ///
     /// # Safety
     ///
-    /// `address` must be that of a loaded object's first page, or of at least 64 readable bytes that are no ELF header;
-    /// and as for [`ElfImage::from_headers`].
+    /// At least 64 bytes at `address` must be readable. If they are an ELF header, it must be the first page of a
+    /// loaded object, for which the conditions of [`ElfImage::from_headers`] hold.
     pub unsafe fn from_memory(address: u64) -> Option<Self> {
         // SAFETY: the caller promises 64 readable bytes.
         let ehdr = unsafe { slice(address, EHDR_SIZE) }?;
@@ -132,14 +132,14 @@ impl<'a> ElfImage<'a> {
         if table % align_of::<ProgramHeader>() as u64 != 0 {
             return None;
         }
-        // SAFETY: a loaded object has its program headers in the first page, at this offset and of this size; the
-        // alignment was checked, and any bytes are a valid header.
+        // SAFETY: the first page of a loaded object contains its program headers, at this offset and of this size. The
+        // alignment was checked, and every bit pattern is a valid header.
         let headers = unsafe {
             core::slice::from_raw_parts(table as usize as *const ProgramHeader, usize::from(count))
         };
         let first = headers.iter().find(|header| header.kind == PT_LOAD)?;
         let bias = address.wrapping_sub(first.address.wrapping_sub(first.offset));
-        // SAFETY: passed on.
+        // SAFETY: the caller's promise covers `from_headers`.
         unsafe { Self::from_headers(bias, headers) }
     }
 
@@ -156,7 +156,7 @@ impl<'a> ElfImage<'a> {
         }
     }
 
-    /// `.eh_frame` up to its terminator: what a private copy needs. Reads every entry's length.
+    /// `.eh_frame` up to and including its terminator: the part that a private copy needs. Reads every entry's length.
     pub fn trimmed_eh_frame(&self) -> Option<Section<'a>> {
         let section = self.eh_frame?;
         let end = cfi::entries(section).last().map_or(0, |extent| extent.end);
@@ -164,7 +164,7 @@ impl<'a> ElfImage<'a> {
     }
 }
 
-/// The entry point, from the ELF header if a segment maps it.
+/// The entry point from the ELF header, if a segment maps that.
 fn entry<'a>(bias: u64, headers: &[ProgramHeader], bytes: impl Fn(u64, u64) -> Option<&'a [u8]>) -> u64 {
     let first = headers.iter().find(|header| header.kind == PT_LOAD && header.offset == 0);
     let ehdr = first.and_then(|header| bytes(bias.wrapping_add(header.address), EHDR_SIZE));
@@ -174,11 +174,11 @@ fn entry<'a>(bias: u64, headers: &[ProgramHeader], bytes: impl Fn(u64, u64) -> O
     }
 }
 
-/// The bytes from `address` on, up to `limit` or to the end of what the readable segment around it has from the file.
+/// The bytes from `address` up to `limit`, clamped to the file-backed part of the readable segment that contains them.
 ///
 /// # Safety
 ///
-/// The segments must be mapped as the headers say for `'a`.
+/// The segments must stay mapped for `'a` as the headers say.
 unsafe fn segment_bytes<'a>(
     bias: u64,
     headers: &[ProgramHeader],
@@ -190,13 +190,13 @@ unsafe fn segment_bytes<'a>(
         let readable = header.kind == PT_LOAD && header.flags & PF_R != 0;
         if readable && offset < header.file_size { header.file_size.checked_sub(offset) } else { None }
     })?;
-    // SAFETY: the bytes lie in one readable segment, which the caller promises to be mapped for 'a.
+    // SAFETY: the bytes lie in one readable segment, which the caller promises to keep mapped for 'a.
     unsafe { slice(address, left.min(limit)) }
 }
 
 /// # Safety
 ///
-/// The bytes must be readable and unchanging for `'a`.
+/// The bytes must be readable and must not change during `'a`.
 unsafe fn slice<'a>(address: u64, length: u64) -> Option<&'a [u8]> {
     let length = usize::try_from(length).ok()?;
     if address == 0 || address.checked_add(length as u64)? > isize::MAX as u64 {
@@ -206,7 +206,7 @@ unsafe fn slice<'a>(address: u64, length: u64) -> Option<&'a [u8]> {
     Some(unsafe { core::slice::from_raw_parts(address as usize as *const u8, length) })
 }
 
-/// The build-id among the notes of one note segment or section.
+/// The build-id in a note segment or section.
 pub(crate) fn build_id(notes: &[u8], alignment: u64) -> Option<&[u8]> {
     let alignment = if alignment == 8 { 8 } else { 4 };
     let mut at = 0usize;
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_build_id_is_found_behind_other_notes() {
+    fn the_build_id_is_found_after_other_notes() {
         let mut notes = [0u8; 52];
         notes[..16].copy_from_slice(&[4, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, b'G', b'N', b'U', 0]);
         notes[20..36].copy_from_slice(&[4, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0]);

@@ -1,34 +1,34 @@
 //! Why a walk ended. Every walk has exactly one reason.
 
-/// The reason for the end of a walk; [`End::Root`] alone means that the stack is complete.
+/// Why a walk ended. Only [`End::Root`] means that the stack is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum End {
     /// The outermost frame: its return address is undefined or zero, or it is the module's entry stub.
     Root = 0,
-    /// The caller's array is full.
+    /// The caller's array of frames is full.
     DepthLimit = 1,
-    /// The address belongs to no known module and nothing plausible was found above it.
+    /// The address is in no known module, and no plausible caller was found on the stack.
     NoModule = 2,
-    /// The module says nothing about the address and nothing plausible was found above it.
+    /// The module has no CFI for the address, and no plausible caller was found on the stack.
     NoCfi = 3,
-    /// The call frame information is malformed or asks for what no unwinder can do.
+    /// The call frame information is malformed or unsupported.
     BadCfi = 4,
     /// A word of the stack could not be read.
     Unreadable = 5,
-    /// The frame's caller is not further out: the stack or the rules are corrupt.
+    /// The caller's frame is not further out: the stack or the rules are corrupt.
     NoProgress = 6,
-    /// A rule needs a register whose value an earlier frame did not preserve.
+    /// A rule needs a register that an earlier frame did not preserve.
     LostRegister = 7,
-    /// The unwinder of a registered region said what cannot be: no program counter or stack pointer, or no code there.
+    /// A region's unwinder returned an invalid caller: no program counter, no stack pointer, or no code there.
     BadUnwinder = 8,
-    /// What should say where the return address is leads to a word that is none: nobody can return there. So it is where a
-    /// program has switched stacks.
+    /// The word that the rule gives as the return address does not point behind a call. Seen where a program has
+    /// switched stacks.
     NoCode = 9,
 }
 
 impl End {
-    /// Every reason, in the order of their numbers.
+    /// All reasons, by number.
     pub const ALL: [End; 10] = [
         End::Root,
         End::DepthLimit,
@@ -42,7 +42,7 @@ impl End {
         End::NoCode,
     ];
 
-    /// The reason with this number, as read from a record.
+    /// The reason with this number from a record.
     pub const fn from_number(number: u8) -> Option<End> {
         let mut i = 0;
         while i < Self::ALL.len() {
@@ -59,7 +59,7 @@ impl End {
         matches!(self, End::Root)
     }
 
-    /// The name used in outputs.
+    /// The name that outputs use.
     pub const fn name(self) -> &'static str {
         match self {
             End::Root => "root",
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_round_trip() {
         for (number, end) in End::ALL.into_iter().enumerate() {
             assert_eq!(End::from_number(number as u8), Some(end));
         }

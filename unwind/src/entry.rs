@@ -1,7 +1,7 @@
-//! The entries of `.eh_frame`: where each lies, and what it says before its program begins.
+//! The entries of `.eh_frame`: their extents, and their fields before the program.
 //!
-//! Format: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5, section 6.4. Nothing here trusts the bytes:
-//! malformed entries are `None`.
+//! Format: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5, section 6.4. The bytes are untrusted: malformed
+//! entries are `None`.
 
 use core::marker::PhantomData;
 
@@ -10,14 +10,14 @@ use crate::cursor::Cursor;
 use crate::pointer::{self, Bases};
 use crate::section::Section;
 
-/// A stretch of byte code, as offsets in its section.
+/// Byte range of a CFA program, as offsets in the section.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Code {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-/// A Common Information Entry. Small, because a handler keeps it on its stack.
+/// A Common Information Entry. Kept small because handlers hold one on their stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Cie<A = Native> {
     pub(crate) code_alignment: u32,
@@ -30,7 +30,7 @@ pub struct Cie<A = Native> {
 }
 
 impl<A: Abi> Cie<A> {
-    /// Whether its functions are signal trampolines (augmentation `S`).
+    /// Whether the functions are signal trampolines (augmentation `S`).
     pub fn is_signal_frame(&self) -> bool {
         self.signal
     }
@@ -53,25 +53,25 @@ pub struct Fde<'a, A = Native> {
     pub start: u64,
     /// First address not covered.
     pub end: u64,
-    /// The entry's common part.
+    /// The CIE it refers to.
     pub cie: Cie<A>,
     pub(crate) code: Code,
     pub(crate) section: Section<'a>,
 }
 
-/// One entry of `.eh_frame`, by its offset.
+/// Kind of an entry of `.eh_frame`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A CIE.
     Cie,
-    /// An FDE and the offset of its CIE.
+    /// An FDE.
     Fde {
         /// Offset of the CIE in the section.
         cie: usize,
     },
 }
 
-/// Where an entry lies in the section.
+/// Extent of an entry in the section.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Offset of the entry's length field.
@@ -80,7 +80,7 @@ pub struct Extent {
     body: usize,
     /// Offset of the first byte after the entry.
     pub end: usize,
-    /// What the entry is.
+    /// Kind of the entry.
     pub entry: Entry,
 }
 
@@ -90,7 +90,7 @@ impl Extent {
         self.body
     }
 
-    /// The entry at `offset`; `None` at a terminator, at the end of the bytes or when malformed.
+    /// The entry at `offset`; `None` at a terminator, at the end of the section, or if malformed.
     pub fn at(section: &Section<'_>, offset: usize) -> Option<Extent> {
         let mut cursor = Cursor::at(section.bytes, offset);
         let length = match cursor.u32()? {
@@ -120,7 +120,7 @@ pub fn entries<'a>(section: Section<'a>) -> impl Iterator<Item = Extent> + 'a {
 }
 
 impl<A: Abi> Cie<A> {
-    /// The CIE at `offset`; `None` when it is none or malformed.
+    /// The CIE at `offset`; `None` if there is none or it is malformed.
     pub fn at(section: &Section<'_>, offset: usize) -> Option<Self> {
         let extent = Extent::at(section, offset)?;
         if extent.entry != Entry::Cie {
@@ -164,7 +164,7 @@ impl<A: Abi> Cie<A> {
         Some(cie)
     }
 
-    /// Takes in the augmentation data and leaves `cursor` at the first instruction.
+    /// Parses the augmentation data and leaves `cursor` at the first instruction.
     fn augment(&mut self, augmentation: &[u8], cursor: &mut Cursor<'_>, address: u64) -> Option<()> {
         let Some((b'z', letters)) = augmentation.split_first() else {
             return matches!(augmentation, b"" | b"eh").then_some(());
@@ -184,7 +184,7 @@ impl<A: Abi> Cie<A> {
                 b'L' => data.skip(1)?,
                 b'S' => self.signal = true,
                 b'B' | b'G' => {}
-                // The length makes unknown data harmless, as long as nothing known follows it.
+                // Unknown data can be skipped by its length, as long as no known letter follows.
                 _ => break,
             }
         }
@@ -193,14 +193,14 @@ impl<A: Abi> Cie<A> {
 }
 
 impl<'a, A: Abi> Fde<'a, A> {
-    /// The FDE at `offset`; `None` when it is none or malformed.
+    /// The FDE at `offset`; `None` if there is none or it is malformed.
     pub fn at(section: &Section<'a>, offset: usize) -> Option<Self> {
         let extent = Extent::at(section, offset)?;
         let Entry::Fde { cie } = extent.entry else { return None };
         Self::with_cie(section, &extent, Cie::at(section, cie)?)
     }
 
-    /// The FDE that `extent` describes, whose CIE is parsed already.
+    /// The FDE at `extent`, with its CIE already parsed.
     pub(crate) fn with_cie(section: &Section<'a>, extent: &Extent, cie: Cie<A>) -> Option<Self> {
         let mut cursor = Cursor::at(section.bytes.get(..extent.end)?, extent.body);
         let bases = Bases { section: section.address, ..Bases::default() };

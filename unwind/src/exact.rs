@@ -1,4 +1,4 @@
-//! One step with every register tracked: what rules need that the stack and frame pointer cannot answer.
+//! One step with all registers tracked, for rules that need more than the stack and frame pointer.
 
 use crate::arch::native::{COLUMNS, RETURN_ADDRESS, SP};
 use crate::arch::{Abi, Native};
@@ -13,25 +13,25 @@ use crate::register_rule::RegisterRule;
 use crate::rule::{Kind, Rule};
 use crate::tracked::Tracked;
 
-/// The rules in force at an address. Apart from [`step`], so that their search and their use share no stack.
+/// The full rules at an address. A type of its own so that finding them and applying them do not share stack.
 struct Rules<'r, 'a> {
     row: &'r mut FrameRow,
-    /// Holds the row's expressions.
+    /// The section that holds the row's expressions.
     section: &'a [u8],
     signal: bool,
 }
 
 impl<'r, 'a> Rules<'r, 'a> {
-    /// None yet, with room for them in `row`.
+    /// Without rules yet; they will be stored in `row`.
     fn none(row: &'r mut FrameRow) -> Self {
         *row = FrameRow::EMPTY;
         Self { row, section: &[], signal: false }
     }
 
-    /// Puts the rules at `lookup` here; `Ok(None)` when no FDE covers it.
+    /// Finds the rules at `lookup`. `Ok(None)` if no FDE covers it.
     #[inline(never)]
     fn fill(&mut self, module: &Module<'a>, lookup: u64) -> Result<Option<()>, End> {
-        // By reference: the handler's stack has no room for copies.
+        // Borrowed: the handler's stack has no space for copies.
         match &module.fde_at(lookup) {
             Ok(Some(fde)) => {
                 fde.fill_row(lookup, self.row).ok_or(End::BadCfi)?;
@@ -49,8 +49,8 @@ impl<'r, 'a> Rules<'r, 'a> {
     }
 }
 
-/// Turns `at` into its caller by the full rules at `lookup`. Says whether the frame is a signal frame, whose caller
-/// was interrupted. `Ok(None)`: no FDE covers the address. `scratch` and `row` are overwritten.
+/// Replaces the registers `at` by those of the caller, by the full rules at `lookup`. Returns whether the frame is a
+/// signal frame, whose caller was interrupted. `Ok(None)` if no FDE covers the address. Overwrites `scratch` and `row`.
 #[inline(never)]
 pub(crate) fn step<M: Memory>(
     module: &Module<'_>,
@@ -68,8 +68,7 @@ pub(crate) fn step<M: Memory>(
     Ok(Some(rules.signal))
 }
 
-/// The registers from which the expression that is the CFA at `lookup` is computed, by the bits of their DWARF numbers; 0 if it is
-/// no expression.
+/// The registers used by the CFA expression at `lookup`, as a bit mask of DWARF numbers; 0 if the CFA is no expression.
 #[inline(never)]
 pub fn registers_of_cfa(modules: &Modules<'_>, lookup: u64) -> u64 {
     let Some(module) = modules.find(lookup) else { return 0 };

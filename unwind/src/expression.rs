@@ -1,13 +1,13 @@
-//! The DWARF expression evaluator (DWARF 5, section 2.5), bounded in stack and steps.
+//! The DWARF expression evaluator (DWARF 5, section 2.5), bounded in stack depth and steps.
 
 use crate::cursor::Cursor;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::tracked::Tracked;
 
-/// Values on the evaluator's stack.
+/// Depth of the evaluation stack.
 const STACK: usize = 16;
-/// Operations that one evaluation may take: branches can loop.
+/// Limit of operations per evaluation: branches can loop.
 const STEPS: usize = 256;
 
 struct Stack {
@@ -27,7 +27,7 @@ impl Stack {
         self.values.get(self.count).copied()
     }
 
-    /// The value `depth` below the top.
+    /// The value `depth` entries below the top.
     fn pick(&self, depth: usize) -> Option<u64> {
         self.values.get(self.count.checked_sub(depth.checked_add(1)?)?).copied()
     }
@@ -40,7 +40,7 @@ impl Stack {
     }
 }
 
-/// The value that `code` computes; `cfa` is pushed first when given, as the rules of registers ask.
+/// Evaluates `code`. A given `cfa` is pushed first, as register rules require.
 #[inline(never)]
 pub(crate) fn evaluate<M: Memory>(
     code: &[u8],
@@ -79,7 +79,7 @@ pub(crate) fn evaluate<M: Memory>(
     Err(End::BadCfi)
 }
 
-/// The registers that `code` names, by the bits of their DWARF numbers; none where it is malformed.
+/// The registers that `code` uses, as a bit mask of DWARF numbers; `None` if malformed.
 pub(crate) fn registers(code: &[u8]) -> Option<u64> {
     let mut found = 0u64;
     let mut cursor = Cursor::new(code);
@@ -109,7 +109,7 @@ fn load<M: Memory>(address: u64, size: u8, memory: &mut M) -> Result<u64, End> {
     Ok(word & u64::MAX >> (64 - 8 * u32::from(size)))
 }
 
-/// The operations that need neither registers nor memory.
+/// Operations that use neither registers nor memory.
 fn operate<'a>(opcode: u8, cursor: &mut Cursor<'a>, code: &'a [u8], stack: &mut Stack) -> Option<()> {
     match opcode {
         0x30..=0x4f => stack.push(u64::from(opcode - 0x30)), // lit
@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn registers_are_found_behind_all_operands() {
+    fn registers_are_found_after_all_operands() {
         for (code, wanted) in [
             (&[][..], Some(0)),
             // libcrypto's bn_mul_mont: *(rsp + 8 * r9 + 8) + 8.
             (&[0x77, 8, 0x79, 0, 0x38, 0x1e, 0x22, 6, 0x23, 8], Some(1 << 7 | 1 << 9)),
             (&[0x92, 16, 0x80, 1, 0x94, 4], Some(1 << 16)),
-            // Operands that look like registers.
+            // Operands that look like register operations.
             (
                 &[0x08, 0x70, 0x0b, 0x71, 0x72, 0x0c, 0x73, 0x73, 0x73, 0x73, 0x28, 0x74, 0x74, 0x15, 0x75],
                 Some(0),

@@ -5,11 +5,11 @@ use std::vec::Vec;
 
 use crate::section::Section;
 
-/// Address of every made section.
+/// Address of every section made here.
 pub(crate) const ADDRESS: u64 = 0x10_0000;
-/// Start of the function of [`one`].
+/// Start of the function in [`one`].
 pub(crate) const START: u64 = 0x20_0000;
-/// Bytes of the function of [`one`].
+/// Length of the function in [`one`].
 pub(crate) const LENGTH: u64 = 0x1000;
 
 /// A section under construction.
@@ -93,7 +93,7 @@ pub(crate) fn one(code: &[u8]) -> EhFrame {
 /// xorshift64*.
 pub(crate) struct Random(pub(crate) u64);
 
-// The walker's tests have need of all, and are not there for each architecture.
+// Some architectures have no walker tests and leave some of these unused.
 #[allow(dead_code)]
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
@@ -111,7 +111,7 @@ impl Random {
         self.below(chances) == 0
     }
 
-    /// A number that is interesting to arithmetic.
+    /// A number near an edge of arithmetic: zero, overflow, sign.
     pub(crate) fn edge(&mut self) -> u64 {
         match self.below(6) {
             0 => self.below(16),

@@ -1,4 +1,4 @@
-//! A row with the rule of every register: what the exact evaluation works on.
+//! A row with the rules of all registers, for the exact evaluation.
 
 use crate::arch::{Abi, Native};
 use crate::register_rule::{Packed, RegisterRule};
@@ -6,7 +6,7 @@ use crate::register_rule::{Packed, RegisterRule};
 /// How to compute the canonical frame address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cfa {
-    /// No rule was given: the information is malformed.
+    /// Not given: the call frame information is malformed.
     Unset,
     /// The register with this DWARF number, plus an offset in bytes.
     Register {
@@ -15,17 +15,17 @@ pub enum Cfa {
         /// Bytes.
         offset: i32,
     },
-    /// The DWARF expression whose length (ULEB128) stands at this offset of the section.
+    /// The DWARF expression whose length (ULEB128) is at this offset of the section.
     Expression(u32),
 }
 
-/// The CFA's column. A register and offset stay behind an expression, as in libgcc: `def_cfa_register` goes back to them
-/// (libgcrypt's assembly relies on it).
+/// The CFA column. An expression does not discard the register and offset: as in libgcc, `def_cfa_register` returns to
+/// them, on which libgcrypt's assembly relies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CfaColumn {
     pub(crate) register: u16,
     pub(crate) offset: i32,
-    /// Offset of the expression in the section, 0 for none: no expression can stand there.
+    /// Offset of the expression in the section; 0 for none, since no expression can start there.
     pub(crate) expression: u32,
 }
 
@@ -42,21 +42,21 @@ impl CfaColumn {
     }
 }
 
-/// What a program computes: the CFA and as many columns as the caller cares for.
+/// The result of a CFA program: the CFA, and those columns that the caller needs.
 pub(crate) trait Row: Copy {
-    /// No rule for anything.
+    /// Without any rule.
     const EMPTY: Self;
 
     fn cfa_mut(&mut self) -> &mut CfaColumn;
-    /// The rule of a column that is kept, [`Packed::SAME`] for others.
+    /// The rule of a column; [`Packed::SAME`] for columns that are not kept.
     fn get(&self, register: u64) -> Packed;
-    /// Keeps the rule if the column is one that is kept.
+    /// Stores the rule, if this column is kept.
     fn set(&mut self, register: u64, register_rule: Packed);
-    /// Negates the column that says whether the return address is signed, if it is kept.
+    /// Toggles the column that says whether the return address is signed, if it is kept.
     fn negate_sign_state(&mut self);
 }
 
-/// The rules of one row for the CFA, all general registers and the return address, by DWARF numbers.
+/// One row: the CFA and the rules of all general registers and the return address, by DWARF number.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRow<A: Abi = Native> {
     cfa: CfaColumn,
@@ -64,12 +64,12 @@ pub struct FrameRow<A: Abi = Native> {
 }
 
 impl<A: Abi> FrameRow<A> {
-    /// How many registers are kept.
+    /// Number of columns kept.
     pub fn columns(&self) -> usize {
         self.columns.as_ref().len()
     }
 
-    /// How to recover the register with this DWARF number. Others than [those](Self::columns) are not kept.
+    /// The rule of the register with this DWARF number, which must be below [`columns`](Self::columns).
     pub fn register_rule(&self, register: usize) -> RegisterRule {
         self.columns.as_ref().get(register).map_or(RegisterRule::Same, |packed| packed.unpack())
     }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn rows_are_small() {
-        // Several of these live on the handler's stack.
+        // The handler's stack holds several of these.
         assert!(size_of::<FrameRow<X86_64>>() <= 80, "{}", size_of::<FrameRow<X86_64>>());
         assert!(size_of::<FrameRow<Aarch64>>() <= 152, "{}", size_of::<FrameRow<Aarch64>>());
     }

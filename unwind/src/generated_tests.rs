@@ -1,4 +1,4 @@
-//! Walks through generated code with rules of its own, over made-up stacks.
+//! Walks through generated code that has registered call frame information, over synthetic stacks.
 
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -14,11 +14,11 @@ use crate::{
 const LEAF: u64 = 0x20_0000;
 const ROOT: u64 = 0x21_0000;
 const END: u64 = 0x22_0000;
-/// Generated code, in no module.
+/// Generated code, outside all modules.
 const CODE: u64 = 0x50_0000;
 const SIZE: u64 = 0x1000;
 const STACK: u64 = 0x7000_0000;
-/// Generated code without a rule, behind a call.
+/// A return address in generated code without a rule.
 const CALLED: u64 = CODE + SIZE + 8;
 const CALL_RAX: u64 = 0xd0ff_9090_9090_9090;
 const RBX: usize = 3;
@@ -47,7 +47,7 @@ impl<'r> Regions<'r> for Generated<'r> {
     }
 }
 
-/// A section with one function each.
+/// A section with one FDE per function.
 fn section(functions: &[(u64, &[u8])]) -> EhFrame {
     let mut made = EhFrame::new();
     let cie = made.usual_cie();
@@ -62,7 +62,7 @@ fn module(start: u64, end: u64, eh_frame: &EhFrame) -> Module<'_> {
     Module { start, end, eh_frame: Some(eh_frame.section()), ..Module::default() }
 }
 
-/// The frames of a walk from `pc`, with rbx at the third word of the stack, where these words are.
+/// The frames of a walk from `pc` over a stack with these words; rbx points to the third word.
 fn walk(
     generated: &[u8],
     pc: u64,
@@ -90,14 +90,14 @@ fn walk(
 const WORDS: [u64; 7] = [CODE + 8, CODE + 16, ROOT + 8, CODE + 24, 0, 0, ROOT + 16];
 
 #[test]
-fn rules_of_generated_code_lead_on() {
+fn walks_continue_through_generated_code_with_rules() {
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let mut frames = |code: &[u8], pc| walk(code, pc, &WORDS, &cache, &mut stack_cache);
-    // Whether it called or was interrupted: the word at rsp is the return address.
+    // Called or interrupted, the word at rsp is the return address.
     let all = [LEAF + 4, CODE + 8, CODE + 16, ROOT + 8].to_vec();
     assert_eq!(frames(&[], LEAF + 4), (all.clone(), End::Root));
     assert_eq!(frames(&[], CODE + 4).0[1..], all[1..]);
-    // DW_CFA_def_cfa rbx 8: only a walk with all registers knows where that is.
+    // DW_CFA_def_cfa rbx 8: needs all registers tracked.
     let by_rbx = [0x0c, 3, 8];
     assert_eq!(frames(&by_rbx, LEAF + 4), ([LEAF + 4, CODE + 8, ROOT + 8].to_vec(), End::Root));
     assert_eq!(frames(&by_rbx, CODE + 4), ([CODE + 4, ROOT + 8].to_vec(), End::Root));
@@ -106,7 +106,7 @@ fn rules_of_generated_code_lead_on() {
 }
 
 #[test]
-fn what_other_code_did_at_the_place_is_not_remembered() {
+fn replaced_generated_code_is_not_cached() {
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let mut frames = |code: &[u8]| walk(code, LEAF + 4, &WORDS, &cache, &mut stack_cache).0;
     let near = [LEAF + 4, CODE + 8, CODE + 16, ROOT + 8];
@@ -120,7 +120,7 @@ fn what_other_code_did_at_the_place_is_not_remembered() {
 }
 
 #[test]
-fn code_without_a_rule_goes_by_other_signs() {
+fn generated_code_without_a_rule_falls_back_to_heuristics() {
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let mut walk = |word| walk(&[], LEAF + 4, &[word, 0, 0], &cache, &mut stack_cache);
     assert_eq!(walk(CALLED), ([LEAF + 4, CALLED].to_vec(), End::NoModule));

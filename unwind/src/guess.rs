@@ -1,7 +1,7 @@
-//! Stacks without any unwinding: every word that can be a return address, and the only thing said of it is that it can.
+//! Stack scan without unwinding: every word that can be a return address becomes a frame.
 //!
-//! What functions have left behind in parts of the stack that are in use again is among them. It is what a tool without
-//! call frame information can have, and what the frames of others are measured against.
+//! The result includes stale return addresses from earlier calls. It is what a tool without call frame information can
+//! get, and a baseline for comparing walks with.
 
 use crate::arch::native;
 use crate::arch::{Registers, WORD};
@@ -13,10 +13,10 @@ use crate::modules::Modules;
 use crate::stack_cache::{Entry, StackCache};
 use crate::walk::Walk;
 
-/// Finds every word from the stack pointer up to `until` that leads behind a call in a module. The frames are
-/// [`StackCache::frames`], no more than `most`; all but the first are guessed.
+/// Finds every word from the stack pointer up to `until` that points behind a call in a module. The frames are in
+/// [`StackCache::frames`], at most `most` of them; all but the first are marked as guessed.
 ///
-/// Signal-safe, as [`walk`](fn@crate::walk) is.
+/// Async-signal-safe, like [`walk`](fn@crate::walk).
 pub fn guess<M: Memory>(
     modules: &Modules<'_>,
     registers: &Registers,
@@ -55,13 +55,13 @@ pub fn guess<M: Memory>(
     Walk::fresh(depth, end)
 }
 
-/// An address of code without what protects it.
+/// Removes the pointer authentication signature, if any, from a code address.
 #[inline(always)]
 pub fn strip(address: u64) -> u64 {
     native::strip(address)
 }
 
-/// Whether code that may be generated at run time has a call right before `address`.
+/// Whether a call instruction ends at `address`, which may be in generated code.
 pub fn is_behind_call<M: Memory>(address: u64, memory: &mut M) -> bool {
     native::call_before(address, memory).is_some()
 }

@@ -1,4 +1,4 @@
-//! Steps through code without call frame information. Their frames are marked: they can be wrong.
+//! Steps through code without call frame information. The resulting frames are marked, since they can be wrong.
 
 use crate::arch::WORD;
 use crate::arch::native::{self, CALL_LENGTH, Call, INSTRUCTION_ALIGNMENT};
@@ -10,22 +10,22 @@ use crate::modules::Modules;
 use crate::rule::Rule;
 use crate::step::Place;
 
-/// Bytes that a frame may span for its frame pointer to be believed.
+/// Largest distance in bytes from the stack pointer at which a frame record is accepted.
 const FRAME_MAX: u64 = 1 << 20;
-/// Words that a scan looks at.
+/// Number of words that a scan examines.
 const SCAN_WORDS: u64 = 128;
-/// Frame records that are looked at for one that a call has made.
+/// Number of frame records examined in search of one that a call created.
 const CHAIN_MAX: usize = 1024;
-/// Bytes within which a program's compiler keeps what it generates (HotSpot by default 240 MiB, V8 128 MiB).
+/// Largest span in bytes of a JIT compiler's code (HotSpot's default is 240 MiB, V8's 128 MiB).
 pub(crate) const GENERATED_MAX: u64 = 1 << 28;
-/// Bytes of a function that is generated.
+/// Largest size of a generated function, in bytes.
 const FUNCTION_MAX: u64 = 1 << 15;
 
-/// Bytes after the entry point that can belong to the entry stub.
+/// Bytes from the entry point that can belong to the entry stub.
 const ENTRY_STUB: u64 = 64;
 
-/// Whether `address`, about which nothing is said, lies in the module's entry stub, which has no caller (musl's `_start`,
-/// ld.so's). Where the entry point itself has CFI the stub ends with it.
+/// Whether `address`, which no CFI covers, is in the module's entry stub, which has no caller (`_start` of musl and of
+/// ld.so). If the entry point has CFI, there is no such stub.
 pub(crate) fn is_entry_stub<M: Memory>(
     modules: &Modules<'_>,
     module: &Module<'_>,
@@ -37,7 +37,7 @@ pub(crate) fn is_entry_stub<M: Memory>(
     if entry == 0 || distance >= ENTRY_STUB || module.rule_at(entry) != Ok(Rule::UNCOVERED) {
         return false;
     }
-    // What the stub calls first may stand right behind it, and does have a caller.
+    // The first function that the stub calls may directly follow it; that one does have a caller.
     let called =
         (CALL_LENGTH..ENTRY_STUB).step_by(INSTRUCTION_ALIGNMENT).find_map(
             |behind| match native::call_before(entry.checked_add(behind)?, memory) {
@@ -48,8 +48,8 @@ pub(crate) fn is_entry_stub<M: Memory>(
     called.is_none_or(|called| called <= entry || address < called)
 }
 
-/// The caller of an instruction that tells where the return address is: in a PLT stub, and where a function with a
-/// frame pointer has not made its frame record yet or has left it.
+/// The caller of an instruction that implies where the return address is: in a PLT stub, or in the prologue or epilogue
+/// of a function with a frame pointer.
 pub(crate) fn stub<M: Memory>(
     modules: &Modules<'_>,
     at: &Place,
@@ -70,8 +70,8 @@ pub(crate) fn stub<M: Memory>(
 }
 
 impl Chain {
-    /// Whether `caller`, of which nothing but its frame record speaks, may have jumped to the code at `at`. Only in generated
-    /// code: other compilers call.
+    /// Whether `caller`, found by its frame record alone, may have jumped to the code at `at` instead of calling it.
+    /// Only generated code does that.
     pub(crate) fn holds<M: Memory>(
         &mut self,
         modules: &Modules<'_>,
@@ -83,7 +83,7 @@ impl Chain {
         if !may_jump || memory.read(caller.pc).is_none() {
             return false;
         }
-        // What was looked at for one frame holds for those behind it.
+        // The result holds for all frame records up to `end`.
         if at.fp != Some(self.fp) || self.fp >= self.end {
             memory.distrust();
             let Some(end) = called(modules, caller, memory) else { return false };
@@ -94,12 +94,12 @@ impl Chain {
     }
 }
 
-/// Whether `pc` can be code by the compiler that has generated the code at `at`.
+/// Whether `pc` is close enough to the generated code at `at` to come from the same JIT compiler.
 fn is_near(modules: &Modules<'_>, at: &Place, pc: u64) -> bool {
     pc.abs_diff(at.pc) < GENERATED_MAX && pc.abs_diff(at.sp) > FRAME_MAX && modules.find(pc).is_none()
 }
 
-/// The first frame record from that of `at` on that a call has made. All before it are generated code's.
+/// The first frame record, starting with that of `at`, that a call created. All before it must be generated code.
 fn called<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Option<u64> {
     let (mut below, mut record) = (at.sp, at.fp?);
     for _ in 0..CHAIN_MAX {
@@ -118,8 +118,8 @@ fn called<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M) -> Optio
     None
 }
 
-/// The caller by the frame pointer: a frame record above the stack pointer whose return address follows a call, in a
-/// module or in code that was generated at run time (compilers to memory keep frame pointers), or is one of a [`Chain`].
+/// The caller by its frame record: a record above the stack pointer whose return address follows a call, in a module or
+/// in generated code (JIT compilers keep frame pointers), or which is part of a [`Chain`].
 pub(crate) fn frame_pointer<M: Memory>(
     modules: &Modules<'_>,
     at: &Place,
@@ -140,8 +140,9 @@ pub(crate) fn frame_pointer<M: Memory>(
     is_caller.then_some(caller)
 }
 
-/// The caller where nothing is said about the code: by a frame record near the stack pointer, else by what tells where a
-/// thread began, else by a frame record on another stack, to which the code has switched. Says whether it is on the same.
+/// The caller of code without any rule: by a frame record near the stack pointer; else by recognising the code that
+/// ends a thread; else by a frame record on another stack, to which the code has switched. The flag says whether the
+/// caller is on the same stack.
 pub(crate) fn record<M: Memory>(
     modules: &Modules<'_>,
     at: &Place,
@@ -161,24 +162,24 @@ pub(crate) fn record<M: Memory>(
     let fp = memory.read(record)?;
     let pc = native::strip(memory.read(record.checked_add(WORD)?)?);
     let sp = record.checked_add(2 * WORD)?;
-    // A function that has no call frame information and saved the frame pointer leaves that of a frame before it.
+    // A function without CFI that has overwritten the frame pointer leaves that of a frame already walked.
     let was_walked = (chain.low..at.sp).contains(&record);
     let is_far = !was_walked && (record < at.sp || record - at.sp > FRAME_MAX);
-    // Where frame pointers are kept the next record is further out, or there is none.
+    // With frame pointers in use the next record is further out, or there is none.
     let goes_on = fp == 0 || fp > record;
     (is_far && goes_on && ends_record(modules, fp, pc, memory))
         .then_some((Place::caller(pc, sp, Some(fp)), false))
 }
 
-/// Whether nobody called the code at `pc`: the function that every goroutine returns to, and the one that ends a thread.
+/// Whether the code at `pc` has no caller: the function that every goroutine returns to, or the one that ends a thread.
 pub(crate) fn is_outermost<M: Memory>(at: &Place, memory: &mut M) -> bool {
     !at.exact
         && (native::ends_thread(at.pc, memory)
             || (at.fp == Some(0) && native::goroutine_end(at.pc, memory).is_some()))
 }
 
-/// Whether the words of a frame record can be what a caller left: a return address, or the end of a goroutine, whose first
-/// function is entered as if that had called it.
+/// Whether the two words of a frame record are plausible: a return address, or Go's `goexit`, which a goroutine's first
+/// function is set up to return to.
 fn ends_record<M: Memory>(modules: &Modules<'_>, fp: u64, pc: u64, memory: &mut M) -> bool {
     let is_end = |target| modules.find(target).is_some() && modules.find(pc).is_some();
     follows_call(modules, pc, memory) || (fp == 0 && native::goroutine_end(pc, memory).is_some_and(is_end))
@@ -201,9 +202,9 @@ pub(crate) fn scan<M: Memory>(modules: &Modules<'_>, at: &Place, memory: &mut M)
     None
 }
 
-/// The caller of generated code, by the word from `place` on that leads behind a call to what begins nearest before `at`; else
-/// by the first behind a call to anywhere. Frames of generated code have room that it does not use, where addresses of
-/// earlier calls are left.
+/// The caller of generated code. Prefers the word from `place` on that follows a direct call to the closest address
+/// below `at`; otherwise takes the first one that follows an indirect call. Frames of generated code contain unused
+/// space in which stale return addresses remain.
 fn scan_generated<M: Memory>(
     modules: &Modules<'_>,
     at: &Place,
@@ -216,7 +217,7 @@ fn scan_generated<M: Memory>(
         let pc = native::strip(word);
         place = place.checked_add(WORD)?;
         if let Some(call) = call_to(modules, at, pc, memory) {
-            // Compilers to memory save the caller's frame pointer first, whatever it is used for.
+            // JIT compilers save the caller's frame pointer first, even where they use the register otherwise.
             let is_saved = modules.find(pc - 1).is_none()
                 && below % WORD == 0
                 && below.checked_sub(place).is_some_and(|size| size <= FRAME_MAX);
@@ -232,14 +233,14 @@ fn scan_generated<M: Memory>(
     direct.or(indirect)
 }
 
-/// The call before `pc` if it can have led to the generated code at `at`.
+/// The call before `pc`, if it can have led to the generated code at `at`.
 fn call_to<M: Memory>(modules: &Modules<'_>, at: &Place, pc: u64, memory: &mut M) -> Option<Call> {
     let in_module = modules.find(pc.checked_sub(1)?).is_some();
     if !in_module && !is_near(modules, at, pc) {
         return None;
     }
     match native::call_before(pc, memory)? {
-        // What a library calls in another it calls by way of a stub: to us that other may be nothing but generated code.
+        // A library calls another one through a PLT stub; a library that is in no module looks like generated code.
         Call::Direct(target) if in_module => {
             let leads_out = modules.find(target).is_some() && native::stub(target, memory)?.plt;
             leads_out.then_some(Call::Indirect)
@@ -249,21 +250,21 @@ fn call_to<M: Memory>(modules: &Modules<'_>, at: &Place, pc: u64, memory: &mut M
     }
 }
 
-/// Whether `pc`, found where a return address must be, can be one: behind a call, in a module or in generated code.
+/// Whether `pc` can be a return address: it follows a call, in a module or in generated code.
 pub(crate) fn is_return_address<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
     let generated = modules.find(pc.wrapping_sub(1)).is_none() && native::call_before(pc, memory).is_some();
     generated || follows_call(modules, pc, memory)
 }
 
-/// Whether somebody may return to `pc`: code of a module, or behind a call in generated code.
+/// Whether a call may return to `pc`: it is in a module, or follows a call in generated code.
 pub(crate) fn may_be_called<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
     modules.find(pc.wrapping_sub(1)).is_some() || native::call_before(pc, memory).is_some()
 }
 
-/// Whether `pc` lies in a module right behind a call whose target, where it is known, is in a module too.
+/// Whether `pc` follows a call in a module, and the call's target, if known, is in a module too.
 pub(crate) fn follows_call<M: Memory>(modules: &Modules<'_>, pc: u64, memory: &mut M) -> bool {
     let inside = |address: u64| modules.find(address).is_some();
-    // The call may be the last instruction of a module.
+    // The call may be the last instruction of its module.
     if pc == 0 || !inside(pc - 1) {
         return false;
     }
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(by_pointer(CALL_RAX), Some(0x9008));
     }
 
-    /// A goroutine's first function: its record has no frame pointer, and leads behind the first instruction of
+    /// The first frame of a goroutine: its record has no frame pointer, and returns behind the first instruction of
     /// `nop; call; nop`.
     struct Goroutine;
 
@@ -338,15 +339,15 @@ mod tests {
         assert_eq!((end.pc, end.sp, end.fp, same_stack), (0x1101, 0x7020, Some(0), true));
         assert!(is_outermost(&end, &mut Goroutine) && !is_outermost(&at, &mut Goroutine));
         assert!(!is_outermost(&Place { fp: Some(0x7000), ..end }, &mut Goroutine));
-        // On the stack of a scheduler, whose frame pointer is still the goroutine's.
+        // On the scheduler's stack, with the frame pointer still the goroutine's.
         let at = Place { sp: 0x9000, ..at };
         let (end, same_stack) = record(&modules, &at, &mut Goroutine, &mut Chain::new(0x8000)).unwrap();
         assert_eq!((end.pc, same_stack), (0x1101, false));
-        // A frame pointer that was left over from frames further in.
+        // A stale frame pointer of a frame further in.
         assert_eq!(record(&modules, &at, &mut Goroutine, &mut Chain::new(0x7000)), None);
     }
 
-    /// A stack that ends at 0x7000, where something else begins.
+    /// A stack that ends at 0x7000, with other memory behind it.
     #[derive(Default)]
     struct Ended {
         distrusted: bool,
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_for_known_behind_a_stack() {
+    fn nothing_beyond_a_stack_counts_as_readable() {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
         for exact in [false, true] {
@@ -379,8 +380,8 @@ mod tests {
         assert_eq!(by_pointer(NO_CALL), None);
     }
 
-    /// Generated code without a call in it, but for those before 0x1308 and 0x9208, to anywhere, before 0x1208 to 0x1300, before
-    /// 0x9308 to 0x9380, before 0x9408 to 0x9980 and before 0x9688 to 0x98e0. Some words of the stack.
+    /// Generated code with calls only before 0x1308 and 0x9208 (indirect), before 0x1208 (to 0x1300), 0x9308 (to
+    /// 0x9380), 0x9408 (to 0x9980) and 0x9688 (to 0x98e0); and some words of the stack.
     struct Jumps<'a>(&'a [(u64, u64)]);
 
     impl Memory for Jumps<'_> {
@@ -401,7 +402,7 @@ mod tests {
         }
     }
 
-    /// The callers that frame pointers lead to from generated code.
+    /// The callers found by following frame pointers from generated code.
     fn jumped(at: Place, stack: &[(u64, u64)]) -> std::vec::Vec<u64> {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
@@ -417,7 +418,7 @@ mod tests {
     const LOW: u64 = 0x20_7000;
 
     #[test]
-    fn records_without_calls_are_believed_up_to_one_with() {
+    fn records_without_calls_are_followed_up_to_one_with() {
         let at = Place { sp: LOW, fp: Some(LOW + 0x10), ..AT };
         let stack = |second: u64, caller: u64, end: u64| {
             let (first, third) = (LOW + 0x10, LOW + 0x80);
@@ -432,18 +433,19 @@ mod tests {
         };
         let second = LOW + 0x40;
         assert_eq!(jumped(at, &stack(second, 0x9008, 0x9208)), [0x9008, 0x9108, 0x9208]);
-        // Nothing has called in the end, what should be a record lies further in, or no code by the same compiler is there.
+        // The last record follows no call; a record lies further in; or its code is too far away for the same JIT
+        // compiler.
         assert_eq!(jumped(at, &stack(second, 0x9008, 0x9508)), []);
         assert_eq!(jumped(at, &stack(LOW + 0x18, 0x9008, 0x9208)), []);
         for caller in [0x4000_9008, 0x8008, 0x1008, LOW + 0x48] {
             assert_eq!(jumped(at, &stack(second, caller, 0x9208)), [], "{caller:x}");
         }
-        // Compilers to files call.
+        // Ahead-of-time compiled code always calls.
         assert_eq!(jumped(Place { pc: 0x1100, ..at }, &stack(second, 0x9008, 0x9208)), []);
     }
 
     #[test]
-    fn generated_code_is_called_by_what_lies_near() {
+    fn generated_code_is_called_from_nearby_code() {
         let modules = [Module { start: 0x1000, end: 0x2000, ..Module::default() }];
         let modules = Modules::new(&modules, 0).unwrap();
         let at = Place { sp: LOW, fp: Some(7), ..AT };
@@ -452,17 +454,17 @@ mod tests {
         let among = |at: &Place, below, caller| scan(&modules, at, &mut Jumps(&stack(below, caller)));
         let found = |at: &Place, below| among(at, below, 0x9208);
         assert_eq!(found(&at, LOW + 0x40), Some(Place::caller(0x9208, LOW + 32, Some(LOW + 0x40))));
-        // What is called must be what runs.
+        // The call's target must be the running code.
         assert_eq!(among(&at, 0, 0x9308), Some(Place::caller(0x9308, LOW + 32, Some(7))));
         assert_eq!(among(&at, 0, 0x9408), None);
-        // A module's own calls stay in it.
+        // A direct call of a module stays in the module.
         assert_eq!(among(&at, 0, 0x1208), None);
         assert_eq!(among(&at, LOW + 0x40, 0x1308), Some(Place::caller(0x1308, LOW + 32, Some(7))));
-        // An earlier call of another function is left in the frame of this one.
+        // A stale return address from an earlier call of another function.
         let earlier = [(LOW, 0x9308), (LOW + 8, 0x9208), (LOW + 16, 0), (LOW + 24, 0x9688)];
         let caller = Some(Place::caller(0x9688, LOW + 32, Some(7)));
         assert_eq!(scan(&modules, &at, &mut Jumps(&earlier)), caller);
-        // What stands below is no frame pointer.
+        // The word below is no frame pointer.
         assert_eq!(found(&at, LOW), Some(Place::caller(0x9208, LOW + 32, Some(7))));
         assert_eq!(found(&Place { pc: 0x1100, ..at }, LOW), None);
     }

@@ -1,6 +1,6 @@
-//! Random registers over random memory and damaged call frame information: nothing panics, everything ends.
+//! Random registers, random memory and damaged call frame information: nothing may panic, and every walk must end.
 //!
-//! Debug builds also catch every overflow. Seeds are fixed, so that a failure can be repeated.
+//! Debug builds also catch every overflow. Seeds are fixed, so that failures are reproducible.
 
 use std::boxed::Box;
 use std::vec::Vec;
@@ -17,7 +17,7 @@ const TEXT: u64 = 0x20_0000;
 const TEXT_LENGTH: u64 = 0x1_0000;
 const STACK: u64 = 0x7000_0000;
 
-/// Memory in which everything that is readable looks like a stack or like code.
+/// Memory in which every readable word looks like a stack or like code.
 struct Hostile {
     random: Random,
     reads: u64,
@@ -37,7 +37,7 @@ impl Memory for Hostile {
     }
 }
 
-/// Reads that one frame may take: a scan of 128 words with a look at the code for each, the registers, expressions.
+/// Upper bound of reads per frame: a scan of 128 words with the code before each, the registers, expressions.
 const READS_PER_FRAME: u64 = 4 * 1024;
 
 fn walk_hostile(
@@ -63,7 +63,7 @@ fn walk_hostile(
     walked.end
 }
 
-/// Instructions that are mostly well-formed.
+/// Mostly well-formed instructions.
 fn code(random: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
     for _ in 0..random.below(12) {
@@ -102,7 +102,7 @@ fn code(random: &mut Random) -> Vec<u8> {
     code
 }
 
-/// A section that covers the text with functions of random code.
+/// A section that covers the text with functions that have random programs.
 fn made_up(random: &mut Random) -> EhFrame {
     let mut made = EhFrame::new();
     let plain = made.usual_cie();
@@ -143,7 +143,7 @@ fn random_programs() {
             ends[plain as usize] += 1;
             ends[compiled as usize] += 1;
         }
-        // Table and decoder agree on programs that no compiler would write.
+        // Table and decoder also agree on programs that no compiler would emit.
         for _ in 0..100 {
             let address = TEXT + random.below(TEXT_LENGTH);
             if let Ok(rule) = module(made.section()).decode_rule(address)
@@ -153,7 +153,7 @@ fn random_programs() {
             }
         }
     }
-    // The memory is hostile enough to end walks in every way that needs no region.
+    // The walks above must have ended for every reason that needs no region.
     let seen = |end: &End| (ends[*end as usize] > 0) == (*end != End::BadUnwinder);
     assert!(End::ALL.iter().all(seen), "{ends:?}");
 }

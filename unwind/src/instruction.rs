@@ -9,11 +9,11 @@ use crate::register_rule::Packed;
 /// A decoded instruction. Offsets are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
-    /// Does not concern the rules.
+    /// Does not affect the rules.
     Nothing,
-    /// The location moves on by these bytes.
+    /// Advances the location by this many bytes.
     Advance(u64),
-    /// The location is this address.
+    /// Sets the location to this address.
     Locate(u64),
     DefineCfa {
         register: u16,
@@ -25,16 +25,16 @@ pub(crate) enum Instruction {
     CfaExpression(u32),
     /// A column gets this rule.
     Set(u64, Packed),
-    /// A column goes back to the rule that the CIE gave it.
+    /// A column returns to its initial rule, from the CIE.
     Reset(u64),
     Remember,
     Restore,
-    /// The return address is signed from here on if it was not, and the other way round.
+    /// Toggles whether the return address is signed.
     NegateSignState,
 }
 
 impl Instruction {
-    /// The instruction under `code`; `None` when it is unknown, cut off, or its operands do not fit.
+    /// Decodes the instruction at `code`; `None` if it is unknown, truncated, or its operands are out of range.
     #[inline]
     pub(crate) fn decode<A: Abi>(code: &mut Cursor<'_>, cie: &Cie<A>, bases: Bases) -> Option<Self> {
         let opcode = code.u8()?;
@@ -80,7 +80,7 @@ impl Instruction {
     }
 }
 
-/// The rule that an instruction with a register operand gives.
+/// The rule set by an instruction with a register operand.
 fn register_rule<A: Abi>(opcode: u8, code: &mut Cursor<'_>, cie: &Cie<A>) -> Option<Packed> {
     match opcode {
         0x05 => Packed::at_cfa(factored(cie, code.uleb()?)?), // offset_extended
@@ -112,7 +112,7 @@ fn factored<A>(cie: &Cie<A>, offset: u64) -> Option<i64> {
     i64::try_from(offset).ok()?.checked_mul(i64::from(cie.data_alignment))
 }
 
-/// Steps over a block and gives the offset of its length.
+/// Skips a block and gives the offset of its length.
 fn skip_block(code: &mut Cursor<'_>) -> Option<u32> {
     let position = u32::try_from(code.position()).ok()?;
     let length = usize::try_from(code.uleb()?).ok()?;

@@ -1,4 +1,4 @@
-//! Frame records that no call has made, for whoever goes through the words of a stack without walking it.
+//! Recognises frame records that no call created, for code that scans a stack without walking it.
 
 use crate::chain::Chain;
 use crate::heuristic::GENERATED_MAX;
@@ -6,37 +6,37 @@ use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::step::Place;
 
-/// Tells such records, in the order of their addresses: see [`walk`](fn@crate::walk), which believes the same.
+/// Recognises such records in address order. Accepts the same ones as [`walk`](fn@crate::walk).
 #[derive(Debug)]
 pub struct Jumps {
     chain: Chain,
-    /// Generated code that was met last, and code far from it that was met before: what follows a call need not be by the same
-    /// compiler. 0 for none.
+    /// The generated code seen last, and code far from it seen before: the code after a call need not come from the
+    /// same JIT compiler. 0 for none.
     code: [u64; 2],
 }
 
 impl Jumps {
-    /// Of a stack whose innermost instruction is at `pc`.
+    /// For a stack whose innermost instruction is at `pc`.
     #[must_use]
     pub fn new(modules: &Modules<'_>, pc: u64) -> Self {
         let code = if modules.find(pc).is_none() { pc } else { 0 };
         Self { chain: Chain::new(0), code: [code, 0] }
     }
 
-    /// Generated code is returned to at `pc`.
+    /// Reports a return address in generated code.
     pub fn note(&mut self, pc: u64) {
         let [last, before] = self.code;
         self.code = [pc, if is_near(last, pc) { before } else { last }];
     }
 
-    /// Whether `pc` may be code by a compiler whose code was met.
+    /// Whether `pc` is near the generated code seen so far.
     #[must_use]
     pub fn is_near(&self, pc: u64) -> bool {
         self.code.iter().any(|code| is_near(*code, pc))
     }
 
-    /// Whether `pc`, which follows no call, is where the code was jumped to from whose frame pointer is `below`: a frame at `sp`
-    /// whose frame pointer is `fp`.
+    /// Whether `pc`, which follows no call, belongs to code that jumped to the frame whose frame pointer is `below`.
+    /// `sp` and `fp` are those of the frame that jumped.
     pub fn made<M: Memory>(
         &mut self,
         modules: &Modules<'_>,

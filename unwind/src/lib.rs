@@ -1,20 +1,19 @@
-//! Unwind rows precomputed from `.eh_frame`, and the walker that uses them.
+//! Unwind rows compiled from `.eh_frame`, and the walker that uses them.
 //!
-//! The core runs inside a signal handler, on a stack of about two kibibytes, over memory that may be corrupt. It
-//! therefore never allocates, never locks, never panics, never recurses, bounds every loop, and touches the
-//! stack it walks only through [`Memory`]. What allocates (building a [`Table`]) is behind the feature `compile`
-//! and never runs in a handler.
+//! The core runs inside a signal handler, on a stack of about 2 KiB, over memory that may be corrupt. It must not
+//! allocate, lock, panic or recurse, every loop is bounded, and it reads the walked stack only through [`Memory`]. What
+//! allocates (building a [`Table`]) is behind the feature `compile` and never runs in a handler.
 //!
 //! From a program counter to its caller, in this order:
 //!
-//! 1. [`StackCache`]: the thread's previous walk, for as long as the words that it read are what they were;
-//! 2. [`RuleCache`]: the packed [`Rule`] of a program counter that was met before;
+//! 1. [`StackCache`]: frames of the thread's previous walk, as long as the words that it read are unchanged;
+//! 2. [`RuleCache`]: the packed [`Rule`] of a program counter seen before;
 //! 3. [`Table`]: rows compiled ahead of time, if the [`Module`] has them;
 //! 4. the FDE found through `.eh_frame_hdr`, decoded on demand;
-//! 5. rules that need more than the stack and frame pointer: the exact evaluation of every register;
-//! 6. where an unwinder is registered for a region of code, that one: [`Regions`];
-//! 7. rules that the program has registered for code that it generates;
-//! 8. code without any CFI: frame pointer, then a bounded scan for a return address; both mark the frame.
+//! 5. for rules that need more than the stack and frame pointer: the exact evaluation of all registers;
+//! 6. the unwinder registered for the region of code, if there is one: [`Regions`];
+//! 7. call frame information that the program registered for generated code;
+//! 8. without any CFI: the frame pointer, then a bounded scan for a return address. Both mark the frame.
 #![no_std]
 
 #[cfg(feature = "compile")]

@@ -1,11 +1,11 @@
-//! The sorted snapshot of all modules that one walk uses.
+//! The sorted snapshot of all modules for one walk.
 
 use core::ops::Range;
 
 use crate::arch::native;
 use crate::module::Module;
 
-/// An immutable snapshot of the loaded modules, sorted by address and free of overlaps.
+/// An immutable snapshot of the loaded modules, sorted by address, without overlaps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modules<'a> {
     list: &'a [Module<'a>],
@@ -13,9 +13,10 @@ pub struct Modules<'a> {
 }
 
 impl<'a> Modules<'a> {
-    /// Sorts `list` as [`Modules::new`] wants it.
+    /// Sorts `list` for [`Modules::new`].
     pub fn sort(list: &mut [Module<'_>]) {
-        // By insertion: loaders list few modules, nearly in order, and a sort for many would be 3 KiB of the agent.
+        // Insertion sort: loaders list few modules, nearly in order, and the sort of `core` would add 3 KiB to the
+        // agent.
         for end in 1..list.len() {
             for at in (1..=end).rev() {
                 if list[at - 1].start <= list[at].start {
@@ -26,10 +27,10 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// A snapshot of `list`, or `None` when it is not sorted or modules overlap.
+    /// A snapshot of `list`; `None` if it is not sorted or modules overlap.
     ///
-    /// `generation` keeps cached rules apart: it must differ from the former snapshot's whenever an address may
-    /// have changed its meaning, that is when a module is gone. Adding modules needs no new generation.
+    /// `generation` invalidates cached rules: it must differ from that of the previous snapshot whenever the meaning of
+    /// an address may have changed, that is after a module was removed. Adding modules does not need a new generation.
     pub fn new(list: &'a [Module<'a>], generation: u32) -> Option<Self> {
         let sorted = list.windows(2).all(|pair| match pair {
             [a, b] => a.end <= b.start,
@@ -44,7 +45,7 @@ impl<'a> Modules<'a> {
         self.list.get(after.checked_sub(1)?).filter(|module| module.contains(address))
     }
 
-    /// The addresses around `address` that lie in the same module or in the same gap between two, and whether it is a module.
+    /// The module, or the gap between two modules, that contains `address`, and whether it is a module.
     pub fn span(&self, address: u64) -> (Range<u64>, bool) {
         let after = self.list.partition_point(|module| module.start <= address);
         let next = self.list.get(after).map_or(u64::MAX, |module| module.start);
@@ -55,7 +56,7 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// Begins to load the modules, as many as most programs have.
+    /// Prefetches the modules, up to a usual number of them.
     pub(crate) fn prefetch(&self) {
         native::prefetch(self.list.get(..32).unwrap_or(self.list));
     }
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_a_module_or_what_lies_between_two() {
+    fn a_span_is_a_module_or_the_gap_between_two() {
         let list = [module(0x1000, 0x2000), module(0x2000, 0x3000), module(0x4000, 0x5000)];
         let modules = Modules::new(&list, 0).unwrap();
         for (address, span) in [

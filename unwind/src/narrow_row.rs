@@ -1,7 +1,7 @@
-//! The columns of a row that decide whether its rule can be packed, and the packing.
+//! The columns that decide whether a row has a packed rule, and the packing.
 //!
-//! Of DWARF expressions only those are known that linkers and compilers write in large numbers: on x86-64, PLT stubs, and
-//! a CFA or frame pointer kept on the stack.
+//! Only those DWARF expressions are recognised that linkers and compilers emit in large numbers: on x86-64, PLT stubs,
+//! and a CFA or frame pointer saved on the stack.
 
 use core::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use crate::frame_row::{Cfa, CfaColumn, Row};
 use crate::register_rule::{Packed, RegisterRule};
 use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 
-/// The row of the fast path: the CFA and the three columns that decide whether a rule can be packed.
+/// A row of the fast path: the CFA and the columns that decide whether its rule can be packed.
 #[derive(Clone, Copy)]
 pub(crate) struct NarrowRow<A> {
     cfa: CfaColumn,
@@ -52,16 +52,16 @@ impl<A: Abi> Row for NarrowRow<A> {
         }
     }
 
-    // Whatever is signed is stripped, so nothing hangs on it.
+    // Not tracked: signatures are stripped from every return address.
     fn negate_sign_state(&mut self) {}
 }
 
 impl<A: Abi> NarrowRow<A> {
-    /// The packed rule; `section` holds the row's expressions.
+    /// The packed rule. `section` holds the row's expressions.
     pub(crate) fn rule(&self, section: &[u8], signal: bool) -> Rule {
         let place = match self.return_address.unpack() {
             RegisterRule::Undefined => return Rule::ROOT.with_signal(signal),
-            // It never was anywhere else.
+            // The return address was never saved: the outermost frame.
             RegisterRule::Same if A::PUSHED_AT.is_some() => return Rule::ROOT.with_signal(signal),
             register_rule => place::<A>(register_rule),
         };
@@ -96,7 +96,7 @@ impl<A: Abi> NarrowRow<A> {
     }
 }
 
-/// Where a packed rule can have the return address.
+/// Where the return address is, if a packed rule can express it.
 fn place<A: Abi>(register_rule: RegisterRule) -> Option<ReturnAddress> {
     match (register_rule, A::PUSHED_AT) {
         (RegisterRule::AtCfa(offset), Some(pushed)) if offset != pushed => None,

@@ -4,9 +4,9 @@ use crate::cursor::Cursor;
 
 /// No value is present.
 pub(crate) const OMIT: u8 = 0xff;
-/// An absolute, pointer-sized address.
+/// An absolute pointer.
 pub(crate) const ABSPTR: u8 = 0x00;
-/// Signed four bytes relative to the data base: the encoding of every binary search table.
+/// Signed four bytes relative to the data base: the encoding of all usual search tables.
 pub(crate) const DATAREL_SDATA4: u8 = 0x3b;
 /// Signed four bytes relative to themselves: the encoding of nearly every FDE.
 #[cfg(feature = "compile")]
@@ -18,10 +18,10 @@ const FUNCREL: u8 = 0x40;
 const ALIGNED: u8 = 0x50;
 const INDIRECT: u8 = 0x80;
 
-/// What encoded addresses may be relative to.
+/// The bases that encoded addresses may be relative to.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Bases {
-    /// Address of the first byte under the cursor's position 0.
+    /// Address of the byte at cursor position 0.
     pub(crate) section: u64,
     /// Base of `datarel` values: the header itself in `.eh_frame_hdr`.
     pub(crate) data: Option<u64>,
@@ -43,7 +43,7 @@ pub(crate) fn value(cursor: &mut Cursor<'_>, encoding: u8) -> Option<u64> {
     }
 }
 
-/// The address with its base applied. Indirect pointers, which need a load from the program, are `None`.
+/// The address with its base added. `None` for indirect pointers, which would need a load from the program.
 pub(crate) fn address(cursor: &mut Cursor<'_>, encoding: u8, bases: Bases) -> Option<u64> {
     if encoding == OMIT || encoding & INDIRECT != 0 {
         return None;
@@ -63,7 +63,7 @@ pub(crate) fn address(cursor: &mut Cursor<'_>, encoding: u8, bases: Bases) -> Op
     Some(base.wrapping_add(value(cursor, encoding)?))
 }
 
-/// Steps over an encoded pointer whose value is of no interest (the personality routine).
+/// Skips an encoded pointer (the personality routine).
 pub(crate) fn skip(cursor: &mut Cursor<'_>, encoding: u8, bases: Bases) -> Option<()> {
     if encoding == OMIT {
         return Some(());

@@ -1,4 +1,4 @@
-//! Runs CFA programs: up to one address with little stack, as a handler must, or row by row.
+//! Runs CFA programs: up to one address, with the little stack that a handler has, or row by row.
 
 use crate::arch::Abi;
 use crate::cursor::Cursor;
@@ -7,13 +7,13 @@ use crate::frame_row::{CfaColumn, Row};
 use crate::instruction::Instruction;
 use crate::pointer::Bases;
 
-/// Nesting of `remember_state` that is followed.
+/// Supported nesting depth of `remember_state`.
 const DEPTH: usize = 8;
 
-/// The programs of one FDE and what they need.
+/// The CFA program of an FDE and its inputs.
 #[derive(Clone, Copy)]
 pub(crate) struct Program<'a, A> {
-    /// The section's bytes: expressions are remembered as offsets in them.
+    /// The section's bytes. Expressions are stored as offsets in it.
     pub(crate) section: &'a [u8],
     pub(crate) cie: &'a Cie<A>,
     pub(crate) bases: Bases,
@@ -25,7 +25,7 @@ impl<'a, A: Abi> Program<'a, A> {
         Some(Cursor::at(self.section.get(..extent.end as usize)?, extent.start as usize))
     }
 
-    /// Puts the rules that the CIE starts with into `row`. `None` when its program is malformed.
+    /// Stores the CIE's initial rules in `row`. `None` if its program is malformed.
     pub(crate) fn initial<R: Row>(&self, row: &mut R) -> Option<()> {
         *row = R::EMPTY;
         let mut code = self.cursor(self.cie.code)?;
@@ -39,11 +39,10 @@ impl<'a, A: Abi> Program<'a, A> {
         Some(())
     }
 
-    /// Puts the row in force at `address` of the function that begins at `start` into `row`. `None` when the program is
-    /// malformed.
+    /// Stores the row at `address` of the function that begins at `start` in `row`. `None` if the program is malformed.
     ///
-    /// Keeps no saved rows: a first pass finds where the program stands at `address` and which saved states are not
-    /// restored by then; the second pass leaves out everything between a `remember_state` and its `restore_state`.
+    /// Saves no rows. The first pass finds where the program reaches `address` and which `remember_state`s are open
+    /// there; the second pass skips everything between a closed `remember_state` and its `restore_state`.
     pub(crate) fn row_at<R: Row>(&self, start: u64, address: u64, row: &mut R) -> Option<()> {
         let survey = self.survey(start, address)?;
         self.initial(row)?;
@@ -93,8 +92,8 @@ impl<'a, A: Abi> Program<'a, A> {
         Some(survey)
     }
 
-    /// Calls `each(from, to, row)` for every row of the function `start..end`, given the rules of
-    /// [`Program::initial`], until it says false. `Err` is where a malformed program stands.
+    /// Calls `each(from, to, row)` for every row of the function `start..end`, until it returns false. `initial` is the
+    /// result of [`Program::initial`]. `Err` holds the position in a malformed program.
     #[inline]
     pub(crate) fn rows<R: Row>(
         &self,
@@ -139,7 +138,7 @@ impl<'a, A: Abi> Program<'a, A> {
     }
 }
 
-/// Takes an instruction that is about rules into `row`; others change nothing.
+/// Applies an instruction that sets a rule to `row`; ignores others.
 #[inline]
 fn apply<R: Row>(row: &mut R, instruction: Instruction, initial: &R) {
     match instruction {
@@ -163,11 +162,11 @@ fn apply<R: Row>(row: &mut R, instruction: Instruction, initial: &R) {
     }
 }
 
-/// Where a program stands at an address.
+/// Result of the first pass.
 struct Survey {
-    /// Offset of the instruction that moves past the address.
+    /// Offset of the instruction that advances past the address.
     stop: u32,
-    /// Offsets of the `remember_state`s that are not restored by then.
+    /// Offsets of the `remember_state`s that are still open there.
     open: [u32; DEPTH],
     count: usize,
 }

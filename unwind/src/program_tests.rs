@@ -18,7 +18,7 @@ fn fde(made: &EhFrame) -> Fde<'_> {
     Fde::at(&section, extent.offset).unwrap()
 }
 
-/// The last row that the instructions leave.
+/// The last row of the program.
 fn last(code: &[u8]) -> Option<FrameRow<X86_64>> {
     fde(&one(code)).row_at(START + LENGTH - 1)
 }
@@ -32,7 +32,7 @@ fn rbx(code: &[u8]) -> RegisterRule {
 }
 
 #[test]
-fn without_instructions_the_cie_rules_hold() {
+fn without_instructions_the_initial_rules_apply() {
     let row = last(&[]).unwrap();
     assert_eq!(row.cfa(), SP_8);
     assert_eq!(row.register_rule(16), RegisterRule::AtCfa(-8));
@@ -79,12 +79,12 @@ fn register_instructions() {
 }
 
 #[test]
-fn columns_that_are_not_kept_are_harmless() {
+fn rules_for_untracked_columns_are_ignored() {
     assert_eq!(rbx(&[0x91, 2, 0x05, 0xff, 1, 2, 0x07, 40, 0x83, 2]), RegisterRule::AtCfa(-16));
 }
 
 #[test]
-fn states_nest() {
+fn remembered_states_nest() {
     let nested = [0x0a, 0x0e, 16, 0x0a, 0x0e, 24, 0x83, 2, 0x0b];
     assert_eq!(cfa(&nested), Cfa::Register { register: 7, offset: 16 });
     assert_eq!(rbx(&nested), RegisterRule::Same);
@@ -123,7 +123,7 @@ fn locations() {
             assert_eq!(fde(&made).rule_at(START + address).unwrap().offset(), offset);
         }
     }
-    // set_loc takes the CIE's pointer encoding: where its operand stands decides.
+    // The encoding of set_loc's operand is the CIE's pointer encoding, so it is relative to its own position.
     let operand_at = one(&[]).bytes.len() - 4 - 3 + 1;
     let mut code = Vec::from([0x01]);
     code.extend(set_loc(START + 0x40, operand_at));
@@ -151,7 +151,7 @@ fn malformed_programs_are_refused() {
         &[0x0d, 0xff, 0xff, 0x03],                                           // not a register
     ];
     for code in cases {
-        // Nothing may follow: padding would complete an operand that is cut off.
+        // The program must be last in the section: padding would complete a truncated operand.
         let mut made = EhFrame::new();
         let cie = made.usual_cie();
         let mut padded = Vec::from(code);

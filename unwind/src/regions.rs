@@ -1,54 +1,57 @@
-//! Regions of code with an unwinder of their own, as a walk asks them: generated code, or the loop of an interpreter.
+//! The walker's interface to registered regions: code with an unwinder of its own, generated code or an interpreter's
+//! loop.
 //!
-//! Who answers runs code of others. So what it says is believed in nothing: the caller must be code, and further out.
+//! Unwinders are other people's code, so their results are untrusted: the caller must be in code, and further out.
 
 use crate::end::End;
 use crate::module::Module;
 use crate::tracked::Tracked;
 
-/// A region that an address is in.
+/// The region that contains an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
-    /// The unwinder wants more than the program counter, stack pointer and frame pointer: the walk goes back and tracks all.
+    /// Whether the unwinder needs more than the program counter, stack pointer and frame pointer. If so, the walk
+    /// restarts with all registers tracked.
     pub wants_all: bool,
-    /// The module that has a hole here, by whose rules the walk goes on where the unwinder leaves the frame to it.
+    /// The module that the region lies in. Its rules apply where the unwinder declines a frame.
     pub under: Option<&'a Module<'a>>,
 }
 
-/// What an unwinder said of a frame.
+/// Result of an unwinder for one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionStep {
-    /// The registers are those of the caller.
+    /// The registers are now the caller's.
     Caller {
-        /// The caller was interrupted: its program counter is the next instruction and no return address.
+        /// Whether the caller was interrupted: its program counter is the next instruction, not a return address.
         interrupted: bool,
-        /// The caller's stack may be another one.
+        /// Whether the caller may be on another stack.
         other_stack: bool,
     },
-    /// The frame is to be unwound as if there were no unwinder.
+    /// The unwinder declines: unwind the frame as if there were none.
     Beside,
-    /// There is no caller, or none that can be found.
+    /// There is no caller, or it cannot be found.
     End(End),
 }
 
-/// Unwinders of regions.
+/// The unwinders of registered regions.
 pub trait Regions<'r> {
-    /// The region that `address` is in.
+    /// The region that contains `address`.
     fn find(&self, address: u64) -> Option<Region<'r>>;
 
-    /// Asks the unwinder of the region just found. `registers` are those of frame `number` of the walk, leaf first, and may be
-    /// made its caller's; `exact` says that its program counter is no return address.
+    /// Calls the unwinder of the region found last. `registers` are those of frame `number` of the walk, counted from
+    /// the leaf; the unwinder may replace them by the caller's. `exact` says that the program counter is no return
+    /// address.
     fn step(&mut self, number: usize, exact: bool, registers: &mut Tracked) -> RegionStep;
 
-    /// The generated code with rules for `address`, which is in no module of the walk. It may be another one in the next
-    /// walk: nothing of it is remembered.
+    /// Generated code with call frame information for `address`, which is in no module. It may be replaced before the
+    /// next walk, so nothing found through it may be cached.
     fn generated(&self, address: u64) -> Option<&'r Module<'r>> {
         let _ = address;
         None
     }
 }
 
-/// No regions at all.
+/// An implementation without any regions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRegions;
 

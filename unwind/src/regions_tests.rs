@@ -1,4 +1,4 @@
-//! Walks through regions with unwinders of their own, over made-up stacks.
+//! Walks through regions with unwinders of their own, over synthetic stacks.
 
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ fn stack(words: &[u64]) -> Words {
     Words((STACK..).step_by(8).zip(words.iter().copied()).collect())
 }
 
-/// One region; its unwinder is a function of what it is given.
+/// A single region whose unwinder is a closure.
 struct One<'r, F> {
     start: u64,
     region: Region<'r>,
@@ -53,7 +53,7 @@ impl<'r, F: FnMut(&mut Tracked) -> RegionStep> Regions<'r> for One<'r, F> {
 
 const PLAIN: RegionStep = RegionStep::Caller { interrupted: false, other_stack: false };
 
-/// Makes the caller's registers by a rule that no CFI has: it is at rbx, and rbx stays.
+/// An unwinder with a rule that CFI cannot express: the caller's frame is at rbx, and rbx is unchanged.
 fn by_rbx(registers: &mut Tracked, pc: u64) -> RegionStep {
     let Some(rbx) = registers.get(RBX) else { return RegionStep::End(End::LostRegister) };
     let before = *registers;
@@ -65,7 +65,7 @@ fn world() -> EhFrame {
     let mut eh_frame = EhFrame::new();
     let cie = eh_frame.usual_cie();
     eh_frame.fde(cie, LEAF, 0x1000, &[]);
-    // rbx is in the word below the CFA's return address: DW_CFA_def_cfa_offset 16, DW_CFA_offset rbx 2.
+    // rbx is saved in the word below the return address: DW_CFA_def_cfa_offset 16, DW_CFA_offset rbx 2.
     eh_frame.fde(cie, MIDDLE, 0x1000, &[0x0e, 16, 0x83, 2]);
     eh_frame.fde(cie, ROOT, 0x1000, &[0x07, 16]);
     eh_frame.terminate();
@@ -85,7 +85,7 @@ fn walk_through<'r, F: FnMut(&mut Tracked) -> RegionStep>(
     };
     let first = walk(regions);
     let asked = core::mem::take(&mut regions.asked);
-    // The unwinder is asked again in each walk, whatever is remembered of the one before.
+    // The unwinder is called again in each walk: its results are not cached.
     let again = walk(regions);
     assert_eq!((first.end, first.depth, &asked), (again.end, again.depth, &regions.asked));
     (Vec::from(stack_cache.frames()), first.end)
@@ -102,11 +102,11 @@ fn addresses(frames: &[Frame]) -> Vec<u64> {
 }
 
 #[test]
-fn a_region_that_wants_a_register_gets_it_from_further_in() {
+fn a_region_gets_registers_saved_by_inner_frames() {
     let eh_frame = world();
     let list = [Module { start: LEAF, end: END, eh_frame: Some(eh_frame.section()), ..Module::default() }];
     let (modules, cache) = (Modules::new(&list, 0).unwrap(), Box::new(RuleCache::new()));
-    // A function that saved rbx was called by generated code, whose caller is at rbx; that is not the value it has now.
+    // The function saved rbx and was called by generated code whose caller is at the saved rbx, not at the current one.
     let words = [STACK + 24, CODE + 8, 0, ROOT + 8];
     for wants_all in [true, false] {
         let region = Region { wants_all, under: None };
@@ -119,14 +119,14 @@ fn a_region_that_wants_a_register_gets_it_from_further_in() {
             assert_eq!(addresses(&frames), [MIDDLE + 8, CODE + 8, ROOT + 8]);
             assert_eq!((frames[2].found_by(), end), (FoundBy::Region, End::Root));
         } else {
-            // Of three registers it cannot know the one it needs.
+            // With three registers only, the unwinder does not get the one it needs.
             assert_eq!((addresses(&frames), end), ([MIDDLE + 8, CODE + 8].to_vec(), End::LostRegister));
         }
     }
 }
 
 #[test]
-fn behind_a_guess_a_region_is_code() {
+fn after_a_guess_a_region_counts_as_code() {
     let eh_frame = world();
     let list = [Module { start: LEAF, end: END, eh_frame: Some(eh_frame.section()), ..Module::default() }];
     let (modules, cache) = (Modules::new(&list, 0).unwrap(), Box::new(RuleCache::new()));
@@ -142,10 +142,10 @@ fn behind_a_guess_a_region_is_code() {
 }
 
 #[test]
-fn a_frame_that_is_left_to_its_module_goes_by_its_rules() {
+fn a_declined_frame_uses_the_rules_of_its_module() {
     let eh_frame = world();
     let whole = Module { start: LEAF, end: END, eh_frame: Some(eh_frame.section()), ..Module::default() };
-    // A hole where the region is.
+    // The module has a hole where the region is.
     let list = [Module { end: MIDDLE, ..whole }, Module { start: MIDDLE + 0x1000, ..whole }];
     let (modules, cache) = (Modules::new(&list, 0).unwrap(), Box::new(RuleCache::new()));
     let region = Region { wants_all: false, under: Some(&whole) };
@@ -159,12 +159,12 @@ fn a_frame_that_is_left_to_its_module_goes_by_its_rules() {
     let (frames, end) = walk_through(&modules, &cache, &at(LEAF + 4, 6), stack(&words), &mut regions);
     assert_eq!(addresses(&frames), [LEAF + 4, MIDDLE + 8, MIDDLE + 16, ROOT + 8]);
     assert_eq!((regions.asked, end), ([1, 2].to_vec(), End::Root));
-    // Each frame's own value.
+    // Each frame has its own value.
     assert_eq!(seen[..2], [Some(6), Some(7)]);
 }
 
 #[test]
-fn nonsense_ends_with_a_reason() {
+fn random_walks_end_with_a_reason() {
     let eh_frame = world();
     let list = [Module { start: LEAF, end: END, eh_frame: Some(eh_frame.section()), ..Module::default() }];
     let (modules, cache) = (Modules::new(&list, 0).unwrap(), Box::new(RuleCache::new()));
@@ -187,7 +187,7 @@ fn nonsense_ends_with_a_reason() {
     assert_eq!(said(0, above, PLAIN), (1, End::Root));
     assert_eq!(said(ROOT + 8, Some(0), PLAIN), (1, End::NoProgress));
     assert_eq!(said(ROOT + 8, Some(STACK - 8), PLAIN), (1, End::NoProgress));
-    // The same frame for ever: as one that called, as one that was interrupted, and as one on another stack.
+    // The same frame forever: as a frame that called, as an interrupted one, and as one on another stack.
     assert_eq!(said(CODE + 1, Some(STACK), PLAIN), (2, End::NoProgress));
     assert_eq!(said(CODE, Some(STACK), interrupted), (1, End::NoProgress));
     assert_eq!(said(CODE + 1, Some(STACK - 8), to_other).1, End::NoProgress);

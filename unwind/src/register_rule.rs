@@ -1,27 +1,27 @@
-//! How a row recovers the caller's value of one register (DWARF 5, 6.4.1), and that in four bytes.
+//! Register rules (DWARF 5, 6.4.1): how a row recovers the caller's value of a register; and their four-byte form.
 
 /// How to recover the caller's value of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterRule {
-    /// It is unchanged, or nothing was said about it.
+    /// Unchanged, or without any rule.
     Same,
-    /// It is lost; for the return address: this is the outermost frame.
+    /// Lost. For the return address: this is the outermost frame.
     Undefined,
-    /// It is saved at the CFA plus these bytes.
+    /// Saved at the CFA plus this many bytes.
     AtCfa(i32),
-    /// It is the CFA plus these bytes.
+    /// The CFA plus this many bytes.
     CfaPlus(i32),
-    /// It is in the register with this DWARF number.
+    /// In the register with this DWARF number.
     Register(u16),
-    /// It is saved at the address that the expression at this offset of the section computes.
+    /// Saved at the address that the expression at this offset of the section computes.
     AtExpression(u32),
-    /// It is the value that the expression at this offset of the section computes.
+    /// The value of the expression at this offset of the section.
     Expression(u32),
-    /// It is this number.
+    /// This constant.
     Constant(u32),
 }
 
-/// A [`RegisterRule`] in four bytes: three bits of kind, 29 of operand.
+/// A [`RegisterRule`] in four bytes: three bits of kind, 29 bits of operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed(u32);
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn register_rules_come_back() {
+    fn register_rules_round_trip() {
         for offset in [-(1 << 28), -8, 0, 8, (1 << 28) - 1] {
             assert_eq!(Packed::at_cfa(offset).unwrap().unpack(), RegisterRule::AtCfa(offset as i32));
             assert_eq!(Packed::cfa_plus(offset).unwrap().unpack(), RegisterRule::CfaPlus(offset as i32));

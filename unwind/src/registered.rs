@@ -1,9 +1,8 @@
-//! Call frame information as programs register it for code that they generate (`__register_frame`): a copy of it, and
-//! where it applies.
+//! Copies call frame information that programs register for generated code (`__register_frame`).
 //!
-//! libgcc takes the address of entries that a zero length ends, LLVM's libunwind that of a single FDE, whose CIE is
-//! before it. Which of the two it is, the first entry says. The program may lie in every byte and change any of them
-//! meanwhile: what is read once is copied, and only copies are looked at.
+//! libgcc's interface takes the address of entries that end with a zero length; that of LLVM's libunwind takes a single
+//! FDE, whose CIE precedes it. The first entry tells which of the two was passed. The bytes are untrusted and may
+//! change at any time: each is read once, into a copy, and only the copy is parsed.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -12,27 +11,27 @@ use crate::arch::Native;
 use crate::cfi::{Fde, entries};
 use crate::section::Section;
 
-/// Memory is read up to the end of a page: behind it there may be none.
+/// Memory is read page by page, since the next page may be unmapped.
 const PAGE: u64 = 4096;
-/// Bytes of a length of 32 bits.
+/// Size of a 32-bit length, in bytes.
 const LENGTH: usize = 4;
-/// The length is 64 bits long and comes behind this.
+/// Marks a 64-bit length, which follows.
 const LONG: u32 = 0xffff_ffff;
 
-/// Reads so many bytes at an address; false if they are not there.
+/// Fills the buffer from an address; false if that is not readable.
 pub type Read<'r> = &'r mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// A copy of what was registered.
+/// A copy of registered call frame information.
 #[derive(Clone, Debug, Default)]
 pub struct Registered {
     /// The entries.
     pub bytes: Vec<u8>,
-    /// The address that they are relative to.
+    /// The address that the entries were registered at.
     pub address: u64,
 }
 
 impl Registered {
-    /// Copies what is registered at `begin`, if it is at most `most` bytes of entries that are whole.
+    /// Copies the entries registered at `begin`. `None` if they are malformed or longer than `most` bytes.
     pub fn copy(begin: u64, most: usize, read: Read<'_>) -> Option<Registered> {
         let mut entries = Copied::at(begin, most, &mut *read);
         let mut end = entries.entry_end(0)??;
@@ -45,7 +44,7 @@ impl Registered {
         Some(Registered { bytes: entries.whole(end)?, address: begin })
     }
 
-    /// The one FDE at `begin` and its CIE, as if they were neighbours.
+    /// The single FDE at `begin` and its CIE, moved next to each other.
     fn of_fde(begin: u64, most: usize, read: Read<'_>) -> Option<Registered> {
         let mut fde = Copied::at(begin, most, &mut *read);
         let end = fde.entry_end(0)??;
@@ -66,7 +65,7 @@ impl Registered {
         Section { bytes: &self.bytes, address: self.address }
     }
 
-    /// From the first address that it is about to the last, and how many FDEs there are; none if there is no FDE.
+    /// The address range that the FDEs cover and their number; `None` if there is no FDE.
     pub fn extent(&self) -> Option<(Range<u64>, usize)> {
         let section = self.section();
         let fdes = entries(section).filter_map(|entry| Fde::<Native>::at(&section, entry.offset));
@@ -80,7 +79,7 @@ impl Registered {
     }
 }
 
-/// Memory of the program as far as it has been looked at.
+/// The part of the program's memory that has been copied.
 struct Copied<'r> {
     start: u64,
     bytes: Vec<u8>,
@@ -93,7 +92,7 @@ impl<'r> Copied<'r> {
         Self { start, bytes: Vec::new(), most, read }
     }
 
-    /// Copies up to `end`, at least.
+    /// Extends the copy to at least `end`.
     fn reach(&mut self, end: usize) -> Option<()> {
         while self.bytes.len() < end {
             if end > self.most {
@@ -113,7 +112,7 @@ impl<'r> Copied<'r> {
         Some(u32::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
     }
 
-    /// The offset behind the entry at `at`; `Some(None)` if a zero length ends the entries there.
+    /// The offset after the entry at `at`; `Some(None)` if that is the terminator.
     fn entry_end(&mut self, at: usize) -> Option<Option<usize>> {
         let end = match self.u32(at)? {
             0 => return Some(None),
@@ -127,7 +126,7 @@ impl<'r> Copied<'r> {
         (end <= self.most).then_some(Some(end))
     }
 
-    /// What was copied, up to `end` and no further.
+    /// The copy, truncated to `end`.
     fn whole(mut self, end: usize) -> Option<Vec<u8>> {
         self.reach(end)?;
         self.bytes.truncate(end);
@@ -142,7 +141,7 @@ mod tests {
     use crate::{Module, Rule, Table, compile};
     use std::vec;
 
-    /// A section in memory of whole pages, of which those behind it are not there.
+    /// Copies from memory in which the pages after the section are unmapped.
     fn copy(made: &EhFrame, begin: u64, most: usize) -> Option<Registered> {
         let mut memory = made.bytes.clone();
         memory.resize(memory.len().next_multiple_of(PAGE as usize), 0xaa);
@@ -153,7 +152,7 @@ mod tests {
         })
     }
 
-    /// Two CIEs with two FDEs each; the offsets of the FDEs.
+    /// Two CIEs with two FDEs each; returns the offsets of the FDEs.
     fn four() -> (EhFrame, [usize; 4]) {
         let mut made = EhFrame::new();
         let mut fdes = [0; 4];
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn one_fde_brings_its_cie() {
+    fn one_fde_is_copied_with_its_cie() {
         let (made, fdes) = four();
         for (number, fde) in fdes.into_iter().enumerate() {
             let registered = copy(&made, ADDRESS + fde as u64, 1 << 20).unwrap();
@@ -209,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_not_whole_is_refused() {
+    fn missing_or_truncated_entries_are_refused() {
         let (mut made, _) = four();
         assert!(copy(&made, ADDRESS - 64, 1 << 20).is_none());
         assert!(copy(&made, u64::MAX - 2, 1 << 20).is_none());
         made.bytes.truncate(made.bytes.len() - 4);
-        // No terminator up to where memory ends.
+        // No terminator before the end of mapped memory.
         let filled = made.bytes.len().next_multiple_of(PAGE as usize);
         made.bytes.resize(filled, 0xaa);
         assert!(copy(&made, ADDRESS, 1 << 20).is_none());
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_do_no_harm() {
+    fn hostile_unwinders_do_no_harm() {
         let (intact, fdes) = four();
         let (mut random, mut accepted) = (Random(7), 0);
         for _ in 0..20_000 {

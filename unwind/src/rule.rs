@@ -1,4 +1,4 @@
-//! A packed rule: the eight bytes that carry one frame to its caller with no more than the stack and frame pointer.
+//! The packed rule: eight bytes that lead from a frame to its caller with the stack and frame pointer alone.
 //!
 //! | kind | CFA |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | `FpMemory` | \*(fp + offset) + addend |
 //! | `Plt` | sp + offset + 8 if the low four bits of the pc are at least `addend` |
 //!
-//! The caller's sp is the CFA. On x86-64 the return address is at CFA - 8 in all of them; on aarch64, which has only the
-//! first two, the rule says where it is. Every other row is `Complex`.
+//! The caller's sp is the CFA. On x86-64 the return address is always at CFA - 8; on aarch64, which uses the first two
+//! kinds only, the rule says where it is. Every other row is `Complex`.
 
-/// What a [`Rule`] says about the CFA, or why it says nothing.
+/// How a [`Rule`] computes the CFA, or why it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -25,9 +25,9 @@ pub enum Kind {
     SpMemory = 3,
     /// Loaded from an address relative to the frame pointer.
     FpMemory = 4,
-    /// The pattern that linkers write for PLT stubs.
+    /// The expression that linkers emit for PLT stubs.
     Plt = 5,
-    /// Needs the exact evaluation of every register.
+    /// Needs the exact evaluation of all registers.
     Complex = 6,
     /// The outermost frame: the return address is undefined.
     Root = 7,
@@ -53,9 +53,9 @@ pub enum ReturnAddress {
     InRegister,
 }
 
-/// Bits 0..=2 kind, 4..=5 where the frame pointer is, 6 signal frame, 7 the return address is in its register, 8..=31
-/// offset, 32..=47 the frame pointer's offset, 48..=63 addend or, on aarch64, the return address' offset. The value 0 is
-/// [`Rule::UNCOVERED`].
+/// Bits 0..=2: kind; 4..=5: where the frame pointer is; 6: signal frame; 7: the return address is in its register;
+/// 8..=31: offset; 32..=47: offset of the frame pointer; 48..=63: addend or, on aarch64, offset of the return address.
+/// The value 0 is [`Rule::UNCOVERED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Rule(u64);
@@ -65,11 +65,11 @@ impl Rule {
     pub const UNCOVERED: Rule = Rule(Kind::Uncovered as u64);
     /// Outermost frame.
     pub const ROOT: Rule = Rule(Kind::Root as u64);
-    /// A function's first instruction where calls push the return address.
+    /// A function's first instruction, where calls push the return address.
     pub const ENTRY_PUSHED: Rule = Rule(Kind::Sp as u64 | 8 << 8);
-    /// A function's first instruction where calls leave it in the link register.
+    /// A function's first instruction, where calls leave the return address in the link register.
     pub const ENTRY_LINKED: Rule = Rule(Kind::Sp as u64 | Self::IN_REGISTER);
-    /// Evaluate all registers.
+    /// All registers must be evaluated.
     pub const COMPLEX: Rule = Rule(Kind::Complex as u64);
 
     const SIGNAL: u64 = 1 << 6;
@@ -77,7 +77,7 @@ impl Rule {
     const OFFSET_MAX: i32 = (1 << 23) - 1;
     const USED: u64 = !0x08;
 
-    /// A rule of a kind with an offset; `None` when the numbers do not fit.
+    /// A rule of a kind that has an offset; `None` if the numbers do not fit.
     pub fn new(kind: Kind, offset: i32, addend: i32, fp: SavedFp) -> Option<Rule> {
         if !(-Self::OFFSET_MAX..=Self::OFFSET_MAX).contains(&offset) {
             return None;
@@ -92,7 +92,7 @@ impl Rule {
         Some(Rule(u64::from(low) | u64::from(fp_offset as u16) << 32 | u64::from(addend as u16) << 48))
     }
 
-    /// The rule with these bits, as read from a table; `None` when no rule has them.
+    /// The rule with these bits, as read from a table; `None` if they are not valid.
     pub fn from_bits(bits: u64) -> Option<Rule> {
         (bits & !Self::USED == 0 && bits >> 4 & 3 != 3).then_some(Rule(bits))
     }
@@ -102,7 +102,7 @@ impl Rule {
         self.0
     }
 
-    /// What the rule says about the CFA.
+    /// How the CFA is computed.
     #[inline]
     pub fn kind(self) -> Kind {
         match self.0 & 7 {
@@ -117,7 +117,7 @@ impl Rule {
         }
     }
 
-    /// Offset of the CFA, or of the word that holds it, in bytes.
+    /// Offset in bytes of the CFA, or of the word that holds it.
     #[inline]
     pub fn offset(self) -> i32 {
         self.0 as i32 >> 8
@@ -150,7 +150,7 @@ impl Rule {
         }
     }
 
-    /// The rule, of a kind without addend, with the return address there.
+    /// This rule with another place of the return address. For kinds without addend.
     #[inline]
     pub fn with_return_address(self, place: ReturnAddress) -> Rule {
         let bits = match place {
@@ -160,10 +160,10 @@ impl Rule {
         Rule(self.0 & !Self::RETURN_ADDRESS | bits)
     }
 
-    /// The bits about the return address.
+    /// Bits of the return address.
     const RETURN_ADDRESS: u64 = Self::IN_REGISTER | 0xffff << 48;
 
-    /// Whether the row is that of a signal trampoline: its caller was interrupted and did not call.
+    /// Whether the row is that of a signal trampoline, whose caller was interrupted and did not call.
     pub fn is_signal_frame(self) -> bool {
         self.0 & Self::SIGNAL != 0
     }
@@ -173,38 +173,38 @@ impl Rule {
     }
 }
 
-/// Changes of one part, for the builder of tables.
+/// Changes of single fields, for building tables.
 #[cfg(feature = "compile")]
 impl Rule {
-    /// The bits about the frame pointer.
+    /// Bits of the frame pointer.
     const FP: u64 = 0x30 | 0xffff << 32;
 
-    /// The rule with another kind, of those with an offset and no addend.
+    /// This rule with another kind, for kinds with an offset and no addend.
     #[inline]
     pub(crate) fn with_kind(self, kind: Kind) -> Rule {
         Rule(self.0 & !7 | kind as u64)
     }
 
-    /// The rule with another offset; `None` when it does not fit.
+    /// This rule with another offset; `None` if it does not fit.
     #[inline]
     pub(crate) fn with_offset(self, offset: u32) -> Option<Rule> {
         let fits = offset <= Self::OFFSET_MAX as u32;
         fits.then_some(Rule(self.0 & !0xffff_ff00 | u64::from(offset << 8)))
     }
 
-    /// The rule with the frame pointer saved at this offset from the CFA.
+    /// This rule with the frame pointer saved at this offset from the CFA.
     #[inline]
     pub(crate) fn with_fp_at_cfa(self, offset: i16) -> Rule {
         Rule(self.0 & !Self::FP | 1 << 4 | u64::from(offset as u16) << 32)
     }
 
-    /// The rule with the frame pointer where `other` has it.
+    /// This rule with the frame pointer's place from `other`.
     #[inline]
     pub(crate) fn with_fp_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::FP | other.0 & Self::FP)
     }
 
-    /// The rule with the return address where `other` has it.
+    /// This rule with the return address's place from `other`.
     #[inline]
     pub(crate) fn with_return_address_of(self, other: Rule) -> Rule {
         Rule(self.0 & !Self::RETURN_ADDRESS | other.0 & Self::RETURN_ADDRESS)
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_come_back() {
+    fn the_fields_round_trip() {
         for kind in [Kind::Sp, Kind::Fp, Kind::SpMemory, Kind::FpMemory, Kind::Plt] {
             for offset in [-8_388_607, -8, 0, 16, 8_388_607] {
                 for addend in [-32768, -1, 0, 8, 32767] {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_return_address_comes_back() {
+    fn the_return_address_round_trips() {
         let rule = Rule::new(Kind::Fp, 96, 0, SavedFp::AtCfa(-96)).unwrap();
         for place in [ReturnAddress::AtCfa(-88), ReturnAddress::AtCfa(8), ReturnAddress::InRegister] {
             let placed = rule.with_return_address(place);

@@ -1,4 +1,4 @@
-//! Where a walk gets its rules: from the cache, and behind it from the modules.
+//! The rules of a walk: from the rule cache, and on a miss from the modules.
 
 use crate::arch::native;
 use crate::end::End;
@@ -8,7 +8,7 @@ use crate::modules::Modules;
 use crate::rule::Rule;
 use crate::rule_cache::{Key, RuleCache, SimpleRule};
 
-/// The modules of one walk and the cache of their rules.
+/// The modules of one walk and the rule cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'w> {
     pub(crate) modules: &'w Modules<'w>,
@@ -21,28 +21,29 @@ impl<'w> Rules<'w> {
         Self { modules, cache, key: Key::new(modules.generation()) }
     }
 
-    /// The cached rule for the call before the return address `address`, if it is simple.
+    /// The cached rule for the call before return address `address`, if it is a simple one.
     #[inline]
     pub(crate) fn simple(self, address: u64) -> Option<SimpleRule> {
         self.cache.simple(address, self.key)
     }
 
-    /// Whether the cache has a rule for the call before the return address `address`, of whatever kind.
+    /// Whether the cache has any rule for the call before return address `address`.
     #[inline]
     pub(crate) fn knows(self, address: u64) -> bool {
         self.cache.get(address.wrapping_sub(1), self.key).is_some()
     }
 
-    /// Whether the cache has hardly any rules, so that it is not worth asking.
+    /// Whether the cache is nearly empty, so that lookups are not worthwhile.
     pub(crate) fn knows_little(self) -> bool {
         self.cache.is_nearly_empty()
     }
 
-    /// The rule from the module's table for the call before the return address `address`, if it is simple; it should be
-    /// [learnt](Self::learn). What needs call frame information itself is not for here: the handler's stack is small.
+    /// The rule from the module's table for the call before return address `address`, if it is a simple one. The caller
+    /// should [insert](Self::learn) it into the cache. Never decodes call frame information: the handler's stack is
+    /// small.
     ///
-    /// `is_exact` says that `address` is no return address, but one more than that of an instruction. `last` is the module
-    /// of the frame before, most often the same.
+    /// `is_exact` says that `address` is not a return address but the address of an instruction plus one. `last` is the
+    /// module of the previous frame, which most often matches again.
     #[inline(never)]
     pub(crate) fn in_table(
         self,
@@ -66,13 +67,14 @@ impl<'w> Rules<'w> {
         SimpleRule::new(module.table.as_ref()?.lookup(lookup.wrapping_sub(module.bias)))
     }
 
-    /// Puts a rule for the call before the return address `address`, which has one, into the cache.
+    /// Inserts the rule for the call before return address `address` into the cache.
     #[inline]
     pub(crate) fn learn(self, address: u64, rule: SimpleRule) {
         self.cache.insert_simple(address, self.key, rule);
     }
 
-    /// The rule for `lookup`, which `is_exact` or one less than a return address. None if nobody returns there.
+    /// The rule for `lookup`: an instruction if `is_exact`, else a return address minus one. `None` if no call can
+    /// return there.
     #[inline]
     pub(crate) fn get<M: Memory>(
         self,
@@ -86,7 +88,7 @@ impl<'w> Rules<'w> {
         }
     }
 
-    /// What the modules say, which is put into the cache.
+    /// The rule from the modules, which is then cached.
     #[inline(never)]
     fn find<M: Memory>(self, lookup: u64, is_exact: bool, memory: &mut M) -> Result<Option<Rule>, End> {
         let Some(module) = self.modules.find(lookup) else { return Ok(Some(Rule::UNCOVERED)) };
@@ -99,8 +101,8 @@ impl<'w> Rules<'w> {
     }
 }
 
-/// Whether the return address `pc` was never pushed by a call but laid on a new stack, as `makecontext` does: a function
-/// begins there, nothing stands before it, and no call does.
+/// Whether the return address `pc` was placed on a new stack (as `makecontext` does) instead of pushed by a call: a
+/// function begins there, and neither another function nor a call ends there.
 #[inline(never)]
 fn is_made_up<M: Memory>(module: &Module<'_>, pc: u64, memory: &mut M) -> bool {
     may_be_made_up(module, pc)
@@ -109,7 +111,7 @@ fn is_made_up<M: Memory>(module: &Module<'_>, pc: u64, memory: &mut M) -> bool {
         && native::call_before(pc, memory).is_none()
 }
 
-/// False, at little cost, for nearly every return address.
+/// False, cheaply, for nearly every return address.
 #[inline]
 fn may_be_made_up(module: &Module<'_>, pc: u64) -> bool {
     pc.is_multiple_of(native::FUNCTION_ALIGNMENT) && module.may_begin(pc)

@@ -1,6 +1,7 @@
-//! A walk that remembers the one before finds what a walk without a memory finds, whatever was changed between the two.
+//! A walk with the previous-walk cache gives the same frames as one without, whatever changed in between.
 //!
-//! The stacks are random words, most of them return addresses: no program makes them, and no step is ruled out.
+//! The stacks consist of random words, most of them return addresses: no program has such stacks, but no step is
+//! excluded.
 
 use std::boxed::Box;
 use std::vec::Vec;
@@ -17,11 +18,11 @@ const RBX: usize = 3;
 const STACKS: [u64; 2] = [0x7000_0000, 0x7100_0000];
 const WORDS: u64 = 256;
 
-/// Stacks, and walks with changes between them on each.
+/// Stacks to try, and walks with changes in between on each.
 const WORLDS: usize = 60;
 const WALKS: usize = 400;
 
-/// What the functions do, as often as they stand here. `None` has no call frame information.
+/// CFA programs of the functions, repeated according to their frequency. `None` has no call frame information.
 const FUNCTIONS: [Option<&[u8]>; 20] = [
     Some(&[0x0e, 16]),
     Some(&[0x0e, 24]),
@@ -31,7 +32,7 @@ const FUNCTIONS: [Option<&[u8]>; 20] = [
     Some(&[0x0e, 24, 0x86, 2]),
     Some(&[0x0e, 40, 0x86, 3]),
     Some(&[0x0e, 40, 0x86, 4]),
-    // rbx is saved: only the evaluation of all registers sees it.
+    // rbx is saved: only visible with all registers tracked.
     Some(&[0x0e, 24, 0x83, 2]),
     Some(&[0x0e, 32, 0x83, 3, 0x86, 2]),
     // CFA = rbp + 16, with and without the saved rbp.
@@ -47,18 +48,18 @@ const FUNCTIONS: [Option<&[u8]>; 20] = [
     Some(&[0x0c, 3, 16]),
     // rbp is lost.
     Some(&[0x0e, 24, 0x07, 6]),
-    // The return address is the saved rbp too.
+    // The return address doubles as the saved rbp.
     Some(&[0x0e, 24, 0x86, 1]),
     // The outermost function.
     Some(&[0x07, 16]),
     None,
 ];
 
-/// Those of the functions that simple rules go over, by the stack pointer and by the frame pointer, and the outermost one.
-/// Their frames are pairs of words: a return address is an odd word, a saved frame pointer an even one.
+/// The functions with simple rules, relative to the stack pointer and to the frame pointer, and the outermost one. In
+/// their frames a return address is an odd word and a saved frame pointer the even word below it.
 const SIMPLE: [u64; 8] = [0, 2, 3, 4, 4, 10, 11, 18];
 
-/// A module with these functions, the first so many of them last.
+/// A module with these functions, the first `last` of them moved to the end.
 fn cfi(last: usize) -> EhFrame {
     let mut made = EhFrame::new();
     let cie = made.usual_cie();
@@ -75,7 +76,7 @@ fn cfi(last: usize) -> EhFrame {
 #[derive(Clone)]
 struct World {
     stacks: [Vec<u64>; 2],
-    /// How many bytes of each are known to be readable, from the start on.
+    /// Bytes of each stack that are known to be readable, from its start.
     known: [u64; 2],
     registers: Registers,
     /// Only [`SIMPLE`] functions are called.
@@ -85,7 +86,7 @@ struct World {
 impl Memory for World {
     fn read(&mut self, address: u64) -> Option<u64> {
         if (TEXT..TEXT + FUNCTION * FUNCTIONS.len() as u64).contains(&address) {
-            // Every address is behind a call of something.
+            // Every address is behind a call.
             return Some(u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]));
         }
         self.stacks.iter().zip(STACKS).find_map(|(words, start)| {
@@ -107,7 +108,7 @@ impl Memory for World {
     unsafe fn load(&mut self, address: u64) -> u64 {
         let known = self.known_until(address);
         assert!(address + 8 <= known, "{address:#x} is not known to be readable");
-        self.read(address).expect("what is known is readable")
+        self.read(address).expect("a known address is readable")
     }
 }
 
@@ -126,7 +127,7 @@ impl World {
         world
     }
 
-    /// What may stand in a word with this number.
+    /// A random content for the word with this number.
     fn word(&self, number: u64, random: &mut Random) -> u64 {
         if self.is_simple && !random.one_in(32) {
             return if number.is_multiple_of(2) { self.place(random) } else { self.address(random) };
@@ -143,7 +144,7 @@ impl World {
         if self.is_simple {
             return TEXT + FUNCTION * SIMPLE[random.below(8) as usize] + 1 + random.below(FUNCTION - 1);
         }
-        // Roots and uncovered places are rarer than they are among the functions.
+        // Root and uncovered functions are chosen less often than they are in the list.
         let functions = FUNCTIONS.len() as u64 - if random.one_in(4) { 0 } else { 6 };
         TEXT + FUNCTION * random.below(functions) + random.below(FUNCTION)
     }
@@ -162,7 +163,7 @@ impl World {
         self.registers.r[RBX] = self.place(random);
     }
 
-    /// Something that may happen between two walks.
+    /// Applies a random change between two walks.
     fn change(&mut self, random: &mut Random) {
         match random.below(10) {
             0 => {}
@@ -180,7 +181,7 @@ impl World {
                     self.stacks[stack][number as usize] = self.word(number, random);
                 }
             }
-            // One word of those that the walk may read.
+            // Changes one word of those that the walk may read.
             _ => {
                 let number = (self.registers.r[SP] / 8 + random.below(24)) % WORDS;
                 let word = self.word(number, random);
@@ -190,7 +191,7 @@ impl World {
     }
 }
 
-/// A walk and its frames.
+/// Walks and returns the frames.
 fn take(
     modules: &Modules<'_>,
     cache: &RuleCache,
@@ -204,13 +205,13 @@ fn take(
 }
 
 #[test]
-fn a_memory_changes_nothing() {
+fn the_stack_cache_changes_no_walk() {
     changes_nothing(false);
 }
 
-/// Whole stacks that come again and again, with some words changed that matter and some that do not.
+/// Whole stacks that repeat, with some relevant and some irrelevant words changed.
 #[test]
-fn a_memory_of_simple_steps_changes_nothing() {
+fn the_stack_cache_changes_no_walk_of_simple_steps() {
     changes_nothing(true);
 }
 
@@ -258,14 +259,14 @@ fn changes_nothing(is_simple: bool) {
             frames += walk.depth;
             roots += usize::from(walk.end == End::Root);
             before = found;
-            // A stack that comes a third time is compared otherwise.
+            // A stack that repeats a third time is compared in another way.
             if random.one_in(3) {
                 world.change(&mut random);
             }
         }
     }
-    // It was of use, and the walks were walks. Many of the random ones end at a word that nobody can return to, and such walks
-    // have no frames in common with others.
+    // The cache was used, and the walks were not trivial. Many of the random walks end at a word that is no return
+    // address, and share no frames with others.
     let (least, depth) = if is_simple { (frames / 4, 4) } else { (frames / 8, 2) };
     assert!(unchanged > least, "{unchanged} of {frames} frames unchanged");
     assert!(frames > depth * WORLDS * WALKS && roots > WORLDS * WALKS / 50, "{frames} frames, {roots} roots");

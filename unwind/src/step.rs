@@ -10,27 +10,27 @@ use crate::rule_cache::SimpleRule;
 use crate::stack_cache::Entry;
 use crate::tracked::Tracked;
 
-/// A frame as the fast path knows it.
+/// A frame on the fast path: program counter, stack pointer and frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) pc: u64,
     pub(crate) sp: u64,
-    /// The frame pointer, unless an earlier frame lost it.
+    /// The frame pointer; `None` if an earlier frame lost it.
     pub(crate) fp: Option<u64>,
-    /// The pc is the next instruction and not a return address.
+    /// Whether the pc is the next instruction rather than a return address.
     pub(crate) exact: bool,
-    /// What the link register holds of it.
+    /// The link register, if it is known.
     pub(crate) link: Link,
 }
 
 impl Place {
-    /// A frame that called.
+    /// A frame that made a call.
     #[inline]
     pub(crate) fn caller(pc: u64, sp: u64, fp: Option<u64>) -> Self {
         Self { pc, sp, fp, exact: false, link: Link::LOST }
     }
 
-    /// The registers that are known without a look back.
+    /// The registers known without unwinding again from the leaf.
     pub(crate) fn known(&self) -> Tracked {
         let mut known = Tracked::NOTHING;
         known.registers.pc = self.pc;
@@ -42,15 +42,15 @@ impl Place {
         known
     }
 
-    /// The address that rules are looked up at: inside the call instruction for a return address.
+    /// The address for looking up rules: inside the call instruction for a return address.
     #[inline]
     pub(crate) fn lookup(&self) -> u64 {
         self.pc.wrapping_sub(u64::from(!self.exact))
     }
 
-    /// This frame, reached by a simple rule from a frame at `sp`, as it is remembered.
+    /// The stack cache's entry for this frame, reached by a simple rule from a frame at `sp`.
     pub(crate) fn entry(&self, sp: u64, rule: SimpleRule) -> Option<Entry> {
-        // Remembered as a frame, whose upper bits say something else.
+        // Entries store a `Frame`, whose upper bits are flags.
         if self.pc >> Frame::ADDRESS_BITS != 0 {
             return None;
         }
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// The caller of `at` by `rule`, which must not be uncovered, complex or the root ([`End::BadCfi`] otherwise).
+/// The caller of `at` by `rule`; [`End::BadCfi`] if the rule is uncovered, complex or the root.
 #[inline]
 pub(crate) fn by_rule<M: Memory>(rule: Rule, at: &Place, memory: &mut M) -> Result<Place, End> {
     let offset = rule.offset() as u64;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_ends() {
+    fn unreadable_memory_ends_the_walk() {
         assert_eq!(step(Kind::Sp, -0x6f00, 0, SavedFp::Same), Err(End::Unreadable));
         assert_eq!(step(Kind::Sp, 16, 0, SavedFp::AtCfa(-0x6f00)), Err(End::Unreadable));
         let lost = Place { fp: None, ..AT };

@@ -1,7 +1,7 @@
-//! Compiled rows of one module: a flat, position-independent array of bytes, the same in memory and in a file. The
-//! format is written down in `docs/table-file.md`; a change of it is a change of [`VERSION`].
+//! The compiled rows of one module: a flat, position-independent byte array, the same in memory and on disk. The format
+//! is documented in `docs/table-file.md`; changing it requires a new [`VERSION`].
 //!
-//! Lookups run in a handler over bytes that their owner may damage at any time: every index is checked, and nothing
+//! Lookups run in a handler, over bytes that their owner may damage at any time: every index is checked, and nothing
 //! here may panic.
 
 use crate::arch::{Machine, native};
@@ -12,30 +12,30 @@ pub(crate) const VERSION: u32 = 3;
 pub(crate) const HEADER: usize = 152;
 pub(crate) const BUILD_ID_AT: usize = 68;
 pub(crate) const SOURCE_AT: usize = 120;
-/// Longest build-id that a table names.
+/// Longest build-id that a table can carry.
 pub const BUILD_ID_MAX: usize = 48;
 /// log2 of the bytes in a block.
 pub(crate) const BLOCK_SHIFT: u32 = 8;
 /// log2 of the blocks that share a u32 row number.
 pub(crate) const GROUP_SHIFT: u32 = 8;
 pub(crate) const CHECKED_FROM: usize = 32;
-/// Lanes of the checksum.
+/// Number of independent lanes of the checksum.
 const LANES: usize = 8;
 
 /// Why bytes are not a usable table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
-    /// Too short, or not the magic.
+    /// Too short, or without the magic.
     NotATable,
-    /// Written by another version.
+    /// Of another format version.
     Version(u32),
-    /// For another architecture, by its ELF machine number.
+    /// For another architecture (ELF machine number).
     Machine(u16),
-    /// The lengths in the header do not agree with the bytes.
+    /// The lengths in the header contradict the number of bytes.
     Length,
-    /// The contents are damaged.
+    /// The checksum does not match.
     Checksum,
-    /// An index or order inside the contents is wrong.
+    /// An index is out of range, or rows are out of order.
     Structure,
 }
 
@@ -56,16 +56,16 @@ impl core::fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
-/// The file that a table was compiled from, as `stat` knows it.
+/// Identity of the file that a table was compiled from, from `stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// `st_dev`.
     pub device: u64,
     /// `st_ino`.
     pub inode: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Nanoseconds since 1970 of the last change of the contents.
+    /// Modification time, in nanoseconds since 1970.
     pub modified_ns: u64,
 }
 
@@ -83,14 +83,14 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Takes bytes for a table of any architecture after checking all of them: lengths, checksum, and every index.
+    /// Accepts a table of any architecture, after checking everything: lengths, checksum, and every index.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::from_intact_bytes(bytes)?;
         table.is_consistent().then_some(table).ok_or(TableError::Structure)
     }
 
-    /// Takes bytes that this user or root wrote for a table that this process can walk by. As
-    /// [`from_intact_bytes`](Self::from_intact_bytes), but of no other architecture.
+    /// Accepts a table that this user or root wrote, for walks in this process. Like
+    /// [`from_intact_bytes`](Self::from_intact_bytes), but for this architecture only.
     pub fn from_trusted_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::from_intact_bytes(bytes)?;
         if table.machine == Machine::NATIVE {
@@ -100,8 +100,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Takes bytes that this user or root wrote for a table of any architecture: lengths and checksum show that nothing
-    /// happened to them since. Wrong indices, which only malice puts under a right checksum, make lookups find uncovered ranges.
+    /// Accepts a table of any architecture that this user or root wrote, after checking lengths and checksum, which
+    /// detect damage. Bad indices under a correct checksum can only be malice; lookups then find uncovered ranges.
     pub fn from_intact_bytes(bytes: &'a [u8]) -> Result<Self, TableError> {
         let table = Self::parse(bytes)?;
         let checked = table.bytes.get(CHECKED_FROM..).ok_or(TableError::Length)?;
@@ -180,7 +180,7 @@ impl<'a> Table<'a> {
         blocks_fit && next == rows && rules_fit && rules_valid
     }
 
-    /// The numbers of a block's first row and of the first row after it.
+    /// Index of a block's first row, and of the first row after the block.
     #[inline]
     fn block_rows(&self, block: usize) -> Option<(usize, usize)> {
         let start = self.first_row(block)?;
@@ -195,12 +195,12 @@ impl<'a> Table<'a> {
         Some(group as usize + usize::from(relative))
     }
 
-    /// Begins to load what many lookups have in common: the rules, of a large table the first ones.
+    /// Prefetches what most lookups share: the rules, or the first ones of a large table.
     pub(crate) fn prefetch(&self) {
         native::prefetch(self.rules.get(..64).unwrap_or(self.rules));
     }
 
-    /// The rule for the ELF virtual address `address`, [`Rule::UNCOVERED`] where no row covers it.
+    /// The rule for virtual address `address`; [`Rule::UNCOVERED`] if no row covers it.
     #[inline]
     pub fn lookup(&self, address: u64) -> Rule {
         self.row(address).unwrap_or(Rule::UNCOVERED)
@@ -208,11 +208,11 @@ impl<'a> Table<'a> {
 
     #[inline]
     fn row(&self, address: u64) -> Option<Rule> {
-        // Below the base that is more than there are blocks.
+        // Wraps below the base, to more than the number of blocks.
         let distance = address.wrapping_sub(self.base) as usize;
         let (start, end) = self.block_rows(distance >> BLOCK_SHIFT)?;
         let rules = self.row_rules.get(start..end)?;
-        // They come while the starts are searched. They may lie in two lines.
+        // Prefetch the rules while the row starts are searched. They may span two cache lines.
         rules.first().into_iter().chain(rules.last()).for_each(native::prefetch);
         let starts = self.row_starts.get(start..end)?;
         let row = start + starts.partition_point(|&start| start <= distance as u8);
@@ -225,7 +225,7 @@ impl<'a> Table<'a> {
         Rule::from_bits(bits)
     }
 
-    /// Every row: its first address and its rule.
+    /// All rows: first address and rule.
     pub fn rows(&self) -> impl Iterator<Item = (u64, Rule)> + '_ {
         (0..self.blocks.len()).flat_map(move |block| {
             let (start, end) = self.block_rows(block).unwrap_or((0, 0));
@@ -235,23 +235,23 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The bytes of the table alone, without anything that followed it.
+    /// The bytes of the table, without anything that follows it.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// What the file is for that it was compiled from.
+    /// Machine of the file that it was compiled from.
     pub fn machine(&self) -> Machine {
         self.machine
     }
 
-    /// The build-id of the file it was compiled from; empty when it has none.
+    /// Build-id of the file that it was compiled from; empty if the file has none.
     pub fn build_id(&self) -> &'a [u8] {
         let length = u32_at(self.bytes, 64).unwrap_or(0) as usize;
         self.bytes.get(BUILD_ID_AT..BUILD_ID_AT + length.min(BUILD_ID_MAX)).unwrap_or(&[])
     }
 
-    /// The file it was compiled from; all zero for tables that never were in a file.
+    /// Identity of the file that it was compiled from; all zero if it was not compiled from a file.
     pub fn source(&self) -> Source {
         let number = |index: usize| u64_at(self.bytes, SOURCE_AT + 8 * index).unwrap_or(0);
         Source { device: number(0), inode: number(1), size: number(2), modified_ns: number(3) }
@@ -267,12 +267,12 @@ impl<'a> Table<'a> {
         self.rules.len()
     }
 
-    /// Number of FDEs it was compiled from.
+    /// Number of FDEs that it was compiled from.
     pub fn fde_count(&self) -> u32 {
         u32_at(self.bytes, 52).unwrap_or(0)
     }
 
-    /// Bytes of `.eh_frame` it was compiled from.
+    /// Size in bytes of the `.eh_frame` that it was compiled from.
     pub fn eh_frame_length(&self) -> u64 {
         u64_at(self.bytes, 56).unwrap_or(0)
     }
@@ -286,9 +286,9 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Sum over the words of `bytes`, whose length is a multiple of 8. It finds damage, not malice.
+/// Checksum of `bytes`, whose length is a multiple of 8. It detects damage, not malice.
 ///
-/// Word `n` goes into lane `n % 8`: one lane alone would wait for its own multiplication.
+/// Word `n` goes to lane `n % 8`, so that the multiplications of different lanes overlap.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(STEP).rotate_left(31);

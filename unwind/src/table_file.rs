@@ -1,16 +1,16 @@
-//! The file of a table: its name and whom it must belong to. The same rule for those who write tables and for the
-//! programs that map them; `docs/table-file.md` gives the reasons.
+//! Name and required ownership of a table's file: one definition for those who write tables and the programs that map
+//! them. `docs/table-file.md` gives the reasons.
 
 use crate::table::{BUILD_ID_AT, BUILD_ID_MAX, HEADER, MAGIC, VERSION, u32_at, u64_at};
 
-/// What comes behind the build-id in a name: the version, so that programs of different versions share a directory.
+/// Follows the build-id in a name. Contains the version, so that programs of different versions can share a directory.
 const SUFFIX: &[u8] = b".v3.table";
 const _: () = assert!(SUFFIX[2] == b'0' + VERSION as u8);
 
-/// Longest name of a table's file.
+/// Longest name of a table's file, in bytes.
 pub const FILE_NAME_MAX: usize = 2 * BUILD_ID_MAX + SUFFIX.len();
 
-/// Bytes at the beginning that [`is_whole`] looks at.
+/// Number of leading bytes that [`is_whole`] needs.
 pub const HEADER_LEN: usize = HEADER;
 
 const TYPE: u32 = 0o170_000;
@@ -18,8 +18,8 @@ const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The name of the file that holds the table for `build_id`: its hexadecimal digits and `.v3.table`. `None` for a
-/// build-id that is empty or longer than [`BUILD_ID_MAX`].
+/// The file name of the table for `build_id`: its hexadecimal digits and `.v3.table`. `None` if the build-id is empty
+/// or longer than [`BUILD_ID_MAX`].
 pub fn name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<&'b str> {
     if build_id.is_empty() || build_id.len() > BUILD_ID_MAX {
         return None;
@@ -34,7 +34,7 @@ pub fn name<'b>(build_id: &[u8], buffer: &'b mut [u8; FILE_NAME_MAX]) -> Option<
     core::str::from_utf8(buffer.get(..length)?).ok()
 }
 
-/// True if `name` is one that [`name`] gives.
+/// Whether [`name`] could have produced `name`.
 pub fn is_name(name: &[u8]) -> bool {
     name.strip_suffix(SUFFIX).is_some_and(|digits| {
         let hexadecimal = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
@@ -42,8 +42,8 @@ pub fn is_name(name: &[u8]) -> bool {
     })
 }
 
-/// Whether a file of `length` bytes that begins with `header` is all of the table for `build_id`, as far as that shows
-/// without its contents.
+/// Whether a file of `length` bytes that begins with `header` is the complete table for `build_id`, judging by its
+/// header alone.
 pub fn is_whole(header: &[u8; HEADER_LEN], length: u64, build_id: &[u8]) -> bool {
     let id_length = u32_at(header, BUILD_ID_AT - 4).map(|length| length as usize);
     header.starts_with(&MAGIC)
@@ -53,13 +53,13 @@ pub fn is_whole(header: &[u8; HEADER_LEN], length: u64, build_id: &[u8]) -> bool
         && header.get(BUILD_ID_AT..).is_some_and(|id| id.starts_with(build_id))
 }
 
-/// Whether `user` may believe a file of this owner and mode (`st_uid`, `st_mode`): a regular file that only the user
-/// or root can have written.
+/// Whether `user` may trust a file with this owner and mode (`st_uid`, `st_mode`): a regular file that only the user or
+/// root can have written.
 pub fn is_trusted(owner: u32, mode: u32, user: u32) -> bool {
     mode & TYPE == REGULAR && is_private(owner, mode, user)
 }
 
-/// Whether only `user` or root decides what is in a directory of this owner and mode.
+/// Whether only `user` or root can change the entries of a directory with this owner and mode.
 pub fn is_trusted_directory(owner: u32, mode: u32, user: u32) -> bool {
     mode & TYPE == DIRECTORY && is_private(owner, mode, user)
 }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_files_are_believed() {
+    fn which_owners_are_trusted() {
         for (owner, mode, expected) in [
             (1000, 0o100_600, true),
             (0, 0o100_644, true),

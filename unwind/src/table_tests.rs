@@ -1,4 +1,4 @@
-//! What compiling makes of sections, and what `Table::from_bytes` refuses.
+//! Compilation of sections, and what `Table::from_bytes` rejects.
 
 use std::vec;
 use std::vec::Vec;
@@ -46,7 +46,7 @@ fn rows_and_lookups() {
 }
 
 #[test]
-fn the_bias_is_taken_off() {
+fn the_bias_is_subtracted() {
     let made = one(&[]);
     let bytes = compile(made.section(), START - 0x1000, &[]).unwrap();
     let table = Table::from_bytes(&bytes).unwrap();
@@ -54,10 +54,10 @@ fn the_bias_is_taken_off() {
 }
 
 #[test]
-fn every_gap_is_kept() {
+fn every_uncovered_range_has_a_row() {
     let mut made = EhFrame::new();
     let cie = made.usual_cie();
-    // Out of order, with 15 bytes between them: alignment, or a small function of which nothing is said.
+    // Out of order, with 15 bytes in between: alignment padding, or a small function without an FDE.
     made.fde(cie, START + 0x11f, 0x10, &[0x0e, 24]);
     made.fde(cie, START, 0x100, &[]);
     made.fde(cie, START + 0x10f, 0, &[]);
@@ -85,7 +85,7 @@ fn overlaps_end_where_the_next_begins() {
 }
 
 #[test]
-fn malformed_programs_are_complex_from_the_fault_on() {
+fn malformed_programs_are_complex_from_the_error_on() {
     assert_eq!(
         rows(&one(&[0x44, 0x0e, 16, 0x44, 0x3f])),
         [(START, sp(8)), (START + 4, sp(16)), (START + 8, Rule::COMPLEX), (START + LENGTH, Rule::UNCOVERED)]
@@ -106,7 +106,7 @@ fn nothing_to_compile() {
     assert_eq!(compile(made.section(), 0, &[0; 49]), Err(CompileError::BuildIdTooLong));
     let far = made.cie(1, "", &[], &[]);
     let alone = made.bytes.len();
-    // A table of a few functions that are gigabytes apart would be nothing but index.
+    // A few functions gigabytes apart: such a table would be nearly all index.
     for distance in [1 << 33, 1 << 31, 70 << 20] {
         made.bytes.truncate(alone);
         let mut body = Vec::from((START + distance).to_le_bytes());
@@ -118,7 +118,7 @@ fn nothing_to_compile() {
 
 #[test]
 fn many_rules_and_blocks() {
-    // More distinct rules than an index can count; those beyond are left to the exact evaluation.
+    // More distinct rules than an index can count: the excess is left to the exact evaluation.
     let mut code = Vec::new();
     for offset in 0..70_000u32 {
         let offset = offset * 8;
@@ -165,9 +165,9 @@ fn damage_is_found() {
 }
 
 #[test]
-fn tables_of_other_machines_are_not_walked_by() {
+fn tables_of_other_machines_are_refused() {
     for machine in [Machine::X86_64, Machine::Aarch64] {
-        // No CIE of the other machine has this return address, so none of its functions is there.
+        // No CIE of the other machine has this return address column, so all functions are dropped.
         let compiled = compile_for(machine, one(&[]).section(), 0, &[]);
         assert_eq!(compiled.is_ok(), machine == Machine::X86_64);
         let mut bytes = compile(one(&[]).section(), 0, &[]).unwrap();
@@ -180,7 +180,7 @@ fn tables_of_other_machines_are_not_walked_by() {
 }
 
 #[test]
-fn the_source_is_kept() {
+fn the_source_is_stored() {
     let made = one(&[]);
     let mut bytes = compile(made.section(), 0, &[7; 20]).unwrap();
     assert_eq!(Table::from_bytes(&bytes).unwrap().source(), Source::default());
@@ -190,14 +190,14 @@ fn the_source_is_kept() {
     assert_eq!((table.source(), table.build_id()), (source, &[7; 20][..]));
 }
 
-/// Makes a table whose checksum is right again.
+/// Recomputes the checksum.
 fn reseal(bytes: &mut [u8]) {
     let sum = checksum(&bytes[32..]);
     bytes[24..32].copy_from_slice(&sum.to_le_bytes());
 }
 
 #[test]
-fn a_right_checksum_does_not_hide_wrong_contents() {
+fn wrong_contents_under_a_right_checksum_are_refused() {
     let made = one(&[0x44, 0x0e, 16, 0x03, 0, 3, 0x0e, 24]);
     let good = compile(made.section(), 0, &[]).unwrap();
     let rules = Table::from_bytes(&good).unwrap().rule_count();

@@ -3,7 +3,7 @@
 use crate::arch::native::{self, COLUMNS, Link, RETURN_ADDRESS};
 use crate::arch::{Abi, Native, Registers};
 
-/// Registers and which of them still hold the frame's own value.
+/// Registers, and which of them are known to hold this frame's values.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
     pub(crate) registers: Registers,
@@ -19,7 +19,7 @@ impl From<&Registers> for Tracked {
 impl Tracked {
     pub(crate) const NOTHING: Tracked = Tracked { registers: Registers::NOTHING, known: 0 };
 
-    /// The value of a column, which is a DWARF number, if it is known.
+    /// The value of the column with this DWARF number, if known.
     pub fn get(&self, number: usize) -> Option<u64> {
         if self.knows(number) { self.registers.column(number) } else { None }
     }
@@ -28,13 +28,13 @@ impl Tracked {
         number < COLUMNS && self.known >> number & 1 != 0
     }
 
-    /// The program counter: a return address if the frame called, else the next instruction.
+    /// The program counter: a return address if the frame made a call, else the next instruction.
     pub fn pc(&self) -> u64 {
         self.registers.pc
     }
 
-    /// Makes these registers the caller's: `pc` is where it goes on, `value` what a column holds, if that is known.
-    /// `interrupted` says that it did not call.
+    /// Replaces these registers by the caller's. `pc` is where the caller continues, `value` gives the columns that are
+    /// known, and `interrupted` says that the caller was interrupted instead of making a call.
     pub fn arrive_at(&mut self, pc: u64, interrupted: bool, value: impl Fn(usize) -> Option<u64>) {
         for number in 0..COLUMNS {
             match value(number) {
@@ -50,7 +50,7 @@ impl Tracked {
         self.registers.pc = native::strip(pc);
     }
 
-    /// Columns that there are, by DWARF numbers from 0 on.
+    /// Number of columns; their DWARF numbers start at 0.
     pub const COLUMNS: usize = COLUMNS;
     /// The column of the stack pointer.
     pub const SP: usize = native::SP;
@@ -70,7 +70,7 @@ impl Tracked {
         }
     }
 
-    /// Makes the return address that was recovered the program counter. A link register that was returned by is spent.
+    /// Makes the recovered return address the program counter. The link register is consumed by that.
     pub(crate) fn arrive(&mut self, interrupted: bool) {
         if let Some(address) = self.registers.column(RETURN_ADDRESS) {
             self.registers.pc = native::strip(address);
@@ -80,7 +80,7 @@ impl Tracked {
         }
     }
 
-    /// What the link register holds.
+    /// The content of the link register.
     pub(crate) fn link(&self) -> Link {
         Link::new(self.get(RETURN_ADDRESS))
     }

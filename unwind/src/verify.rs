@@ -1,5 +1,5 @@
-//! Checks this crate's reading of `.eh_frame` against gimli's, which shares no code with it: every row of every FDE in
-//! the compiled table, in the full-register decoder, and on demand through the search table.
+//! Checks this crate's reading of `.eh_frame` against gimli, which shares no code with it. For every row of every FDE
+//! it checks the compiled table, the full-register decoder, and the on-demand search.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -24,7 +24,7 @@ type Fde<'a> = gimli::FrameDescriptionEntry<Reader<'a>>;
 type GimliRow = gimli::UnwindTableRow<usize, Storage>;
 type GimliRule = gimli::RegisterRule<usize>;
 
-/// Room for deeper nesting than gimli's default.
+/// Storage for deeper nesting than gimli's default.
 struct Storage;
 
 impl gimli::UnwindContextStorage<usize> for Storage {
@@ -32,23 +32,23 @@ impl gimli::UnwindContextStorage<usize> for Storage {
     type Stack = Box<[GimliRow; 16]>;
 }
 
-/// Mismatches and refusals that are described; all are counted.
+/// Number of mismatches and refusals described in words; all are counted.
 const DESCRIBED: usize = 20;
-/// Rows per FDE that are also decoded on demand: each such decode starts at the FDE's beginning.
+/// Rows per FDE that are also decoded on demand. Each such decode starts at the beginning of the FDE.
 const ON_DEMAND: usize = 16;
 
-/// What a verification saw.
+/// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// FDEs that cover something.
+    /// FDEs that cover any address.
     pub fdes: u64,
     /// Rows of those FDEs, as gimli counts them.
     pub rows: u64,
     /// Rows that the table leaves to the exact evaluation.
     pub complex_rows: u64,
-    /// FDEs, or parts of them, that another FDE hides from the search.
+    /// FDEs, or parts of FDEs, that another FDE hides from the search.
     pub shadowed: u64,
-    /// FDEs whose rows gimli refuses to evaluate to the end; those before the refusal are compared.
+    /// FDEs that gimli refuses to evaluate completely; the rows before the refusal are compared.
     pub refused: u64,
     /// Rows and uncovered ranges on which the two disagree.
     pub mismatches: u64,
@@ -62,7 +62,7 @@ pub struct Report {
     pub eh_frame_bytes: u64,
 }
 
-/// Verifies the sections of `file`; an error says why there is nothing to verify.
+/// Verifies the sections of `file`. An error says why nothing can be verified.
 pub fn verify(file: &ElfFile<'_>) -> Result<Report, CompileError> {
     match file.machine {
         Machine::X86_64 => verify_as::<X86_64>(file),
@@ -144,7 +144,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         self.uncovered(table, covered);
     }
 
-    /// gimli's FDEs that cover something; of several with one start the last, as the table keeps it.
+    /// gimli's FDEs that cover any address; of several with the same start the last one, as in the table.
     fn fdes(&mut self) -> Vec<Fde<'a>> {
         let (section, bases) = (self.gimli, self.bases.clone());
         let mut entries = section.entries(&bases);
@@ -202,7 +202,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         {
             return self.mismatch(|| format!("{start:#x}: FDE {:#x}..{:#x} differs", ours.start, ours.end));
         }
-        // Without its table the search takes its time and goes only so far: `cfi_tests` look at that.
+        // Not without the search table: the linear search is slow and bounded. `cfi_tests` cover it.
         match cfi::find::<A>(&self.section, self.eh_frame_hdr, start) {
             _ if self.eh_frame_hdr.is_none() => {}
             Ok(Some(found)) if (found.start, found.end) == (ours.start, ours.end) => {}
@@ -247,7 +247,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         }
     }
 
-    /// The table says the same as gimli from the row's first to its last address, without a boundary in between.
+    /// Checks that the table has gimli's row from its first to its last address, without a boundary in between.
     fn table_row(&mut self, table: &Table<'_>, row: &GimliRow, end: u64) {
         let start = row.start_address();
         let (first, last) = (table.lookup(start), table.lookup(end - 1));
@@ -276,7 +276,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         self.table_rows.get(next).map(|row| row.0)
     }
 
-    /// Between functions the table covers nothing.
+    /// Checks that the table covers nothing between functions.
     fn uncovered(&mut self, table: &Table<'_>, mut covered: Vec<(u64, u64)>) {
         covered.sort_unstable();
         let ends = covered.iter().map(|range| range.1);
@@ -294,7 +294,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         }
     }
 
-    /// A full row has gimli's CFA and gimli's rule for every column, expressions byte by byte.
+    /// Whether a full row has gimli's CFA and gimli's rule in every column, comparing expressions byte by byte.
     fn same(&self, ours: &cfi::Fde<'_, A>, row: &FrameRow<A>, theirs: &GimliRow) -> bool {
         let cfa = match (row.cfa(), theirs.cfa()) {
             (
@@ -332,7 +332,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         expression.get(&self.gimli).ok().map(|expression| expression.0.slice())
     }
 
-    /// A packed rule means what gimli's row means: never something else, and `Complex` only where it must be.
+    /// Whether a packed rule is equivalent to gimli's row, and `Complex` only where it must be.
     fn agrees(&self, rule: Rule, row: &GimliRow) -> bool {
         let column = |number: usize| row.register(gimli::Register(number as u16));
         let same = |rule: Option<GimliRule>| matches!(rule, None | Some(GimliRule::SameValue));
@@ -405,7 +405,7 @@ impl<'a, A: Abi> Verifier<'a, A> {
         }
     }
 
-    /// The expression in the few operations that packed rules know; `None` when it has others.
+    /// The expression, if it consists of operations that packed rules support.
     fn operations(&self, expression: gimli::UnwindExpression<usize>) -> Option<Vec<Op>> {
         let mut operations = expression.get(&self.gimli).ok()?.operations(gimli::Encoding {
             address_size: 8,

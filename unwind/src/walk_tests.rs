@@ -1,4 +1,4 @@
-//! Made-up stacks for everything that live ones rarely show.
+//! Synthetic stacks for what real ones rarely show.
 
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ const ROOT: u64 = 0x22_0000;
 const BARE: u64 = 0x30_0000;
 const STACK: u64 = 0x7000_0000;
 
-/// Words by address; code is words too.
+/// Memory: words by address, for stack and code alike.
 #[derive(Default)]
 struct Words(HashMap<u64, u64>);
 
@@ -41,7 +41,7 @@ impl Words {
     }
 }
 
-/// A module with three functions: a leaf, one with the given instructions, and an outermost one; and one without CFI.
+/// A module with three functions: a leaf, one with the given program, and an outermost one; and a module without CFI.
 struct World {
     eh_frame: EhFrame,
     cache: Box<RuleCache>,
@@ -68,7 +68,7 @@ impl World {
         let mut walk = |stack_cache: &mut StackCache| {
             walk(&modules, &self.cache, registers, &mut memory, stack_cache, 100)
         };
-        // From the sections, from the cache, and from the walk before.
+        // From the sections, from the rule cache, and from the stack cache.
         let first = walk(&mut stack_cache);
         let seen = Vec::from(stack_cache.frames());
         assert_eq!((first.depth, first.unchanged), (seen.len(), 0));
@@ -110,11 +110,11 @@ fn a_return_address_right_behind_a_function_belongs_to_it() {
 }
 
 #[test]
-fn a_function_s_start_as_return_address_is_the_root_of_a_made_stack() {
+fn a_function_start_as_return_address_is_the_root_of_a_made_stack() {
     let world = World::new(&[], &[]);
     let (frames, end) = world.walk(&at(LEAF), Words::stack(&[MIDDLE, 0x1234]));
     assert_eq!((&frames[..], end), (&[exact(LEAF), exact(MIDDLE)][..], End::Root));
-    // Behind a call it is what it seems to be: the function before lacks its call frame information.
+    // After a call it is a normal return address: the preceding function merely lacks CFI.
     let mut registers = at(LEAF);
     registers.r[FP] = 1;
     let (frames, end) = world.walk(&registers, Words::stack(&[MIDDLE, ROOT + 8]).call_before(MIDDLE));
@@ -133,13 +133,13 @@ const SAVES_RBX: [u8; 4] = [0x0e, 16, 0x83, 2];
 const CFA_IS_RBX_16: [u8; 3] = [0x0c, 3, 16];
 
 #[test]
-fn rules_on_other_registers_walk_again() {
+fn rules_on_other_registers_restart_the_walk() {
     let world = World::new(&SAVES_RBX, &CFA_IS_RBX_16);
     // Leaf: [rbx, return address]; middle: its return address is at rbx + 8.
     let stack = Words::stack(&[STACK + 0x40, MIDDLE + 8]).set(STACK + 0x48, ROOT + 8);
     let (frames, end) = world.walk(&at(LEAF), stack);
     assert_eq!((&frames[..], end), (&[exact(LEAF), cfi(MIDDLE + 8), cfi(ROOT + 8)][..], End::Root));
-    // Once more from the middle to the middle: the second walk starts where the first one ended.
+    // Again from the middle to the middle: the second walk starts where the first one ended.
     let stack = Words::stack(&[STACK + 0x40, MIDDLE + 8]).set(STACK + 0x48, LEAF + 8);
     let stack =
         stack.set(STACK + 0x50, STACK + 0x80).set(STACK + 0x58, MIDDLE + 9).set(STACK + 0x88, ROOT + 8);
@@ -149,18 +149,18 @@ fn rules_on_other_registers_walk_again() {
 }
 
 #[test]
-fn a_register_that_is_lost_ends_the_walk() {
+fn a_lost_register_ends_the_walk() {
     let world = World::new(&[0x07, 3], &CFA_IS_RBX_16);
     let (frames, end) = world.walk(&at(LEAF), Words::stack(&[MIDDLE + 8]));
     assert_eq!((frames.len(), end), (2, End::LostRegister));
-    // Code without CFI preserves nothing that can be relied on.
+    // Code without CFI preserves no register reliably.
     let world = World::new(&[], &CFA_IS_RBX_16);
     let mut registers = at(BARE);
     registers.r[FP] = STACK;
     let stack = Words::stack(&[STACK + 0x100, MIDDLE + 8]).call_before(MIDDLE + 8);
     let (frames, end) = world.walk(&registers, stack);
     assert_eq!((frames.len(), end), (2, End::LostRegister));
-    // The frame pointer may be the one that is lost.
+    // The lost register may be the frame pointer.
     let world = World::new(&[0x07, 6], &[0x0c, 6, 16]);
     let (frames, end) = world.walk(&at(LEAF), Words::stack(&[MIDDLE + 8]));
     assert_eq!((frames.len(), end), (2, End::LostRegister));
@@ -197,7 +197,7 @@ fn frame_pointers_without_cfi() {
 #[test]
 fn guesses_without_cfi() {
     let world = World::new(&[], &[]);
-    // The word in the leaf function does not follow a call; the one in the root function does.
+    // The word that points into the leaf function does not follow a call; the one into the root function does.
     let stack = Words::stack(&[1, LEAF + 0x10, 2, ROOT + 8, 3]).call_before(ROOT + 8);
     let (frames, end) = world.walk(&at(BARE + 0x10), stack);
     assert_eq!(
@@ -214,7 +214,7 @@ fn guesses_without_cfi() {
 }
 
 #[test]
-fn behind_a_guess_callers_must_be_code() {
+fn after_a_guess_callers_must_be_code() {
     let world = World::new(&[], &[]);
     let walk = |stack| {
         let (frames, end) = world.walk(&at(BARE + 0x10), stack);
@@ -229,9 +229,9 @@ fn behind_a_guess_callers_must_be_code() {
     assert_eq!(frames, [leaf, MIDDLE + 8, generated]);
 }
 
-/// Compiled Java keeps no frame pointer, but saves the interpreter's, which has jumped to it.
+/// Compiled Java keeps no frame pointer, but saves that of the interpreter, which jumped to it.
 #[test]
-fn interpreters_that_jump_are_followed_behind_a_guess() {
+fn interpreters_that_jump_are_followed_after_a_guess() {
     const GENERATED: u64 = 0x500_0000;
     let world = World::new(&[], &[]);
     let mut registers = at(GENERATED);
@@ -248,15 +248,15 @@ fn interpreters_that_jump_are_followed_behind_a_guess() {
     let by_pointer = |address| Frame::new(address, FoundBy::FramePointer, false);
     let interpreted = [by_pointer(GENERATED + 0x208), by_pointer(ROOT + 8)];
     assert_eq!(walk(GENERATED + 0x208), ([compiled, interpreted].concat(), End::Root));
-    // Data is not followed.
+    // Data is no code, so it is not followed.
     let (frames, _) = walk(STACK + 0x30);
     assert_eq!(frames[..2], compiled);
     assert!(frames[2..].iter().all(|frame| frame.address() == ROOT + 8), "{frames:?}");
 }
 
-/// Go's call frame information knows nothing of a function that runs on another stack.
+/// Go's call frame information does not describe the switch to another stack.
 #[test]
-fn what_nobody_can_return_to_is_no_frame() {
+fn a_word_that_no_call_returns_to_is_no_frame() {
     let world = World::new(&[], &[]);
     let data = STACK + 0x4000_0008;
     for word in [0x16, data] {
@@ -267,9 +267,9 @@ fn what_nobody_can_return_to_is_no_frame() {
             };
             let known = [&[leaf], &words[..words.len() - 1]].concat();
             assert_eq!(walk(Words::stack(words)), (known.clone(), End::NoCode));
-            // There is memory, but no call.
+            // The word points to readable memory, but not behind a call.
             assert_eq!(walk(Words::stack(words).set(word - 8, 0)), (known.clone(), End::NoCode));
-            // Code that was made at run time.
+            // The word points into code generated at run time.
             let (frames, _) = walk(Words::stack(words).call_before(word));
             assert_eq!(frames, [&known[..], &[word]].concat());
         }
@@ -284,7 +284,7 @@ fn the_entry_stub_is_the_root() {
 }
 
 #[test]
-fn what_stands_behind_the_entry_stub_has_a_caller() {
+fn code_after_the_entry_stub_has_a_caller() {
     let world = World::new(&[], &[]);
     // call BARE + 0x820, which is _start_c; it was called from the stub.
     let call = u64::from_le_bytes([0x90, 0x90, 0x90, 0xe8, 0x10, 0, 0, 0]);
@@ -318,7 +318,7 @@ fn an_entry_point_with_cfi_is_no_stub() {
 fn a_signal_restorer_without_cfi() {
     let world = World::new(&SAVES_RBX, &CFA_IS_RBX_16);
     let mov_15_rax_syscall = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05, 0, 0, 0, 0, 0, 0, 0];
-    // The signal interrupted the middle function right at its start, on a lower stack.
+    // The signal interrupted the middle function at its first instruction, on a lower stack.
     let context = STACK + 40;
     let low = STACK - 0x1000;
     let memory = Words::default()
@@ -337,12 +337,12 @@ fn a_signal_restorer_without_cfi() {
 
 #[test]
 fn walks_that_go_nowhere_end() {
-    // CFA = rsp: after the leaf the next frame would be empty.
+    // CFA = rsp: the frame after the leaf would be empty.
     let world = World::new(&[0x0e, 0], &[0x0e, 0]);
     let stack = Words::default().set(STACK - 8, MIDDLE + 8);
     let (frames, end) = world.walk(&at(LEAF), stack);
     assert_eq!((frames.len(), end), (2, End::NoProgress));
-    // CFA = rbp + 16 with a frame pointer that points back to itself: a loop over other "stacks" is bounded.
+    // CFA = rbp + 16 with a frame pointer that points to itself: switching "stacks" forever must be bounded.
     let world = World::new(&[0x0c, 6, 16, 0x86, 2], &[]);
     let mut registers = at(LEAF);
     registers.r[FP] = STACK;

@@ -1,9 +1,9 @@
-//! The compiled table, the full-register decoder and the search agree with gimli on every row of real files.
+//! Compiled table, full-register decoder and search agree with gimli on every row of real files.
 
 use unwind::elf_file::ElfFile;
 use unwind::verify;
 
-/// Verifies the file if it exists, and says how many rows it has.
+/// Verifies the file if it exists and returns its number of rows.
 fn verify_file(path: &str) -> Option<u64> {
     let bytes = std::fs::read(path).ok()?;
     let elf = ElfFile::parse(&bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -14,7 +14,7 @@ fn verify_file(path: &str) -> Option<u64> {
 }
 
 #[test]
-fn the_test_itself() {
+fn the_test_binary_itself() {
     let rows = verify_file("/proc/self/exe").unwrap();
     assert!(rows > 1_000, "{rows}");
 }

@@ -1,4 +1,4 @@
-//! All files that processes map, each once.
+//! The ELF files that the processes map. Each is read once and shared by every process that maps it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use unwind::Table;
 use crate::binary::{Binary, Contents};
 use crate::search::Search;
 
-/// Room for the files that processes map: what is read of one is shared by all, and lives as long as this.
+/// The set of mapped files. What is read from a file is shared by all processes and lives as long as this set.
 #[derive(Default)]
 pub struct Binaries {
     search: Search,
     arena: Arena<Binary>,
-    /// How many were read, or could not be.
+    /// Number of attempts to read a file, successful or not.
     reads: Cell<u64>,
 }
 
 impl Binaries {
-    /// None yet; they will be looked for as `search` says.
+    /// An empty set; `search` says where files are looked for.
     pub fn new(search: Search) -> Self {
         Self { search, arena: Arena::new(), reads: Cell::new(0) }
     }
 
-    /// What unwinding needs of a file, which is read now if it was not before.
+    /// The unwind information of a file, read at the first call.
     pub(crate) fn read<'b>(&self, binary: &'b Binary) -> Option<&'b Contents> {
         if !binary.is_read() {
             self.reads.set(self.reads.get() + 1);
@@ -33,17 +33,17 @@ impl Binaries {
         binary.read(&self.search)
     }
 
-    /// A number that grows with each file that is read.
+    /// Incremented with each attempt to read a file, so that a caller can tell whether its modules are out of date.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.get()
     }
 }
 
-/// The files by their names and build-ids.
+/// The files by name and build-id.
 pub(crate) struct Index<'a> {
     binaries: &'a Binaries,
     by_name: HashMap<Box<Path>, Vec<&'a Binary>>,
-    /// The rows of files that were read, by the place of the file in memory.
+    /// Parsed tables of the files read so far, by the address of their `Binary`.
     tables: HashMap<*const Binary, Option<Table<'a>>>,
 }
 
@@ -56,13 +56,13 @@ impl<'a> Index<'a> {
         self.binaries
     }
 
-    /// The rows of a file that was read.
+    /// The table of a file that has been read.
     pub(crate) fn table(&mut self, binary: &'a Binary) -> Option<Table<'a>> {
         let find = || binary.contents().and_then(Contents::table);
         *self.tables.entry(std::ptr::from_ref(binary)).or_insert_with(find)
     }
 
-    /// The file with this name and build-id, which is empty if none was told.
+    /// The file with this name and build-id. An empty build-id means that none is known.
     pub(crate) fn get(&mut self, path: &Path, build_id: &[u8]) -> &'a Binary {
         if let Some(known) = self.by_name.get(path)
             && let Some(binary) = known.iter().find(|binary| binary.told_build_id() == build_id)
@@ -74,7 +74,7 @@ impl<'a> Index<'a> {
         binary
     }
 
-    /// All of them, in no order.
+    /// All files, in no particular order.
     pub(crate) fn all(&self) -> Vec<&'a Binary> {
         self.by_name.values().flatten().copied().collect()
     }

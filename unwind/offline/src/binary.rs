@@ -1,4 +1,4 @@
-//! One ELF file, read at its first use and never again, for all processes that map it.
+//! One ELF file, read at first use and at most once, for all processes that map it.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use crate::search::{Found, Image, Search};
 use crate::source_file::{LoadSegment, SourceFile};
 
 const PAGE: u64 = 4096;
-/// Pages of code that are kept of one file. Few are asked for: what stands before return addresses without CFI.
+/// Code pages cached per file. Few are read: only the bytes before return addresses in code without CFI.
 const PAGES: usize = 256;
 
-/// A file that processes map: known by its name and its build-id.
+/// A mapped file, identified by its name and build-id.
 #[derive(Debug)]
 pub struct Binary {
     path: PathBuf,
@@ -28,12 +28,12 @@ impl Binary {
         Self { path: path.to_owned(), build_id: build_id.to_vec(), contents: OnceCell::new() }
     }
 
-    /// The name by which it was mapped.
+    /// The name under which it was mapped.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The build-id that was told with the mapping, or else the file's own if it was read; empty if there is none.
+    /// The build-id given with the mapping; otherwise the file's own, once it has been read; empty if there is none.
     pub fn build_id(&self) -> &[u8] {
         match self.contents.get() {
             Some(Ok(contents)) if self.build_id.is_empty() => &contents.source.build_id,
@@ -45,7 +45,7 @@ impl Binary {
         &self.build_id
     }
 
-    /// Why it could not be read, if that was tried in vain.
+    /// Why reading the file failed, if it did.
     pub fn problem(&self) -> Option<&str> {
         self.contents.get()?.as_ref().err().map(String::as_str)
     }
@@ -59,7 +59,7 @@ impl Binary {
         contents.as_ref().ok()
     }
 
-    /// What was read; none if nothing was read yet, or if it could not be.
+    /// The contents; `None` if the file has not been read or cannot be.
     pub(crate) fn contents(&self) -> Option<&Contents> {
         self.contents.get()?.as_ref().ok()
     }
@@ -69,7 +69,7 @@ impl Binary {
 #[derive(Debug)]
 pub(crate) struct Contents {
     source: SourceFile,
-    /// Of an executable or library that has call frame information which makes rows.
+    /// The compiled table, if the file has call frame information that yields rows.
     table: Option<Vec<u8>>,
     image: Image,
     pages: RefCell<HashMap<u64, Box<[u8]>>>,
@@ -85,8 +85,8 @@ impl Contents {
         Ok(Self { source, table: compiled.and_then(Result::ok), image, pages: RefCell::default() })
     }
 
-    /// Runtime address minus virtual address of a mapping that begins at `start` with the byte at `offset` of the file.
-    /// None if no segment holds that byte.
+    /// Load bias (runtime address minus virtual address) of a mapping that begins at `start` with file offset `offset`.
+    /// `None` if no segment contains that offset.
     pub(crate) fn bias(&self, start: u64, offset: u64) -> Option<u64> {
         let holds = |segment: &&LoadSegment| {
             let first = segment.offset & !(PAGE - 1);
@@ -97,12 +97,12 @@ impl Contents {
         Some(start.wrapping_sub(segment.address.wrapping_add(offset).wrapping_sub(segment.offset)))
     }
 
-    /// The rows; looks at all their bytes.
+    /// The table. Validates all its bytes.
     pub(crate) fn table(&self) -> Option<Table<'_>> {
         Table::from_trusted_bytes(self.table.as_deref()?).ok()
     }
 
-    /// The module for a walk, mapped with this bias.
+    /// The walker's module for this file at the given load bias.
     pub(crate) fn module<'a>(
         &'a self,
         start: u64,
@@ -124,7 +124,7 @@ impl Contents {
         }
     }
 
-    /// Eight bytes of the file at `offset`.
+    /// The eight bytes at file offset `offset`.
     pub(crate) fn word(&self, offset: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         for (at, byte) in bytes.iter_mut().enumerate() {

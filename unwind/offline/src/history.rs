@@ -1,13 +1,13 @@
-//! How the mappings of one process changed.
+//! The mappings of one process over time.
 //!
-//! Changes may be told in any order of their times, and asked about in any order: what was mapped at a time is what the
-//! changes up to it make. Asking in the order of time is cheap. What is said to be settled takes no room.
+//! Changes and queries may arrive in any order: a query for time T applies every change up to T. Queries in time order
+//! are cheap. Settled changes are folded into the base layout and take no further memory.
 
 use std::rc::Rc;
 
 use crate::layout::{Layout, Mapping};
 
-/// A change of the mappings.
+/// A change of a process's mappings.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<'a> {
     Map(Mapping<'a>),
@@ -15,23 +15,23 @@ pub(crate) enum Change<'a> {
         start: u64,
         end: u64,
     },
-    /// All are gone: another program is executed.
+    /// exec: all mappings are gone.
     Clear,
-    /// They are those of another process, which was forked.
+    /// fork: the mappings become those of the parent.
     Replace(Rc<Layout<'a>>),
 }
 
-/// The mappings of the process with one number, over time. After its end another process may have the number.
+/// The mappings under one pid, over time. The pid may be reused by a later process.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
-    /// What is left of settled changes.
+    /// The layout after all settled changes.
     base: Rc<Layout<'a>>,
-    /// By time; those of the same time in the order in which they were told.
+    /// Sorted by time; changes with equal times stay in arrival order.
     changes: Vec<(u64, Change<'a>)>,
-    /// So many changes make `current`.
+    /// Number of leading changes that `current` includes.
     applied: usize,
     current: Rc<Layout<'a>>,
-    /// Counts how often `current` became another one.
+    /// Incremented whenever `current` changes.
     edition: u64,
 }
 
@@ -50,14 +50,14 @@ impl<'a> History<'a> {
         self.edition += 1;
     }
 
-    /// What is mapped at a time, and its edition: equal ones mean the same mappings.
+    /// The layout at a time, and its edition: equal editions mean equal mappings.
     pub(crate) fn at(&mut self, ns: u64) -> (Rc<Layout<'a>>, u64) {
         let wanted = self.changes.partition_point(|&(other, _)| other <= ns);
         if wanted < self.applied {
             self.start_over();
         }
         if let Some(news) = self.changes.get(self.applied..wanted).filter(|news| !news.is_empty()) {
-            // What a process had before it became another one does not matter.
+            // A Clear or Replace overrides everything before it, so start from the last one.
             let whole =
                 news.iter().rposition(|(_, change)| matches!(change, Change::Clear | Change::Replace(_)));
             for (_, change) in news.get(whole.unwrap_or(0)..).unwrap_or_default() {
@@ -69,7 +69,7 @@ impl<'a> History<'a> {
         (Rc::clone(&self.current), self.edition)
     }
 
-    /// Nothing from before a time will be told or asked about any more.
+    /// Folds changes up to `ns` into the base. No change or query with an earlier time may follow.
     pub(crate) fn settle(&mut self, ns: u64) {
         let settled = self.changes.partition_point(|&(other, _)| other < ns);
         if settled == 0 {
@@ -81,7 +81,7 @@ impl<'a> History<'a> {
         for (_, change) in self.changes.drain(..settled) {
             apply(&mut self.base, &change);
         }
-        // `current` stays what it is.
+        // `current` already includes the settled changes.
         self.applied -= settled;
     }
 }
@@ -108,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_depends_on_the_time() {
+    fn mappings_depend_on_the_time() {
         let mut history = History::default();
         history.tell(30, map(0x1000, 0x2000, 3));
         history.tell(10, map(0x1000, 0x2000, 1));
         assert_eq!(at(&mut history, 40, 0x1000), Some(3));
-        // Told late.
+        // Arrives late.
         history.tell(20, Change::Unmap { start: 0x1000, end: 0x1800 });
         for (ns, address, id) in [
             (9, 0x1000, None),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_changes_still_count() {
+    fn settled_changes_still_apply() {
         let mut history = History::default();
         for id in 1..100u64 {
             history.tell(id * 10, map(id << 12, (id + 1) << 12, id));

@@ -1,42 +1,42 @@
-//! What is mapped in a process at one time.
+//! The mappings of a process at one point in time.
 
 use crate::binaries::Binaries;
 use crate::binary::Binary;
 
-/// A stretch of memory that a file, or code made at run time, is mapped to.
+/// A mapped address range: part of a file, or code generated at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping<'a> {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address after it.
     pub end: u64,
-    /// Place in the file of the byte at `start`.
+    /// File offset of the byte at `start`.
     pub offset: u64,
-    /// The file; none if it has no name that could be one (code made at run time).
+    /// The file; `None` for mappings that no file backs (generated code).
     pub binary: Option<&'a Binary>,
-    /// It was mapped at this time. A forked process inherits it.
+    /// Time of the mapping. Inherited across fork.
     pub since_ns: u64,
-    /// A number that each call of [`crate::Processes::map`] has of its own. What is left of a mapping that was cut keeps it.
+    /// Unique per call of [`crate::Processes::map`]. The pieces of a mapping that was split keep its id.
     pub id: u64,
 }
 
 impl Mapping<'_> {
-    /// Runtime address minus virtual address of the file. Where the file cannot be read it is taken for one whose
-    /// addresses are its offsets, as those of most libraries are.
+    /// Load bias. If the file cannot be read, virtual addresses are assumed to equal file offsets, which holds for most
+    /// shared libraries.
     pub fn bias(&self) -> u64 {
         let contents = self.binary.and_then(Binary::contents);
         let bias = contents.and_then(|contents| contents.bias(self.start, self.offset));
         bias.unwrap_or_else(|| self.start.wrapping_sub(self.offset))
     }
 
-    /// The eight bytes of code at `address`, which lie in the mapping.
+    /// The eight code bytes at `address`, which must lie in the mapping.
     pub(crate) fn word(&self, address: u64, binaries: &Binaries) -> Option<u64> {
         let offset = self.offset.checked_add(address.checked_sub(self.start)?)?;
         binaries.read(self.binary?)?.word(offset)
     }
 }
 
-/// The mappings of a process by address; none overlap.
+/// Mappings sorted by address, without overlaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout<'a> {
     mappings: Vec<Mapping<'a>>,
@@ -47,14 +47,14 @@ impl<'a> Layout<'a> {
         &self.mappings
     }
 
-    /// Puts a mapping in the place of what was there.
+    /// Adds a mapping, replacing whatever it overlaps.
     pub(crate) fn map(&mut self, new: Mapping<'a>) {
         self.unmap(new.start, new.end);
         let at = self.mappings.partition_point(|mapping| mapping.start < new.start);
         self.mappings.insert(at, new);
     }
 
-    /// Removes what lies between two addresses, also parts of mappings.
+    /// Removes an address range, splitting mappings that extend beyond it.
     pub(crate) fn unmap(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -77,7 +77,7 @@ impl<'a> Layout<'a> {
         self.mappings.clear();
     }
 
-    /// What is mapped at an address.
+    /// The mapping that contains an address.
     pub(crate) fn find(&self, address: u64) -> Option<&Mapping<'a>> {
         let after = self.mappings.partition_point(|mapping| mapping.start <= address);
         self.mappings.get(after.checked_sub(1)?).filter(|mapping| address < mapping.end)
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_mapping_cuts_what_was_there() {
+    fn a_new_mapping_replaces_what_it_overlaps() {
         let mut layout = Layout::default();
         layout.map(mapping(0x1000, 0x9000, 1));
         layout.map(mapping(0x3000, 0x5000, 2));
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(shown(&layout).len(), 1);
     }
 
-    /// A plain map of every page says the same.
+    /// Compared with an array that has one entry per page.
     #[test]
-    fn it_is_what_an_array_of_pages_would_be() {
+    fn it_agrees_with_an_array_of_pages() {
         let mut layout = Layout::default();
         let mut pages = [0u64; 64];
         let mut random = 1u64;

@@ -1,13 +1,13 @@
-//! Unwinds threads after the fact: from a copy of their registers and stacks, with the tables and the walker that the
-//! agent uses.
+//! Unwinds threads after the fact, from copies of their registers and stacks, with the same tables and walker as the
+//! agent.
 //!
-//! [`Processes`] is told what processes map, unmap, fork, execute, and when they end, as a history: a sample is walked
-//! with what was mapped at *its* time. Whatever processes have in common is there once: an ELF file is read, and its
-//! table compiled, when the first frame of any process lies in it ([`Binaries`]). A frame is given to a callback with
-//! the mapping that it lies in; names are for others (`selfwind-profile` has them, with inlined calls and lines).
+//! [`Processes`] keeps a history of what processes map, unmap, fork and exec, and when they exit: a sample is walked
+//! with the mappings of *its* time. Files are shared between processes: an ELF file is read, and its table compiled,
+//! when the first frame of any process lies in it ([`Binaries`]). Each frame goes to a callback together with its
+//! mapping. Symbolization, inlined calls and lines are the business of `selfwind-profile`.
 //!
-//! Nothing here trusts a stack, a register or a file, and nothing depends on the processes being there still. What a
-//! file says counts only if it has the build-id that was told for it.
+//! Stacks, registers and files are untrusted, and the processes need not exist any more. A file is used only if it has
+//! the build-id that was recorded for it.
 //!
 //! ```
 //! use offline::{Binaries, GeneratedCode, NewMapping, Processes, Sample, Search};
@@ -34,7 +34,7 @@
 //! let mut names = Vec::new();
 //! processes.frames(&sample, |placed| names.push(placed.mapping.and_then(|mapping| mapping.binary)));
 //! assert_eq!(names[0].unwrap().path().file_name().unwrap(), "libc.so.6");
-//! // The parent has it mapped no more.
+//! // The parent has unmapped it.
 //! assert!(processes.find(4711, 4_000, registers.pc).is_none());
 //! ```
 

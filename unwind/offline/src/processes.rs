@@ -1,4 +1,4 @@
-//! The process table: who has what mapped when, and the walks of samples.
+//! The process table: which process has mapped what and when, and the walks of their samples.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,50 +11,50 @@ use crate::history::{Change, History};
 use crate::layout::{Layout, Mapping};
 use crate::sample::{Sample, SampleMemory};
 
-/// Processes whose walks are remembered. Each takes a third of a mebibyte at most.
+/// Walkers (stack caches and module lists) kept, one per process. Each takes at most a third of a MiB.
 const WALKERS: usize = 32;
-/// How often one sample is walked again because a file was met that had not been read.
+/// Times one sample is walked again because the walk reached a file that had not been read.
 const ATTEMPTS: usize = 64;
 
-/// A new mapping, as perf's MMAP2 records tell it.
+/// A new mapping, with the fields of perf's MMAP2 records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewMapping<'n> {
     /// First address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Place in the file of the byte at `start`.
+    /// File offset of the byte at `start`.
     pub offset: u64,
-    /// The file by the name that the process has for it; names that do not begin with `/` or `[` are of no file.
+    /// The file name as the process sees it. Names that begin with neither `/` nor `[` are not files.
     pub path: &'n [u8],
-    /// Its build-id; empty if it is not known.
+    /// Build-id of the file; empty if unknown.
     pub build_id: &'n [u8],
-    /// It holds code. Others only take the place of what was there.
+    /// Whether it is executable. Other mappings only replace what they overlap.
     pub executable: bool,
 }
 
-/// A frame and what is mapped at it.
+/// A frame and the mapping it lies in.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedFrame<'m, 'a> {
     /// The frame.
     pub frame: Frame,
-    /// What is mapped there; none where nothing is known.
+    /// The mapping; `None` if nothing is known to be mapped there.
     pub mapping: Option<&'m Mapping<'a>>,
 }
 
-/// Processes and what they have mapped, over time.
+/// All processes and their mappings over time.
 ///
-/// Times are of any clock, as long as samples have the same. Events and samples may come out of order, but for one: a
-/// fork copies what is known of the parent when it is told.
+/// Times may come from any clock, provided that samples use the same one. Events and samples may arrive out of order,
+/// with one exception: a fork copies what is known of the parent when the fork is reported.
 pub struct Processes<'a> {
     index: Index<'a>,
     processes: HashMap<u32, Process<'a>>,
     walkers: Vec<Box<Walker>>,
-    /// Mappings so far.
+    /// Number of mappings so far; the source of mapping ids.
     mappings: u64,
-    /// Snapshots so far.
+    /// Number of snapshots so far; the source of snapshot numbers.
     snapshots: u64,
-    /// Samples so far, to know which walker was used last.
+    /// Number of samples so far, for least-recently-used eviction of walkers.
     samples: u64,
 }
 
@@ -67,43 +67,43 @@ struct Process<'a> {
 
 /// How frames are found.
 #[derive(Clone, Copy)]
-enum Manner {
+enum Mode {
     Walk,
-    /// Up to this address.
+    /// By scanning the stack up to this address.
     Guess {
         until: u64,
     },
 }
 
-/// The modules of one layout.
+/// The walker's modules for one layout.
 struct Snapshot<'a> {
     edition: u64,
-    /// Files read by then.
+    /// Value of [`Binaries::reads`] when the modules were made.
     reads: u64,
-    /// No two have the same.
+    /// Unique number of the snapshot.
     number: u64,
     modules: Vec<Module<'a>>,
 }
 
-/// What walks of one process remember.
+/// The stack and rule cache of one process.
 struct Walker {
     pid: u32,
-    /// The snapshot that it is about.
+    /// The snapshot that the caches are valid for.
     snapshot: u64,
-    /// The last sample that it walked.
+    /// Number of the last sample walked with it.
     used: u64,
     cache: RuleCache,
     stack_cache: StackCache,
 }
 
 impl<'a> Processes<'a> {
-    /// None yet. What is read of files is put into `binaries`.
+    /// An empty table. Files are read into `binaries`.
     pub fn new(binaries: &'a Binaries) -> Self {
         let (processes, walkers) = (HashMap::new(), Vec::new());
         Self { index: Index::new(binaries), processes, walkers, mappings: 0, snapshots: 0, samples: 0 }
     }
 
-    /// Something is mapped, in the place of whatever was there.
+    /// Reports a mapping, which replaces whatever it overlaps.
     pub fn map(&mut self, pid: u32, ns: u64, new: &NewMapping<'_>) {
         let end = new.start.saturating_add(new.len);
         if end == new.start {
@@ -119,12 +119,12 @@ impl<'a> Processes<'a> {
         self.tell(pid, ns, Change::Map(mapping));
     }
 
-    /// Nothing is mapped any more in these `len` bytes.
+    /// Reports that `len` bytes from `start` are unmapped.
     pub fn unmap(&mut self, pid: u32, ns: u64, start: u64, len: u64) {
         self.tell(pid, ns, Change::Unmap { start, end: start.saturating_add(len) });
     }
 
-    /// `child` begins with the mappings that `parent` has at this time.
+    /// Reports a fork: `child` starts with the mappings of `parent` at this time.
     pub fn fork(&mut self, parent: u32, child: u32, ns: u64) {
         if parent == child {
             return;
@@ -133,42 +133,43 @@ impl<'a> Processes<'a> {
         self.tell(child, ns, Change::Replace(layout.unwrap_or_default()));
     }
 
-    /// Another program takes the place of the one that ran, whose mappings are gone.
+    /// Reports an exec: all mappings of the process are gone.
     pub fn exec(&mut self, pid: u32, ns: u64) {
         self.tell(pid, ns, Change::Clear);
     }
 
-    /// The process ended. Samples from before can still come, until the time is said to be settled.
+    /// Reports the end of a process. Earlier samples may still arrive until the time is [settled](Self::settle).
     pub fn exit(&mut self, pid: u32, ns: u64) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.ended_ns = Some(ns);
         }
     }
 
-    /// Nothing from before this time will be told or asked about any more: what is not needed for later is forgotten.
+    /// Promises that no event or sample with an earlier time will follow, and frees what only those would need.
     pub fn settle(&mut self, ns: u64) {
         self.processes.retain(|_, process| process.ended_ns.is_none_or(|ended| ended >= ns));
         self.processes.values_mut().for_each(|process| process.history.settle(ns));
     }
 
-    /// What is mapped at an address at a time.
+    /// The mapping at an address and time.
     pub fn find(&mut self, pid: u32, ns: u64, address: u64) -> Option<Mapping<'a>> {
         let mapping = self.processes.get_mut(&pid)?.history.at(ns).0.find(address).copied()?;
-        // So that its place in the file is known.
+        // Reading the file makes its load bias known.
         mapping.binary.and_then(|binary| self.index.binaries().read(binary));
         Some(mapping)
     }
 
-    /// Walks the stack of a sample and gives its frames to `take`, leaf first. Files are read when a frame lies in them.
+    /// Walks the stack of a sample and passes its frames to `take`, leaf first. Files are read when a frame lies in
+    /// them.
     ///
-    /// Says why the walk ended; a process that was never told of has nothing mapped.
+    /// Returns why the walk ended. A pid that was never reported has no mappings.
     pub fn frames(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
         let layout = self.processes.entry(sample.pid).or_default().history.at(sample.ns).0;
         let mut memory = SampleMemory { layout: &layout, binaries: self.index.binaries(), sample };
         self.frames_in(sample.pid, sample.ns, &sample.registers, &mut memory, take)
     }
 
-    /// The same of a thread whose stack, and code, are read through `memory`.
+    /// Like [`frames`](Self::frames), with stack and code read through `memory`.
     pub fn frames_in(
         &mut self,
         pid: u32,
@@ -177,30 +178,31 @@ impl<'a> Processes<'a> {
         memory: &mut impl Memory,
         take: impl FnMut(PlacedFrame<'_, 'a>),
     ) -> Walk {
-        self.find_frames(pid, ns, Manner::Walk, registers, memory, take)
+        self.find_frames(pid, ns, Mode::Walk, registers, memory, take)
     }
 
-    /// As [`frames`](Self::frames) without unwinding: every address on the stack that follows a call in a file is a frame.
+    /// Like [`frames`](Self::frames) without unwinding: every word of the stack that points behind a call in a file is
+    /// a frame.
     pub fn guesses(&mut self, sample: &Sample<'_>, take: impl FnMut(PlacedFrame<'_, 'a>)) -> Walk {
         let process = self.processes.entry(sample.pid).or_default();
         let layout = process.history.at(sample.ns).0;
-        read_all(&layout, sample, self.index.binaries());
+        read_files_of_words(&layout, sample, self.index.binaries());
         let mut memory = SampleMemory { layout: &layout, binaries: self.index.binaries(), sample };
-        let manner = Manner::Guess { until: sample.stack_end() };
-        self.find_frames(sample.pid, sample.ns, manner, &sample.registers, &mut memory, take)
+        let mode = Mode::Guess { until: sample.stack_end() };
+        self.find_frames(sample.pid, sample.ns, mode, &sample.registers, &mut memory, take)
     }
 
     fn find_frames(
         &mut self,
         pid: u32,
         ns: u64,
-        manner: Manner,
+        mode: Mode,
         registers: &Registers,
         memory: &mut impl Memory,
         mut take: impl FnMut(PlacedFrame<'_, 'a>),
     ) -> Walk {
         let process = self.processes.entry(pid).or_default();
-        // The first thread has ended, others have not.
+        // The main thread has ended, other threads have not.
         process.ended_ns = process.ended_ns.filter(|&ended| ns <= ended);
         let (layout, edition) = process.history.at(ns);
         self.samples += 1;
@@ -223,12 +225,12 @@ impl<'a> Processes<'a> {
             let modules = Modules::new(&snapshot.modules, 0).unwrap_or_default();
             let Walker { cache, stack_cache, .. } = &mut *walker;
             let most = StackCache::CAPACITY;
-            let walked = match manner {
-                Manner::Walk => walk(&modules, cache, registers, memory, stack_cache, most),
-                Manner::Guess { until } => guess(&modules, registers, until, memory, stack_cache, most),
+            let walked = match mode {
+                Mode::Walk => walk(&modules, cache, registers, memory, stack_cache, most),
+                Mode::Guess { until } => guess(&modules, registers, until, memory, stack_cache, most),
             };
             attempts -= 1;
-            read_met(&layout, walker.stack_cache.frames(), self.index.binaries());
+            read_files_of_frames(&layout, walker.stack_cache.frames(), self.index.binaries());
             if attempts == 0 || self.index.binaries().reads() == reads {
                 break walked;
             }
@@ -239,7 +241,7 @@ impl<'a> Processes<'a> {
         walked
     }
 
-    /// Where the function begins that has an address, by the call frame information of its file; none if there is none.
+    /// Start of the function that contains an address, from the call frame information of its file.
     pub fn function_at(&mut self, pid: u32, ns: u64, address: u64) -> Option<u64> {
         let mapping = self.find(pid, ns, address)?;
         let contents = mapping.binary?.contents()?;
@@ -248,7 +250,7 @@ impl<'a> Processes<'a> {
         Some(module.fde_at(address).ok()??.start)
     }
 
-    /// The files that could not be read and why, sorted by name.
+    /// The files that could not be read and the reasons, sorted by name.
     pub fn problems(&self) -> Vec<(&'a Path, &'a str)> {
         let all = self.index.all().into_iter();
         let mut problems: Vec<_> =
@@ -259,7 +261,7 @@ impl<'a> Processes<'a> {
 
     fn tell(&mut self, pid: u32, ns: u64, change: Change<'a>) {
         let process = self.processes.entry(pid).or_default();
-        // After an end it is a new process with the same number.
+        // After an exit the pid belongs to a new process.
         if process.ended_ns.is_some_and(|ended| ended <= ns) {
             process.ended_ns = None;
         }
@@ -280,7 +282,7 @@ fn path_of(path: &[u8]) -> std::path::PathBuf {
     Path::new(std::ffi::OsStr::from_bytes(path)).to_owned()
 }
 
-/// The modules of a layout. Those of files that were not read yet know only where they are.
+/// The modules of a layout. Modules of files that have not been read carry only their address range.
 fn modules<'a>(layout: &Layout<'a>, index: &mut Index<'a>) -> Vec<Module<'a>> {
     let named = layout.mappings().iter().filter_map(|mapping| Some((mapping, mapping.binary?)));
     named
@@ -297,7 +299,7 @@ fn modules<'a>(layout: &Layout<'a>, index: &mut Index<'a>) -> Vec<Module<'a>> {
 }
 
 /// Reads the files that the frames lie in.
-fn read_met(layout: &Layout<'_>, frames: &[Frame], binaries: &Binaries) {
+fn read_files_of_frames(layout: &Layout<'_>, frames: &[Frame], binaries: &Binaries) {
     for frame in frames {
         if let Some(binary) = layout.find(frame.lookup_address()).and_then(|mapping| mapping.binary) {
             binaries.read(binary);
@@ -305,8 +307,8 @@ fn read_met(layout: &Layout<'_>, frames: &[Frame], binaries: &Binaries) {
     }
 }
 
-/// Reads the files that words of the stack lead to.
-fn read_all(layout: &Layout<'_>, sample: &Sample<'_>, binaries: &Binaries) {
+/// Reads the files that words of the stack point into.
+fn read_files_of_words(layout: &Layout<'_>, sample: &Sample<'_>, binaries: &Binaries) {
     for word in sample.stack.as_chunks().0 {
         if let Some(binary) = layout.find(u64::from_le_bytes(*word)).and_then(|mapping| mapping.binary) {
             binaries.read(binary);
@@ -314,7 +316,7 @@ fn read_all(layout: &Layout<'_>, sample: &Sample<'_>, binaries: &Binaries) {
     }
 }
 
-/// What walks of a process remember: as it was left, or that of the process whose last sample is longest ago.
+/// The walker of a process; if it has none, a new one in place of the least recently used.
 fn walker_of(walkers: &mut Vec<Box<Walker>>, pid: u32, sample: u64) -> &mut Walker {
     let place = walkers.iter().position(|walker| walker.pid == pid).unwrap_or_else(|| {
         if walkers.len() < WALKERS {

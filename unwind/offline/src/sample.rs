@@ -1,4 +1,4 @@
-//! What was copied of a thread.
+//! The input of a walk: copied registers and stack of one thread.
 
 use unwind::{Memory, Registers};
 
@@ -8,38 +8,38 @@ use crate::layout::Layout;
 /// A thread at one time: its registers and a copy of its stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'s> {
-    /// The number of its process.
+    /// Its process.
     pub pid: u32,
-    /// When it was taken, in the time of the mappings.
+    /// When it was taken, on the clock of the mappings.
     pub ns: u64,
     /// Its registers.
     pub registers: Registers,
     /// The address of the first byte of `stack`.
     pub stack_start: u64,
-    /// The bytes from there on.
+    /// The copied bytes.
     pub stack: &'s [u8],
-    /// What is known of code that is in no file.
+    /// What is known about code that is in no file.
     pub generated: GeneratedCode<'s>,
 }
 
 impl Sample<'_> {
-    /// The address behind the copy.
+    /// First address after the copied stack.
     pub(crate) fn stack_end(&self) -> u64 {
         self.stack_start.saturating_add(self.stack.len() as u64)
     }
 }
 
-/// Code made at run time, as far as whoever took a sample has looked at it.
+/// Bytes of generated code, as far as they were copied with the sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GeneratedCode<'s> {
-    /// The eight bytes before the program counter and the eight at it.
+    /// The eight bytes before the program counter and the eight bytes at it.
     pub leaf: Option<[u64; 2]>,
-    /// Addresses that may be returned to, ascending, and the eight bytes before each.
+    /// Possible return addresses in ascending order, each with the eight bytes before it.
     pub before: &'s [(u64, u64)],
 }
 
 impl GeneratedCode<'_> {
-    /// The eight bytes at `address` of a thread with this program counter.
+    /// The eight bytes at `address`, for a thread with this program counter.
     fn read(&self, pc: u64, address: u64) -> Option<u64> {
         let behind = address.wrapping_add(8);
         let find = |of: u64| self.before.binary_search_by_key(&of, |(address, _)| *address);
@@ -48,21 +48,21 @@ impl GeneratedCode<'_> {
             Some([_, at]) if address == pc => Some(at),
             _ => match find(behind) {
                 Ok(at) => self.before.get(at).map(|(_, before)| *before),
-                // It is known to be there, and nothing else of it.
+                // The return address is listed, so a call precedes it; no other bytes around it are known.
                 Err(_) => find(address).is_ok().then_some(UNKNOWN_CODE),
             },
         }
     }
 }
 
-/// In the place of code that is not to be had: any address behind it is one behind a call. The bytes: six times nop, then
+/// Substitute for code bytes that were not copied: they make any address behind them a return address. Six nops, then
 /// `call *%rax`.
 const UNKNOWN_CODE: u64 = u64::from_le_bytes([0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0]);
 
-/// Bytes below the stack pointer that a function may use (System V ABI, 3.2.2).
+/// Red zone: bytes below the stack pointer that a leaf function may use (System V ABI, 3.2.2).
 const RED_ZONE: u64 = 128;
 
-/// The memory of a sampled thread: the copied stack, and code from the files.
+/// Memory of a sampled thread: the copied stack, and code from files.
 pub(crate) struct SampleMemory<'s, 'a> {
     pub(crate) layout: &'s Layout<'a>,
     pub(crate) binaries: &'s Binaries,
@@ -77,8 +77,9 @@ impl Memory for SampleMemory<'_, '_> {
         {
             return stack.get(distance as usize..)?.first_chunk().map(|word| u64::from_le_bytes(*word));
         }
-        // Compilers do not say in an epilogue that a register was popped: its old place, which is not in the copy, still
-        // counts. The register has the value again. What a walk cannot do without of these is the frame pointer.
+        // Compilers emit no CFI for the pop of a register in an epilogue, so the rule still points to its old slot,
+        // which is now below the copied stack. The register already holds that value. Of such registers a walk only
+        // needs the frame pointer.
         if self
             .sample
             .registers

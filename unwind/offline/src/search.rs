@@ -1,6 +1,6 @@
-//! Where files are looked for, by their names and build-ids.
+//! Finds files by name and build-id.
 //!
-//! A file counts only if its build-id is the one that was told: what lies under the same name may be a later build.
+//! A file is used only if its build-id matches: the file under the recorded name may be a later build.
 
 use std::fs::{self, File};
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -11,17 +11,17 @@ use unwind::Source;
 
 use crate::source_file::SourceFile;
 
-/// The name of the kernel's own library in maps of processes.
+/// Name of the vdso in /proc/PID/maps.
 const VDSO: &str = "[vdso]";
-/// No vdso is larger.
+/// Upper bound of the vdso's size, in bytes.
 const VDSO_MAX: u64 = 1 << 20;
 
 /// Where to look for files.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// Directories in the place of `/`, tried before it: the file system of a container, a copy of another machine's.
+    /// Alternative root directories, tried before `/`: a container's file system, or a copy of another machine's.
     pub roots: Vec<PathBuf>,
-    /// Directories as perf's build-id cache (`~/.debug`): `.build-id/XX/YYYY/elf` or `vdso`.
+    /// Directories laid out as perf's build-id cache (`~/.debug`): `.build-id/XX/YYYY/elf` or `vdso`.
     pub caches: Vec<PathBuf>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Found {
     pub(crate) image: Image,
 }
 
-/// Where the code of a file can be read.
+/// Where the code of a file is read from.
 #[derive(Debug)]
 pub(crate) enum Image {
     File(File),
@@ -39,7 +39,7 @@ pub(crate) enum Image {
 }
 
 impl Search {
-    /// With perf's cache of the user.
+    /// The default: the root file system and the user's perf build-id cache.
     pub fn for_user() -> Self {
         let cache = std::env::home_dir().map(|home| home.join(".debug"));
         Self { roots: Vec::new(), caches: cache.into_iter().collect() }
@@ -59,7 +59,7 @@ impl Search {
         Err(problem.unwrap_or_else(|| anyhow::anyhow!("not a file")))
     }
 
-    /// Files that may be it. The last one's error is told: the file under its own name.
+    /// Candidate paths, best first. The last one is the file's own name, so that its error is the one reported.
     fn candidates(&self, path: &Path, build_id: &[u8]) -> Vec<PathBuf> {
         let mut candidates = Vec::new();
         if let Some((first, rest)) = build_id.split_first() {
@@ -96,7 +96,7 @@ fn check(source: &SourceFile, build_id: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The vdso of this process, which is that of all if the kernel is the same.
+/// The vdso of this process: every process of the same kernel has the same one.
 fn own_vdso(build_id: &[u8]) -> Result<Found> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let line = maps.lines().find(|line| line.ends_with(VDSO)).context("this kernel has no vdso")?;

@@ -1,5 +1,5 @@
-//! The unwind sections of an ELF file on disk, in private copies: a file that is cut short while it is read gives an
-//! error, where a mapping would give a bus error.
+//! Reads the unwind sections of an ELF file from disk into private copies. A file truncated meanwhile gives an error;
+//! through a mapping it would raise SIGBUS.
 
 use std::fs::OpenOptions;
 use std::io::{BufReader, Read, Seek};
@@ -16,38 +16,38 @@ use unwind::{Machine, Section, Source, debug_frame};
 const SHF_EXECINSTR: u64 = 4;
 const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
-/// Programs have a handful.
+/// Enough for the program headers of usual files.
 const SEGMENTS: usize = 64;
 
 type Parsed<'c, R> = ElfFile64<'c, LittleEndian, &'c ReadCache<R>>;
 
-/// What unwinding needs of a file.
+/// The unwind sections, segments and identity of an ELF file.
 #[derive(Debug)]
 pub struct SourceFile {
     machine: Machine,
-    /// With what `.debug_frame` says beside it.
+    /// `.eh_frame`, with the contents of `.debug_frame` merged in.
     eh_frame: Option<Copied>,
     eh_frame_hdr: Option<Copied>,
     text: (u64, u64),
     entry: u64,
-    /// What of the file is mapped where.
+    /// The PT_LOAD segments.
     pub segments: Vec<LoadSegment>,
     /// The GNU build-id; empty when there is none.
     pub build_id: Vec<u8>,
-    /// The file, to be known again.
+    /// Identity of the file (device, inode, size, mtime), to detect that it was replaced.
     pub identity: Source,
 }
 
 /// One PT_LOAD segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadSegment {
-    /// Where it begins in the file.
+    /// File offset.
     pub offset: u64,
     /// Its virtual address.
     pub address: u64,
-    /// Its bytes in the file.
+    /// Size in the file, in bytes.
     pub size: u64,
-    /// It holds code.
+    /// Whether it is executable.
     pub executable: bool,
 }
 
@@ -64,8 +64,8 @@ impl Copied {
 }
 
 impl SourceFile {
-    /// Reads the sections of the file at `path`. Errors say what it is, if not an ELF file with call frame information
-    /// for a machine that is known.
+    /// Reads the unwind sections of the file at `path`. Fails if it is not an ELF file with call frame information for
+    /// a supported machine.
     pub fn read(path: &Path) -> Result<Self> {
         let found = Self::read_any(path)?;
         if found.eh_frame.is_none() {
@@ -74,7 +74,8 @@ impl SourceFile {
         Ok(found)
     }
 
-    /// As [`SourceFile::read`], but a file without call frame information is good too: its segments tell addresses.
+    /// Like [`SourceFile::read`], but also accepts a file without call frame information; its segments still give
+    /// addresses.
     pub fn read_any(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let metadata = file.metadata()?;
@@ -92,7 +93,7 @@ impl SourceFile {
         Self::read_from(BufReader::new(file), identity)
     }
 
-    /// Reads the sections of a file that lies somewhere else, as [`SourceFile::read_any`] does.
+    /// Like [`SourceFile::read_any`], from an open reader.
     pub fn read_from(file: impl Read + Seek, identity: Source) -> Result<Self> {
         let cache = ReadCache::new(file);
         let (elf, machine) = parse(&cache)?;
@@ -129,28 +130,28 @@ impl SourceFile {
                 _ => continue,
             };
             let name = section.name().unwrap_or_default();
-            // Compressed sections are unpacked here.
+            // Decompresses compressed sections.
             let bytes =
                 section.uncompressed_data().with_context(|| format!("cannot read {name}"))?.into_owned();
-            // Separate debug files name their program's sections and leave them empty.
+            // Separate debug files list the sections of their program as empty.
             *place = (!bytes.is_empty()).then(|| Copied { bytes, address: section.address() });
         }
         if let Some(debug_frame) = debug_frame {
             let eh_frame = found.eh_frame.as_ref().map(Copied::section);
             let (bytes, address) = debug_frame::merge(&debug_frame.bytes, 0, eh_frame);
             found.eh_frame = Some(Copied { bytes, address });
-            // The linker's search table knows nothing of the other section.
+            // The linker's search table does not cover the merged entries.
             found.eh_frame_hdr = None;
         }
         Ok(found)
     }
 
-    /// What the file is for.
+    /// Machine that the file is for.
     pub fn machine(&self) -> Machine {
         self.machine
     }
 
-    /// The sections as the table builder takes them.
+    /// The sections, as input for the table builder.
     pub fn elf(&self) -> ElfFile<'_> {
         ElfFile {
             machine: self.machine,
@@ -178,7 +179,7 @@ fn segments<R: Read + Seek>(elf: &Parsed<'_, R>) -> Vec<LoadSegment> {
         .collect()
 }
 
-/// The file and what it is for.
+/// The parsed file and its machine.
 fn parse<R: Read + Seek>(cache: &ReadCache<R>) -> Result<(Parsed<'_, R>, Machine)> {
     match object::FileKind::parse(cache) {
         Ok(object::FileKind::Elf64) => {}

@@ -1,8 +1,8 @@
-//! aarch64 under the Procedure Call Standard (AAPCS64) and DWARF for the Arm 64-bit Architecture (AADWARF64). Facts only:
-//! no walking happens here.
+//! aarch64: the Procedure Call Standard (AAPCS64) and DWARF for the Arm 64-bit Architecture (AADWARF64). Constants and
+//! instruction patterns only; no walking happens here.
 //!
-//! A call leaves the return address in x30. A leaf has it there to its end; others save it wherever they like, as a rule
-//! beside the caller's x29. It may be signed (pointer authentication): the signature stands in bits that no address has.
+//! A call leaves the return address in x30. A leaf keeps it there; other functions save it anywhere, normally next to
+//! the caller's x29. It may be signed (pointer authentication); the signature occupies bits above the address bits.
 
 use super::abi::Abi;
 use super::machine::Machine;
@@ -18,24 +18,25 @@ pub(crate) const SP: usize = 31;
 pub(crate) const RETURN_ADDRESS: usize = 30;
 /// RA_SIGN_STATE: whether the return address is signed.
 const SIGN_STATE: usize = 34;
-/// Columns whose values a walk with all registers keeps: the general registers and sp.
+/// Columns tracked by a walk with all registers: the general registers and sp.
 pub(crate) const COLUMNS: usize = 32;
-/// Columns that call frame information has rules for, but for those of vectors, which no caller's frame hangs on.
+/// Columns whose register rules are kept. Vector registers are left out: no caller's frame depends on them.
 const RULES: usize = SIGN_STATE + 1;
-/// Functions that stand apart from others begin at multiples of this.
+/// Alignment of functions.
 pub(crate) const FUNCTION_ALIGNMENT: u64 = 4;
-/// Addresses of instructions are multiples of this.
+/// Alignment of instructions.
 pub(crate) const INSTRUCTION_ALIGNMENT: usize = 4;
-/// Bytes of a call to a known address.
+/// Length of a direct call.
 pub(crate) const CALL_LENGTH: u64 = 4;
-/// Bits of a user address, unless a program asks for more with a hint to mmap.
+/// Bits of a user address, unless a program requests more by a hint to mmap.
 pub(crate) const ADDRESS_BITS: u32 = 48;
-/// In the rule cache, bits for the words between the return address and the CFA, but for the return address itself.
+/// Rule cache: bits for the distance in words from the return address to the CFA.
 pub(crate) const ABOVE_BITS: u32 = 9;
-/// In the rule cache, bits for the words from the saved frame pointer to the return address: they are stored together.
+/// Rule cache: bits for the distance in words from the saved frame pointer to the return address, which are stored as a
+/// pair.
 pub(crate) const BELOW_BITS: u32 = 1;
 
-/// What call frame information means on aarch64.
+/// The aarch64 ABI as readers of call frame information see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Aarch64;
 
@@ -51,7 +52,7 @@ impl Abi for Aarch64 {
     const NO_RULES: Self::Columns = [Packed::SAME; RULES];
 
     fn by_cfa_expression(_: &[u8], _: SavedFp) -> Option<Rule> {
-        None // Only frames with scalable vectors have them.
+        None // Only frames with scalable vectors use them.
     }
 
     fn fp_at_fp(_: &[u8]) -> Option<i16> {
@@ -59,13 +60,13 @@ impl Abi for Aarch64 {
     }
 }
 
-/// Where a packed rule has the return address.
+/// Where a packed rule finds the return address.
 #[inline]
 pub(crate) fn return_address(rule: Rule) -> ReturnAddress {
     rule.return_address()
 }
 
-/// A return address without its signature.
+/// Removes the pointer authentication signature.
 #[inline(always)]
 pub(crate) fn strip(address: u64) -> u64 {
     if address >> ADDRESS_BITS == 0 { address } else { strip_signature(address) }
@@ -75,28 +76,28 @@ pub(crate) fn strip(address: u64) -> u64 {
 #[inline]
 fn strip_signature(signed: u64) -> u64 {
     let address;
-    // SAFETY: xpaclri changes nothing but x30; processors that cannot sign take it for a nop.
+    // SAFETY: xpaclri modifies x30 only; processors without pointer authentication execute it as a nop.
     unsafe {
         core::arch::asm!("hint #7", inlateout("x30") signed => address, options(pure, nomem, nostack, preserves_flags));
     }
     address
 }
 
-/// As xpaclri does it to a user address when no address has more than [`ADDRESS_BITS`].
+/// What xpaclri does to a user address of at most [`ADDRESS_BITS`] bits.
 #[cfg(not(target_arch = "aarch64"))]
 fn strip_signature(signed: u64) -> u64 {
     signed & ((1 << ADDRESS_BITS) - 1)
 }
 
-/// The link register of a frame, if it still holds the frame's return address.
+/// Content of a frame's link register, as long as it still is the frame's return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link(Option<u64>);
 
 impl Link {
-    /// It holds something else.
+    /// The register has been overwritten.
     pub(crate) const LOST: Link = Link(None);
 
-    /// What is in it.
+    /// With this content.
     pub(crate) fn new(content: Option<u64>) -> Self {
         Link(content)
     }
@@ -108,7 +109,7 @@ impl Link {
     }
 }
 
-/// The registers a walk starts from, in DWARF order (AADWARF64, section 4.1): x0..x30 sp.
+/// The registers that a walk starts from, in DWARF order (AADWARF64, section 4.1): x0..x30, sp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     /// The general registers by DWARF number.
@@ -118,9 +119,9 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// General registers.
+    /// Number of general registers.
     pub const COUNT: usize = 32;
-    /// Whatever.
+    /// Placeholder that is overwritten before use.
     pub(crate) const NOTHING: Registers = Registers { r: [0; Self::COUNT], pc: 0 };
 
     /// sp.
@@ -145,17 +146,16 @@ impl Registers {
     }
 }
 
-/// Distance from the stack pointer at a signal restorer to `uc_mcontext.regs`, behind which are sp and pc
-/// (asm/sigcontext.h, asm/ucontext.h): `siginfo`, then `ucontext` with room for 1024 signals, aligned to 16, then the
-/// fault address.
+/// Offset from the stack pointer at a signal restorer to `uc_mcontext.regs`, which sp and pc follow (asm/sigcontext.h,
+/// asm/ucontext.h): `siginfo`, then `ucontext` with space for 1024 signals, aligned to 16, then the fault address.
 const SIGCONTEXT: u64 = 128 + 176 + 8;
 
-/// Whether the code at `pc` is `mov x8, #139; svc #0`: a signal restorer. The vdso's has no CFI either.
+/// Whether the code at `pc` is a signal restorer: `mov x8, #139; svc #0`. The vdso's has no CFI either.
 pub(crate) fn is_signal_restorer<M: Memory>(pc: u64, memory: &mut M) -> bool {
     memory.read(pc).map(words) == Some([0xd280_1168, 0xd400_0001])
 }
 
-/// The registers that the kernel saved when it made the signal frame whose restorer runs with this `sp`.
+/// Loads the registers that the kernel saved in the signal frame; `sp` is the stack pointer of its restorer.
 pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, memory: &mut M) -> Option<()> {
     let mut place = sp.wrapping_add(SIGCONTEXT);
     for register in registers.r.iter_mut().chain([&mut registers.pc]) {
@@ -165,32 +165,32 @@ pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, mem
     Some(())
 }
 
-/// Two instructions.
+/// Splits eight bytes into two instructions.
 fn words(bytes: u64) -> [u32; 2] {
     [bytes as u32, (bytes >> 32) as u32]
 }
 
-/// What the instruction at a program counter says about the stack under it, in code without CFI.
+/// Stack layout implied by the instruction at a program counter, in code without CFI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
-    /// Bytes between the stack pointer and the CFA.
+    /// Distance in bytes from the stack pointer to the CFA.
     pub(crate) cfa: u64,
-    /// Bytes between the stack pointer and the return address, if that is not in the link register.
+    /// Distance in bytes from the stack pointer to the return address; `None` if that is in the link register.
     pub(crate) pushed: Option<u64>,
-    /// The caller's frame pointer is the word at the stack pointer.
+    /// Whether the caller's frame pointer is the word at the stack pointer.
     pub(crate) fp_on_top: bool,
-    /// It is a PLT stub, which leaves no doubt; otherwise the first or last instructions of a function with a frame
+    /// Whether this is a PLT stub, which is certain; otherwise a prologue or epilogue of a function with a frame
     /// pointer.
     pub(crate) plt: bool,
 }
 
-/// `stp x16, x30, [sp, #-16]!`: PLT0 begins with it.
+/// `stp x16, x30, [sp, #-16]!`: the first instruction of PLT0.
 const PUSH_PLT: u32 = 0xa9bf_7bf0;
 /// `mov x29, sp`.
 const SET_FP: u32 = 0x9100_03fd;
 
-/// Recognises PLT stubs, which have no CFI, and the instructions of a function that have no frame record yet, or no more.
-/// Only for an instruction that is about to run.
+/// Recognises PLT stubs, which have no CFI, and prologue and epilogue instructions at which a function has no frame
+/// record. `pc` must be the next instruction to run, not a return address.
 pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
     let code = words(memory.read(pc)?);
     let [before_2, before] = words(memory.read(pc.checked_sub(8)?)?);
@@ -204,7 +204,7 @@ pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
     }
     match code {
         [PUSH_PLT, _] => linked(true),
-        // bti c or paciasp, before the record is made
+        // bti c or paciasp, before the frame record is pushed
         [0xd503_245f | 0xd503_233f, next] if push_record(next).is_some() => linked(false),
         [push, _] if push_record(push).is_some() => linked(false),
         [SET_FP, _] => record(push_record(before)?),
@@ -214,7 +214,7 @@ pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
     }
 }
 
-/// `adrp x16, ...; ldr x17, [x16, ...]; add x16, x16, ...; br x17`, at any of these.
+/// `adrp x16, ...; ldr x17, [x16, ...]; add x16, x16, ...; br x17`, at any of these instructions.
 fn is_plt(before_2: u32, before: u32, [this, next]: [u32; 2]) -> bool {
     let is_adrp = |word: u32| word & 0x9f00_001f == 0x9000_0010;
     let is_load = |word: u32| word & 0xffc0_03ff == 0xf940_0211;
@@ -226,19 +226,19 @@ fn is_plt(before_2: u32, before: u32, [this, next]: [u32; 2]) -> bool {
         || (is_load(before_2) && is_add(before) && is_jump(this))
 }
 
-/// The size of the frame that `stp x29, x30, [sp, #-size]!` makes.
+/// Size of the frame that `stp x29, x30, [sp, #-size]!` pushes.
 fn push_record(instruction: u32) -> Option<u64> {
     let size = -record_offset(instruction);
     (instruction & 0xffc0_7fff == 0xa980_7bfd && size > 0).then_some(size as u64)
 }
 
-/// The size of the frame that `ldp x29, x30, [sp], #size` takes away.
+/// Size of the frame that `ldp x29, x30, [sp], #size` pops.
 fn pop_record(instruction: u32) -> Option<u64> {
     let size = record_offset(instruction);
     (instruction & 0xffc0_7fff == 0xa8c0_7bfd && size > 0).then_some(size as u64)
 }
 
-/// The signed seven bits that count words in `stp` and `ldp`, as bytes.
+/// The signed 7-bit immediate of `stp` and `ldp`, converted from words to bytes.
 fn record_offset(instruction: u32) -> i64 {
     i64::from((instruction << 10) as i32 >> 25) * 8
 }
@@ -252,8 +252,8 @@ pub(crate) enum Call {
     Indirect,
 }
 
-/// Where the call leads in front of which `pc` stands, if it is one between two moves of a register to itself, with `pc`
-/// behind the first: Go's `goexit`, to which the first function of a goroutine returns though nothing there called it.
+/// Recognises Go's `goexit`: a call between two moves of a register to itself, with `pc` behind the first move. The
+/// first function of a goroutine returns there although nothing there called it. Gives the target of that call.
 pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     const MOVE_TO_ITSELF: u32 = 0xaa00_03e0;
     const BRANCH_WITH_LINK: u32 = 0b10_0101;
@@ -262,13 +262,13 @@ pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     if first != MOVE_TO_ITSELF || branch >> 26 != BRANCH_WITH_LINK {
         return None;
     }
-    // 26 bits of words, with their sign.
+    // Sign-extended 26-bit word offset.
     let relative = i64::from((branch << 6) as i32 >> 4);
     Some(pc.wrapping_add(relative as u64))
 }
 
-/// Whether the code at `pc` is `mov w0, #status; mov x8, #93; svc #0`: what comes after a thread's first function where no
-/// C library made the thread (Go's `clone`).
+/// Whether the code at `pc` is `mov w0, #status; mov x8, #93; svc #0`: where a thread's first function returns if no C
+/// library created the thread (Go's `clone`).
 pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
     let [Some(first), Some(second)] = [memory.read(pc), memory.read(pc.wrapping_add(8))] else {
         return false;
@@ -276,7 +276,7 @@ pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
     first as u32 & 0x7fe0_001f == 0x5280_0000 && first >> 32 == 0xd280_0ba8 && second as u32 == 0xd400_0001
 }
 
-/// The call instruction that ends at `address`, if the bytes before it are one.
+/// Decodes the call instruction that ends at `address`, if there is one.
 pub(crate) fn call_before<M: Memory>(address: u64, memory: &mut M) -> Option<Call> {
     let [_, word] = words(memory.read(address.checked_sub(8)?)?);
     if word >> 26 == 0x25 {
@@ -290,17 +290,17 @@ pub(crate) fn call_before<M: Memory>(address: u64, memory: &mut M) -> Option<Cal
     is_call.then_some(Call::Indirect)
 }
 
-/// Bytes of a cache line.
+/// Size of a cache line.
 #[cfg(target_arch = "aarch64")]
 const CACHE_LINE: usize = 64;
 
-/// Begins to load the cache lines of `value`, which somebody needs soon.
+/// Prefetches the cache lines of `value`.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(crate) fn prefetch<T: ?Sized>(value: &T) {
     let start: *const u8 = core::ptr::from_ref(value).cast();
     for offset in (0..size_of_val(value)).step_by(CACHE_LINE) {
-        // SAFETY: a prefetch has no effect but on caches.
+        // SAFETY: a prefetch cannot fault and affects caches only.
         unsafe {
             core::arch::asm!("prfm pldl1keep, [{}]", in(reg) start.wrapping_add(offset), options(nostack, readonly, preserves_flags));
         }
@@ -311,7 +311,7 @@ pub(crate) fn prefetch<T: ?Sized>(value: &T) {
 mod tests {
     use super::*;
 
-    /// Instructions around 0x1000, which is the fifth's.
+    /// Eight instructions; the fifth is at 0x1000.
     struct Code([u32; 8]);
 
     impl Memory for Code {
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(code(pop, 0xd65f_03c0, NOP), linked);
     }
 
-    /// Words from 0x1000 on that hold their own numbers.
+    /// Memory from 0x1000 on whose words hold their own index.
     struct Numbered;
 
     impl Memory for Numbered {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn sigcontext_has_the_kernel_s_order() {
+    fn sigcontext_has_the_order_of_the_kernel() {
         let mut registers = Registers::default();
         read_sigcontext(0x1000, &mut registers, &mut Numbered).unwrap();
         // 39 words before x0.

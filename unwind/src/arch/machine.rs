@@ -1,6 +1,6 @@
-//! The architectures by the numbers that ELF files and tables give them.
+//! Architectures, identified by their ELF machine numbers.
 
-/// What an ELF file is for, as far as this crate knows it.
+/// Architecture of an ELF file, of those that this crate supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Machine {
@@ -11,7 +11,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// The one with this `e_machine`.
+    /// The machine with this `e_machine`; `None` if it is not supported.
     pub const fn from_elf(e_machine: u16) -> Option<Self> {
         match e_machine {
             62 => Some(Self::X86_64),
@@ -20,7 +20,7 @@ impl Machine {
         }
     }
 
-    /// Whether calls leave the return address in a register.
+    /// Whether calls leave the return address in a link register.
     pub(crate) const fn links(self) -> bool {
         matches!(self, Self::Aarch64)
     }

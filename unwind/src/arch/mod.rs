@@ -1,11 +1,11 @@
-//! All that differs between architectures. Nothing else in this crate asks which one it is built for.
+//! Everything that differs between architectures. No other file of this crate tests which one it is built for.
 //!
-//! Two things are asked for. Call frame information of either architecture is read on any machine, as the [`Machine`] of
-//! its ELF file says: the readers are compiled for each [`Abi`], whose constants cost them nothing. A walk is one of this
-//! process, so it knows only the architecture that it is built for, `native`: the registers, where a rule leaves the
-//! return address, signal frames, stubs and calls. The files of the architectures are twins: each has the same names.
+//! Call frame information of every architecture is read on every machine: the readers are generic over [`Abi`], chosen
+//! by the [`Machine`] of the ELF file, and its constants cost nothing at run time. Walks are for the architecture of
+//! this build only (`native`): registers, the place of the return address, signal frames, stubs and calls. The files of
+//! the architectures define the same names.
 
-// Of the architecture that this is not built for only the constants are of use.
+// Of the architectures that this is not built for, only the ABI constants are used.
 #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, unreachable_pub))]
 pub(crate) mod aarch64;
 mod abi;
@@ -24,17 +24,17 @@ pub(crate) use aarch64 as native;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64 as native;
 
-/// The architecture that this is built for.
+/// The architecture of this build.
 #[cfg(target_arch = "aarch64")]
 pub type Native = Aarch64;
-/// The architecture that this is built for.
+/// The architecture of this build.
 #[cfg(target_arch = "x86_64")]
 pub type Native = X86_64;
 
 impl Machine {
-    /// The one that this is built for.
+    /// The machine of this build.
     pub const NATIVE: Machine = Native::MACHINE;
 }
 
-/// Bytes of a return address on the stack, and of a saved register.
+/// Size of a return address or a saved register on the stack, in bytes.
 pub(crate) const WORD: u64 = 8;

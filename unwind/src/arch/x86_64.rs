@@ -1,4 +1,4 @@
-//! x86-64 under the System V ABI. Facts only: no walking happens here.
+//! x86-64 under the System V ABI. Constants and instruction patterns only; no walking happens here.
 
 use super::abi::Abi;
 use super::machine::Machine;
@@ -11,26 +11,26 @@ use crate::rule::{Kind, ReturnAddress, Rule, SavedFp};
 pub(crate) const FP: usize = 6;
 /// rsp.
 pub(crate) const SP: usize = 7;
-/// A column of its own.
+/// The return address has a column of its own.
 pub(crate) const RETURN_ADDRESS: usize = 16;
-/// Columns whose values a walk with all registers keeps: the general registers and the return address.
+/// Columns tracked by a walk with all registers: the general registers and the return address.
 pub(crate) const COLUMNS: usize = 17;
-/// Where a call leaves the return address, relative to the CFA.
+/// Where a call pushes the return address, in bytes from the CFA.
 const PUSHED_AT: i32 = -8;
-/// Functions that stand apart from others begin at multiples of this.
+/// Alignment of functions.
 pub(crate) const FUNCTION_ALIGNMENT: u64 = 16;
-/// Addresses of instructions are multiples of this.
+/// Alignment of instructions.
 pub(crate) const INSTRUCTION_ALIGNMENT: usize = 1;
-/// Bytes of a call to a known address.
+/// Length of a direct call.
 pub(crate) const CALL_LENGTH: u64 = 5;
-/// Bits of the highest user address that four-level paging can map.
+/// Bits of the highest user address under four-level paging.
 pub(crate) const ADDRESS_BITS: u32 = 47;
-/// In the rule cache, bits for the words between the return address and the CFA, but for the return address itself.
+/// Rule cache: bits for the distance in words from the return address to the CFA, which is constant.
 pub(crate) const ABOVE_BITS: u32 = 0;
-/// In the rule cache, bits for the words from the saved frame pointer to the return address.
+/// Rule cache: bits for the distance in words from the saved frame pointer to the return address.
 pub(crate) const BELOW_BITS: u32 = 6;
 
-/// What call frame information means on x86-64.
+/// The x86-64 ABI as readers of call frame information see it.
 #[derive(Clone, Copy, Debug)]
 pub struct X86_64;
 
@@ -58,7 +58,7 @@ impl Abi for X86_64 {
                 let addend = match rest {
                     [0x06] => 0,
                     [0x06, 0x23, number @ ..] => {
-                        // Assemblers may pad the number.
+                        // Assemblers may pad the LEB128 number.
                         let mut cursor = Cursor::new(number);
                         let addend = i32::try_from(cursor.uleb()?).ok()?;
                         cursor.is_at_end().then_some(addend)?
@@ -87,27 +87,27 @@ fn sleb_16(bytes: &[u8]) -> Option<(i16, &[u8])> {
     Some((value, bytes.get(cursor.position()..)?))
 }
 
-/// Where a packed rule has the return address.
+/// Where a packed rule finds the return address.
 #[inline(always)]
 pub(crate) fn return_address(_: Rule) -> ReturnAddress {
     ReturnAddress::AtCfa(PUSHED_AT as i16)
 }
 
-/// A return address without what protects it.
+/// The address itself: return addresses carry no signature here.
 #[inline(always)]
 pub(crate) fn strip(address: u64) -> u64 {
     address
 }
 
-/// The link register of a frame, if it still holds the frame's return address: there is none.
+/// The link register, which x86-64 does not have. Keeps the walker free of `cfg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link;
 
 impl Link {
-    /// It holds something else.
+    /// The register has been overwritten.
     pub(crate) const LOST: Link = Link;
 
-    /// What is in it.
+    /// With this content.
     pub(crate) fn new(_: Option<u64>) -> Self {
         Link
     }
@@ -119,7 +119,7 @@ impl Link {
     }
 }
 
-/// The registers a walk starts from, in DWARF order (System V ABI AMD64, figure 3.36): rax rdx rcx rbx rsi rdi
+/// The registers that a walk starts from, in DWARF order (System V ABI AMD64, figure 3.36): rax rdx rcx rbx rsi rdi
 /// rbp rsp r8..r15.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
@@ -130,9 +130,9 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// General registers.
+    /// Number of general registers.
     pub const COUNT: usize = 16;
-    /// Whatever.
+    /// Placeholder that is overwritten before use.
     pub(crate) const NOTHING: Registers = Registers { r: [0; Self::COUNT], pc: 0 };
 
     /// rsp.
@@ -159,12 +159,12 @@ impl Registers {
     }
 }
 
-/// Distance from the stack pointer at a signal restorer to `uc_mcontext.gregs` (asm/ucontext.h, asm/sigcontext.h).
+/// Offset from the stack pointer at a signal restorer to `uc_mcontext.gregs` (asm/ucontext.h, asm/sigcontext.h).
 const SIGCONTEXT: u64 = 40;
 /// DWARF numbers in the order of `struct sigcontext`: r8..r15 rdi rsi rbp rbx rdx rax rcx rsp rip.
 const SIGCONTEXT_ORDER: [u8; 17] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16];
 
-/// Whether the code at `pc` is `mov $15, %eax or %rax; syscall`: a signal restorer without CFI (musl, Go).
+/// Whether the code at `pc` is a signal restorer without CFI (musl, Go): `mov $15, %eax or %rax; syscall`.
 pub(crate) fn is_signal_restorer<M: Memory>(pc: u64, memory: &mut M) -> bool {
     let Some(first) = memory.read(pc) else { return false };
     match first.to_le_bytes() {
@@ -176,8 +176,8 @@ pub(crate) fn is_signal_restorer<M: Memory>(pc: u64, memory: &mut M) -> bool {
     }
 }
 
-/// Where the `call` leads in front of which `pc` stands, if the code around is `nop; call; nop` with `pc` behind the first
-/// instruction: Go's `goexit`, to which the first function of a goroutine returns though nothing there called it.
+/// Recognises Go's `goexit`: `nop; call; nop` with `pc` behind the first nop. The first function of a goroutine returns
+/// there although nothing there called it. Gives the target of the call.
 pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     match memory.read(pc.checked_sub(1)?)?.to_le_bytes() {
         [0x90, 0xe8, b1, b2, b3, b4, 0x90, _] => {
@@ -188,8 +188,8 @@ pub(crate) fn goroutine_end<M: Memory>(pc: u64, memory: &mut M) -> Option<u64> {
     }
 }
 
-/// Whether the code at `pc` is `mov $status, %edi; mov $60, %eax; syscall`: what comes after a thread's first function
-/// where no C library made the thread (Go's `clone`).
+/// Whether the code at `pc` is `mov $status, %edi; mov $60, %eax; syscall`: where a thread's first function returns if
+/// no C library created the thread (Go's `clone`).
 pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
     let [Some(first), Some(second)] = [memory.read(pc), memory.read(pc.wrapping_add(8))] else {
         return false;
@@ -198,7 +198,7 @@ pub(crate) fn ends_thread<M: Memory>(pc: u64, memory: &mut M) -> bool {
     first[0] == 0xbf && first[5..] == [0xb8, 60, 0] && second[..4] == [0, 0, 0x0f, 0x05]
 }
 
-/// The registers that the kernel saved when it made the signal frame whose restorer runs with this `sp`.
+/// Loads the registers that the kernel saved in the signal frame; `sp` is the stack pointer of its restorer.
 pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, memory: &mut M) -> Option<()> {
     let mut place = sp.wrapping_add(SIGCONTEXT);
     for number in SIGCONTEXT_ORDER {
@@ -208,22 +208,22 @@ pub(crate) fn read_sigcontext<M: Memory>(sp: u64, registers: &mut Registers, mem
     Some(())
 }
 
-/// What the instruction at a program counter says about the stack under it, in code without CFI.
+/// Stack layout implied by the instruction at a program counter, in code without CFI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
-    /// Bytes between the stack pointer and the CFA.
+    /// Distance in bytes from the stack pointer to the CFA.
     pub(crate) cfa: u64,
-    /// Bytes between the stack pointer and the return address, if that is not in the link register.
+    /// Distance in bytes from the stack pointer to the return address; `None` if that is in the link register.
     pub(crate) pushed: Option<u64>,
-    /// The caller's frame pointer is the word at the stack pointer.
+    /// Whether the caller's frame pointer is the word at the stack pointer.
     pub(crate) fp_on_top: bool,
-    /// It is a PLT stub, which leaves no doubt; otherwise the first or last instructions of a function with a frame
+    /// Whether this is a PLT stub, which is certain; otherwise a prologue or epilogue of a function with a frame
     /// pointer.
     pub(crate) plt: bool,
 }
 
-/// Recognises PLT stubs (lld gives them no CFI) and the instructions of a function that have no frame record yet, or no
-/// more. Only for an instruction that is about to run.
+/// Recognises PLT stubs (lld emits no CFI for them) and prologue and epilogue instructions at which a function has no
+/// frame record. `pc` must be the next instruction to run, not a return address.
 pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
     let code = memory.read(pc)?.to_le_bytes();
     let before = memory.read(pc.checked_sub(8)?)?.to_le_bytes();
@@ -231,7 +231,7 @@ pub(crate) fn stub<M: Memory>(pc: u64, memory: &mut M) -> Option<Stub> {
     let plt = |pushed| at(pushed, false, true);
     let function = |pushed, fp_on_top| at(pushed, fp_on_top, false);
     match (before, code) {
-        // PLT0: push GOT[1]; jmp *GOT[2]. The index was pushed before.
+        // PLT0: push GOT[1]; jmp *GOT[2]. The entry has already pushed its index.
         (_, [0xff, 0x35, _, _, _, _, 0xff, 0x25] | [0xff, 0x35, _, _, _, _, 0xf2, 0xff]) => plt(8),
         ([_, _, 0xff, 0x35, ..], [0xff, 0x25, ..] | [0xf2, 0xff, 0x25, ..]) => plt(16),
         // An entry: (endbr64) jmp *GOT[n]; (endbr64) push index; jmp PLT0.
@@ -263,7 +263,7 @@ pub(crate) enum Call {
     Indirect,
 }
 
-/// The call instruction that ends at `address`, if the bytes before it can be one.
+/// Decodes the call instruction that ends at `address`, if the bytes before it can be one.
 pub(crate) fn call_before<M: Memory>(address: u64, memory: &mut M) -> Option<Call> {
     let bytes = memory.read(address.checked_sub(8)?)?.to_le_bytes();
     let [_, b7, b6, b5, b4, b3, b2, b1] = bytes;
@@ -271,7 +271,7 @@ pub(crate) fn call_before<M: Memory>(address: u64, memory: &mut M) -> Option<Cal
         let relative = i32::from_le_bytes([b4, b3, b2, b1]);
         return Some(Call::Direct(address.wrapping_add(relative as u64)));
     }
-    // FF /2 with the ModRM byte that gives exactly the length up to `address`.
+    // FF /2 with a ModRM byte that makes the instruction end exactly at `address`.
     let candidates = [(b2, b1, 0, 2), (b3, b2, b1, 3), (b4, b3, b2, 4), (b6, b5, b4, 6), (b7, b6, b5, 7)];
     let found = candidates.into_iter().any(|(opcode, modrm, sib, length)| {
         opcode == 0xff && modrm & 0x38 == 0x10 && indirect_length(modrm, sib) == length
@@ -291,18 +291,18 @@ fn indirect_length(modrm: u8, sib: u8) -> usize {
     2 + usize::from(has_sib) + displacement
 }
 
-/// Bytes of a cache line.
+/// Size of a cache line.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Begins to load the cache lines of `value`, which somebody needs soon.
+/// Prefetches the cache lines of `value`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch<T: ?Sized>(value: &T) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     let start: *const i8 = core::ptr::from_ref(value).cast();
     for offset in (0..size_of_val(value)).step_by(CACHE_LINE) {
-        // SAFETY: a prefetch has no effect but on caches.
+        // SAFETY: a prefetch cannot fault and affects caches only.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) }
     }
 }
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// What is recognised at each instruction of `code`, given as separate instructions.
+    /// What [`stub`] recognises at each instruction of `code`.
     fn stubs(code: &[&[u8]]) -> Vec<Option<(u64, bool)>> {
         let mut bytes = vec![0xcc; 16];
         let mut starts = Vec::new();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn sigcontext_has_the_kernel_s_order() {
+    fn sigcontext_has_the_order_of_the_kernel() {
         let mut words = Words(core::array::from_fn(|i| i as u64));
         let mut registers = Registers::default();
         read_sigcontext(0x1000, &mut registers, &mut words).unwrap();

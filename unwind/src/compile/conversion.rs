@@ -1,4 +1,4 @@
-//! Functions become rows: by the plain interpreter, or where that gives up by the one that knows all.
+//! Converts functions to rows: with the plain interpreter, or with the full one where the plain one gives up.
 
 use super::functions::{Common, Function, Functions};
 use super::plain;
@@ -8,7 +8,7 @@ use crate::pointer::Bases;
 use crate::program::Program;
 use crate::rule::Rule;
 
-/// The rows of `functions`, whose addresses are counted from `base`.
+/// The rows of `functions`; addresses are relative to `base`.
 pub(super) fn rows<A: Abi>(functions: &Functions<'_, A>, base: u64) -> Rows {
     let mut rows = Rows::new(functions.section.bytes.len(), functions.end - base);
     let mut end = base;
@@ -46,7 +46,7 @@ fn push_function<A: Abi>(
     push_any(rows, functions, function, common, base);
 }
 
-/// The same for a function of any kind.
+/// Pushes the rows of one function with the full interpreter.
 fn push_any<A: Abi>(
     rows: &mut Rows,
     functions: &Functions<'_, A>,

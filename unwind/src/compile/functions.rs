@@ -1,4 +1,4 @@
-//! The functions of a section in address order, as the search in `.eh_frame_hdr` would find them.
+//! The functions of a section in address order, as a search in `.eh_frame_hdr` finds them.
 
 use alloc::vec::Vec;
 
@@ -12,22 +12,22 @@ use crate::program::Program;
 use crate::rule::{Kind, Rule, SavedFp};
 use crate::section::Section;
 
-/// Bytes of the section per FDE, at least roughly: room is made once.
+/// Typical section bytes per FDE, for reserving memory once.
 const BYTES_PER_FDE: usize = 40;
 
-/// A parsed CIE and the rules that its own program leaves.
+/// A parsed CIE and its initial rules.
 pub(super) struct Common<A> {
     offset: usize,
     pub(super) cie: Cie<A>,
-    /// None when its program is malformed.
+    /// `None` if its program is malformed.
     pub(super) initial: Option<NarrowRow<A>>,
-    /// The same as a rule of the kind that [`super::plain`] works on.
+    /// The initial rules as a plain rule, for [`super::plain`].
     pub(super) plain: Option<Rule>,
-    /// Whether its FDEs have the layout that compilers and linkers give them.
+    /// Whether its FDEs have the encoding that compilers and linkers normally emit.
     is_usual: bool,
 }
 
-/// The extent of a function and where its program is.
+/// Address range of a function and the location of its program.
 #[derive(Clone, Copy)]
 pub(super) struct Function {
     pub(super) start: u64,
@@ -39,13 +39,13 @@ pub(super) struct Function {
 pub(super) struct Functions<'a, A> {
     pub(super) section: Section<'a>,
     pub(super) commons: Vec<Common<A>>,
-    /// Numbers of `commons`, by their offsets.
+    /// Indices into `commons`, keyed by offset.
     by_offset: Vec<u32>,
-    /// In the order of the section; none is empty.
+    /// In section order, without empty ones.
     functions: Vec<Function>,
-    /// First address of all.
+    /// First address of any function.
     pub(super) start: u64,
-    /// First address after all.
+    /// First address after all functions.
     pub(super) end: u64,
 }
 
@@ -57,7 +57,7 @@ impl<'a, A: Abi> Functions<'a, A> {
         let mut common = usize::MAX;
         for extent in cfi::entries(section) {
             let Entry::Fde { cie: offset } = extent.entry else { continue };
-            // Neighbouring FDEs share their CIE.
+            // Adjacent FDEs usually share their CIE.
             if found.commons.get(common).is_none_or(|common| common.offset != offset) {
                 let Some(index) = found.common(offset) else { continue };
                 common = index;
@@ -72,15 +72,15 @@ impl<'a, A: Abi> Functions<'a, A> {
         found
     }
 
-    /// How many FDEs cover something.
+    /// Number of non-empty FDEs.
     pub(super) fn count(&self) -> usize {
         self.functions.len()
     }
 
-    /// The functions by their addresses, none reaching into the next: of overlapping ones each ends where the next
-    /// begins, of those with the same start the last counts. Together they span less than 4 GiB.
+    /// The functions sorted by address, without overlaps: a function ends where the next one begins, and of several
+    /// with the same start the last counts. Together they span less than 4 GiB.
     pub(super) fn in_order(&self) -> impl Iterator<Item = Function> + '_ {
-        // Small things are sorted faster.
+        // Sorting small keys is faster than sorting whole functions.
         let numbered = self.functions.iter().enumerate();
         let mut order: Vec<u64> =
             numbered.map(|(number, function)| (function.start - self.start) << 32 | number as u64).collect();
@@ -109,8 +109,8 @@ impl<'a, A: Abi> Functions<'a, A> {
         Some(Function { start: fde.start, end: fde.end, code: fde.code, common: number as u32 })
     }
 
-    /// The function of an FDE that begins with two four-byte numbers, the first of them relative to itself, and the
-    /// length of its augmentation data in one byte.
+    /// Fast path for the usual FDE encoding: two four-byte numbers, the first relative to itself, then a one-byte
+    /// length of the augmentation data.
     #[inline]
     fn usual(&self, extent: &Extent, common: u32) -> Option<Function> {
         let body = self.section.bytes.get(extent.body()..extent.end)?;
@@ -126,7 +126,7 @@ impl<'a, A: Abi> Functions<'a, A> {
         Some(Function { start, end: start.checked_add(length as u64)?, code, common })
     }
 
-    /// The number of the CIE at `offset`, parsed at its first use.
+    /// The index of the CIE at `offset`, which is parsed at first use.
     fn common(&mut self, offset: usize) -> Option<usize> {
         let offset_of = |number: &u32| self.commons.get(*number as usize).map_or(0, |common| common.offset);
         let place = match self.by_offset.binary_search_by_key(&offset, offset_of) {

@@ -1,21 +1,21 @@
-//! Runs the byte code of nearly all functions, whose rows never need more than a plain rule: the CFA relative to the
-//! stack or frame pointer, the frame pointer unchanged or saved at the CFA.
+//! Fast interpreter for the programs of nearly all functions, whose rows are plain rules: the CFA relative to the stack
+//! or frame pointer, the frame pointer unchanged or saved relative to the CFA.
 //!
-//! Such a rule is changed in place by each instruction, as packed bits. Everything else gives up, so that
-//! [`crate::program`], which knows it all, starts over: the two agree wherever this one ends, which `verify` shows.
+//! Each instruction edits the packed rule in place. On anything else it gives up and [`crate::program`], which handles
+//! everything, starts over. Where this one completes, both give the same rows; `verify` checks that.
 
 use super::rows::Rows;
 use crate::arch::Abi;
 use crate::cfi::Cie;
 use crate::rule::{Kind, ReturnAddress, Rule};
 
-/// Nesting of `remember_state` that is followed.
+/// Supported nesting depth of `remember_state`.
 const DEPTH: usize = 8;
-/// First value of a byte that an operand continues after.
+/// Lowest value of a byte with the LEB128 continuation bit.
 const LONG: u8 = 0x80;
 
-/// Pushes the rows of the function `start..end`, counted from the base of `rows`. None when its `code` takes more than
-/// is known here, after some rows.
+/// Pushes the rows of the function `start..end`, relative to the base of `rows`. `None` if its `code` contains anything
+/// that this interpreter does not handle; some rows may have been pushed by then.
 pub(super) fn push_rows<A: Abi>(
     rows: &mut Rows,
     cie: &Cie<A>,
@@ -25,7 +25,7 @@ pub(super) fn push_rows<A: Abi>(
     end: u64,
 ) -> Option<()> {
     let step = u64::from(cie.code_alignment);
-    // No product with an operand of one byte is too large for a row of any kind.
+    // Times a one-byte operand, a 16-bit factor stays within the range of every kind of row.
     let factor = i32::from(i16::try_from(cie.data_alignment).ok()?);
     let (mut rule, mut location, mut at) = (initial, start, 0);
     let mut saved = [initial; DEPTH];
@@ -93,7 +93,7 @@ pub(super) fn push_rows<A: Abi>(
     Some(())
 }
 
-/// `rule` after `register` was saved `offset` bytes from the CFA.
+/// `rule` with `register` saved `offset` bytes from the CFA.
 #[inline]
 fn saved_at<A: Abi>(rule: Rule, register: u8, offset: i32) -> Option<Rule> {
     match usize::from(register) {
@@ -107,7 +107,7 @@ fn saved_at<A: Abi>(rule: Rule, register: u8, offset: i32) -> Option<Rule> {
     }
 }
 
-/// `rule` after an instruction that is met less than once in a function.
+/// `rule` after one of the rarer instructions (less than one per function).
 #[inline(never)]
 fn seldom<A: Abi>(rule: Rule, opcode: u8, factor: i32, code: &mut &[u8]) -> Option<Rule> {
     match opcode {
@@ -117,7 +117,7 @@ fn seldom<A: Abi>(rule: Rule, opcode: u8, factor: i32, code: &mut &[u8]) -> Opti
         0x2d if A::SIGN_STATE.is_some() => Some(rule), // AARCH64_negate_ra_state
         0x2e => uleb(code).map(|_| rule),              // GNU_args_size: of interest to landing pads only
         0x80..0xc0 => {
-            // What does not fit a row of another kind must not fit one here.
+            // What does not fit the full interpreter's rows must be refused here too.
             let offset = i64::from(uleb(code)?) * i64::from(factor); // offset
             let offset =
                 i32::try_from(offset).ok().filter(|offset| (-(1 << 28)..1 << 28).contains(offset))?;

@@ -1,4 +1,4 @@
-//! Rows in address order, the index over them, and the distinct rules they use.
+//! Builds the rows in address order, their block index, and the set of distinct rules.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,26 +8,26 @@ use crate::arch::Abi;
 use crate::rule::Rule;
 use crate::table::{BLOCK_SHIFT, BUILD_ID_AT, GROUP_SHIFT, HEADER, MAGIC, VERSION};
 
-/// Bytes of the section per row, at least roughly: room is made once.
+/// Typical section bytes per row, for reserving memory once.
 const BYTES_PER_ROW: usize = 5;
 
-/// The parts of a table as they grow. Addresses are counted from the base.
+/// A table under construction. Addresses are relative to the base.
 pub(super) struct Rows {
-    /// Bits 0..=7 the start of a row in its block, 8..=23 its rule.
+    /// Bits 0..=7: start of the row within its block; 8..=23: index of its rule.
     rows: Vec<u32>,
-    /// First row of each block.
+    /// Index of each block's first row.
     blocks: Vec<u32>,
-    /// First address behind those blocks.
+    /// First address after the blocks so far.
     end: u64,
     distinct: Distinct,
-    /// Bits of the last row's rule, [`NO_RULE`] before the first.
+    /// Bits of the last row's rule; [`NO_RULE`] before the first row.
     last: u64,
 }
 
-/// No rule has these bits.
+/// Bits that no rule has.
 const NO_RULE: u64 = u64::MAX;
 
-/// How far rows had grown.
+/// A position to return to with [`Rows::back_to`].
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     rows: usize,
@@ -36,7 +36,7 @@ pub(super) struct Mark {
 }
 
 impl Rows {
-    /// None, with room for those of a section of so many bytes, for addresses up to `span` behind the base.
+    /// Empty, with memory reserved for a section of `bytes` bytes and addresses up to `span`.
     pub(super) fn new(bytes: usize, span: u64) -> Self {
         Self {
             rows: Vec::with_capacity(bytes / BYTES_PER_ROW),
@@ -47,7 +47,7 @@ impl Rows {
         }
     }
 
-    /// Adds a row that starts at `address`, behind all rows so far.
+    /// Appends a row that starts at `address`, which must not be below the previous one.
     #[inline]
     pub(super) fn push(&mut self, address: u64, rule: Rule) {
         if self.last == rule.bits() {
@@ -61,7 +61,7 @@ impl Rows {
         self.rows.push(u32::from(index) << 8 | u32::from(address as u8));
     }
 
-    /// Begins blocks up to that of `address`.
+    /// Appends blocks up to the one that contains `address`.
     #[cold]
     fn reach(&mut self, address: u64) {
         let blocks = (address >> BLOCK_SHIFT) as usize + 1;
@@ -69,12 +69,12 @@ impl Rows {
         self.end = (blocks as u64) << BLOCK_SHIFT;
     }
 
-    /// How far the rows have grown.
+    /// The current position.
     pub(super) fn mark(&self) -> Mark {
         Mark { rows: self.rows.len(), blocks: self.blocks.len(), last: self.last }
     }
 
-    /// Takes back everything pushed since.
+    /// Removes everything pushed since `mark`.
     pub(super) fn back_to(&mut self, mark: Mark) {
         self.rows.truncate(mark.rows);
         self.blocks.truncate(mark.blocks);
@@ -82,7 +82,7 @@ impl Rows {
         self.last = mark.last;
     }
 
-    /// The bytes of the table, whose block 0 is at `base`, but for the checksum.
+    /// The serialized table, with block 0 at `base`, without its checksum.
     pub(super) fn write<A: Abi>(&self, base: u64, functions: &Functions<'_, A>, build_id: &[u8]) -> Vec<u8> {
         let groups = self.blocks.len().div_ceil(1 << GROUP_SHIFT);
         let rules = &self.distinct.rules;
@@ -108,7 +108,8 @@ impl Rows {
         let firsts = self.blocks.iter().step_by(1 << GROUP_SHIFT);
         bytes.extend(firsts.flat_map(|first| first.to_le_bytes()));
         for group in self.blocks.chunks(1 << GROUP_SHIFT) {
-            // A group has 256 blocks of at most 256 rows, and its last block starts before row 65,281 of it.
+            // Fits a u16: a group has 256 blocks of at most 256 rows, so its last block starts before row 65,281 of the
+            // group.
             bytes.extend(group.iter().flat_map(|first| ((first - group[0]) as u16).to_le_bytes()));
         }
         let at = bytes.len();
@@ -122,16 +123,16 @@ impl Rows {
     }
 }
 
-/// The distinct rules, found again through a small open-addressed table.
+/// The distinct rules, indexed by a small open-addressed hash table.
 struct Distinct {
     rules: Vec<Rule>,
     slots: Vec<Slot>,
 }
 
-/// A place for a rule; at most half of all are taken.
+/// A slot of the hash table, which is at most half full.
 #[derive(Clone, Copy)]
 struct Slot {
-    /// Bits of the rule, [`NO_RULE`] when it is free.
+    /// Bits of the rule; [`NO_RULE`] if the slot is free.
     rule: u64,
     index: u16,
 }
@@ -142,7 +143,7 @@ impl Slot {
 
 impl Distinct {
     fn new() -> Self {
-        // The complex rule comes first: it takes the place of rules beyond what an index can count.
+        // Index 0 is the complex rule: it stands in for rules beyond what a 16-bit index can count.
         let mut distinct = Self { rules: Vec::new(), slots: vec![Slot::FREE; 1 << 10] };
         distinct.index(Rule::COMPLEX);
         distinct
@@ -172,7 +173,7 @@ impl Distinct {
         index
     }
 
-    /// Where the rule is, or would be.
+    /// The slot that holds the rule, or the free slot where it belongs.
     fn probe(&self, rule: Rule) -> usize {
         let mut place = self.place(rule);
         while ![NO_RULE, rule.bits()].contains(&self.slots[place].rule) {

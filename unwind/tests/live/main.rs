@@ -1,4 +1,4 @@
-//! The walker on the stacks of its own process, against glibc's `backtrace`.
+//! Walks of the stacks of this process, compared with glibc's `backtrace`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 mod process;
@@ -11,7 +11,7 @@ use std::hint::black_box;
 use process::{Process, Resolution, capture};
 use unwind::{End, FoundBy, Frame};
 
-/// One stack by every way of resolution, and by glibc.
+/// One stack, by every kind of rule lookup and by glibc.
 struct Stacks {
     ours: Vec<(Resolution, Vec<Frame>, End)>,
     glibc: Vec<u64>,
@@ -31,7 +31,7 @@ fn both(process: &Process) -> Stacks {
     Stacks { ours: ours.into(), glibc }
 }
 
-/// All ways of resolution give the same complete stack, and glibc's above the frame that took it.
+/// All kinds of rule lookup give the same complete stack, which equals glibc's above the frame that took it.
 #[track_caller]
 fn assert_same(stacks: &Stacks) {
     for (how, frames, end) in &stacks.ours {
@@ -70,7 +70,7 @@ thread_local! {
     static STACKS: Cell<Option<Stacks>> = const { Cell::new(None) };
 }
 
-/// Where C code calls back into Rust: takes the stacks once.
+/// Runs where C code calls back into Rust; takes the stacks once.
 fn take_stacks() {
     if let Some(process) = PROCESS.get() {
         STACKS.set(Some(both(process)));
@@ -119,7 +119,7 @@ fn a_c_thread() {
 }
 
 thread_local! {
-    /// The stacks from the registers that the signal interrupted, taken inside the handler.
+    /// The stacks from the interrupted registers, taken inside the handler.
     static INTERRUPTED: Cell<Vec<(Vec<Frame>, End)>> = const { Cell::new(Vec::new()) };
 }
 
@@ -146,7 +146,7 @@ fn raise_with(flags: libc::c_int) -> Stacks {
     })
 }
 
-/// The frames after the signal frame are those that a walk from the interrupted registers finds.
+/// After the signal frame come the same frames as in a walk from the interrupted registers.
 #[track_caller]
 fn assert_interrupted_frame(stacks: &Stacks) {
     let interrupted = INTERRUPTED.take();
@@ -173,7 +173,7 @@ fn out_of_a_signal_handler_on_its_own_stack() {
     // SAFETY: the memory outlives its use as a signal stack.
     assert_eq!(unsafe { libc::sigaltstack(&on_stack, std::ptr::null_mut()) }, 0);
     let stacks = raise_with(libc::SA_ONSTACK);
-    // SAFETY: as above; no handler runs now.
+    // SAFETY: disables the alternate stack; no handler runs now, so none is using it.
     assert_eq!(unsafe { libc::sigaltstack(&off, std::ptr::null_mut()) }, 0);
     assert_same(&stacks);
     assert_interrupted_frame(&stacks);

@@ -5,7 +5,7 @@ use std::arch::asm;
 use unwind::elf_image::{ElfImage, ProgramHeader};
 use unwind::{End, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, compile, walk};
 
-/// How rules are found.
+/// How rules are looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Resolution {
     OnDemand,
@@ -20,7 +20,7 @@ impl Resolution {
         [Resolution::OnDemand, Resolution::Tables, Resolution::Cached, Resolution::WithoutHeader];
 }
 
-/// The modules of this process, once plain and once with compiled tables.
+/// The modules of this process, without and with compiled tables.
 pub(crate) struct Process {
     plain: Vec<Module<'static>>,
     compiled: Vec<Module<'static>>,
@@ -42,7 +42,7 @@ impl Memory for Own {
 
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut libc::c_void) -> libc::c_int {
     // SAFETY: dl_iterate_phdr passes the list of `Process::new` and a valid description of a mapped object; the tests
-    // never unload one.
+    // never unload an object.
     let (list, image) = unsafe {
         let info = &*info;
         let headers =
@@ -117,7 +117,7 @@ fn with_table(image: &ElfImage<'static>) -> Module<'static> {
 #[inline(always)]
 pub(crate) fn capture() -> Registers {
     let mut registers = Registers::default();
-    // SAFETY: stores the registers to the structure that rdi points to; rax is declared lost.
+    // SAFETY: stores the registers to the structure that rdi points to; rax is declared as clobbered.
     unsafe {
         asm!(
             "mov [rdi], rax", "mov [rdi + 8], rdx", "mov [rdi + 16], rcx", "mov [rdi + 24], rbx",

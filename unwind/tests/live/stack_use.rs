@@ -1,4 +1,4 @@
-//! How much stack a walk takes: a handler has little.
+//! Measures the stack use of a walk: a handler has little.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -9,12 +9,12 @@ use unwind::{End, Modules, RuleCache, StackCache, walk};
 
 use crate::process::{Own, Process, Resolution, capture};
 
-/// Bytes that one walk may take, with the registers it starts from and the reads of memory under it.
+/// Limit in bytes for one walk, including the registers it starts from and the memory reads below it.
 const LIMIT: usize = 2048;
 
 const PAINT: u8 = 0xa5;
 
-/// Everything a walk needs, outside of the stack that is measured.
+/// Everything a walk needs, allocated outside the measured stack.
 struct Prepared {
     modules: Modules<'static>,
     cache: RuleCache,
@@ -73,7 +73,7 @@ fn a_walk_takes_little_stack() {
     }
     // The walk passes the signal frame, which takes the exact evaluation with expressions.
     let (without, with) = (used(&mut stack, false), used(&mut stack, true));
-    // SAFETY: as above.
+    // SAFETY: disables the alternate stack; no handler runs now, so none is using it.
     assert_eq!(unsafe { libc::sigaltstack(&none, std::ptr::null_mut()) }, 0);
     assert!(DEPTH.load(Ordering::Relaxed) > 5);
     println!("a walk takes {} bytes of stack", with - without);

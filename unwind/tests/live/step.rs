@@ -1,4 +1,4 @@
-//! A walk after every single instruction of real code: prologues, epilogues, PLT stubs, lazy binding.
+//! Walks after every single instruction of real code: prologues, epilogues, PLT stubs, lazy binding.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -7,7 +7,7 @@ use unwind::{End, FoundBy, Memory, Modules, RuleCache, StackCache, walk};
 
 use crate::process::{Process, Resolution, capture, registers_of};
 
-/// Plain loads inside the stack and the modules' code, nothing elsewhere.
+/// Plain loads from the stack and the modules' code; nothing elsewhere is readable.
 struct Bounded<'a> {
     stack: std::ops::Range<u64>,
     modules: &'a Modules<'a>,
@@ -23,7 +23,7 @@ impl Memory for Bounded<'_> {
     }
 }
 
-/// What the trap handler works with. It allocates nothing: the code it interrupts may be malloc's.
+/// State of the trap handler. It must not allocate: the code it interrupts may be malloc.
 struct Stepper {
     modules: Modules<'static>,
     cache: &'static RuleCache,
@@ -45,7 +45,7 @@ thread_local! {
 /// EFLAGS.TF: the processor traps after each instruction.
 const TRAP_FLAG: i64 = 0x100;
 
-/// Walks, and keeps the trap flag set for as long as there is a stepper.
+/// Walks, and keeps the trap flag set as long as there is a stepper.
 extern "C" fn on_trap(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a ucontext to a handler with SA_SIGINFO, and takes its registers back.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
@@ -88,7 +88,7 @@ fn stack_bounds() -> std::ops::Range<u64> {
     }
 }
 
-/// Runs `work` with a walk after each instruction.
+/// Runs `work` and walks after each instruction.
 #[inline(never)]
 fn stepped(how: Resolution, work: &mut dyn FnMut()) -> &'static Stepper {
     let process: &'static Process = Box::leak(Box::new(Process::new()));
@@ -135,7 +135,7 @@ extern "C" fn compare(a: *const c_void, b: *const c_void) -> c_int {
     unsafe { *a.cast::<i32>() - *b.cast::<i32>() }
 }
 
-/// Sorting, formatting and memory, in Rust and in C.
+/// Sorts, formats and allocates, in Rust and in C.
 fn work() {
     let mut numbers = [5i32, 3, 9, 1, 7, 2, 8];
     // SAFETY: the array has seven elements of four bytes, and `compare` only reads them.
@@ -169,7 +169,7 @@ fn lazily_bound(library: &CStr, function: &CStr) -> Option<*mut c_void> {
 }
 
 #[test]
-fn through_the_lazy_binder() {
+fn through_lazy_binding() {
     // uncompress and compress of zlib call malloc, free and memcpy through the PLT.
     let compress = lazily_bound(c"libz.so.1", c"compress");
     let Some(compress) = compress else { return eprintln!("no libz.so.1: not tested") };
