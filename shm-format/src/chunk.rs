@@ -1,4 +1,4 @@
-//! One chunk and its state machine: who may take it, who may end it.
+//! One chunk and its state machine: who may take it, and who may complete it.
 //!
 //! ```text
 //!            take (writer)              complete (last committer)
@@ -18,7 +18,7 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::layout::ChunkHeader;
 use crate::word::{Phase, RecordHeader, RecordState, State, Tagged, tag};
 
-/// A chunk in memory: its header, the words after it, and the region's nonce for the tags.
+/// A chunk in memory: its header, its words, and the region's nonce for the record tags.
 #[derive(Clone, Copy)]
 pub struct Chunk<'a> {
     pub(crate) header: &'a ChunkHeader,
@@ -27,35 +27,35 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// The state now, with everything its last owner wrote.
+    /// The current state. Everything that the last owner wrote is visible afterwards.
     pub(crate) fn state(&self) -> State {
-        // Acquire of the release in `step` by which the previous owner let go.
+        // Acquire: pairs with the release in `step` by which the previous owner handed the chunk over.
         State(self.header.state.load(Ordering::Acquire))
     }
 
     fn step(&self, from: State, to: State) -> bool {
-        // Release: what this side wrote to the chunk is there for the next owner. Acquire: and the other way round.
+        // Release: publishes this side's writes to the next owner. Acquire: makes the previous owner's visible.
         self.header.state.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Writer: takes a chunk that is in state `from`, free or (in overwrite mode) complete. The new generation.
+    /// Writer: takes a chunk in state `from`: free, or complete in overwrite mode. Returns the new generation.
     pub(crate) fn take(&self, from: State) -> Option<u64> {
         let generation = from.generation().wrapping_add(1) & (u64::MAX >> 2);
         if !self.step(from, State::new(generation, Phase::Writing)) {
             return None;
         }
-        // A reader that still copies the old generation and meets a word of the new one must then also see the new
+        // A reader that is still copying the old generation and reads a word of the new one must then also see the new
         // state: pairs with the acquire fence in `still`.
         fence(Ordering::Release);
         Some(generation)
     }
 
-    /// Writer: gives back a chunk in which nothing was reserved.
+    /// Writer: returns a chunk in which nothing was reserved.
     pub(crate) fn give_back(&self, generation: u64) -> bool {
         self.step(State::new(generation, Phase::Writing), State::new(generation, Phase::Free))
     }
 
-    /// Writer (or the reader, for an owner that is gone): no more records will come.
+    /// Writer, or the reader on behalf of a writer that is gone: no more records will follow.
     pub(crate) fn complete(&self, generation: u64) -> bool {
         self.step(State::new(generation, Phase::Writing), State::new(generation, Phase::Complete))
     }
@@ -65,41 +65,42 @@ impl<'a> Chunk<'a> {
         self.step(State::new(generation, Phase::Complete), State::new(generation, Phase::Reading))
     }
 
-    /// Reader: lets writers have the chunk again.
+    /// Reader: frees the chunk for writers.
     pub(crate) fn release(&self, generation: u64) -> bool {
         self.step(State::new(generation, Phase::Reading), State::new(generation, Phase::Free))
     }
 
-    /// Reader: whether what was copied before this call belongs to that generation.
+    /// Reader: whether everything copied before this call belongs to that generation.
     pub(crate) fn still(&self, generation: u64) -> bool {
         fence(Ordering::Acquire);
         let now = State(self.header.state.load(Ordering::Relaxed));
         now.generation() == generation && now.phase() != Phase::Free
     }
 
-    /// Writer: prepares a taken chunk for its first record. `committed` goes last and carries the generation.
+    /// Writer: prepares a taken chunk for its first record. `committed` is stored last and carries the generation.
     pub(crate) fn prepare(&self, generation: u64, owner: u64, ts_base: u64, first: u64, lost: u64) {
         self.header.ts_base.store(ts_base, Ordering::Relaxed);
         self.header.owner.store(owner, Ordering::Relaxed);
         self.header.first.store(first, Ordering::Relaxed);
         self.header.lost.store(lost, Ordering::Relaxed);
-        // Acquired by the reader in `committed`.
+        // Release: the reader acquires `committed`.
         self.header.committed.store(Tagged::new(generation, 0).0, Ordering::Release);
     }
 
-    /// Reader: words committed in that generation; 0 before the writer has prepared the chunk.
+    /// Reader: words committed in that generation; 0 until the writer has prepared the chunk.
     pub(crate) fn committed(&self, generation: u64) -> usize {
-        // Acquire of `local_add` in `commit` and of `prepare`: every header before a committed record is visible.
+        // Acquire: pairs with `local_add` in `commit` and with `prepare`: every header below a committed record is
+        // visible.
         Tagged(self.header.committed.load(Ordering::Acquire)).words(generation).unwrap_or(0)
     }
 
-    /// Where the records of that generation end, if its writer has left the chunk.
+    /// Reader: where the records of that generation end, once the writer has left the chunk.
     pub(crate) fn sealed(&self, generation: u64) -> Option<usize> {
-        // Acquire of the release in `seal`: every header before the end is visible.
+        // Acquire: pairs with the release in `seal`: every header below the end is visible.
         Tagged(self.header.sealed.load(Ordering::Acquire)).words(generation)
     }
 
-    /// The word at that place, or 0 outside the chunk.
+    /// The word at that index; 0 outside the chunk.
     pub(crate) fn load(&self, at: usize) -> u64 {
         match self.words.get(at) {
             Some(word) => word.load(Ordering::Relaxed),
@@ -113,9 +114,9 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// Reader: the record header at `at`, if it is one of this generation that fits before `limit` words.
+    /// Reader: the record header at `at`, if it belongs to this generation and the record ends by `limit` words.
     pub(crate) fn record(&self, at: usize, generation: u64, limit: usize) -> Option<RecordHeader> {
-        // Acquire of the release in `Reservation::commit`: the payload is visible.
+        // Acquire: pairs with the release in `Reservation::commit`: the payload is visible.
         let header = RecordHeader(self.words.get(at)?.load(Ordering::Acquire));
         let least = if header.is_wide() { 2 } else { 1 };
         let fits = header.words() >= least && at.checked_add(header.words())? <= limit;

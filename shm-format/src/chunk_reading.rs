@@ -1,7 +1,7 @@
-//! One reading of one chunk: how far its records can be believed, and where the reader is in it.
+//! Reading one chunk: which of its records can be trusted to be complete, and how far the reader has got.
 //!
-//! What must never happen here: a loop whose bound comes from shared memory, payload handed out that was not complete
-//! when it was copied.
+//! What must never happen here: a loop whose bound comes from shared memory, or delivery of a payload that was
+//! incomplete when it was copied.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::chunk::Chunk;
@@ -10,23 +10,23 @@ use crate::layout::FillLine;
 use crate::record::RecordKind;
 use crate::word::{Consumed, Phase, RecordHeader, RecordState, tag};
 
-/// One reading of one chunk.
+/// One pass over one chunk.
 pub(crate) struct Walk<'a, 's> {
     pub(crate) chunk: Chunk<'a>,
     pub(crate) index: u32,
     pub(crate) generation: u64,
     pub(crate) pass: Pass,
-    /// Nobody else touches the chunk: the reader has claimed it.
+    /// The reader has claimed the chunk, so no writer touches it.
     pub(crate) owned: bool,
-    /// Deliver what was taken before, too.
+    /// Also deliver what an earlier reader has taken.
     pub(crate) replay: bool,
-    /// Where the reader's place goes instead of into the region, which then keeps what is taken.
+    /// Where the reader's position is stored instead of in the region, so that the region keeps the records.
     pub(crate) held: Option<&'a mut u64>,
     pub(crate) stats: &'s mut DrainStats,
 }
 
 impl Walk<'_, '_> {
-    /// Does with the chunk what its phase asks for.
+    /// Handles the chunk according to its phase.
     pub(crate) fn visit(
         mut self,
         fill: &FillLine,
@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
                 fill.complete.fetch_sub(1, Ordering::Relaxed);
                 self.stats.claimed += 1;
             }
-            // A predecessor died holding it.
+            // An earlier reader died while it owned the chunk.
             _ => {}
         }
         self.run(scratch, sink);
@@ -63,11 +63,11 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Delivers the chunk's records from the reader's place on, and moves the place.
+    /// Delivers the chunk's records from the reader's position on, and advances the position.
     ///
-    /// How far headers can be believed: all those before `sealed`, once it is there; before that, as long as fewer
-    /// words were seen complete than `committed` says, a committed record is still ahead, and every header up to it
-    /// has been written, because only the newest record of a chunk can lack one.
+    /// Which headers can be trusted: all below `sealed`, once that is set. Before that, as long as the complete words
+    /// seen are fewer than `committed`, a committed record is still ahead, and every header below it has been written,
+    /// because only the newest record of a chunk can lack its header.
     pub(crate) fn run(&mut self, scratch: &mut [u8], sink: &mut dyn FnMut(ChunkInfo, RecordRef<'_>)) {
         let (chunk, generation) = (self.chunk, self.generation);
         let held = self.held.as_deref().copied().filter(|place| Consumed::of(*place, generation).is_some());
@@ -80,7 +80,7 @@ impl Walk<'_, '_> {
             _ => Consumed::unpack(before, generation),
         };
         if at.finished {
-            // By a predecessor, perhaps, that did not live to give the chunk back.
+            // An earlier reader may have taken everything and died before it released the chunk.
             if let Some(held) = &mut self.held {
                 **held = before;
             }
@@ -106,7 +106,7 @@ impl Walk<'_, '_> {
             at = Consumed { offset: 0, index: 0, ..at };
         }
         let mut complete = at.offset;
-        // Each turn moves by at least one word, so this ends within the chunk.
+        // Every iteration advances by at least one word, so this ends within the chunk.
         while sealed.map_or(complete < committed, |end| at.offset < end) {
             let limit = sealed.unwrap_or(size);
             let Some(header) = chunk.record(at.offset, generation, limit) else {
@@ -119,7 +119,7 @@ impl Walk<'_, '_> {
             };
             let again = at.offset < taken;
             if header.state() == RecordState::Busy {
-                // One passed over by an earlier reader has been counted.
+                // If an earlier reader skipped it, it has been counted.
                 if !again && !self.passes_over(sealed.is_some(), at.waits) {
                     at.waits = if sealed.is_some() { at.waits + 1 } else { 0 };
                     break;
@@ -140,7 +140,7 @@ impl Walk<'_, '_> {
         self.leave(at, sealed, before);
     }
 
-    /// Copies a complete record and hands it on; false if a writer took the chunk meanwhile.
+    /// Copies a complete record and delivers it; false if a writer has taken the chunk meanwhile.
     fn deliver(
         &mut self,
         info: ChunkInfo,
@@ -178,8 +178,8 @@ impl Walk<'_, '_> {
         true
     }
 
-    /// Whether an unfinished record is passed over (and lost, should it be finished after all): when nobody can
-    /// finish it, or when its chunk was left by its writer many passes ago.
+    /// Whether to skip an incomplete record, which is lost even if it is completed later: when nobody can complete it
+    /// any more, or when its writer left the chunk many passes ago.
     fn passes_over(&self, sealed: bool, waits: u8) -> bool {
         let most = if self.pass == Pass::Look { 0 } else { Consumed::MAX_WAITS };
         self.owned || self.pass == Pass::Final || (sealed && waits >= most)
@@ -188,7 +188,7 @@ impl Walk<'_, '_> {
     fn leave(&mut self, mut at: Consumed, sealed: Option<usize>, before: u64) {
         let over = self.owned || self.pass == Pass::Final;
         if over && sealed.is_none() {
-            // What lies behind the last committed record is not proven to be a header: this only counts.
+            // Beyond the last committed record nothing is proven to be a header; this only affects counters.
             let next = self.chunk.record(at.offset, self.generation, self.chunk.words.len());
             let ours = |tag_seen| tag_seen == tag(self.generation, self.chunk.nonce);
             self.stats.torn += u64::from(next.is_some_and(|next| ours(next.tag())));
@@ -205,7 +205,7 @@ impl Walk<'_, '_> {
         self.note(at);
     }
 
-    /// Stores the reader's place.
+    /// Stores the reader's position.
     fn note(&mut self, at: Consumed) {
         let place = at.pack(self.generation);
         match &mut self.held {
@@ -216,7 +216,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Sets the free bit of a free chunk, if it is not set: the writer that cleared it may have been abandoned.
+/// Sets the free bit of a free chunk if it is clear: the writer that cleared it may have died.
 pub(crate) fn mend_hint(bitmap: &[AtomicU64], index: u32) {
     if let Some(word) = bitmap.get(index as usize / 64) {
         let bit = 1 << (index % 64);
@@ -226,7 +226,7 @@ pub(crate) fn mend_hint(bitmap: &[AtomicU64], index: u32) {
     }
 }
 
-/// Copies words to bytes, little-endian; as many as both sides have.
+/// Copies words to little-endian bytes. Stops at the end of the shorter slice.
 pub(crate) fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
     let (places, rest) = bytes.as_chunks_mut();
     for (word, place) in words.iter().zip(&mut *places) {

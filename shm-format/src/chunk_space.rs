@@ -1,32 +1,33 @@
-//! Where a writer has mapped its chunks: the first of them with the rest of the region, more as they are wanted, in
-//! pieces each a quarter as long as what was there at the last doubling.
+//! Where a writer has mapped its chunks: the first ones together with the rest of the region, others on demand, in
+//! pieces of a quarter of what was mapped at the last doubling.
 //!
-//! So the address space of a region is in proportion to its use, and no chunk ever moves. All numbers here are private.
+//! The address space of a region is thus proportional to its use, and no chunk ever moves. All numbers here are
+//! private.
 
 use core::ptr::{self, NonNull};
 
 use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Pieces from one doubling to the next; fewer where a region starts with fewer chunks.
+/// Pieces per doubling; fewer if a region starts with fewer chunks.
 const STEPS: usize = 4;
-/// From one chunk to 65,535.
+/// Enough to grow from one chunk to 65,535.
 const PIECES: usize = 16 * STEPS;
 
-/// One piece.
+/// One piece of the mapping.
 struct Piece {
     number: usize,
-    /// Its first chunk.
+    /// Index of its first chunk.
     start: usize,
-    /// Its chunks.
+    /// Number of its chunks.
     length: usize,
 }
 
 /// The mapped chunks of a region.
 pub(crate) struct ChunkSpace {
-    /// Chunk 0.
+    /// Address of chunk 0.
     base: NonNull<u8>,
     chunk_size: usize,
-    /// Chunks mapped from the start.
+    /// Number of chunks mapped from the start.
     first: usize,
     capacity: usize,
     pieces: [AtomicPtr<u8>; PIECES],
@@ -34,7 +35,7 @@ pub(crate) struct ChunkSpace {
 }
 
 impl ChunkSpace {
-    /// The first `first` chunks, of `capacity` in the file, lie from `base` on.
+    /// The first `first` chunks are mapped at `base`; the file has `capacity` chunks.
     pub(crate) fn new(base: NonNull<u8>, chunk_size: usize, first: usize, capacity: usize) -> Self {
         Self {
             base,
@@ -46,16 +47,16 @@ impl ChunkSpace {
         }
     }
 
-    /// Chunks that are mapped.
+    /// Number of mapped chunks.
     pub(crate) fn mapped(&self) -> usize {
         self.mapped.load(Ordering::Acquire) as usize
     }
 
-    /// Where a chunk is, if it is mapped.
+    /// Address of a chunk, if it is mapped.
     #[inline]
     pub(crate) fn chunk(&self, index: usize) -> Option<NonNull<u8>> {
         if index < self.first {
-            // SAFETY: chunks below `first` are in the mapping that the maker promised.
+            // SAFETY: chunks below `first` lie in the mapping that the caller of `new` promised.
             return Some(unsafe { self.base.add(index * self.chunk_size) });
         }
         self.later_chunk(index)
@@ -67,13 +68,13 @@ impl ChunkSpace {
             return None;
         }
         let piece = self.piece_of(index)?;
-        // Acquire of the release in `add`, as that of `mapped` above.
+        // Acquire: pairs with the release in `add`, like that of `mapped` above.
         let base = NonNull::new(self.pieces.get(piece.number)?.load(Ordering::Acquire))?;
-        // SAFETY: the piece begins with chunk `start`, and all below `mapped` are in pieces that were added.
+        // SAFETY: the piece begins with chunk `start`, and all chunks below `mapped` are in pieces that were added.
         Some(unsafe { base.add((index - piece.start) * self.chunk_size) })
     }
 
-    /// The piece that a chunk behind the first ones is in.
+    /// The piece that contains a chunk behind the first ones.
     fn piece_of(&self, index: usize) -> Option<Piece> {
         let doublings = index.checked_div(self.first)?.checked_ilog2()?;
         let steps = STEPS.min(self.first);
@@ -84,7 +85,7 @@ impl ChunkSpace {
         Some(Piece { number: doublings as usize * steps + step, start, length })
     }
 
-    /// The next piece: its first chunk, and how many it has. None if all chunks are mapped.
+    /// The next piece to map: its first chunk and the number of chunks. `None` if all chunks are mapped.
     pub(crate) fn next_piece(&self) -> Option<(usize, usize)> {
         let mapped = self.mapped();
         let left = self.capacity.checked_sub(mapped)?;
@@ -92,10 +93,10 @@ impl ChunkSpace {
         (count > 0 && self.first.is_power_of_two()).then_some((mapped, count))
     }
 
-    /// Adds the [next piece](Self::next_piece). One caller at a time.
+    /// Adds the [next piece](Self::next_piece). At most one caller at a time.
     ///
     /// # Safety
-    /// Its chunks are mapped from `base` on, readable, writable, shared, and stay so.
+    /// Its chunks must be mapped at `base`, readable, writable and shared, and must stay so.
     pub(crate) unsafe fn add(&self, base: NonNull<u8>) {
         let Some((first, count)) = self.next_piece() else { return };
         let Some(piece) = self.piece_of(first) else { return };
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn chunks_of_all_pieces_are_where_they_were_mapped() {
         const SIZE: usize = 8;
-        // Chunks from the start, their limit, and the lengths of the pieces.
+        // Initial chunks, capacity, and the lengths of the pieces.
         for (first, capacity, lengths) in [
             (1usize, 7usize, &[1usize, 2, 3][..]),
             (2, 13, &[1, 1, 2, 2, 4, 1]),

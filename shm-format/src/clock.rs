@@ -1,19 +1,19 @@
-//! The trace clock: which counter gives the ticks, and how ticks become nanoseconds.
+//! The trace clock: which counter provides the ticks, and how ticks are converted to nanoseconds.
 //!
-//! Writers only ever store raw ticks; all conversion happens in the reader, from pairs of readings (anchors).
+//! Writers only store raw ticks; the reader does all conversion, from readings of several clocks at once (anchors).
 
-/// The counter behind the ticks of a region.
+/// The counter that a region's ticks come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ClockKind {
-    /// The invariant time-stamp counter of the processor, raw.
+    /// The processor's invariant time-stamp counter, raw.
     Tsc = 1,
     /// `CLOCK_MONOTONIC` in nanoseconds: one tick is 1 ns.
     Monotonic = 2,
 }
 
 impl ClockKind {
-    /// The kind of that number, if there is one.
+    /// The kind with this number, if there is one.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
@@ -24,7 +24,7 @@ impl ClockKind {
     }
 }
 
-/// One moment read on three clocks.
+/// A simultaneous reading of three clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anchor {
     /// The trace clock.
@@ -35,25 +35,25 @@ pub struct Anchor {
     pub realtime_ns: u64,
 }
 
-/// A straight line from ticks to `CLOCK_MONOTONIC` nanoseconds.
+/// A linear map from ticks to `CLOCK_MONOTONIC` nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     origin: Anchor,
-    /// Nanoseconds per tick, `FRACTION` fractional bits.
+    /// Nanoseconds per tick, with `FRACTION` fractional bits.
     rate: u64,
 }
 
-/// 40 bits: at 3 GHz an hour is off by less than 10 ns.
+/// With 40 bits, an hour at 3 GHz is off by less than 10 ns.
 const FRACTION: u32 = 40;
 
 impl Scale {
-    /// The line for a clock whose tick is one nanosecond, anchored for real time at `origin`.
+    /// The map for a clock of one tick per nanosecond, anchored for real time at `origin`.
     #[must_use]
     pub const fn nanoseconds(origin: Anchor) -> Self {
         Self { origin, rate: 1 << FRACTION }
     }
 
-    /// The line through two anchors. `None` if they are not apart in both clocks in the same direction, or if the
+    /// The map through two anchors. `None` if both clocks have not moved in the same direction between them, or if the
     /// rate is absurd (a tick longer than 16 ms).
     #[must_use]
     pub fn through(first: Anchor, second: Anchor) -> Option<Self> {
@@ -69,8 +69,8 @@ impl Scale {
         Some(Self { origin: first, rate: u64::try_from(rate).ok()? })
     }
 
-    /// The best line for a region: through the two anchors furthest apart, or the identity for a nanosecond clock.
-    /// `None` if the clock needs two anchors and there are not two usable ones.
+    /// The best map for a region: through the two anchors that are furthest apart, or the identity for a nanosecond
+    /// clock. `None` if two anchors are needed and no two are usable.
     pub fn of(clock: ClockKind, anchors: impl IntoIterator<Item = Anchor>) -> Option<Self> {
         let mut anchors = anchors.into_iter();
         let first = anchors.next()?;
@@ -95,19 +95,19 @@ impl Scale {
         u64::try_from((1_000_000_000u128 << FRACTION) / u128::from(self.rate.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// `CLOCK_MONOTONIC` nanoseconds of a tick value, before or after the origin; saturates at the ends of `u64`.
+    /// Converts ticks, before or after the origin, to `CLOCK_MONOTONIC` nanoseconds; saturates at the limits of `u64`.
     #[must_use]
     pub fn monotonic_ns(&self, ticks: u64) -> u64 {
         self.line(self.origin.monotonic_ns, ticks)
     }
 
-    /// `CLOCK_REALTIME` nanoseconds of a tick value, as the clock was set at the origin.
+    /// Converts ticks to `CLOCK_REALTIME` nanoseconds, by the offset between the clocks at the origin.
     #[must_use]
     pub fn realtime_ns(&self, ticks: u64) -> u64 {
         self.line(self.origin.realtime_ns, ticks)
     }
 
-    /// Nanoseconds in a span of ticks; saturates.
+    /// Length of a span of ticks in nanoseconds; saturates.
     #[must_use]
     pub fn span_ns(&self, ticks: u64) -> u64 {
         u64::try_from((u128::from(ticks) * u128::from(self.rate) + (1 << (FRACTION - 1))) >> FRACTION)
@@ -129,7 +129,7 @@ mod tests {
     const START: Anchor = Anchor { ticks: 1_000, monotonic_ns: 50_000, realtime_ns: 9_000_000 };
 
     #[test]
-    fn a_line_through_two_anchors_meets_both() {
+    fn a_scale_through_two_anchors_maps_both() {
         let end = Anchor { ticks: 1_000 + 30_000_000, monotonic_ns: 50_000 + 10_000_000, realtime_ns: 0 };
         let scale = Scale::through(START, end).unwrap();
         assert_eq!(scale.monotonic_ns(START.ticks), START.monotonic_ns);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_anchors_give_no_line() {
+    fn unusable_anchors_give_no_scale() {
         assert_eq!(Scale::through(START, START), None);
         assert_eq!(Scale::through(Anchor { ticks: 5_000, ..START }, START), None);
         assert_eq!(

@@ -1,8 +1,8 @@
-//! The control page: what happened to every sample, counted by cause.
+//! The control page: counters of what became of every sample, by cause.
 //!
-//! `fired = recorded + sum(lost) + sum(skipped)` holds at rest, in counts and in weights; a handler cut short by the
-//! death of its process has fired and nothing else. The counters are the target's own words: the reader reports
-//! them, and trusts them with nothing.
+//! At rest `fired = recorded + sum(lost) + sum(skipped)` holds, in counts and in weights. A handler cut short by the
+//! death of its process has only fired. The counters are written by the target: the reader reports them and relies on
+//! none.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::layout::{CAUSES, CauseLine, ControlPage, HISTOGRAM, Tally};
@@ -13,22 +13,22 @@ use crate::layout::{CAUSES, CauseLine, ControlPage, HISTOGRAM, Tally};
 pub enum Loss {
     /// No chunk was free.
     PoolFull = 0,
-    /// Nested records got in between too many times.
+    /// Nested records intervened too often.
     Retries = 1,
-    /// The record is larger than a chunk or a durable record may be.
+    /// The record exceeds the size limit of a chunk or of a durable record.
     TooLarge = 2,
     /// The thread has no slot in the agent.
     NoSlot = 3,
-    /// The durable log is full, or full as far as it is backed.
+    /// The durable log is full, or full up to its backed length.
     DurableFull = 4,
 }
 
 impl Loss {
-    /// Every cause, in the order of its number.
+    /// Every cause, by number.
     pub const ALL: [Self; 5] =
         [Self::PoolFull, Self::Retries, Self::TooLarge, Self::NoSlot, Self::DurableFull];
 
-    /// Name in reports.
+    /// Name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,29 +41,29 @@ impl Loss {
     }
 }
 
-/// Why a signal was not meant to become a sample.
+/// Why a signal was deliberately not turned into a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Skip {
     /// The thread was already in the handler.
     Nested = 0,
-    /// The handler ran in a process that is not the region's (between fork and re-arming).
+    /// The handler ran in a process that does not own the region (between fork and re-arming).
     ForeignProcess = 1,
     /// The recording is over.
     Stopped = 2,
     /// Sampling is off for this thread.
     DisabledThread = 3,
-    /// What asked for it has been answered already: the thread has not run since.
+    /// The request has been answered already: the thread has not run since.
     Answered = 4,
-    /// Handlers had taken the share of the CPU time that they may have. What the tick stands for is not in this cause's
-    /// weight but in that of the thread's next sample.
+    /// The rate limit was reached: handlers had used up their share of CPU time. The weight of the tick is not counted
+    /// under this cause but carried over to the thread's next sample.
     OverLimit = 5,
-    /// The stack on which the handler runs had no room for it.
+    /// The stack of the handler had too little space.
     NoRoom = 6,
 }
 
 impl Skip {
-    /// Every cause, in the order of its number.
+    /// Every cause, by number.
     pub const ALL: [Self; 7] = [
         Self::Nested,
         Self::ForeignProcess,
@@ -74,7 +74,7 @@ impl Skip {
         Self::NoRoom,
     ];
 
-    /// Name in reports.
+    /// Name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,19 +115,19 @@ impl CauseLine {
 }
 
 impl ControlPage {
-    /// A signal arrived that stands for `weight` events.
+    /// Counts a signal that stands for `weight` events.
     #[inline]
     pub fn fire(&self, weight: u64) {
         self.sample.fired.add(weight);
     }
 
-    /// A record with that weight was committed.
+    /// Counts a committed record with this weight.
     #[inline]
     pub fn record(&self, weight: u64) {
         self.sample.recorded.add(weight);
     }
 
-    /// So many events of weight 1 came, and were committed.
+    /// Counts events of weight 1, each with a committed record.
     pub fn record_events(&self, events: u64) {
         for tally in [&self.sample.fired, &self.sample.recorded] {
             tally.count.fetch_add(events, Ordering::Relaxed);
@@ -135,32 +135,32 @@ impl ControlPage {
         }
     }
 
-    /// A recorded stack does not reach its root.
+    /// Counts a recorded stack that does not reach its root.
     #[inline]
     pub fn truncate(&self) {
         self.sample.truncated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A sample was lost.
+    /// Counts a lost sample.
     #[inline]
     pub fn lose(&self, cause: Loss, weight: u64) {
         self.lost.add(cause as usize, weight);
     }
 
-    /// A sample was skipped.
+    /// Counts a skipped sample.
     #[inline]
     pub fn skip(&self, cause: Skip, weight: u64) {
         self.skipped.add(cause as usize, weight);
     }
 
-    /// A thread ends that had left that much weight to its next sample.
+    /// Counts carried-over weight that no sample will take up because the thread ends.
     pub fn leave_out(&self, weight: u64) {
         if let Some(tally) = self.skipped.causes.get(Skip::OverLimit as usize) {
             tally.weight.fetch_add(weight, Ordering::Relaxed);
         }
     }
 
-    /// A handler took that many ticks of the trace clock.
+    /// Counts a handler run that took this many ticks.
     #[inline]
     pub fn handler_time(&self, ticks: u64) {
         if let Some(bucket) = self.handler_time.get(bucket_of(ticks)) {
@@ -168,17 +168,17 @@ impl ControlPage {
         }
     }
 
-    /// A thread came under observation.
+    /// Counts a thread that is registered.
     pub fn thread_started(&self) {
         self.thread.started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A thread ended or left observation.
+    /// Counts a thread that ended or was removed.
     pub fn thread_ended(&self) {
         self.thread.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All counters, each read once; not one consistent moment while writers run.
+    /// All counters, each read once. Not a consistent snapshot while writers run.
     #[must_use]
     pub fn snapshot(&self) -> CountersSnapshot {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -200,16 +200,16 @@ impl ControlPage {
 /// A count of events and the sum of their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TallySnapshot {
-    /// Events.
+    /// Number of events.
     pub count: u64,
-    /// Timer periods (or other units) they stand for.
+    /// Sum of their weights: timer periods or other units.
     pub weight: u64,
 }
 
-/// The control page's counters at about one moment.
+/// The counters of the control page, read at about the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountersSnapshot {
-    /// Signals that arrived.
+    /// Signals received.
     pub fired: TallySnapshot,
     /// Records committed.
     pub recorded: TallySnapshot,
@@ -217,44 +217,44 @@ pub struct CountersSnapshot {
     pub truncated: u64,
     lost: [TallySnapshot; CAUSES],
     skipped: [TallySnapshot; CAUSES],
-    /// Threads that came under observation.
+    /// Threads registered.
     pub threads_started: u64,
-    /// Threads that ended or left observation.
+    /// Threads that ended or were removed.
     pub threads_ended: u64,
-    /// Chunks overwritten before they were read (overwrite mode).
+    /// Chunks overwritten unread (overwrite mode).
     pub chunks_overwritten: u64,
-    /// Chunks waiting for the reader, about.
+    /// Approximate number of chunks that wait for the reader.
     pub chunks_complete: u64,
-    /// Handlers by duration: see [`bucket_of`] and [`bucket_range`].
+    /// Histogram of handler durations: see [`bucket_of`] and [`bucket_range`].
     pub handler_time: [u64; HISTOGRAM],
 }
 
 impl CountersSnapshot {
-    /// Samples lost for one cause.
+    /// Samples lost for this cause.
     #[must_use]
     pub fn lost(&self, cause: Loss) -> TallySnapshot {
         self.lost.get(cause as usize).copied().unwrap_or_default()
     }
 
-    /// Samples skipped for one cause.
+    /// Samples skipped for this cause.
     #[must_use]
     pub fn skipped(&self, cause: Skip) -> TallySnapshot {
         self.skipped.get(cause as usize).copied().unwrap_or_default()
     }
 
-    /// Samples lost, all causes, those of newer writers too.
+    /// Samples lost for any cause, including causes of newer writers.
     #[must_use]
     pub fn lost_total(&self) -> TallySnapshot {
         total(&self.lost)
     }
 
-    /// Samples skipped, all causes, those of newer writers too.
+    /// Samples skipped for any cause, including causes of newer writers.
     #[must_use]
     pub fn skipped_total(&self) -> TallySnapshot {
         total(&self.skipped)
     }
 
-    /// Signals that fired and came to nothing: handlers still running, or cut short by the process's death.
+    /// Signals without any result: handlers still running, or cut short by the process's death.
     #[must_use]
     pub fn cut_short(&self) -> TallySnapshot {
         let (lost, skipped) = (self.lost_total(), self.skipped_total());
@@ -274,7 +274,8 @@ fn total(tallies: &[TallySnapshot]) -> TallySnapshot {
     })
 }
 
-/// The histogram bucket of a duration in ticks: one each for 0 to 3, then four per power of two, the last one open.
+/// Histogram bucket of a duration in ticks: one each for 0 to 3, then four per power of two; the last bucket is
+/// open-ended.
 #[must_use]
 pub const fn bucket_of(ticks: u64) -> usize {
     if ticks < 4 {
@@ -286,7 +287,7 @@ pub const fn bucket_of(ticks: u64) -> usize {
     if bucket < HISTOGRAM { bucket } else { HISTOGRAM - 1 }
 }
 
-/// The durations in a bucket: first and last tick count.
+/// Range of durations in a bucket: first and last tick count.
 #[must_use]
 pub const fn bucket_range(bucket: usize) -> (u64, u64) {
     if bucket < 4 {

@@ -1,4 +1,4 @@
-//! The doorbell: how a writer wakes the one sleeping reader, and how the reader tells all writers to stop.
+//! The doorbell: how writers wake the sleeping reader, and how the reader tells all writers to stop.
 //!
 //! ```text
 //!   reader                                  writer
@@ -9,9 +9,9 @@
 //!   sleeping = 0
 //! ```
 //!
-//! With both barriers either the reader sees the chunk or the writer sees the sleeper; the swap makes exactly one of
-//! many writers pay for the wake. A wake that is lost all the same (a process killed before its syscall) costs the
-//! reader's timeout and nothing else.
+//! Because of the two barriers either the reader sees the chunk or the writer sees the sleeper. The swap lets exactly
+//! one of many writers pay for the wake-up. If the wake-up is lost all the same (a process killed before its system
+//! call), the reader wakes at its timeout.
 
 use core::ptr::NonNull;
 
@@ -19,31 +19,31 @@ use crate::atomic::{AtomicU32, Ordering, fence};
 use crate::layout::{DOORBELL_MAGIC, DoorbellPage, LayoutError, PAGE, VERSION};
 
 impl DoorbellPage {
-    /// Writer, after a completion: true if the caller must now wake one waiter on the futex word.
+    /// Writer, after completing a chunk: true if the caller must now wake one waiter on the futex word.
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load keeps the line shared while the reader is awake; the swap decides.
+        // The load keeps the cache line shared while the reader is awake; the swap decides.
         self.sleeping.0.load(Ordering::Relaxed) != 0 && self.sleeping.0.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Reader: announces sleep. It must look for work once more before it waits on the futex word for 1.
+    /// Reader: announces that it will sleep. It must check for work once more before it waits on the futex word for 1.
     pub fn prepare_sleep(&self) {
         self.sleeping.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Reader: is awake again, for whatever reason.
+    /// Reader: is awake again, for any reason.
     pub fn awake(&self) {
         self.sleeping.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the reader has announced sleep and nobody has rung since.
+    /// Whether the reader has announced sleep and no writer has rung since.
     #[must_use]
     pub fn is_sleeping(&self) -> bool {
         self.sleeping.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Reader: the recording has ended; agents stop sampling.
+    /// Reader: the recording has ended; agents must stop sampling.
     pub fn stop(&self) {
         self.stop.0.store(1, Ordering::Release);
     }
@@ -61,30 +61,30 @@ pub struct Doorbell {
     page: NonNull<DoorbellPage>,
 }
 
-// SAFETY: the page is only accessed through atomics and stays mapped by the promise of `format` and `open`.
+// SAFETY: the page is accessed through atomics only, and stays mapped as promised to `format` or `open`.
 unsafe impl Send for Doorbell {}
-// SAFETY: as for Send.
+// SAFETY: the page is accessed through atomics only, so sharing a reference between threads is sound.
 unsafe impl Sync for Doorbell {}
 
 impl Doorbell {
-    /// Makes a doorbell in a zeroed page (the reader's part).
+    /// Initializes a doorbell in a zeroed page (reader's side).
     ///
     /// # Safety
-    /// `base..base + len` must be mapped readable and writable, shared, and stay so while the `Doorbell` is used.
+    /// `base..base + len` must be mapped readable, writable and shared, and stay so while the `Doorbell` is used.
     pub unsafe fn format(base: NonNull<u8>, len: usize) -> Result<Self, LayoutError> {
-        // SAFETY: the caller's promise is the one that `attach` needs.
+        // SAFETY: the caller's promise is what `attach` requires.
         let doorbell = unsafe { Self::attach(base, len) }?;
         doorbell.version.store(VERSION, Ordering::Relaxed);
         doorbell.magic.store(DOORBELL_MAGIC, Ordering::Release);
         Ok(doorbell)
     }
 
-    /// Opens a doorbell that the reader has made.
+    /// Opens a doorbell that the reader has initialized.
     ///
     /// # Safety
     /// As for [`format`](Self::format).
     pub unsafe fn open(base: NonNull<u8>, len: usize) -> Result<Self, LayoutError> {
-        // SAFETY: the caller's promise is the one that `attach` needs.
+        // SAFETY: the caller's promise is what `attach` requires.
         let doorbell = unsafe { Self::attach(base, len) }?;
         let magic = doorbell.magic.load(Ordering::Acquire);
         if magic != DOORBELL_MAGIC {
@@ -109,7 +109,7 @@ impl Doorbell {
         Ok(Self { page: base.cast() })
     }
 
-    /// The word to wait on (value 1) and to wake: a shared, that is not `FUTEX_PRIVATE`, futex.
+    /// The word to wait on (for value 1) and to wake: a shared futex, without `FUTEX_PRIVATE`.
     #[must_use]
     pub fn futex_word(&self) -> *mut u32 {
         (&raw const self.sleeping.0).cast_mut().cast()
@@ -120,7 +120,7 @@ impl core::ops::Deref for Doorbell {
     type Target = DoorbellPage;
 
     fn deref(&self) -> &DoorbellPage {
-        // SAFETY: the page is mapped, aligned, long enough (checked in `attach`) and made of atomics.
+        // SAFETY: the page is mapped, aligned and long enough (checked in `attach`), and made of atomics.
         unsafe { self.page.as_ref() }
     }
 }

@@ -1,8 +1,8 @@
-//! The reader's view of a region: takes records out of memory that another process is writing, or wrote before it
-//! died, or fills with lies.
+//! The reader's view of a region: extracts records from memory that another process is writing, or wrote before it
+//! died, or fills with arbitrary values.
 //!
-//! What must never happen here: a panic, a loop whose bound comes from shared memory, a word looked at twice and
-//! expected to be the same, payload handed out that was not complete when it was copied.
+//! What must never happen here: a panic, a loop whose bound comes from shared memory, a word read twice in the
+//! expectation of the same value, or delivery of a payload that was incomplete when it was copied.
 
 use core::ptr::NonNull;
 
@@ -21,21 +21,21 @@ use crate::record::{DurableKind, DurableRecord};
 use crate::request::Requests;
 use crate::word::{Consumed, Phase, State};
 
-/// What one reading of the durable log did.
+/// Counts of one pass over the durable log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurableStats {
     /// Records delivered.
     pub records: u64,
-    /// Records of a kind that this version does not know.
+    /// Records of an unknown kind.
     pub unknown: u64,
-    /// Records seen so far that are not complete yet: torn, if the process is gone.
+    /// Records seen so far that are still incomplete: torn, if the process is gone.
     pub pending: u64,
-    /// Things that no correct writer produces.
+    /// Protocol violations, which no correct writer causes.
     pub violations: u64,
 }
 
-/// A region being read. There must be only one reader at a time (a file lock sees to it); a successor goes on where
-/// the last one stopped, because the place in each chunk is kept in the region.
+/// A region being read. There must be at most one reader at a time (ensured by a file lock). A successor continues
+/// where the last one stopped, because the position in each chunk is kept in the region.
 pub struct RegionReader {
     base: NonNull<u8>,
     geometry: Geometry,
@@ -43,21 +43,21 @@ pub struct RegionReader {
     mode: Mode,
     clock: ClockKind,
     log: LogPlace,
-    /// Chunks have been visited: what this reader has taken it need not see again.
+    /// Chunks have been visited before: there is no need to replay what an earlier reader took.
     begun: bool,
     has_answers: bool,
 }
 
-// SAFETY: the memory is only accessed through atomics and stays mapped by the promise of `open`.
+// SAFETY: the memory is accessed through atomics only, and stays mapped as promised to `open`.
 unsafe impl Send for RegionReader {}
 
 impl RegionReader {
-    /// Opens a region: copies its constants, checks them against each other and against `len`, and never looks at
-    /// them again.
+    /// Opens a region: copies its constants, checks the copy for consistency and against `len`, and never reads them
+    /// again.
     ///
     /// # Safety
-    /// `base..base + len` must be mapped readable and writable and stay so while the reader is used; the file
-    /// behind it must be at least `len` long (touching a page beyond its end is SIGBUS).
+    /// `base..base + len` must be mapped readable and writable and stay so while the reader is used. The file behind it
+    /// must be at least `len` bytes long (access beyond its end raises SIGBUS).
     pub unsafe fn open(base: NonNull<u8>, len: usize) -> Result<Self, LayoutError> {
         if !base.addr().get().is_multiple_of(PAGE) {
             return Err(LayoutError::Unaligned);
@@ -67,7 +67,7 @@ impl RegionReader {
         }
         // SAFETY: page 0 is inside the mapping, aligned, and made of atomics.
         let header = unsafe { base.cast::<HeaderPage>().as_ref() };
-        // Acquire of the release in `Region::format`: the constants are visible.
+        // Acquire: pairs with the release in `Region::format`: the constants are visible.
         let magic = header.magic.load(Ordering::Acquire);
         if magic != MAGIC {
             return Err(LayoutError::BadMagic(magic));
@@ -91,7 +91,7 @@ impl RegionReader {
         })
     }
 
-    /// Who wrote the region.
+    /// The process that wrote the region.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.constants.identity()
@@ -115,13 +115,13 @@ impl RegionReader {
         self.clock
     }
 
-    /// The clocks when the region was made; later readings are durable records.
+    /// The clocks when the region was made. Later readings are durable records.
     #[must_use]
     pub fn anchor(&self) -> Anchor {
         self.constants.anchor()
     }
 
-    /// Where to ask threads for their stacks, if the region has room for answers. The caller backs that memory first.
+    /// The request slots, if the region has memory for answers. The caller must back that memory first.
     #[must_use]
     pub fn requests(&self) -> Option<Requests<'_>> {
         if !self.has_answers {
@@ -129,7 +129,7 @@ impl RegionReader {
         }
         let control = self.control();
         // SAFETY: the answers follow the last chunk and are inside the mapping (checked in `open`); the offset is a
-        // multiple of a page; the memory is only accessed through atomics.
+        // multiple of the page size; the memory is accessed through atomics only.
         let answers = unsafe {
             let first = self.base.add(self.geometry.total_len()).cast::<AtomicU64>();
             core::slice::from_raw_parts(first.as_ptr(), ANSWERS_LEN / 8)
@@ -138,14 +138,14 @@ impl RegionReader {
         Some(Requests { line: &control.request, slots: &control.requests, answers, region_nonce })
     }
 
-    /// The counters now.
+    /// The current counters.
     #[must_use]
     pub fn counters(&self) -> CountersSnapshot {
         self.control().snapshot()
     }
 
-    /// Whether at least one chunk is complete: what a reader looks at between announcing sleep and sleeping. The hint
-    /// is enough to see none: a writer rings after it has counted its chunk.
+    /// Whether at least one chunk is complete. A reader checks this between announcing sleep and sleeping. The hint
+    /// suffices, because a writer rings after it has counted its chunk.
     #[must_use]
     pub fn has_complete(&self) -> bool {
         if self.control().fill.complete.load(Ordering::Relaxed) == 0 {
@@ -156,8 +156,8 @@ impl RegionReader {
         (0..self.backed()).any(complete)
     }
 
-    /// Delivers the durable records that became complete since the last call, about in order of their appending
-    /// (one that took long comes later). Records are parsed from a private copy.
+    /// Delivers the durable records completed since the last call, roughly in order of appending (a slow one comes
+    /// later). Records are parsed from a private copy.
     pub fn durable(&mut self, sink: &mut dyn FnMut(DurableRecord<'_>)) -> DurableStats {
         let mut stats = DurableStats::default();
         let mut place = self.log;
@@ -186,14 +186,14 @@ impl RegionReader {
         stats
     }
 
-    /// Delivers pool records that were not delivered before, chunk by chunk, in order within each chunk, and gives
-    /// complete chunks back to the writers. Order across chunks is by `sequence` within a thread and by `ticks`
-    /// between threads. `scratch` takes one payload at a time and should be as long as a chunk.
+    /// Delivers the pool records not delivered before, chunk by chunk, in order within a chunk, and releases complete
+    /// chunks to the writers. Across chunks, `sequence` orders the records of a thread and `ticks` those of different
+    /// threads. `scratch` holds one payload at a time and should be as long as a chunk.
     ///
-    /// The first call also delivers, as `again`, what an earlier reader took from chunks that are not finished.
+    /// The first call also delivers, marked `again`, what an earlier reader took from chunks that are not finished.
     ///
-    /// Bounded by the size of the pool. If this process dies inside, at most the records of one chunk are delivered
-    /// again by its successor; (generation, sequence) tells.
+    /// Bounded by the size of the pool. If this process dies inside, its successor delivers the records of at most one
+    /// chunk again, recognisable by (generation, sequence).
     pub fn drain(
         &mut self,
         pass: Pass,
@@ -203,9 +203,9 @@ impl RegionReader {
         self.drain_all(pass, scratch, None, sink)
     }
 
-    /// As [`drain`](Self::drain), but nothing is given back, and nothing in the region says that it was taken: the
-    /// reader's place in each chunk goes to `places`, which begins as zeros, one for each of [`chunks`](Self::chunks).
-    /// [`acknowledge`](Self::acknowledge) does the rest. If this process dies before, its successor has all of it.
+    /// Like [`drain`](Self::drain), but releases nothing and leaves the region unchanged: the reader's positions go to
+    /// `places` instead, one per chunk of [`chunks`](Self::chunks), initially zero. [`acknowledge`](Self::acknowledge)
+    /// stores them in the region later. If this process dies before that, its successor gets all records again.
     pub fn drain_holding(
         &mut self,
         pass: Pass,
@@ -216,8 +216,8 @@ impl RegionReader {
         self.drain_all(pass, scratch, Some(places), sink)
     }
 
-    /// What was taken up to that place of a chunk, which [`drain_holding`](Self::drain_holding) gave, is safe: no
-    /// successor need see it, and if it is all, the writers may have the chunk again. Whether they got it.
+    /// Acknowledges what was taken up to `place` of a chunk, a position from [`drain_holding`](Self::drain_holding): no
+    /// successor will read it again, and a chunk that is entirely read is released. Returns whether it was released.
     pub fn acknowledge(&mut self, index: u32, place: u64) -> bool {
         let Some(chunk) = self.chunk(index as usize) else { return false };
         let state = chunk.state();
@@ -230,13 +230,13 @@ impl RegionReader {
         released
     }
 
-    /// Chunks that may hold records now.
+    /// Number of chunks that may hold records.
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.backed()
     }
 
-    /// Chunks of these that are free now.
+    /// Number of those chunks that are free.
     #[must_use]
     pub fn free_chunks(&self) -> usize {
         let free =
@@ -244,15 +244,15 @@ impl RegionReader {
         (0..self.backed()).filter(free).count()
     }
 
-    /// Chunks that could have memory: the writer has mapped them.
+    /// Number of chunks that the writer has mapped, with or without memory.
     #[must_use]
     pub fn chunks_mapped(&self) -> usize {
         let mapped = self.control().backed.mapped.load(Ordering::Acquire);
         mapped.min(u64::from(self.geometry.chunk_capacity)) as usize
     }
 
-    /// Tells the writers that the first `chunks` chunks have memory, of which the caller has made sure. They take them
-    /// up when no other is free. Never less than before.
+    /// Tells the writers that the first `chunks` chunks have memory, which the caller must have ensured. Writers start
+    /// to use them when no other chunk is free. Never reduces the number.
     pub fn offer(&self, chunks: usize) {
         self.control().backed.offered.fetch_max(chunks as u64, Ordering::Release);
     }
@@ -271,7 +271,7 @@ impl RegionReader {
             let held = match &mut places {
                 None => None,
                 Some(places) => match places.get_mut(index) {
-                    // Backed since: the next time.
+                    // Backed since this pass began: visited by the next one.
                     None => break,
                     place => place,
                 },
@@ -284,8 +284,8 @@ impl RegionReader {
         stats
     }
 
-    /// Completes the chunks of a thread that is known to be gone (its `ThreadEnd` was read), so that the next drain
-    /// takes what it left behind. The number of chunks.
+    /// Completes the chunks of a thread that is known to have ended (its `ThreadEnd` was read), so that the next drain
+    /// takes them. Returns the number of chunks.
     pub fn retire(&mut self, tid: u32, thread_seq: u32) -> u32 {
         let mut retired = 0;
         for index in 0..self.backed() {
@@ -308,7 +308,7 @@ impl RegionReader {
     }
 
     fn control(&self) -> &ControlPage {
-        // SAFETY: the control page is inside the mapping (checked in `open`), aligned and made of atomics.
+        // SAFETY: the control page is inside the mapping (checked in `open`), aligned, and made of atomics.
         unsafe { self.base.add(control_offset()).cast::<ControlPage>().as_ref() }
     }
 
@@ -316,8 +316,8 @@ impl RegionReader {
         let backed =
             self.control().backed.durable.load(Ordering::Acquire).min(self.geometry.durable_capacity);
         let words = self.words(self.geometry.durable_offset(), (backed / 8) as usize);
-        // SAFETY: the control page is inside the mapping; the log is used only while `self` is borrowed by the one
-        // caller, `durable`, so the memory is still mapped.
+        // SAFETY: the control page is inside the mapping. The log is used only by `durable`, while `self` is borrowed,
+        // so the memory stays mapped.
         let control = unsafe { self.base.add(control_offset()).cast::<ControlPage>().as_ref() };
         Log { reserve: &control.durable.reserve, words }
     }
@@ -340,13 +340,13 @@ impl RegionReader {
     /// Words of the mapping as atomics; `offset` and `words` come from the validated private geometry.
     fn words<'a>(&self, offset: usize, words: usize) -> &'a [AtomicU64] {
         // SAFETY: every caller passes a range of the validated geometry, whose total length was checked against the
-        // mapping; the memory is aligned, only accessed through atomics, and mapped as long as `self` is used, and
-        // no caller lets the slice outlive `self`.
+        // mapping. The memory is aligned and accessed through atomics only; no caller lets the slice outlive `self`, as
+        // long as which it stays mapped.
         unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), words) }
     }
 }
 
-/// The state word as the reader prints it in diagnostics.
+/// The state word for diagnostics.
 impl core::fmt::Display for State {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?} {}", self.phase(), self.generation())

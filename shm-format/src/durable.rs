@@ -1,15 +1,15 @@
 //! The durable log: records that must not be overwritten (processes, modules, threads), appended by any thread.
 //!
-//! Space is reserved by one compare-and-swap of `last | end`; the record's header is then PENDING, and DONE (release)
-//! when the payload is there. As in chunks only the newest record can lack a header, and whoever reserves next writes
-//! it. The log only grows, so a word that nobody has written is zero. A signal handler may append
-//! too, also one that interrupts an append: it tries a bounded number of times, and waits for nobody.
+//! One compare-and-swap of `last | end` reserves space. The record's header is PENDING, then DONE (release) once the
+//! payload is written. As in chunks, only the newest record can lack its header, and the next appender writes it. The
+//! log only grows, so words not yet written are zero. Signal handlers may append too, even while they interrupt an
+//! append: they retry a bounded number of times and wait for nobody.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::control::Loss;
 use crate::layout::DURABLE_RECORD_MAX;
 
-/// Other appenders that may get in between before a record is given up.
+/// Attempts to reserve space against other appenders before the record is given up.
 const RETRIES: usize = 4096;
 
 /// Header of a durable record: `state:16 | kind:16 | bytes:32` from the top bit down.
@@ -51,7 +51,7 @@ impl LogHeader {
     }
 }
 
-/// The log in memory: its reserve word, and the words that have memory.
+/// The log in memory: its reserve word, and the backed words.
 #[derive(Clone, Copy)]
 pub(crate) struct Log<'a> {
     pub(crate) reserve: &'a AtomicU64,
@@ -59,9 +59,9 @@ pub(crate) struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Where the log ends, in words; whatever the shared word says, inside the memory.
+    /// End of the log in words, clamped to the memory whatever the shared word says.
     pub(crate) fn end(&self) -> usize {
-        // Acquire of the compare-and-swap in `append`: all headers but the newest are visible.
+        // Acquire: pairs with the compare-and-swap in `append`: all headers but the newest are visible.
         ((self.reserve.load(Ordering::Acquire) & 0xffff_ffff) as usize).min(self.words.len())
     }
 
@@ -83,16 +83,16 @@ impl Log<'_> {
                 return Err(Loss::DurableFull);
             };
             let next = (words as u64) << 32 | (end + words) as u64;
-            // Release: whoever sees the new end sees the header of the record below it.
+            // Release: whoever sees the new end also sees the header of the record before it.
             if self.reserve.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
             let Some((header, payload)) = place.split_first() else { return Err(Loss::DurableFull) };
             let pending = LogHeader::pending(words).0;
-            // Fails if a later appender has helped; the value is the same.
+            // Fails if a later appender has written it already, with the same value.
             let _ = header.compare_exchange(0, pending, Ordering::Relaxed, Ordering::Relaxed);
             fill(payload, parts);
-            // Acquired by the reader's load of the header.
+            // Release: the reader acquires the header.
             header.store(LogHeader::done(kind, bytes as u32).0, Ordering::Release);
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Log<'_> {
     }
 }
 
-/// Stores the parts one after the other as little-endian words, the last one padded with zeros.
+/// Stores the parts, concatenated, as little-endian words; the last word is padded with zeros.
 fn fill(words: &[AtomicU64], parts: &[&[u8]]) {
     let mut bytes = parts.iter().flat_map(|part| part.iter().copied());
     for word in words {
@@ -124,7 +124,7 @@ fn fill(words: &[AtomicU64], parts: &[&[u8]]) {
     }
 }
 
-/// The reader's place in the log, and the records it passed over because they were still being written.
+/// The reader's position in the log, and the records it skipped because they were incomplete.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogPlace {
     next: usize,
@@ -135,13 +135,13 @@ pub(crate) struct LogPlace {
 impl LogPlace {
     const PENDING: usize = 16;
 
-    /// Records passed over that are still not complete.
+    /// Number of skipped records that are still incomplete.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Calls `sink` with header and position of every record that became complete since the last call. Bounded by
-    /// the length of the log. False: the log is not one.
+    /// Calls `sink` with header and position of every record completed since the last call. Bounded by the length of
+    /// the log. False if the bytes are not a valid log.
     pub(crate) fn advance(&mut self, log: Log<'_>, sink: &mut dyn FnMut(LogHeader, usize)) -> bool {
         let end = log.end();
         let load = |at: usize| log.words.get(at).map(|word| LogHeader(word.load(Ordering::Acquire)));

@@ -1,27 +1,27 @@
-//! How a recorder speaks with an agent that it has put into a running process.
+//! The interface between a recorder and an agent that it has injected into a running process.
 //!
-//! The recorder stops one thread of the process, lays the agent's segments and one [`Call`] into its memory, and has
-//! that thread start another, which enters the agent's entry point (`e_entry` of its file) as a C function of the call's
-//! address and a number: 1 on such a thread of its own, 0 where the process may have no more threads and the stopped one
-//! came itself. Either way it runs on a stack of the recorder's, with every signal blocked, while the process goes on. The
-//! result is 0, or the length of a text in the reply buffer that says what is in the way. Both sides are of the same build,
-//! since the recorder brings the agent along; an agent that is there already is spoken to only if [`Call::VERSION`] is its
-//! own.
+//! The recorder stops one thread of the process, copies the agent's segments and a [`Call`] into its memory, and makes
+//! that thread start another one, which calls the agent's entry point (`e_entry` of its file) as a C function with two
+//! arguments: the address of the call, and 1. If the process may create no more threads, the stopped thread makes the
+//! call itself and passes 0. Either way it runs on a stack that the recorder provides, with all signals blocked, while
+//! the process continues. The result is 0, or the length of an error message in the reply buffer. Both sides come from
+//! the same build, since the recorder brings the agent; an agent that is already present is used only if its
+//! [`Call::VERSION`] is the same.
 
 use core::mem::offset_of;
 
-/// What is asked.
+/// The requested operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Command {
-    /// Sample from now on; if the agent samples already, look at modules and threads once more.
+    /// Start sampling. If the agent is sampling already, look for new modules and threads.
     Start = 1,
-    /// Sample no more. The agent stays where it is, since ticks may be on their way.
+    /// Stop sampling. The agent stays loaded, since signals may still be pending.
     Stop = 2,
 }
 
 impl Command {
-    /// The command of that number, if there is one.
+    /// The command with this number, if there is one.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Option<Self> {
         match raw {
@@ -32,8 +32,8 @@ impl Command {
     }
 }
 
-/// One call. Addresses are those of the process; they stay mapped for ever, except the reply, which is written during
-/// the call only.
+/// One call. Addresses are those of the process. The memory stays mapped forever, except for the reply buffer, which is
+/// only written during the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Call {
@@ -41,39 +41,40 @@ pub struct Call {
     pub version: u64,
     /// A [`Command`].
     pub command: u64,
-    /// Address of the settings: `NAME=value` strings as in an environment, each ended by a NUL.
+    /// Address of the settings: `NAME=value` strings as in an environment, each terminated by NUL.
     pub settings: u64,
-    /// Bytes of the settings.
+    /// Length of the settings in bytes.
     pub settings_len: u64,
-    /// Address of the loader's `struct r_debug`, or 0 where no loader runs.
+    /// Address of the loader's `struct r_debug`; 0 without a loader.
     pub debugger: u64,
-    /// What the agent tells the next recorder, as the durable setting [`Call::SETTING`] in hexadecimal.
+    /// A value for the next recorder, which the agent publishes as the durable setting [`Call::SETTING`] in
+    /// hexadecimal.
     pub control: u64,
     /// Address of the reply buffer.
     pub reply: u64,
-    /// Bytes of the reply buffer.
+    /// Size of the reply buffer in bytes.
     pub reply_capacity: u64,
-    /// The signals that the calling thread blocks when it is not called.
+    /// The signal mask of the calling thread outside the call.
     pub mask: u64,
-    /// Written by the agent: the address of code that the loader may jump to where it tells debuggers of a change.
+    /// Set by the agent: address of the code that the loader is to jump to where it notifies debuggers.
     pub hook: u64,
-    /// Written by the agent while it waits for the file of its region: the descriptor, plus 1, of the socket through which
-    /// the recorder sends it; else 0.
+    /// Set by the agent while it waits for the file of its region: the descriptor, plus 1, of the socket on which it
+    /// expects the file from the recorder; otherwise 0.
     pub socket: u64,
 }
 
 impl Call {
-    /// Version of this structure and of what the commands mean.
+    /// Version of this structure and of the meaning of the commands.
     pub const VERSION: u64 = 2;
     /// Name of the durable setting that holds [`Call::control`].
     pub const SETTING: &'static [u8] = b"attached";
-    /// Name of the durable setting that says which recorder ends the sampling with itself, as `PID-STARTTIME`; empty if
-    /// somebody has to be asked for it.
+    /// Name of the durable setting that names the recorder whose death ends the sampling, as `PID-STARTTIME`; empty if
+    /// sampling ends on request only.
     pub const RECORDER: &'static [u8] = b"recorder";
-    /// 64-bit words of a call.
+    /// Number of 64-bit words of a call.
     pub const WORDS: usize = 11;
 
-    /// The call as it lies in memory.
+    /// The call as 64-bit words, as it lies in memory.
     #[must_use]
     pub const fn words(&self) -> [u64; Self::WORDS] {
         [

@@ -1,11 +1,11 @@
-//! Every interleaving of two or three threads over the real protocol code, by loom.
+//! Every interleaving of two or three threads over the real protocol code, explored by loom.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p selfwind-shm-format --lib`. Loom does not know signal handlers:
-//! nesting within a thread is proven by `tests/nested.rs` and `tests/single_step.rs`.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p selfwind-shm-format --lib`. Loom does not model signal handlers:
+//! nesting within a thread is covered by `tests/nested.rs` and `tests/single_step.rs`.
 //!
-//! The reader is always the thread that is spawned last. Loom's reduction remembers one last access of each atomic,
-//! so a writer that loads a word and then swaps it hides that a reader loaded it before; by running the writers
-//! first and moving the reader forward, every order is found.
+//! The reader is always the thread spawned last. Loom's partial-order reduction remembers only the last access of each
+//! atomic, so a writer that loads a word and then swaps it hides an earlier load by the reader. With the writers
+//! running first and the reader moving forward, every order is explored.
 
 use std::vec::Vec;
 
@@ -24,7 +24,7 @@ use crate::record::RecordKind;
 use crate::word::State;
 use crate::writer::ThreadCursor;
 
-/// Words of a chunk here: one record of one payload word fits twice, nothing else.
+/// Words of a chunk here: space for two records of one payload word.
 const WORDS: usize = 4;
 
 fn zero() -> AtomicU64 {
@@ -61,7 +61,7 @@ impl SmallPool {
         }
     }
 
-    /// One pass of the reader. Every payload is its record's time: a torn or stale one shows.
+    /// One pass of the reader. The payload of each record is its time, so a torn or stale one is detected.
     fn drain(&self, pass: Pass, seen: &mut Vec<(u32, u64)>) -> DrainStats {
         let mut stats = DrainStats::default();
         let mut scratch = [0; WORDS * 8];
@@ -108,7 +108,7 @@ impl Pool for SmallPool {
     }
 }
 
-/// Writes records at the given times.
+/// Writes records with the given times.
 fn write(cursor: &ThreadCursor, pool: &SmallPool, times: &[u64]) -> Vec<Result<(), Loss>> {
     let write_one = |time: &u64| {
         let mut record = cursor.reserve(pool, RecordKind::Stack, 1, || *time)?;
@@ -126,7 +126,7 @@ fn assert_once(mut seen: Vec<(u32, u64)>) {
     assert_eq!(seen.len(), len, "a record came twice");
 }
 
-/// A reader that makes that many live passes beside the writers: what it saw.
+/// A reader thread that makes `passes` live passes while writers run; returns what it saw.
 fn read_beside(pool: &Arc<SmallPool>, passes: usize) -> thread::JoinHandle<Vec<(u32, u64)>> {
     let pool = Arc::clone(pool);
     thread::spawn(move || {
@@ -157,7 +157,7 @@ fn a_live_reader_sees_whole_records_once() {
 #[test]
 fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
     let mut model = loom::model::Builder::new();
-    // Without a bound (LOOM_MAX_PREEMPTIONS=100) it takes minutes.
+    // Unbounded (LOOM_MAX_PREEMPTIONS=100) it takes minutes.
     model.preemption_bound = model.preemption_bound.or(Some(3));
     model.check(|| {
         let pool = Arc::new(SmallPool::new(1, Mode::Overwrite));
@@ -168,7 +168,7 @@ fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
         let _ = first.close(&*pool);
         let second = ThreadCursor::new();
         second.begin(2, 2);
-        // Fails while the reader holds the only chunk.
+        // Fails as long as the reader holds the only chunk.
         write(&second, &pool, &[20]);
         let mut seen = reader.join().unwrap();
         pool.drain(Pass::Final, &mut seen);
@@ -176,7 +176,7 @@ fn an_overwritten_chunk_is_read_whole_or_not_at_all() {
     });
 }
 
-/// A record completed inside another one counts as committed before the outer one is.
+/// A nested record is committed before the outer one that it interrupted.
 #[test]
 fn a_record_below_a_committed_one_is_seen_whole_or_waited_for() {
     loom::model(|| {

@@ -1,28 +1,28 @@
-//! What a handler says of the kernel's requests that one of its stacks answers: which part of which kernel ring, and
-//! the bytes of that part.
+//! The answer of a handler to requests of the kernel: which bytes of which perf ring its stack answers, and a copy of
+//! those bytes.
 //!
-//! A kernel ring is a stream of bytes; `data_head` counts them. All that lies below the head at the entry of the
-//! handler was asked for before it, so it belongs to the stack that this handler takes.
+//! A perf ring is a stream of bytes, counted by `data_head`. Everything below the head at the handler's entry was
+//! written before it, so it is answered by the stack that this handler takes.
 
-/// Fixed part of an answer: everything but the bytes of the kernel ring.
+/// The fixed part of an answer, before the bytes of the perf ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelAnswerHead {
-    /// Name of the stack that answers: the ring and its head at the entry of the handler.
+    /// Identifies the stack that answers: the ring, and its head at the handler's entry.
     pub nonce: u64,
-    /// The kernel ring, by its number in the region.
+    /// Number of the perf ring in the region.
     pub ring: u32,
-    /// [`KernelAnswerHead::BLOCKED`] and the others.
+    /// A combination of [`KernelAnswerHead::BLOCKED`] and the other flags.
     pub flags: u32,
-    /// Place in the ring's stream of the first byte carried here.
+    /// Position in the ring's stream of the first byte copied here.
     pub offset: u64,
-    /// The ring's head at the entry of the handler.
+    /// The ring's head at the handler's entry.
     pub head_in: u64,
-    /// The ring's head when this was written: what lies between came from the handler itself.
+    /// The ring's head when this was written. What lies between the two was caused by the handler itself.
     pub head_out: u64,
-    /// With [`KernelAnswerHead::DELAY`]: nanoseconds for which the thread has been ready to run and had no processor, all
-    /// together.
+    /// With [`KernelAnswerHead::DELAY`]: total nanoseconds during which the thread was runnable without a CPU
+    /// (run-queue delay).
     pub delay_ns: u64,
-    /// The interrupted instruction.
+    /// The interrupted program counter.
     pub ip: u64,
     /// The interrupted stack pointer.
     pub sp: u64,
@@ -31,20 +31,20 @@ pub struct KernelAnswerHead {
 impl KernelAnswerHead {
     /// Payload words before the bytes.
     pub const WORDS: usize = 8;
-    /// The signal was blocked when the kernel asked: the thread has moved on since.
+    /// The signal was blocked when the kernel made the request: the thread has moved on since.
     pub const BLOCKED: u32 = 1;
-    /// The first bytes begin a record of the kernel.
+    /// The bytes begin at a record boundary.
     pub const FIRST: u32 = 2;
-    /// Nothing of this handler's run follows in this ring.
+    /// The last part for this run of the handler in this ring.
     pub const LAST: u32 = 4;
-    /// No stack answers: the thread is ending.
+    /// No stack answers: the thread is exiting.
     pub const UNANSWERED: u32 = 8;
-    /// The stack is that of an earlier handler, which had the same nonce.
+    /// The stack is that of an earlier handler run with the same nonce.
     pub const REPEATED: u32 = 16;
-    /// `delay_ns` is known.
+    /// `delay_ns` is valid.
     pub const DELAY: u32 = 32;
 
-    /// The payload words before the bytes.
+    /// The fixed part as payload words.
     #[must_use]
     pub const fn words(&self) -> [u64; Self::WORDS] {
         [
@@ -60,17 +60,17 @@ impl KernelAnswerHead {
     }
 }
 
-/// An answer, parsed.
+/// A parsed answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelAnswer<'a> {
-    /// Everything but the bytes.
+    /// The fixed part.
     pub head: KernelAnswerHead,
-    /// The part of the kernel ring, in whole words. The kernel wrote it; the target may have changed it.
+    /// The copied part of the perf ring, in whole words. Written by the kernel; the target may have modified it.
     pub bytes: &'a [u8],
 }
 
 impl<'a> KernelAnswer<'a> {
-    /// Parses a payload. `None` unless it is a head and whole words of a stream that the head describes.
+    /// Parses a payload. `None` unless it consists of a valid fixed part and as many whole words as that describes.
     #[must_use]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let (fixed, bytes) = payload.split_at_checked(KernelAnswerHead::WORDS * 8)?;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_comes_back() {
+    fn an_answer_round_trips() {
         let head = KernelAnswerHead {
             nonce: 1 << 40 | 64,
             ring: 1,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_handler_writes_is_refused() {
+    fn malformed_answers_are_refused() {
         let head = KernelAnswerHead { offset: 48, head_in: 64, head_out: 64, ..KernelAnswerHead::default() };
         assert!(KernelAnswer::parse(&payload(&head, 2)).is_some());
         assert!(KernelAnswer::parse(&payload(&head, 3)).is_none(), "beyond the head");

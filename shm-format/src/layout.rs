@@ -1,7 +1,7 @@
-//! Where everything lies: the one definition of the region's bytes, shared by both sides.
+//! The layout of a region: the one definition of its bytes, shared by both sides.
 //!
-//! `FORMAT.md` is this file in prose; the assertions below pin sizes and offsets, so that neither changes unnoticed.
-//! Nothing here reads or writes shared memory.
+//! `FORMAT.md` describes this file in prose. The assertions below pin sizes and offsets, so that neither changes
+//! unnoticed. Nothing here reads or writes shared memory.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::clock::{Anchor, ClockKind};
@@ -12,11 +12,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"SWREGION");
 pub const DOORBELL_MAGIC: u64 = u64::from_le_bytes(*b"SWBELL\0\0");
 /// Version of the whole format. A reader accepts its own version only.
 pub const VERSION: u32 = 5;
-/// Unit in which the parts of a region are laid out. Fixed by the format, not by the machine.
+/// Alignment of the parts of a region, in bytes. Fixed by the format, not by the machine.
 pub const PAGE: usize = 4096;
-/// Chunk header, in bytes.
+/// Size of a chunk header, in bytes.
 pub const CHUNK_HEADER: usize = 64;
-/// Number of loss causes and of skip causes that have room in the control page.
+/// Number of loss causes, and of skip causes, for which the control page has counters.
 pub const CAUSES: usize = 8;
 /// Buckets of the handler-time histogram: four per power of two.
 pub const HISTOGRAM: usize = 160;
@@ -37,7 +37,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode of that number, if there is one.
+    /// The mode with this number, if there is one.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
@@ -48,7 +48,7 @@ impl Mode {
     }
 }
 
-/// Who wrote a region. The pid alone names nothing: pids are reused and survive exec.
+/// The process image that wrote a region. The pid alone does not identify it: pids are reused and survive exec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Process id in the writer's pid namespace.
@@ -59,13 +59,13 @@ pub struct Identity {
     pub start_time: u64,
     /// `/proc/sys/kernel/random/boot_id` as 16 bytes.
     pub boot_id: [u8; 16],
-    /// The same for all regions of one recording session.
+    /// The same in all regions of a recording session.
     pub session_nonce: u64,
-    /// Different for each region: after exec and fork there is a new one.
+    /// Unique to a region: exec and fork start a new one.
     pub region_nonce: u64,
 }
 
-/// Why a region cannot be made or read.
+/// Why a region cannot be created or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -73,13 +73,13 @@ pub enum LayoutError {
     TooShort(u64, u64),
     /// The base address is not on a page boundary.
     Unaligned,
-    /// The first bytes are not those of a region or doorbell: not one, or not finished being made.
+    /// The magic is that of neither a region nor a doorbell: something else, or still being initialized.
     BadMagic(u64),
-    /// Another version of the format.
+    /// A different version of the format.
     BadVersion(u32),
-    /// A geometry field is out of its range; the name says which.
+    /// A geometry field is out of range; the string names it.
     BadGeometry(&'static str),
-    /// A constant of the header has no meaning; the name says which.
+    /// A header constant is invalid; the string names it.
     BadHeader(&'static str),
 }
 
@@ -98,18 +98,18 @@ impl core::fmt::Display for LayoutError {
 
 impl core::error::Error for LayoutError {}
 
-/// Sizes of a region. Capacities are address space (the file is sparse); backed parts have memory behind them.
+/// Sizes of a region. Capacities are address space (the file is sparse); backed parts have memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of one chunk, header included: a power of two from 4 KiB to 32 KiB.
+    /// Size of a chunk in bytes, header included: a power of two from 4 KiB to 32 KiB.
     pub chunk_size: u32,
     /// Number of chunks in the address space: 1 to 65,535.
     pub chunk_capacity: u32,
     /// Number of chunks that have memory at the start.
     pub chunks_backed: u32,
-    /// Bytes of address space for durable records: whole pages, at most 1 GiB.
+    /// Address space for durable records in bytes: whole pages, at most 1 GiB.
     pub durable_capacity: u64,
-    /// Bytes of it that have memory at the start: whole pages.
+    /// Memory for durable records at the start, in bytes: whole pages.
     pub durable_backed: u64,
 }
 
@@ -147,13 +147,13 @@ impl Geometry {
         Ok(())
     }
 
-    /// Words of a chunk after its header.
+    /// Number of 64-bit words in a chunk after its header.
     #[must_use]
     pub const fn chunk_words(&self) -> usize {
         (self.chunk_size as usize - CHUNK_HEADER) / 8
     }
 
-    /// Words of the free bitmap: one bit per chunk.
+    /// Number of 64-bit words of the free bitmap: one bit per chunk.
     #[must_use]
     pub const fn bitmap_words(&self) -> usize {
         (self.chunk_capacity as usize).div_ceil(64)
@@ -165,7 +165,7 @@ impl Geometry {
         BITMAP_OFFSET
     }
 
-    /// Offset of the durable records; everything before it must have memory from the start.
+    /// Offset of the durable log in the region; everything before it must have memory from the start.
     #[must_use]
     pub const fn durable_offset(&self) -> usize {
         BITMAP_OFFSET + (self.bitmap_words() * 8).next_multiple_of(PAGE)
@@ -191,7 +191,7 @@ pub struct HeaderPage {
     pub(crate) words: [AtomicU64; HeaderConstants::WORDS],
 }
 
-/// The constants of page 0 as they lie there after the magic, in 64-bit words.
+/// The constants of page 0 after the magic, as 64-bit words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct HeaderConstants {
@@ -215,7 +215,7 @@ pub struct HeaderConstants {
 }
 
 impl HeaderConstants {
-    /// The constants are this many 64-bit words.
+    /// Number of 64-bit words.
     pub const WORDS: usize = size_of::<Self>() / 8;
 
     pub(crate) fn new(geometry: &Geometry, id: &Identity, mode: Mode, clock: ClockKind, at: Anchor) -> Self {
@@ -241,13 +241,13 @@ impl HeaderConstants {
     }
 
     pub(crate) const fn to_words(self) -> [u64; Self::WORDS] {
-        // SAFETY: both types have the same size, the struct has no padding (asserted below by its offsets), and
-        // every bit pattern is a valid u64.
+        // SAFETY: both types have the same size, the struct has no padding (asserted below by its offsets), and every
+        // bit pattern is a valid u64.
         unsafe { core::mem::transmute(self) }
     }
 
     pub(crate) const fn from_words(words: [u64; Self::WORDS]) -> Self {
-        // SAFETY: both types have the same size, and every field is an integer for which every pattern is valid.
+        // SAFETY: both types have the same size, and every field is an integer, for which every bit pattern is valid.
         unsafe { core::mem::transmute(words) }
     }
 
@@ -266,7 +266,8 @@ impl HeaderConstants {
         Anchor { ticks: self.anchor[0], monotonic_ns: self.anchor[1], realtime_ns: self.anchor[2] }
     }
 
-    /// Checks the copy against the mapping's length and against itself; gives the geometry with nothing backed.
+    /// Checks the copied constants for consistency and against the mapping's length. The returned geometry has nothing
+    /// backed.
     pub(crate) fn validate(&self, mapped: usize) -> Result<(Geometry, Mode, ClockKind), LayoutError> {
         if self.version != VERSION {
             return Err(LayoutError::BadVersion(self.version));
@@ -300,30 +301,30 @@ impl HeaderConstants {
     }
 }
 
-/// Events and what they stand for: a count, and the sum of their weights.
+/// A number of events and the sum of their weights.
 #[repr(C)]
 pub struct Tally {
     pub(crate) count: AtomicU64,
     pub(crate) weight: AtomicU64,
 }
 
-/// Where writers look for a free chunk.
+/// Where writers continue the search for a free chunk.
 #[repr(C, align(128))]
 pub struct SearchLine {
     /// Bitmap word at which the next search begins.
     pub(crate) word: AtomicU64,
-    /// Next chunk to look at when overwriting.
+    /// Next chunk to consider for overwriting.
     pub(crate) hand: AtomicU64,
 }
 
 /// How full the pool is.
 #[repr(C, align(128))]
 pub struct FillLine {
-    /// Chunks in phase Complete: up with each completion, down when one is taken. A hint.
+    /// Number of chunks in phase Complete: incremented at each completion, decremented when one is taken. A hint.
     pub(crate) complete: AtomicU64,
     /// Complete chunks that were overwritten unread.
     pub(crate) overwritten: AtomicU64,
-    /// Chunks in phase Writing: up when one is taken, down when its owner has left it. A hint.
+    /// Number of chunks in phase Writing: incremented when one is taken, decremented when its owner leaves it. A hint.
     pub(crate) writing: AtomicU64,
 }
 
@@ -334,18 +335,18 @@ pub struct DurableLine {
     pub(crate) reserve: AtomicU64,
 }
 
-/// How much of the region has memory. The agent keeps its own copy of what it writes here.
+/// How much of the region has memory. The agent keeps a private copy of what it writes here.
 #[repr(C, align(128))]
 pub struct BackedLine {
     pub(crate) chunks: AtomicU64,
     pub(crate) durable: AtomicU64,
-    /// Chunks that the agent has mapped, with memory or not.
+    /// Number of chunks that the agent has mapped, with or without memory.
     pub(crate) mapped: AtomicU64,
-    /// Chunks to which the reader has given memory. A writer that finds none free takes them up.
+    /// Number of chunks to which the reader has given memory. A writer that finds none free starts to use them.
     pub(crate) offered: AtomicU64,
 }
 
-/// The counters that every sample touches.
+/// The counters that every sample updates.
 #[repr(C, align(128))]
 pub struct SampleLine {
     pub(crate) fired: Tally,
@@ -353,51 +354,51 @@ pub struct SampleLine {
     pub(crate) truncated: AtomicU64,
 }
 
-/// Samples that gave no record, by cause.
+/// Samples without a record, by cause.
 #[repr(C, align(128))]
 pub struct CauseLine {
     pub(crate) causes: [Tally; CAUSES],
 }
 
-/// Threads seen.
+/// Numbers of threads.
 #[repr(C, align(128))]
 pub struct ThreadLine {
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
 }
 
-/// Requests that can wait at the same time.
+/// Number of requests that can be open at the same time.
 pub const REQUEST_SLOTS: usize = 16;
-/// Bytes of one answer: its head and at most 1,019 frames.
+/// Size of one answer in bytes: its head and at most 1,019 frames.
 pub const ANSWER_BYTES: usize = 8192;
-/// Bytes of all answers; they follow the last chunk.
+/// Size of all answers in bytes; they follow the last chunk.
 pub const ANSWERS_LEN: usize = REQUEST_SLOTS * ANSWER_BYTES;
 
-/// What every handler looks at, on its own 128 bytes of the control page.
+/// What every handler checks, on 128 bytes of its own in the control page.
 #[repr(C, align(128))]
 pub(crate) struct RequestLine {
     /// One bit per slot: probably asked. A hint; the slot's word decides.
     pub(crate) asked: AtomicU64,
-    /// 1: the process is about to execute another program or to end, and must not be sent a signal.
+    /// 1 if the process is about to exec or exit and must not be sent a signal.
     pub(crate) closed: AtomicU64,
-    /// Requests answered.
+    /// Number of requests answered.
     pub(crate) answered: AtomicU64,
-    /// Signals whose request was answered or withdrawn before they came.
+    /// Number of signals that arrived after their request had been answered or withdrawn.
     pub(crate) late: AtomicU64,
 }
 
-/// One request.
+/// One request slot.
 #[repr(C)]
 pub(crate) struct RequestSlot {
     /// `tag:32 | serial:28 | phase:4`.
     pub(crate) word: AtomicU64,
-    /// `sending:1 | tid:32`: the thread that is asked, as the writer numbers its threads, and whether the requester may
-    /// be about to send it the signal.
+    /// `sending:1 | tid:32`: the thread that is asked, by the thread id that the writer uses, and whether the requester
+    /// may be about to send it the signal.
     pub(crate) thread: AtomicU64,
 }
 
-/// Page 1: everything that changes outside the durable log and the chunks. Each group has its own 128 bytes (two
-/// cache lines, because processors fetch them in pairs).
+/// Page 1: everything that changes outside the durable log and the chunks. Each group has 128 bytes of its own: two
+/// cache lines, because processors prefetch them in pairs.
 #[repr(C)]
 pub struct ControlPage {
     pub(crate) search: SearchLine,
@@ -418,19 +419,19 @@ pub struct ControlPage {
 pub struct ChunkHeader {
     /// [`State`](crate::word::State): who owns the chunk.
     pub(crate) state: AtomicU64,
-    /// [`Tagged`](crate::word::Tagged): words of all records that are complete, in whatever order.
+    /// [`Tagged`](crate::word::Tagged): words of all complete records, in any order of completion.
     pub(crate) committed: AtomicU64,
     /// [`Tagged`](crate::word::Tagged): where the records end, once the writer has left the chunk.
     pub(crate) sealed: AtomicU64,
-    /// Ticks from which the records' deltas count.
+    /// Base of the records' time deltas, in ticks.
     pub(crate) ts_base: AtomicU64,
     /// `thread sequence:32 | tid:32` of the owner.
     pub(crate) owner: AtomicU64,
-    /// Sequence, within its thread, of the first record.
+    /// Sequence number in its thread of the first record.
     pub(crate) first: AtomicU64,
-    /// Records that the thread had lost in all when it took the chunk.
+    /// Total of records that the thread had lost when it took the chunk.
     pub(crate) lost: AtomicU64,
-    /// The reader's place; writers neither read nor write it.
+    /// The reader's position; writers neither read nor write it.
     pub(crate) consumed: AtomicU64,
 }
 
@@ -444,7 +445,7 @@ pub struct DoorbellPage {
     pub(crate) stop: DoorbellWord,
 }
 
-/// One word of the doorbell on its own 128 bytes.
+/// A word of the doorbell on 128 bytes of its own.
 #[repr(C, align(128))]
 pub struct DoorbellWord(pub(crate) AtomicU32);
 

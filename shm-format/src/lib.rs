@@ -1,11 +1,11 @@
 //! The contract between two programs that do not trust each other: a traced process and the reader.
 //!
-//! A traced process makes a [`Region`] of shared memory. Its threads write records into it from signal handlers,
-//! each through its own [`ThreadCursor`]; a [`RegionReader`] in another process takes them out, also after the
-//! writer's death. `FORMAT.md` specifies every byte and every order of accesses.
+//! The traced process creates a [`Region`] of shared memory. Its threads write records into it from signal handlers,
+//! each through its own [`ThreadCursor`]. A [`RegionReader`] in another process extracts them, even after the writer's
+//! death. `FORMAT.md` specifies every byte and all memory ordering.
 //!
-//! Neither side trusts a value in shared memory: the writer takes its places from private memory, the reader checks
-//! and copies before it looks. What must never happen on the writer's side: allocation, waiting, a lock, a panic.
+//! Neither side trusts a value in shared memory: the writer takes positions from private memory, the reader copies and
+//! checks before it uses anything. What must never happen on the writer's side: allocation, waiting, a lock, a panic.
 #![no_std]
 
 #[cfg(test)]

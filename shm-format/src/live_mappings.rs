@@ -1,10 +1,10 @@
-//! The table of live mappings: which parts of the memory that a process has mapped it has not unmapped yet.
+//! The table of live mappings: what a process has mapped and not unmapped yet.
 //!
-//! It lies in the region's file, behind the table of live blocks if there is one, so that it outlives its process, however
-//! that ends. A mapping may be unmapped in parts: each part that is left has a place of its own, with the mapping's id. One
-//! thread at a time changes the table, which is the caller's business: a change that comes meanwhile is counted, not made.
-//! The reader copies it at any time. What must never happen here: waiting, an address or an index taken from the shared
-//! memory.
+//! It lies in the region's file, after the table of live blocks if there is one, so that it survives the process,
+//! however that ends. Part of a mapping may be unmapped: each remaining part has an entry of its own, with the id of
+//! the mapping. One thread at a time modifies the table, which the caller must ensure; a concurrent change is counted
+//! instead of applied. The reader may copy it at any time. What must never happen here: waiting, or use of an address
+//! or index from shared memory.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -15,10 +15,10 @@ use crate::live_blocks::{BlockId, BlocksView};
 
 /// `SWMAPPED`, the first word of a table.
 const MAGIC: u64 = u64::from_le_bytes(*b"SWMAPPED");
-/// In place of a first address: nothing is there.
+/// Start address of an empty entry.
 const NOTHING: u64 = 0;
 
-/// The words before the first place, which take a page of their own.
+/// The table's header, on a page of its own.
 #[repr(C)]
 struct Head {
     magic: AtomicU64,
@@ -26,7 +26,7 @@ struct Head {
     untracked: AtomicU64,
 }
 
-/// A place of the table: a part of a mapping.
+/// An entry: one part of a mapping.
 #[repr(C)]
 struct Place {
     start: AtomicU64,
@@ -37,16 +37,16 @@ struct Place {
 const _: () = assert!(size_of::<Place>() == PLACE && size_of::<Head>() == 24);
 const PLACE: usize = 24;
 
-/// What is mapped.
+/// Kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingKind {
-    /// Memory of the process's own.
+    /// Private anonymous memory.
     Anonymous,
-    /// Memory that it shares with the children it forks.
+    /// Memory shared with forked children.
     Shared,
-    /// A file, a device, or memory with a descriptor.
+    /// A file, a device, or a memory descriptor.
     File,
-    /// Addresses without access: no memory yet.
+    /// Address space without access rights, not memory yet.
     Reserved,
 }
 
@@ -56,101 +56,101 @@ impl MappingKind {
 
 const SERIAL_BITS: u32 = 26;
 const KIND_BITS: u32 = 2;
-/// Serial and kind.
+/// The bits of serial and kind.
 const NUMBER: u64 = (1 << (SERIAL_BITS + KIND_BITS)) - 1;
-/// Set in the number of a mapping, never in that of an allocation: both are blocks of a thread.
+/// Distinguishes a mapping's number from an allocation's: both identify a block of a thread.
 const MAPPED: u64 = 1 << 31;
 
-/// What the nonce of a mapping's stack says: `pages:36 | kind:2 | serial:26`.
+/// The nonce in the stack record of a mapping: `pages:36 | kind:2 | serial:26`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingNonce(pub u64);
 
 impl MappingNonce {
-    /// Of a mapping of so many bytes, the one of this number (its low 26 bits count) in its process.
+    /// For a mapping of `bytes` bytes, number `serial` in its process (low 26 bits).
     #[must_use]
     pub const fn new(bytes: u64, kind: MappingKind, serial: u64) -> Self {
         let number = (kind as u64) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1);
         Self(bytes.div_ceil(PAGE as u64) << (SERIAL_BITS + KIND_BITS) | number)
     }
 
-    /// Its size in bytes, whole pages.
+    /// Its size in bytes, a multiple of the page size.
     #[must_use]
     pub const fn size(self) -> u64 {
         (self.0 >> (SERIAL_BITS + KIND_BITS)) * PAGE as u64
     }
 
-    /// What is mapped.
+    /// Kind of the mapping.
     #[must_use]
     pub const fn kind(self) -> MappingKind {
         MappingKind::ALL[(self.0 >> SERIAL_BITS & 3) as usize]
     }
 
-    /// Which mapping of that thread it is.
+    /// Id of the mapping, given the thread that made it.
     #[must_use]
     pub const fn id(self, thread_seq: u32) -> BlockId {
         BlockId((thread_seq as u64) << 32 | MAPPED | self.0 & NUMBER)
     }
 }
 
-/// What is mapped, by the id of a mapping.
+/// Kind of the mapping with this id.
 #[must_use]
 pub const fn kind_of(id: BlockId) -> MappingKind {
     MappingNonce(id.0).kind()
 }
 
-/// The writer's side of a table.
+/// The writer's side of the table.
 #[derive(Debug)]
 pub struct LiveMappings {
     base: NonNull<u8>,
     capacity: usize,
-    /// Places from this on have never been used.
+    /// Entries from this index on have never been used.
     used: AtomicU64,
-    /// 1 while the table is changed.
+    /// 1 while the table is being modified.
     busy: AtomicU64,
 }
 
-// SAFETY: the memory is used through atomics alone.
+// SAFETY: the memory is accessed through atomics only.
 unsafe impl Send for LiveMappings {}
-// SAFETY: as above.
+// SAFETY: the memory is accessed through atomics only, so sharing a reference is sound.
 unsafe impl Sync for LiveMappings {}
 
-/// A part of a mapping.
+/// Part of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedPart {
-    /// Where it is.
+    /// Its address range.
     pub range: Range<u64>,
-    /// The mapping.
+    /// Id of the mapping.
     pub id: BlockId,
 }
 
 impl LiveMappings {
-    /// Bytes of a table of `capacity` places.
+    /// Size in bytes of a table with `capacity` entries.
     #[must_use]
     pub const fn len_for(capacity: usize) -> usize {
         PAGE + (capacity * PLACE).next_multiple_of(PAGE)
     }
 
-    /// Makes a table of `capacity` places.
+    /// Initializes a table with `capacity` entries.
     ///
     /// # Safety
-    /// `base` is the start of [`len_for`](Self::len_for) zeroed bytes, aligned to a page, that stay mapped and backed.
+    /// `base` must point to [`len_for`](Self::len_for) zeroed, page-aligned bytes that stay mapped and backed.
     #[must_use]
     pub unsafe fn format(base: NonNull<u8>, capacity: usize) -> Self {
         let table = Self { base, capacity, used: AtomicU64::new(0), busy: AtomicU64::new(0) };
         let head = table.head();
         head.capacity.store(capacity as u64, Ordering::Relaxed);
-        // As in the table of live blocks.
+        // Release: the reader acquires the magic and then sees the header.
         head.magic.store(MAGIC, Ordering::Release);
         table
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the promise of `format`.
+        // SAFETY: the caller of `format` promised a mapped, aligned header.
         unsafe { self.base.cast::<Head>().as_ref() }
     }
 
     fn places(&self) -> &[Place] {
-        // SAFETY: the promise of `format`; places are made of atomics, for which any bytes will do.
+        // SAFETY: the caller of `format` promised this many entries; they are atomics, for which any bytes are valid.
         unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Place>().as_ptr(), self.capacity) }
     }
 
@@ -158,12 +158,12 @@ impl LiveMappings {
         self.places().get(..self.used.load(Ordering::Relaxed) as usize).unwrap_or_default()
     }
 
-    /// Counts a mapping, or a part of one, that the table does not tell of.
+    /// Counts a mapping, or part of one, that is missing from the table.
     pub fn miss(&self) {
         self.head().untracked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Enters a part of a mapping. What was there before, and whose end went by unseen, is taken out.
+    /// Inserts a part of a mapping. Removes what the table has there: its unmapping was not seen.
     pub fn insert(&self, range: Range<u64>, id: BlockId) {
         self.alone(|| {
             self.take(&range, &mut |_| ());
@@ -171,7 +171,7 @@ impl LiveMappings {
         });
     }
 
-    /// Takes out what lies in `range`, and gives it to `removed`.
+    /// Removes everything in `range` and passes it to `removed`.
     pub fn remove(&self, range: Range<u64>, removed: &mut dyn FnMut(MappedPart)) {
         self.alone(|| self.take(&range, removed));
     }
@@ -198,7 +198,7 @@ impl LiveMappings {
         let Some(place) = place else { return self.miss() };
         place.id.store(id.0, Ordering::Relaxed);
         place.end.store(range.end, Ordering::Relaxed);
-        // Whoever finds the start finds the rest.
+        // Release: whoever reads the start also sees the rest.
         place.start.store(range.start, Ordering::Release);
     }
 
@@ -225,16 +225,16 @@ impl LiveMappings {
     }
 }
 
-/// What a table says.
+/// A parsed copy of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct MappingsView<'a> {
-    /// Mappings, and parts of them, that it does not tell of.
+    /// Mappings, and parts of them, that are missing from it.
     pub untracked: u64,
     places: &'a [u8],
 }
 
 impl<'a> MappingsView<'a> {
-    /// Finds the table in the bytes that follow the answers in a region's file, a copy; none if it is not there.
+    /// Parses the table in a copy of the bytes after the answers in a region's file. `None` if there is no table.
     #[must_use]
     pub fn find(bytes: &'a [u8]) -> Option<Self> {
         let of_blocks = BlocksView::parse(bytes).map_or(0, BlocksView::table_len);
@@ -248,7 +248,7 @@ impl<'a> MappingsView<'a> {
         (word(0)? == MAGIC).then_some(Self { untracked: word(16)?, places })
     }
 
-    /// The mappings that are there, a part at a time, with the bytes of each.
+    /// The live parts: id of the mapping and size in bytes of each part.
     pub fn parts(self) -> impl Iterator<Item = (BlockId, u64)> + 'a {
         let (places, _) = self.places.as_chunks::<PLACE>();
         places.iter().filter_map(|place| {
@@ -274,15 +274,15 @@ mod tests {
         struct Page(#[expect(dead_code, reason = "it is there for its size")] [u8; PAGE]);
         let mut memory = std::vec![Page([0; PAGE]); LiveMappings::len_for(capacity) / PAGE];
         let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
+        // SAFETY: the bytes are zeroed, aligned, long enough, and alive until the end of this function.
         let table = unsafe { LiveMappings::format(base, capacity) };
         body(&table, &|| {
-            // SAFETY: as above; no other thread is at work.
+            // SAFETY: the bytes are initialized and alive, and no other thread uses them.
             unsafe { core::slice::from_raw_parts(base.as_ptr(), LiveMappings::len_for(capacity)) }.to_vec()
         });
     }
 
-    /// Bytes that are left of each mapping.
+    /// Remaining bytes of each mapping.
     fn left(bytes: &[u8]) -> Vec<(u64, u64)> {
         let mut left = std::collections::BTreeMap::new();
         for (id, bytes) in MappingsView::parse(bytes).unwrap().parts() {
@@ -292,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_taken_out() {
+    fn parts_are_removed() {
         with_table(64, |table, bytes| {
             table.insert(0x1000..0x9000, BlockId(1));
             table.insert(0x9000..0xa000, BlockId(2));
             table.insert(0x20000..0x21000, BlockId(3));
             let mut removed = Vec::new();
-            // The head of one, the middle of one, its tail together with all of the next.
+            // The head of one, the middle of one, and the tail of one together with all of the next.
             table.remove(0x1000..0x2000, &mut |part| removed.push(part));
             table.remove(0x4000..0x5000, &mut |part| removed.push(part));
             table.remove(0x8000..0xb000, &mut |part| removed.push(part));
@@ -308,7 +308,7 @@ mod tests {
                 ranges,
                 [(0x1000..0x2000, 1), (0x4000..0x5000, 1), (0x9000..0xa000, 2), (0x8000..0x9000, 1)]
             );
-            // What takes the place of something replaces it.
+            // A new mapping replaces what it overlaps.
             table.insert(0x3000..0x6000, BlockId(4));
             assert_eq!(left(&bytes()), [(1, 0x3000), (3, 0x1000), (4, 0x3000)]);
             table.remove(0..u64::MAX, &mut |_| ());
@@ -317,10 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_says_how_many_it_does_not_tell_of() {
+    fn a_full_table_counts_what_it_misses() {
         with_table(4, |table, bytes| {
             (1..=6).for_each(|place| table.insert(place << 20..(place << 20) + 0x3000, BlockId(place)));
-            // Splitting needs a place, too.
+            // Splitting needs a free entry, too.
             table.remove((1 << 20) + 0x1000..(1 << 20) + 0x2000, &mut |_| ());
             let bytes = bytes();
             assert_eq!(left(&bytes), [(1, 0x1000), (2, 0x3000), (3, 0x3000), (4, 0x3000)]);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonce_says_size_kind_and_number() {
+    fn a_nonce_holds_size_kind_and_serial() {
         for kind in MappingKind::ALL {
             for size in [0, 1, 4096, 4097, 1 << 40, 1 << 47] {
                 let nonce = MappingNonce::new(size, kind, 77 | 1 << 26);

@@ -1,16 +1,16 @@
-//! The pool of chunks as a writer sees it: finding a free one in bounded time, and handing full ones over.
+//! The pool of chunks from the writer's side: finding a free chunk in bounded time, and handing over full ones.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::chunk::Chunk;
 use crate::layout::{FillLine, Mode, SearchLine};
 use crate::word::Phase;
 
-/// Bitmap words, and chunks to overwrite, that one search looks at before it gives up.
+/// Bitmap words, or chunks to overwrite, that one search examines.
 const PROBES: usize = 64;
-/// Of so many chunks one is no thread's to keep.
+/// One in this many chunks is kept free of permanent owners.
 const LENT: u64 = 8;
 
-/// A place between two instructions of the write protocol where a signal handler may run.
+/// A point between two instructions of the write protocol where a signal handler may run.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -28,21 +28,21 @@ pub enum Step {
     Committed,
 }
 
-/// Chunks and the words that manage them. [`Region`](crate::Region) is the pool in shared memory; tests have others.
+/// Chunks and the words that manage them. [`Region`](crate::Region) is the pool in shared memory; tests use others.
 pub trait Pool {
-    /// Chunks that may be used now; never more than have memory.
+    /// Number of chunks that may be used now; never more than have memory.
     fn backed(&self) -> usize;
-    /// A chunk of the address space, if the index is inside it.
+    /// A chunk, if the index is within the mapped address space.
     fn chunk(&self, index: usize) -> Option<Chunk<'_>>;
     /// One bit per chunk: probably free.
     fn bitmap(&self) -> &[AtomicU64];
-    /// Where to look for a free chunk.
+    /// Where to continue the search for a free chunk.
     fn search(&self) -> &SearchLine;
     /// How full the pool is.
     fn fill(&self) -> &FillLine;
     /// What to do when no chunk is free.
     fn mode(&self) -> Mode;
-    /// Uses chunks that the reader has given memory to since; false if there are none.
+    /// Starts to use chunks to which the reader has given memory; false if there are none.
     fn take_up_offer(&self) -> bool {
         false
     }
@@ -51,7 +51,7 @@ pub trait Pool {
     #[inline(always)]
     fn step(&self, _step: Step) {}
 
-    /// Takes a chunk for writing: its index and new generation.
+    /// Takes a chunk for writing. Returns its index and new generation.
     fn take(&self) -> Option<(u16, u64)> {
         let mut taken = self.take_free();
         if taken.is_none() && self.take_up_offer() {
@@ -66,14 +66,14 @@ pub trait Pool {
         taken
     }
 
-    /// Whether threads keep so many chunks that the others go from hand to hand. A wild value costs room, no more.
+    /// Whether so many chunks have owners that the remaining ones must be shared. A wild value costs space only.
     fn is_scarce(&self) -> bool {
         let backed = self.backed() as u64;
         let lent = backed / LENT;
         lent > 0 && self.fill().writing.load(Ordering::Relaxed) > backed - lent
     }
 
-    /// Whether less than a quarter is left, as far as is known. A wild value costs wakes, no more.
+    /// Whether less than a quarter of the pool is left, judging by hints. A wild value costs wake-ups only.
     fn is_low(&self) -> bool {
         let (backed, fill) = (self.backed() as u64, self.fill());
         let waiting = fill.complete.load(Ordering::Relaxed);
@@ -81,7 +81,7 @@ pub trait Pool {
         used > backed - backed / 4
     }
 
-    /// Looks through at most 64 words of the bitmap.
+    /// Searches at most 64 words of the bitmap.
     #[doc(hidden)]
     fn take_free(&self) -> Option<(u16, u64)> {
         let backed = self.backed();
@@ -117,7 +117,7 @@ pub trait Pool {
         None
     }
 
-    /// Looks at most at 64 chunks, in turn, for one to overwrite: about the oldest complete one.
+    /// Examines at most 64 chunks in turn for one to overwrite, roughly the oldest complete one.
     #[doc(hidden)]
     fn take_complete(&self) -> Option<(u16, u64)> {
         let backed = self.backed();
@@ -147,7 +147,7 @@ pub trait Pool {
         }
     }
 
-    /// Gives back a chunk in which nothing was reserved.
+    /// Returns a chunk in which nothing was reserved.
     fn give_back(&self, index: u16, generation: u64) {
         if let Some(chunk) = self.chunk(usize::from(index))
             && chunk.give_back(generation)
@@ -157,15 +157,15 @@ pub trait Pool {
         }
     }
 
-    /// Hands a chunk over to the reader. True if this call did it and a quarter of the pool now waits, or less than a
-    /// quarter is left because threads keep the rest.
+    /// Hands a chunk over to the reader. Returns whether to ring the doorbell: this call completed the chunk, and a
+    /// quarter of the pool now waits for the reader or less than a quarter is left to writers.
     fn complete(&self, chunk: Chunk<'_>, generation: u64) -> bool {
         if !chunk.complete(generation) {
             return false;
         }
         self.fill().writing.fetch_sub(1, Ordering::Relaxed);
         let waiting = self.fill().complete.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        // A wild value reads as "wake": the doorbell is rung at most once per completed chunk.
+        // A wild value reads as "ring": the doorbell is rung at most once per completed chunk.
         waiting >= (self.backed() as u64 / 4).max(1) || self.is_low()
     }
 }

@@ -1,26 +1,26 @@
-//! The records themselves: what the durable log and the pool carry, as typed values.
+//! The records: the contents of the durable log and the pool as typed values.
 //!
-//! Encoding never allocates; parsing is strict (every byte accounted for, every number in range) and never panics:
-//! what is parsed comes from another process.
+//! Encoding never allocates. Parsing is strict (every byte accounted for, every number in range) and never panics: its
+//! input comes from another process.
 
 /// Kinds of records in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RecordKind {
-    /// A reservation that was given up; readers skip it.
+    /// A cancelled reservation; readers skip it.
     Void,
     /// A stack sample: [`EncodedStack`](crate::EncodedStack).
     Stack,
-    /// What the kernel had recorded before a stack: [`KernelAnswer`](crate::KernelAnswer).
+    /// Bytes of a perf ring that a stack answers: [`KernelAnswer`](crate::KernelAnswer).
     Answer,
-    /// A part of the copy of a stack: [`CopyPiece`](crate::CopyPiece).
+    /// Part of a stack copy: [`CopyPiece`](crate::CopyPiece).
     Copy,
-    /// An event of the program's own: [`TracepointRecord`](crate::TracepointRecord).
+    /// An event of a tracepoint in the program: [`TracepointRecord`](crate::TracepointRecord).
     Tracepoint,
 }
 
 impl RecordKind {
-    /// The number in the record header: 5 bits.
+    /// The number in record headers, 5 bits.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -32,7 +32,7 @@ impl RecordKind {
         }
     }
 
-    /// The kind of that number, if this version knows it.
+    /// The kind with this number, if this version knows it.
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -57,11 +57,11 @@ pub enum DurableKind {
     Module = 2,
     /// [`ModuleGone`].
     ModuleGone = 3,
-    /// [`Thread`], when it comes under observation.
+    /// [`Thread`], when it is registered.
     Thread = 4,
-    /// [`Thread`], when its name has changed.
+    /// [`Thread`], after its name has changed.
     ThreadName = 5,
-    /// [`Thread`], when it ends; after the thread's last record in the pool.
+    /// [`Thread`], when it ends; follows the thread's last record in the pool.
     ThreadEnd = 6,
     /// [`Exec`].
     Exec = 7,
@@ -80,7 +80,7 @@ pub enum DurableKind {
 }
 
 impl DurableKind {
-    /// The kind of that number, if this version knows it.
+    /// The kind with this number, if this version knows it.
     #[must_use]
     pub const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
@@ -102,7 +102,7 @@ impl DurableKind {
     }
 }
 
-/// A process image and how it is being recorded. Times are trace-clock ticks here and everywhere below.
+/// A process image and its recording settings. Times here and below are trace-clock ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process<'a> {
     /// When the agent started.
@@ -111,27 +111,27 @@ pub struct Process<'a> {
     pub pid: u32,
     /// Parent process id.
     pub ppid: u32,
-    /// Nonce of the region this process was forked from; 0 = none.
+    /// Nonce of the region of the process that forked this one; 0 for none.
     pub parent_nonce: u64,
     /// Real user id.
     pub uid: u32,
-    /// Signal number used for sampling.
+    /// The sampling signal.
     pub signal: u32,
     /// Sampling period in nanoseconds.
     pub period_ns: u64,
-    /// What asks for samples.
+    /// The source of samples.
     pub source: u32,
     /// Path of the executable.
     pub exe: &'a [u8],
-    /// Arguments, each ended by NUL; may be cut off.
+    /// Arguments, each terminated by NUL; possibly truncated.
     pub argv: &'a [u8],
     /// Working directory.
     pub cwd: &'a [u8],
-    /// What the user should know, for instance a setting that could not be used.
+    /// A message for the user, for instance about a setting that could not be used.
     pub note: &'a [u8],
 }
 
-/// One loaded segment of a module, as it lies in the payload.
+/// A loaded segment of a module, as in the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
@@ -139,7 +139,7 @@ pub struct Segment {
     pub address: u64,
     /// Length in memory, bytes.
     pub len: u64,
-    /// Offset in the file of the first address.
+    /// File offset of the first address.
     pub page_offset: u64,
     /// ELF segment flags: 1 execute, 2 write, 4 read.
     pub flags: u32,
@@ -155,15 +155,15 @@ const SEGMENT: usize = 32;
 const _: () = assert!(size_of::<Segment>() == SEGMENT && align_of::<Segment>() == 8);
 
 impl<'a> Segments<'a> {
-    /// The segments as they will be written.
+    /// The segments to write.
     #[must_use]
     pub fn new(segments: &'a [Segment]) -> Self {
-        // SAFETY: `Segment` is `repr(C)` and made of integers without padding (its size is the sum of its fields),
-        // so each of its bytes is initialised; the length is that of the slice.
+        // SAFETY: `Segment` is `repr(C)` and consists of integers without padding (its size is the sum of its fields),
+        // so every byte is initialized. The length is that of the slice.
         Self(unsafe { core::slice::from_raw_parts(segments.as_ptr().cast(), size_of_val(segments)) })
     }
 
-    /// The segments in order of address.
+    /// The segments, by address.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Segment> + use<'a> {
         self.0.chunks_exact(SEGMENT).map(|bytes| {
             let mut fields = Fields(bytes);
@@ -187,7 +187,7 @@ impl core::fmt::Debug for Segments<'_> {
 /// A mapped ELF file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Module<'a> {
-    /// It was loaded no later than this.
+    /// Time by which it was loaded.
     pub ticks: u64,
     /// Unique in the region.
     pub id: u32,
@@ -195,63 +195,63 @@ pub struct Module<'a> {
     pub start: u64,
     /// Address after the last.
     pub end: u64,
-    /// Address minus ELF virtual address.
+    /// Load bias: address minus virtual address.
     pub bias: u64,
-    /// Build-id; empty = none.
+    /// Build-id; empty for none.
     pub build_id: &'a [u8],
-    /// Path; empty = none (vdso).
+    /// Path; empty for none (vdso).
     pub path: &'a [u8],
     /// Loaded segments.
     pub segments: Segments<'a>,
 }
 
-/// A module was unloaded.
+/// An unloaded module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModuleGone {
-    /// It was unloaded no earlier than the last sample in it, and no later than this.
+    /// Time by which it was unloaded; not earlier than the last sample in it.
     pub ticks: u64,
     /// Its id.
     pub id: u32,
 }
 
-/// A thread's beginning, renaming or end.
+/// The start, renaming or end of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thread<'a> {
-    /// When.
+    /// Time of the event.
     pub ticks: u64,
     /// Thread id.
     pub tid: u32,
-    /// Number of the thread in this region: thread ids are reused, this is not.
+    /// Number of the thread in this region: unlike thread ids, it is never reused.
     pub seq: u32,
     /// Its name.
     pub name: &'a [u8],
 }
 
-/// The process is about to become another program.
+/// The process is about to exec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exec<'a> {
-    /// When.
+    /// Time of the event.
     pub ticks: u64,
-    /// Path asked for; empty = not known.
+    /// Requested path; empty if unknown.
     pub path: &'a [u8],
 }
 
-/// The process is about to end.
+/// The process is about to exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
-    /// When.
+    /// Time of the event.
     pub ticks: u64,
     /// Exit status, if known.
     pub status: Option<i32>,
 }
 
-/// A reading of all clocks.
+/// A simultaneous reading of the clocks.
 pub use crate::clock::Anchor;
 
-/// A setting the agent used.
+/// A setting that the agent uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting<'a> {
-    /// When.
+    /// Time of the event.
     pub ticks: u64,
     /// Name.
     pub key: &'a [u8],
@@ -260,11 +260,11 @@ pub struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// Name of the setting that says what is recorded beside a clock, as SELFWIND_EVENT lists it.
+    /// Name of the setting that lists what is recorded besides a clock, in the syntax of SELFWIND_EVENT.
     pub const PROBES: &'static [u8] = b"probes";
 }
 
-/// A ring of the kernel that asks for stacks of one thread.
+/// A perf ring whose events request stacks of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelRing {
     /// When it was opened.
@@ -273,57 +273,57 @@ pub struct KernelRing {
     pub tid: u32,
     /// Number of the thread in this region.
     pub seq: u32,
-    /// Number of the ring in this region, as answers name it.
+    /// Number of the ring in this region, referred to by answers.
     pub ring: u32,
-    /// Which of the session's events writes into it, from 0.
+    /// Index of the session's event that writes into it.
     pub event: u32,
-    /// Bytes of the ring.
+    /// Size of the ring in bytes.
     pub bytes: u32,
-    /// 1: events in user mode only, the rest is not permitted.
+    /// 1 if only events in user mode are counted because others are not permitted.
     pub user_only: u32,
-    /// First address of the agent's code: what the kernel saw there is the agent's own doing.
+    /// First address of the agent's code: samples there were caused by the agent itself.
     pub code_start: u64,
-    /// Address after the last.
+    /// First address after the agent's code.
     pub code_end: u64,
 }
 
-/// A function that an interpreter runs, as frames of meaning name it by its number.
+/// An interpreted function, referred to by the number in interpreted frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Function<'a> {
     /// When it was first seen.
     pub ticks: u64,
-    /// Its number in the region, from 1 on; no number is used for two functions, two numbers may be of one.
+    /// Number in the region, from 1 on. No number stands for two functions, but a function may have two numbers.
     pub id: u32,
     /// The interpreter: 1 = CPython.
     pub language: u32,
-    /// How `lines` is to be read: see FORMAT.md.
+    /// Encoding of `lines`: see FORMAT.md.
     pub lines_form: u32,
     /// First line in the source.
     pub first_line: u32,
-    /// Bytes of a character of `name`: 1 (Latin-1), 2 or 4.
+    /// Bytes per character of `name`: 1 (Latin-1), 2 or 4.
     pub name_width: u32,
-    /// The same of `file`.
+    /// Bytes per character of `file`.
     pub file_width: u32,
     /// Its name.
     pub name: &'a [u8],
     /// The source file.
     pub file: &'a [u8],
-    /// Which line each instruction is of; may be cut off.
+    /// Line table: the source line of each instruction; possibly truncated.
     pub lines: &'a [u8],
 }
 
-/// A tracepoint of the program's, as records of events name it by its number.
+/// A tracepoint of the program, referred to by the number in event records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracepoint<'a> {
-    /// When it was first met.
+    /// When it was first hit.
     pub ticks: u64,
-    /// Its number in the region, from 1 on; no number is used for two, two numbers may be of one name.
+    /// Number in the region, from 1 on. No number stands for two tracepoints, but a name may have two numbers.
     pub id: u32,
-    /// Who has it.
+    /// Name of the provider.
     pub provider: &'a [u8],
-    /// Its name there.
+    /// Name of the tracepoint.
     pub name: &'a [u8],
-    /// The names of its fields, each ended by NUL.
+    /// Names of the fields, each terminated by NUL.
     pub fields: &'a [u8],
 }
 
@@ -348,7 +348,7 @@ pub enum DurableRecord<'a> {
 }
 
 impl<'a> DurableRecord<'a> {
-    /// Hands the record's kind and payload, in parts, to `sink`.
+    /// Passes the record's kind and payload, in parts, to `sink`.
     pub fn encode<R>(&self, sink: impl FnOnce(DurableKind, &[&[u8]]) -> R) -> R {
         let mut fixed = Fixed { bytes: [0; 64], len: 0 };
         match self {
@@ -403,7 +403,7 @@ impl<'a> DurableRecord<'a> {
         }
     }
 
-    /// Parses a payload of that kind. `None` unless every byte of it is accounted for.
+    /// Parses a payload of this kind. `None` unless every byte is accounted for.
     #[must_use]
     pub fn parse(kind: DurableKind, payload: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(payload);
@@ -537,7 +537,7 @@ impl<'a> Thread<'a> {
     }
 }
 
-/// The fixed part of a payload being built; the largest is that of `Process`.
+/// The fixed part of a payload under construction; the largest is that of `Process`.
 struct Fixed {
     bytes: [u8; 64],
     len: usize,
@@ -561,7 +561,7 @@ impl Fixed {
         self.put(&value.to_le_bytes())
     }
 
-    /// The length of a part that follows. Longer parts than u32 are refused by the log, which knows the limit.
+    /// The length of a following part. The log, which knows the limit, rejects parts that do not fit a u32.
     fn len(&mut self, part: &[u8]) -> &mut Self {
         self.u32(part.len() as u32)
     }
@@ -571,7 +571,7 @@ impl Fixed {
     }
 }
 
-/// The fields of a payload being parsed.
+/// The remaining fields of a payload being parsed.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

@@ -1,4 +1,4 @@
-//! Every record comes back as it went in, and nothing shorter, longer or out of range is accepted.
+//! Every record round-trips, and no payload that is shorter, longer or out of range is accepted.
 
 use super::*;
 use std::vec::Vec;
@@ -76,7 +76,7 @@ fn samples(segments: &[Segment]) -> Vec<DurableRecord<'_>> {
 }
 
 #[test]
-fn durable_records_come_back_and_no_other_length_parses() {
+fn durable_records_round_trip_and_no_other_length_parses() {
     let segments = segments();
     for record in samples(&segments) {
         let (kind, bytes) = record.encode(|kind, parts| (kind, parts.concat()));
@@ -92,7 +92,7 @@ fn durable_records_come_back_and_no_other_length_parses() {
 }
 
 #[test]
-fn a_module_gives_its_segments() {
+fn a_module_has_its_segments() {
     let segments = segments();
     assert_eq!(Segments::new(&segments).iter().collect::<Vec<_>>(), segments);
 }

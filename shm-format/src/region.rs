@@ -1,7 +1,7 @@
-//! The writer's view of a region: where everything is, checked against private numbers only.
+//! The writer's view of a region: where everything is, from private numbers only.
 //!
-//! The geometry, the mode and the backed sizes live here, in the target's private memory. Shared memory is never
-//! asked where to write, so no value in it can send a write out of bounds.
+//! Geometry, mode and backed sizes are kept in the target's private memory. No position of a write comes from shared
+//! memory, so no value there can make a write go out of bounds.
 
 use core::ptr::NonNull;
 
@@ -31,25 +31,25 @@ pub struct Region {
     answers: Option<NonNull<u8>>,
 }
 
-// SAFETY: the pointers lead to memory that is only accessed through atomics, and that the maker of the region
+// SAFETY: the pointers refer to memory that is accessed through atomics only, and that the creator of the region
 // promised to keep mapped.
 unsafe impl Send for Region {}
-// SAFETY: as for Send; all shared state is atomic.
+// SAFETY: as for Send; in addition, all shared state is atomic.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Lays out a region in zeroed memory and publishes it (the magic is written last).
+    /// Initializes a region in zeroed memory and publishes it (the magic is stored last).
     ///
-    /// Memory must exist for everything below [`Geometry::durable_offset`], for the first `durable_backed` bytes
-    /// after it and for the first `chunks_backed` chunks; the rest may be a hole until
+    /// Everything below [`Geometry::durable_offset`] must have memory, as must the first `durable_backed` bytes after
+    /// it and the first `chunks_backed` chunks. The rest may be a hole until
     /// [`set_durable_backed`](Self::set_durable_backed) and [`set_chunks_backed`](Self::set_chunks_backed) say
-    /// otherwise. The mapping may end after any chunk that has no memory yet ([`add_chunks`](Self::add_chunks)). If `len`
-    /// is [`ANSWERS_LEN`] more than the geometry needs, requests from outside can be answered there; the requester backs
-    /// that memory.
+    /// otherwise. The mapping may end after any chunk without memory ([`add_chunks`](Self::add_chunks)). If `len`
+    /// exceeds the geometry by [`ANSWERS_LEN`], requests from outside can be answered there; the requester backs that
+    /// memory.
     ///
     /// # Safety
-    /// `base..base + len` must be mapped readable and writable, shared, zeroed, used by no other writer, and must
-    /// stay mapped as long as the `Region` and everything borrowed from it is used.
+    /// `base..base + len` must be mapped readable, writable, shared and zeroed, used by no other writer, and must stay
+    /// mapped as long as the `Region` and everything borrowed from it is used.
     pub unsafe fn format(
         base: NonNull<u8>,
         len: usize,
@@ -67,7 +67,7 @@ impl Region {
         if len < least {
             return Err(LayoutError::TooShort(least as u64, len as u64));
         }
-        // SAFETY: page 0 is inside the mapping (checked), aligned, and zero is a valid value of it.
+        // SAFETY: page 0 is inside the mapping (checked) and aligned, and zero is a valid value of it.
         let header = unsafe { base.cast::<HeaderPage>().as_ref() };
         let constants = HeaderConstants::new(geometry, identity, mode, clock, anchor);
         for (word, value) in header.words.iter().zip(constants.to_words()) {
@@ -78,7 +78,7 @@ impl Region {
         // SAFETY: chunk 0 is inside the mapping (checked).
         let chunks = unsafe { base.add(geometry.chunk_offset(0)) };
         let has_answers = len >= geometry.total_len() + ANSWERS_LEN;
-        // SAFETY: checked.
+        // SAFETY: `has_answers` says that the mapping continues after the last chunk.
         let answers = has_answers.then(|| unsafe { base.add(geometry.total_len()) });
         let region = Self {
             base,
@@ -93,12 +93,12 @@ impl Region {
         };
         region.set_chunks_backed(geometry.chunks_backed);
         region.set_durable_backed(geometry.durable_backed);
-        // Release: acquired by the reader in `RegionReader::open`, which then sees the constants.
+        // Release: pairs with the acquire in `RegionReader::open`, which makes the constants visible.
         header.magic.store(MAGIC, Ordering::Release);
         Ok(region)
     }
 
-    /// The sizes the region was made with; the backed sizes in it are those of the start.
+    /// The sizes that the region was made with; its backed sizes are the initial ones.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -124,13 +124,13 @@ impl Region {
         unsafe { self.base.add(control_offset()).cast::<Control>().as_ref() }
     }
 
-    /// Chunks that have memory behind them.
+    /// Number of chunks that have memory.
     #[must_use]
     pub fn chunks_backed(&self) -> u32 {
         self.chunks_backed.load(Ordering::Relaxed) as u32
     }
 
-    /// Says that the first `chunks` chunks have memory. Never shrinks, never exceeds what is mapped.
+    /// Declares that the first `chunks` chunks have memory. Never shrinks, never exceeds what is mapped.
     pub fn set_chunks_backed(&self, chunks: u32) {
         let chunks = u64::from(chunks).min(self.chunks.mapped() as u64);
         let before = self.chunks_backed.fetch_max(chunks, Ordering::AcqRel);
@@ -143,7 +143,7 @@ impl Region {
         }
     }
 
-    /// Chunks that threads write into or that wait for the reader, about.
+    /// Approximate number of chunks that are being written or wait for the reader.
     #[must_use]
     pub fn chunks_in_use(&self) -> u32 {
         let fill = &self.control().fill;
@@ -151,55 +151,55 @@ impl Region {
         used(&fill.writing) + used(&fill.complete)
     }
 
-    /// Where a chunk is, if it is mapped.
+    /// Address of a chunk, if it is mapped.
     #[must_use]
     pub fn chunk_address(&self, index: u32) -> Option<NonNull<u8>> {
         self.chunks.chunk(index as usize)
     }
 
-    /// Chunks that are mapped.
+    /// Number of mapped chunks.
     #[must_use]
     pub fn chunks_mapped(&self) -> u32 {
         self.chunks.mapped() as u32
     }
 
-    /// Chunks that could be mapped next: the first, and how many. None if all are.
+    /// The next chunks to map: the first one, and how many. `None` if all are mapped.
     #[must_use]
     pub fn next_chunks(&self) -> Option<(u32, u32)> {
         self.chunks.next_piece().map(|(first, count)| (first as u32, count as u32))
     }
 
-    /// Adds the [next chunks](Self::next_chunks), without saying that they have memory. One caller at a time, outside
+    /// Adds the [next chunks](Self::next_chunks) without declaring that they have memory. One caller at a time, outside
     /// handlers.
     ///
     /// # Safety
-    /// That part of the region's file is mapped from `base` on, readable, writable, shared, and stays so.
+    /// That part of the region's file must be mapped at `base`, readable, writable and shared, and must stay so.
     pub unsafe fn add_chunks(&self, base: NonNull<u8>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise is what `ChunkSpace::add` requires.
         unsafe { self.chunks.add(base) };
     }
 
-    /// Lets the reader give memory to chunks that are mapped.
+    /// Allows the reader to give memory to mapped chunks.
     pub fn invite_offers(&self) {
         self.control().backed.mapped.store(self.chunks.mapped() as u64, Ordering::Release);
     }
 
-    /// Has requests answered in memory that is mapped apart from the rest.
+    /// Makes requests be answered in memory that is mapped separately.
     ///
     /// # Safety
-    /// The [`ANSWERS_LEN`] bytes of the region's file that follow the last chunk are mapped from `base` on, readable,
-    /// writable, shared, and stay so.
+    /// The [`ANSWERS_LEN`] bytes of the region's file after the last chunk must be mapped at `base`, readable, writable
+    /// and shared, and must stay so.
     pub unsafe fn answer_in(&mut self, base: NonNull<u8>) {
         self.answers = Some(base);
     }
 
-    /// Bytes of the durable log that have memory behind them.
+    /// Bytes of the durable log that have memory.
     #[must_use]
     pub fn durable_backed(&self) -> u64 {
         self.durable_backed.load(Ordering::Relaxed)
     }
 
-    /// Says that the first `bytes` of the durable log have memory. Never shrinks, never exceeds the capacity.
+    /// Declares that the first `bytes` of the durable log have memory. Never shrinks, never exceeds the capacity.
     pub fn set_durable_backed(&self, bytes: u64) {
         let bytes = bytes.min(self.geometry.durable_capacity);
         if bytes > self.durable_backed() {
@@ -220,9 +220,9 @@ impl Region {
         self.geometry.chunk_words() - 2
     }
 
-    /// Appends a durable record whose payload is the parts one after the other. Any thread, outside handlers.
+    /// Appends a durable record whose payload is the concatenation of the parts. Any thread, outside handlers.
     ///
-    /// [`Loss::DurableFull`] means: back more of the log and try again, or count it. [`Loss::TooLarge`]: more than
+    /// On [`Loss::DurableFull`] back more of the log and retry, or count the loss. [`Loss::TooLarge`] means more than
     /// [`DURABLE_RECORD_MAX`](crate::layout::DURABLE_RECORD_MAX) bytes.
     pub fn append_durable(&self, kind: DurableKind, parts: &[&[u8]]) -> Result<(), Loss> {
         self.log().append(kind as u16, parts)
@@ -233,11 +233,11 @@ impl Region {
         record.encode(|kind, parts| self.append_durable(kind, parts))
     }
 
-    /// The memory for answers to requests, if the mapping goes on after the last chunk.
+    /// The memory for answers to requests, if there is any.
     pub(crate) fn answers(&self) -> Option<&[AtomicU64]> {
         let base = self.answers?;
-        // SAFETY: `format` and `answer_in` have so much memory there, aligned to a page, which is only accessed through
-        // atomics and outlives `self`.
+        // SAFETY: `format` and `answer_in` made sure of this much page-aligned memory, which is accessed through
+        // atomics only and outlives `self`.
         Some(unsafe { core::slice::from_raw_parts(base.cast().as_ptr(), ANSWERS_LEN / 8) })
     }
 
@@ -249,11 +249,11 @@ impl Region {
         }
     }
 
-    /// Words of the mapping as atomics. `offset` and `words` come from the private geometry.
+    /// Words of the mapping as atomics. `offset` and `words` must come from the private geometry.
     fn words(&self, offset: usize, words: usize) -> &[AtomicU64] {
         // SAFETY: every caller passes a range of the validated geometry, whose total length was checked against the
-        // mapping; offsets are multiples of 8 from an aligned base; the memory is only accessed through atomics and
-        // outlives `self` by the promise of `format`.
+        // mapping. Offsets are multiples of 8 from an aligned base. The memory is accessed through atomics only and
+        // outlives `self`, as promised to `format`.
         unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), words) }
     }
 }
@@ -267,8 +267,8 @@ impl Pool for Region {
     #[inline]
     fn chunk(&self, index: usize) -> Option<Chunk<'_>> {
         let chunk = self.chunks.chunk(index)?;
-        // SAFETY: a mapped chunk, aligned to a page; header and words are made of atomics, and outlive `self` by the
-        // promise of `format` and `add_chunks`.
+        // SAFETY: a mapped, page-aligned chunk; header and words are atomics and outlive `self`, as promised to
+        // `format` and `add_chunks`.
         unsafe {
             let header = chunk.cast::<ChunkHeader>().as_ref();
             let words =
@@ -294,7 +294,7 @@ impl Pool for Region {
     }
 
     fn take_up_offer(&self) -> bool {
-        // Acquire of the release in `RegionReader::offer`: the memory is there. A wild value leads no farther than to
+        // Acquire: pairs with the release in `RegionReader::offer`: the memory is there. A wild value is clamped to
         // what is mapped.
         let offered = self.control().backed.offered.load(Ordering::Acquire).min(self.chunks.mapped() as u64);
         let before = self.chunks_backed();

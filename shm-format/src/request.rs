@@ -1,15 +1,14 @@
-//! Requests from outside: another process asks a thread of this one for its stack, and gets it without stopping
-//! anybody.
+//! Requests from outside: another process asks a thread of this one for its stack, without stopping any thread.
 //!
-//! The requester fills a slot, sends the sampling signal with the slot's nonce, and waits. The handler of the asked
-//! thread, for whatever reason it runs, looks for slots that ask its thread, walks once, and writes the stack beside
-//! each of them. Answers have memory of their own, so no reader of the pool competes for them.
+//! The requester fills a slot, sends the thread the sampling signal with the slot's nonce, and waits. The thread's
+//! handler, whatever made it run, looks for slots that ask its thread, walks once, and writes the stack next to each of
+//! them. Answers have memory of their own, so they do not compete with the readers of the pool.
 //!
 //! A nonce is `tag:32 | serial:28 | slot:4`; a slot's word is the same with the phase in place of the slot. Serials
-//! only rise, so a signal that comes late is still known as a request that once was, and is not taken for a signal
-//! of the program's.
+//! only increase, so a signal that arrives late is still recognised as that of a past request, and is not mistaken for
+//! a signal of the program.
 //!
-//! Neither side trusts a word here: the writer takes places from its private geometry, the requester copies and
+//! Neither side trusts a word here: the writer takes positions from its private geometry, the requester copies and
 //! checks.
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -24,23 +23,23 @@ const ALL: u64 = (1 << REQUEST_SLOTS) - 1;
 
 const _: () = assert!(REQUEST_SLOTS == 1 << SLOT_BITS);
 
-/// Nobody asks.
+/// The slot is unused.
 const FREE: u64 = 0;
-/// The requester waits.
+/// The requester waits for an answer.
 const ASKED: u64 = 1;
-/// A handler writes the answer.
+/// A handler is writing the answer.
 const ANSWERING: u64 = 2;
-/// The answer is there.
+/// The answer is complete.
 const ANSWERED: u64 = 3;
 
 const SENDING: u64 = 1 << 32;
 
-/// The first half of every nonce of a region: random, with the top bit set, as no pointer or small number has it.
+/// The upper half of every nonce of a region: random, with the top bit set, unlike pointers and small numbers.
 const fn tag_of(region_nonce: u64) -> u64 {
     (region_nonce >> 32 ^ region_nonce) << 32 | 1 << 63
 }
 
-/// Names one request, ever, of one region. Travels as the signal's value.
+/// Identifies one request of a region, uniquely. Sent as the value of the signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Nonce(pub u64);
 
@@ -58,20 +57,20 @@ impl Nonce {
     }
 }
 
-/// What made the handler run that gave an answer.
+/// Why the handler ran that gave an answer: the trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Occasion {
     /// The request's own signal.
     Request = 0,
-    /// An event of the recording that was due anyway.
+    /// A tick of the recording, due anyway.
     Tick = 1,
-    /// A signal of the program's.
+    /// A signal sent by the program.
     Foreign = 2,
 }
 
 impl Occasion {
-    /// The occasion of that number, if there is one.
+    /// The trigger with this number, if there is one.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Option<Self> {
         match raw {
@@ -83,7 +82,7 @@ impl Occasion {
     }
 }
 
-/// Everything of an answer but its frames.
+/// The fixed part of an answer, before its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerHead {
     /// The thread that answered.
@@ -92,20 +91,20 @@ pub struct AnswerHead {
     pub thread_seq: u32,
     /// Number of frames.
     pub depth: u16,
-    /// Why the walk stopped, as in a stack record.
+    /// Why the walk ended, as in a stack record.
     pub end: u8,
-    /// What made the handler run.
+    /// Why the handler ran.
     pub occasion: Occasion,
     /// Ticks at the handler's entry.
     pub entered: u64,
-    /// Ticks when the walk was over.
+    /// Ticks at the end of the walk.
     pub walked: u64,
 }
 
 impl AnswerHead {
-    /// The nonce, then the head.
+    /// The nonce and the head.
     const WORDS: usize = 5;
-    /// Most frames of an answer.
+    /// Maximum number of frames in an answer.
     pub const MAX_FRAMES: usize = ANSWER_WORDS - Self::WORDS;
 
     fn words(&self, nonce: Nonce) -> [u64; Self::WORDS] {
@@ -128,16 +127,16 @@ impl AnswerHead {
     }
 }
 
-/// The writer's part. Nothing here waits or depends on a shared word for a place.
+/// The writer's side. Nothing here waits, and no position comes from a shared word.
 impl Region {
-    /// True if somebody may be asking some thread: one load.
+    /// Whether any request may be open. A single load.
     #[inline]
     #[must_use]
     pub fn has_requests(&self) -> bool {
         self.control().request.asked.load(Ordering::Relaxed) & ALL != 0
     }
 
-    /// True if somebody may be asking thread `tid`.
+    /// Whether a request to thread `tid` may be open.
     #[must_use]
     pub fn asks(&self, tid: u32) -> bool {
         let asked = |slot: &RequestSlot| {
@@ -147,7 +146,7 @@ impl Region {
         self.has_requests() && self.control().requests.iter().any(asked)
     }
 
-    /// True if a request with this nonce has been made, however long ago.
+    /// Whether a request with this nonce was ever made.
     #[must_use]
     pub fn was_requested(&self, nonce: Nonce) -> bool {
         let tag = tag_of(self.nonce());
@@ -157,8 +156,8 @@ impl Region {
         nonce.0 >> 32 == tag >> 32 && word >> 32 == tag >> 32 && (1..=issued).contains(&nonce.serial())
     }
 
-    /// Gives the stack to everyone who asks thread `head.tid`; how many that were. Frames that do not fit are left
-    /// out.
+    /// Answers every request to thread `head.tid` with this stack; returns their number. Frames that do not fit are
+    /// dropped.
     pub fn answer(&self, head: &AnswerHead, frames: &[u64]) -> u32 {
         let control = self.control();
         let Some(answers) = self.answers() else { return 0 };
@@ -177,13 +176,13 @@ impl Region {
             {
                 continue;
             }
-            // Acquire: what was there before belongs to the requester until now.
+            // Acquire: the requester has stopped using the answer's memory.
             if !slot.exchange(word, nonce.word(ANSWERING)) {
                 continue;
             }
             control.request.asked.fetch_and(!(1 << index), Ordering::Relaxed);
             write(place, nonce, head, frames);
-            // Release: the answer before the phase. Fails if the requester has been taken over: then nobody waits.
+            // Release: the answer before the phase. Fails if the requester has been replaced; then nobody waits.
             if slot.exchange(nonce.word(ANSWERING), nonce.word(ANSWERED)) {
                 control.request.answered.fetch_add(1, Ordering::Relaxed);
                 answered += 1;
@@ -192,22 +191,22 @@ impl Region {
         answered
     }
 
-    /// Counts a signal whose request is over.
+    /// Counts a signal whose request is no longer open.
     pub fn count_late_request(&self) {
         self.control().request.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says whether signals are unwelcome: the next program would meet them without a handler. Afterwards wait, for a
-    /// while, until [`is_being_asked`](Self::is_being_asked) is false.
+    /// Says whether signals must not be sent, because the program about to be executed has no handler for them. After
+    /// closing, wait for a limited time until [`is_being_asked`](Self::is_being_asked) is false.
     pub fn close_requests(&self, closed: bool) {
         self.control().request.closed.store(closed.into(), Ordering::SeqCst);
     }
 
-    /// True while a requester may send a signal although it was told not to.
+    /// Whether a requester that passed the check before it was closed may still send a signal.
     #[must_use]
     pub fn is_being_asked(&self) -> bool {
-        // Sequentially consistent with `close_requests` here, `send` there: the requester sees the
-        // door closed, or this sees the requester.
+        // Sequentially consistent with `close_requests` here and `send` there: either the requester sees that requests
+        // are closed, or this sees the requester.
         self.control().requests.iter().any(|slot| slot.thread.load(Ordering::SeqCst) & SENDING != 0)
     }
 }
@@ -227,22 +226,22 @@ fn write(place: &[AtomicU64], nonce: Nonce, head: &AnswerHead, frames: &[u64]) {
     }
 }
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The thread has not come to it.
+    /// The thread has not responded yet.
     Waiting,
-    /// The thread is writing, or died writing.
+    /// The thread is writing the answer, or died while doing so.
     Writing,
-    /// The answer is there.
+    /// The answer is complete.
     Answered,
-    /// Somebody else has changed the slot.
+    /// Another process has changed the slot.
     Lost,
 }
 
-/// The requester's view: slots and answers of one region.
+/// The requester's view: request slots and answers of a region.
 ///
-/// A slot is used by one requester at a time; file locks see to it.
+/// A slot is used by one requester at a time, which file locks ensure.
 pub struct Requests<'a> {
     pub(crate) line: &'a RequestLine,
     pub(crate) slots: &'a [RequestSlot; REQUEST_SLOTS],
@@ -251,14 +250,14 @@ pub struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// Asks thread `tid` through `slot`, whose lock the caller holds; none if a handler still writes there or the
-    /// slot has no serials left. Next: [`send`](Self::send).
+    /// Asks thread `tid` through `slot`, whose lock the caller holds. `None` if a handler is still writing there, or
+    /// the slot has no serials left. Call [`send`](Self::send) next.
     #[must_use]
     pub fn ask(&self, slot: usize, tid: u32) -> Option<Nonce> {
         let place = self.slots.get(slot)?;
         let before = place.word.load(Ordering::Acquire);
         let tag = tag_of(self.region_nonce);
-        // Zero, or left by a requester before; anything else is a lie and begins anew.
+        // Zero, or left by an earlier requester; any other value is invalid and restarts the serials.
         let serial = if before >> 32 == tag >> 32 { Nonce(before).serial() + 1 } else { 1 };
         if serial > SERIAL_MASK || before & SLOT_MASK == ANSWERING {
             return None;
@@ -273,8 +272,8 @@ impl Requests<'_> {
         Some(nonce)
     }
 
-    /// Sends the signal of a request by `send`, unless the process is closed to signals: then none. Nothing may happen
-    /// in `send` but this.
+    /// Calls `send` to send the signal of a request, unless the process is closed to signals; then `None`. `send` must
+    /// do nothing else.
     pub fn send<R>(&self, nonce: Nonce, send: impl FnOnce() -> R) -> Option<R> {
         let slot = self.slots.get(nonce.slot())?;
         slot.thread.fetch_or(SENDING, Ordering::SeqCst);
@@ -283,7 +282,7 @@ impl Requests<'_> {
         sent
     }
 
-    /// How far the request is.
+    /// Progress of the request.
     #[must_use]
     pub fn progress(&self, nonce: Nonce) -> Progress {
         let word = self.slots.get(nonce.slot()).map_or(0, |slot| slot.word.load(Ordering::Acquire));
@@ -296,7 +295,7 @@ impl Requests<'_> {
         }
     }
 
-    /// Copies an answer that is there into `frames`; none if it is not an answer to `nonce`.
+    /// Copies a complete answer into `frames`; `None` if it is not an answer to `nonce`.
     #[must_use]
     pub fn take(&self, nonce: Nonce, frames: &mut [u64; AnswerHead::MAX_FRAMES]) -> Option<AnswerHead> {
         let place = self.answers.chunks_exact(ANSWER_WORDS).nth(nonce.slot())?;
@@ -312,7 +311,7 @@ impl Requests<'_> {
         Some(head)
     }
 
-    /// Gives up; false if the answer came, or is coming, all the same.
+    /// Withdraws the request; false if it has been answered meanwhile, or is just being answered.
     pub fn withdraw(&self, nonce: Nonce) -> bool {
         let Some(slot) = self.slots.get(nonce.slot()) else { return false };
         let withdrawn = slot.exchange(nonce.word(ASKED), nonce.word(FREE));
@@ -322,13 +321,13 @@ impl Requests<'_> {
         withdrawn
     }
 
-    /// True if no signal must be sent now.
+    /// Whether no signal must be sent now.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.line.closed.load(Ordering::SeqCst) != 0
     }
 
-    /// Requests answered since the region was made, and signals that came too late, as the process counts them.
+    /// Counters of the process: requests answered since the region was made, and signals that arrived too late.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.line.answered.load(Ordering::Relaxed), self.line.late.load(Ordering::Relaxed))

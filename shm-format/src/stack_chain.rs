@@ -1,10 +1,10 @@
-//! The writer's side of the stack record: encodes a stack against the one its thread wrote before.
+//! The writer's side of the stack record: encodes a stack relative to the previous one of its thread.
 //!
-//! A chain never leaves its chunk: the first stack in a chunk is whole, so a reader needs no other chunk, and what is
-//! lost with a chunk is lost with it alone. After anything but a committed record (a loss, an abandoned write) the
-//! next stack is whole too. The bytes are put together in private memory and copied into the reserved place, whose
-//! length depends on them. What must never happen here: an allocation, a panic, a step whose bound is not the depth,
-//! a shared word read back.
+//! A chain never leaves its chunk: the first stack in a chunk is complete, so a reader needs no other chunk, and a lost
+//! chunk affects no other. After anything but a committed record (a loss, an abandoned write) the next stack is
+//! complete as well. The bytes are assembled in private memory, because the length to reserve depends on them, and then
+//! copied into the reservation. What must never happen here: an allocation, a panic, a step not bounded by the depth, a
+//! shared word read back.
 
 use crate::atomic::{Ordering, if_equal, store_bytes};
 use crate::control::Loss;
@@ -13,25 +13,25 @@ use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, 
 use crate::tracepoint::{Fields, NoPreface, Preface};
 use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
 
-/// Where the frames begin in the buffer: the head, which is written last and backwards, ends here.
+/// Offset of the frames in the buffer. The head, written last and backwards, ends here.
 const FRAMES_AT: usize = 48;
 /// Two bytes, three numbers, a weight, an end, a nonce.
 const HEAD_MOST: usize = 2 + 10 + 2 * 2 + 5 + 1 + 8;
-/// A byte for each frame, all of them literal, and the zeros behind.
+/// One byte per frame, every frame literal, and trailing zeros.
 const BUFFER: usize = FRAMES_AT + MAX_DEPTH + MAX_DEPTH * 8 + 8;
 
 const _: () = assert!(HEAD_MOST <= FRAMES_AT);
 
-/// What a thread remembers of the stack that it wrote last. Beside its [`ThreadCursor`], in private memory.
+/// The stack that a thread has recorded last. Next to its [`ThreadCursor`], in private memory.
 ///
-/// All zero is a chain without a stack. The chain knows which stack was *recorded* last, a walker only which was walked
-/// last: what a walker says ([`walked`](Self::walked)) holds from record to record if every walk says it.
+/// All zero is a chain without a stack. The chain knows which stack was *recorded* last, the walker only which was
+/// *walked* last: the walker's reports ([`walked`](Self::walked)) are only usable if every walk is reported.
 pub struct StackChain {
-    /// `place` and `previous` are those of a committed record.
+    /// Whether `place` and `previous` belong to a committed record.
     linked: bool,
-    /// There was a walk since.
+    /// Whether a walk has been reported since.
     walked: bool,
-    /// So many outermost frames are in all walks since: nothing need be compared.
+    /// Number of outermost frames shared by all walks since: these need no comparison.
     unchanged: usize,
     place: Place,
     depth: usize,
@@ -40,7 +40,7 @@ pub struct StackChain {
     recent: [u64; RECENT],
     /// The last literal frame.
     literal: u64,
-    /// Of the record being written.
+    /// The record being assembled.
     buffer: [u8; BUFFER],
 }
 
@@ -50,13 +50,13 @@ impl Default for StackChain {
     }
 }
 
-/// What is in the buffer.
+/// What the buffer contains.
 #[derive(Clone, Copy)]
 struct Encoded {
     form: Form,
-    /// Outermost frames that are those of the stack before.
+    /// Length of the suffix shared with the previous stack, in frames.
     kept: usize,
-    /// Literal frames take eight bytes.
+    /// Whether literal frames take eight bytes.
     wide: bool,
     /// Where the head begins.
     start: usize,
@@ -88,21 +88,21 @@ impl StackChain {
         }
     }
 
-    /// The next stack will be whole. With [`ThreadCursor::begin`], when the chain passes to another thread.
+    /// Makes the next stack complete. Used with [`ThreadCursor::begin`] when the chain passes to another thread.
     pub fn reset(&mut self) {
         self.linked = false;
         self.walked = false;
     }
 
-    /// The thread's stack was walked, to be written or not: its `unchanged` outermost frames are those of the walk
-    /// before. Without this, [`write`](Self::write) compares all frames.
+    /// Reports a walk of the thread's stack, whether it will be written or not: `unchanged` of its outermost frames
+    /// equal those of the previous walk. Without such reports [`write`](Self::write) compares all frames.
     #[inline]
     pub fn walked(&mut self, unchanged: usize) {
         self.unchanged = if self.walked { self.unchanged.min(unchanged) } else { unchanged };
         self.walked = true;
     }
 
-    /// Writes a stack, leaf first: that of the last walk, if walks are told of.
+    /// Writes a stack, leaf first; if walks are reported, that of the last walk.
     ///
     /// Errors as for [`ThreadCursor::reserve`]; more than [`MAX_DEPTH`] frames are `TooLarge`.
     pub fn write<P: Pool>(
@@ -116,8 +116,8 @@ impl StackChain {
         self.write_behind(cursor, pool, NoPreface, false, (head, frames), now)
     }
 
-    /// Writes the stack of an event behind its fields, into one record: as [`write`](Self::write), or, with `aside`, as
-    /// [`write_aside`](Self::write_aside).
+    /// Writes an event's fields and its stack into one record: as [`write`](Self::write) does or, with `aside`, as
+    /// [`write_aside`](Self::write_aside) does.
     pub fn write_event<P: Pool>(
         &mut self,
         cursor: &ThreadCursor,
@@ -133,8 +133,8 @@ impl StackChain {
         self.write_behind(cursor, pool, fields, aside, (head, frames), now)
     }
 
-    /// Writes a whole stack, leaf first, that belongs to no chain: for a handler that interrupted the writing of
-    /// another stack of its thread. `self` is a chain of that handler's own; what it remembers is lost.
+    /// Writes a standalone stack, leaf first: for a handler that interrupted the writing of another stack of its
+    /// thread. `self` is a chain that belongs to that handler; its contents are lost.
     ///
     /// Errors as for [`write`](Self::write).
     pub fn write_aside<P: Pool>(
@@ -159,7 +159,7 @@ impl StackChain {
         (head, frames): (StackHead, &[u64]),
         now: impl Fn() -> u64,
     ) -> Result<Committed, Loss> {
-        // Until the commit: a write that is given up or abandoned leaves no chain.
+        // Unlinked until the commit, so that a write that fails or is abandoned leaves no chain.
         let linked = core::mem::replace(&mut self.linked, false);
         if frames.len() > MAX_DEPTH {
             return cursor.lose(Loss::TooLarge);
@@ -176,7 +176,7 @@ impl StackChain {
         }
     }
 
-    /// How many outermost frames of a stack are those of the one before.
+    /// Length of the suffix that a stack shares with the previous one, in frames.
     #[inline]
     fn kept(&self, frames: &[u64]) -> usize {
         let most = self.depth.min(frames.len());
@@ -193,7 +193,7 @@ impl StackChain {
         kept
     }
 
-    /// Puts a stack into the buffer, and remembers it.
+    /// Encodes a stack into the buffer, and remembers it.
     #[inline(always)]
     fn encode(&mut self, form: Form, head: &StackHead, frames: &[u64]) -> Encoded {
         let kept = match form {
@@ -203,25 +203,25 @@ impl StackChain {
                 self.literal = 0;
                 0
             }
-            Form::Aside => return self.encode_aside(head, frames),
+            Form::Standalone => return self.encode_aside(head, frames),
         };
-        // SAFETY: the frames are no more than MAX_DEPTH, and those kept are some of them.
+        // SAFETY: there are at most MAX_DEPTH frames, and `kept` is at most their number.
         let (wide, end) = unsafe { self.encode_new(frames, kept) };
         self.finish(Encoded { form, kept, wide, start: FRAMES_AT, end }, head, frames)
     }
 
-    /// Puts the frames that are not kept into the buffer, and remembers them. Whether they are wide, and where they end;
-    /// zeros follow, which fill up the last word.
+    /// Encodes the frames before the shared suffix, and remembers them. Returns whether literal frames are wide, and
+    /// where the frames end. Zeros follow, to pad the last word.
     ///
     /// # Safety
-    /// `kept` is no more than `frames.len()`, and that no more than MAX_DEPTH.
+    /// `kept` must be at most `frames.len()`, and that at most MAX_DEPTH.
     #[inline(always)]
     unsafe fn encode_new(&mut self, frames: &[u64], kept: usize) -> (bool, usize) {
         let count = frames.len() - kept;
         let new = frames.as_ptr();
         let buffer = self.buffer.as_mut_ptr();
         let mut literal = 0;
-        // SAFETY: `count` and `kept` together are no more than MAX_DEPTH, which `previous` and `buffer` have room for.
+        // SAFETY: `count + kept` is at most MAX_DEPTH, which `previous` and `buffer` have space for.
         unsafe {
             let previous = self.previous.as_mut_ptr().add(MAX_DEPTH - kept - count);
             let codes = buffer.add(FRAMES_AT);
@@ -231,7 +231,7 @@ impl StackChain {
                 previous.add(at).write(frame);
                 let place = recent_place(frame);
                 let recent = &mut self.recent[usize::from(place)];
-                // Whether it was there is as good as random: no branch.
+                // A hit is as good as random, so avoid a branch.
                 let code = if_equal(*recent, frame, place, LITERAL);
                 *recent = frame;
                 codes.add(at).write(code);
@@ -257,7 +257,7 @@ impl StackChain {
         }
     }
 
-    /// Spells out frames as they are, behind the codes; where they end.
+    /// Rewrites the literal frames as full words, after the codes. Returns where they end.
     #[cold]
     #[inline(never)]
     fn widen(&mut self, frames: &[u64], count: usize) -> usize {
@@ -287,10 +287,14 @@ impl StackChain {
         if let Some(zeros) = self.buffer.get_mut(end..).and_then(<[u8]>::first_chunk_mut::<8>) {
             *zeros = [0; 8];
         }
-        self.finish(Encoded { form: Form::Aside, kept: 0, wide: false, start: FRAMES_AT, end }, head, frames)
+        self.finish(
+            Encoded { form: Form::Standalone, kept: 0, wide: false, start: FRAMES_AT, end },
+            head,
+            frames,
+        )
     }
 
-    /// Puts the head before the frames.
+    /// Writes the head before the frames.
     #[inline(always)]
     fn finish(&mut self, encoded: Encoded, head: &StackHead, frames: &[u64]) -> Encoded {
         let new = frames.len() - encoded.kept;
@@ -301,12 +305,12 @@ impl StackChain {
         self.finish_rare(encoded, head, new)
     }
 
-    /// Nearly all heads: every number takes one byte.
+    /// The head of nearly all records: every number takes one byte.
     #[inline(always)]
     fn finish_next(&mut self, encoded: Encoded, head: &StackHead, new: usize) -> Encoded {
         let mut before = Backwards { buffer: &mut self.buffer, at: FRAMES_AT };
         let mut first = Form::NEXT;
-        // A byte that is not wanted is overwritten by the next.
+        // Bytes that are not kept are overwritten by the next.
         before.put_if(head.nonce != 0, &head.nonce.to_le_bytes());
         first |= if head.nonce != 0 { flag::NONCE } else { 0 };
         before.put_if(head.end != 0, &[head.end]);
@@ -346,17 +350,17 @@ impl StackChain {
     }
 }
 
-/// A stack being written.
+/// The state of writing one stack.
 struct Write<'a, B> {
     chain: &'a mut StackChain,
-    /// What stands before it in its record.
+    /// What precedes the stack in its record.
     preface: B,
     head: &'a StackHead,
     frames: &'a [u64],
-    /// The chain has a stack.
+    /// Whether the chain has a stack.
     linked: bool,
     aside: bool,
-    /// What is in the buffer, and for which place.
+    /// The contents of the buffer, and the position they were encoded for.
     done: Option<(Encoded, Place)>,
 }
 
@@ -375,7 +379,7 @@ impl<B: Preface> Write<'_, B> {
         };
         match cursor.try_write(pool, B::KIND, now, &mut self, size, Self::fill)? {
             Some(committed) => Ok(committed),
-            // A copy, for which alone there is a place in memory.
+            // A copy, because only that has an address.
             None => {
                 let Self { chain, preface, head, frames, linked, aside, done } = self;
                 Write { chain, preface, head, frames, linked, aside, done }.run_again(cursor, pool, now)
@@ -383,7 +387,7 @@ impl<B: Preface> Write<'_, B> {
         }
     }
 
-    /// The other tries, after another record got in between or for another chunk.
+    /// Encodes for another attempt: a nested record intervened, or the chunk changed.
     #[cold]
     #[inline(never)]
     fn run_again<P: Pool>(
@@ -408,7 +412,7 @@ impl<B: Preface> Write<'_, B> {
         let encoded = match (self.done.map(|done| done.0), form) {
             (Some(before @ Encoded { form: Form::First, .. }), _) => before,
             (None, _) | (_, Form::First) => self.chain.encode(form, self.head, self.frames),
-            // Another distance: the frames are written the same way.
+            // Only the distance has changed: the frames stay as encoded.
             (Some(before), _) => self.chain.finish(Encoded { form, ..before }, self.head, self.frames),
         };
         self.preface.words() + self.done.insert((encoded, place)).0.words()
@@ -417,7 +421,7 @@ impl<B: Preface> Write<'_, B> {
     #[inline(always)]
     fn form_at(&self, place: Place) -> Form {
         match (self.aside, self.linked) {
-            (true, _) => Form::Aside,
+            (true, _) => Form::Standalone,
             (_, true) => self.chain.form_at(place),
             _ => Form::First,
         }
@@ -434,7 +438,7 @@ impl<B: Preface> Write<'_, B> {
                     word.store(value, Ordering::Relaxed);
                 }
             });
-            // SAFETY: that many words are in the buffer from `start` on, with the zeros at the end.
+            // SAFETY: the buffer holds that many words from `start` on, including the padding.
             unsafe { store_bytes(words, self.chain.buffer.as_ptr().add(encoded.start)) };
             if !self.aside {
                 self.chain.depth = self.frames.len();
@@ -451,7 +455,7 @@ fn outermost(frames: &[u64], count: usize) -> &[u64] {
     frames.len().checked_sub(count).and_then(|at| frames.get(at..)).unwrap_or(&[])
 }
 
-/// A place in the buffer that moves towards its start.
+/// A position in the buffer that moves towards its start.
 struct Backwards<'a> {
     buffer: &'a mut [u8; BUFFER],
     at: usize,
@@ -466,7 +470,7 @@ impl Backwards<'_> {
         }
     }
 
-    /// Puts them always, and moves only if `wanted`: no branch.
+    /// Writes the bytes in any case, and keeps them only if `wanted`: no branch.
     #[inline]
     fn put_if<const N: usize>(&mut self, wanted: bool, bytes: &[u8; N]) {
         let at = self.at;
@@ -474,7 +478,7 @@ impl Backwards<'_> {
         self.at = if wanted { self.at } else { at };
     }
 
-    /// An unsigned LEB128 number, whose last byte comes first here.
+    /// An unsigned LEB128 number, written from its last byte.
     #[inline]
     fn put_varint(&mut self, value: u64) {
         let bits = 64 - (value >> 7).leading_zeros();

@@ -1,25 +1,25 @@
-//! The copy of a stack: registers and words of memory, of which those that no unwinding needs are zero.
+//! The stack copy: registers and words of the stack, with the words that unwinding cannot need set to zero.
 //!
-//! See "The copied stack" in `FORMAT.md`. [`CopyWriter`] writes it piece by piece, as long as it takes, from a buffer of
-//! one piece; [`CopyReader`] reads what [`CopyPiece`]s were put together to. What must never happen in the writer: an
+//! See "The copied stack" in `FORMAT.md`. [`CopyWriter`] writes it piece by piece from a buffer of one piece, however
+//! long it is; [`CopyReader`] reads the concatenation of the [`CopyPiece`]s. What must never happen in the writer: an
 //! allocation, a panic, a shared word read back.
 
 use crate::control::Loss;
 use crate::record::RecordKind;
 
-/// Words of a piece's payload: two fit into the smallest chunk, eight into the usual one.
+/// Payload words of a piece: two pieces fit into the smallest chunk, eight into the usual one.
 const PIECE_WORDS: usize = 240;
 /// Bytes of a copy in one piece.
 const PIECE: usize = (PIECE_WORDS - 1) * 8;
-/// Pieces of one copy: what the longest one takes with 18 bytes for each word.
+/// Most pieces of one copy: the longest copy at 18 bytes per word.
 const PIECES: u32 = (1 << 20) / PIECE as u32 * 18 / 8 + 2;
-/// In the first word of a piece: no more follow.
+/// In the first word of a piece: it is the last one.
 const LAST: u64 = 1 << 32;
 /// Most bytes of a stack that are copied.
 pub const COPY_MOST: u64 = 1 << 20;
-/// Most words of one copy: the bytes that are asked for, and those below the stack pointer.
+/// Most words of one copy: the requested bytes, and those below the stack pointer.
 const WORDS_MOST: u64 = COPY_MOST / 8 + 64;
-/// Most registers.
+/// Most registers of a copy.
 const REGISTERS_MOST: u8 = 64;
 
 /// Flags of the head.
@@ -30,33 +30,35 @@ mod flag {
     pub(super) const ALL: u8 = CODE_ONLY | BESIDE | GENERATED;
 }
 
-/// How a word is told: the low two bits of a number.
+/// How a word is encoded: the low two bits of a number.
 mod token {
-    /// So many words are zero; 0 words: the copy ends.
+    /// A run of zero words of this length; length 0 ends the copy.
     pub(super) const ZEROS: u64 = 0;
-    /// An address in the stack: words from the place that it was found in.
+    /// A stack address, as the distance in words from its own position.
     pub(super) const STACK: u64 = 1;
-    /// An address of code: bytes from the one before.
+    /// A code address, as the distance in bytes from the previous one.
     pub(super) const CODE: u64 = 2;
-    /// With 0 any other: the eight bytes follow. Else, by [`FAR_CODE`](super::FAR_CODE), an address in the stack that is no multiple of a
-    /// word away, as those of arguments and variables of the environment are, or of generated code.
+    /// 0: a literal word, whose eight bytes follow. Otherwise, as [`FAR_CODE`](super::FAR_CODE) says, generated code,
+    /// or a stack address whose distance is no multiple of a word, such as those of arguments and environment
+    /// variables.
     pub(super) const OTHER: u64 = 3;
 }
 
-/// Of a number of kind [`token::OTHER`] less 1: generated code, bytes from the one before, and the eight bytes of code before it
-/// follow. Else an address in the stack, bytes from the one before that was told so.
+/// In a number of kind [`token::OTHER`], minus 1: a generated-code address as the distance in bytes from the previous
+/// one, followed by the eight code bytes before it. Otherwise a stack address as the distance in bytes from the
+/// previous such one.
 const FAR_CODE: u64 = 1;
 
-/// A word that is kept, by what it is.
+/// A copied word, classified by what it points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopiedWord {
-    /// An address in the stack.
+    /// A stack address.
     Stack(u64),
-    /// An address of code.
+    /// A code address.
     Code(u64),
-    /// An address of code that was made at run time, and the eight bytes before it.
+    /// An address of generated code, and the eight bytes before it.
     Generated(u64, u64),
-    /// Anything else.
+    /// Any other value.
     Other(u64),
 }
 
@@ -70,41 +72,41 @@ impl CopiedWord {
     }
 }
 
-/// Why a copy goes no further.
+/// Why a copy ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CopyEnd {
     /// At the base of the stack.
     #[default]
     Base = 0,
-    /// At the limit that was asked for.
+    /// At the requested limit.
     Limit = 1,
-    /// At memory that cannot be read, of a stack whose base is not known.
+    /// At unreadable memory, on a stack whose base is unknown.
     Unreadable = 2,
 }
 
-/// Everything of a copy but its words.
+/// The fixed part of a copy, before its words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyHead {
-    /// Nothing but addresses of code is kept of the stack.
+    /// Whether only code addresses are copied from the stack.
     pub code_only: bool,
-    /// The next record of the thread is the stack of the same sample, which counts.
+    /// Whether the thread's next record is the walked stack of the same sample, which is the one that counts.
     pub beside: bool,
-    /// What asked for the sample: a `Source` number of the session.
+    /// The source that triggered the sample: a `Source` number of the session.
     pub source: u8,
-    /// Events the sample stands for.
+    /// Number of events that the sample stands for.
     pub weight: u32,
-    /// The request it answers; 0 = none.
+    /// The request that it answers; 0 for none.
     pub nonce: u64,
     /// The address of the first word of the stack, a multiple of 8.
     pub start: u64,
-    /// The interrupted instruction.
+    /// The interrupted program counter.
     pub pc: u64,
-    /// Where `pc` lies in no module: the eight bytes of code before it, and the eight at it.
+    /// If `pc` is in no module: the eight code bytes before it, and the eight at it.
     pub code: Option<[u64; 2]>,
 }
 
-/// Room for one piece of a copy. In private memory, one for each thread.
+/// Buffer for one piece of a copy. In private memory, one per thread.
 pub struct CopyBuffer {
     bytes: [u8; PIECE],
 }
@@ -115,7 +117,7 @@ impl Default for CopyBuffer {
     }
 }
 
-/// Writes a copy piece by piece: `put` takes the kind and the words of a record.
+/// Writes a copy piece by piece: `put` receives the kind and the words of each record.
 pub struct CopyWriter<'b, F> {
     buffer: &'b mut CopyBuffer,
     at: usize,
@@ -129,9 +131,9 @@ pub struct CopyWriter<'b, F> {
 }
 
 impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F> {
-    /// Begins a copy. So many registers follow.
+    /// Begins a copy with this number of registers, which must be written next.
     ///
-    /// Errors here and below are those of `put`; then there is no copy.
+    /// Errors here and below are those of `put`; the copy is then incomplete and must be dropped.
     pub fn begin(
         buffer: &'b mut CopyBuffer,
         head: &CopyHead,
@@ -159,29 +161,29 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
         Ok(writer)
     }
 
-    /// The next register that is not needed.
+    /// Writes the next register as not needed.
     pub fn no_register(&mut self) -> Result<(), Loss> {
         self.zeros += 1;
         Ok(())
     }
 
-    /// The next register.
+    /// Writes the next register.
     pub fn register(&mut self, word: CopiedWord) -> Result<(), Loss> {
         self.token(word)
     }
 
-    /// All registers were written; the words of the stack follow.
+    /// Ends the registers; the words of the stack follow.
     pub fn end_registers(&mut self) -> Result<(), Loss> {
         self.flush_zeros()
     }
 
-    /// A word of the stack that is not kept.
+    /// Writes a word that is not copied.
     #[inline(always)]
     pub fn skip(&mut self) {
         self.zeros += 1;
     }
 
-    /// A word of the stack that is kept.
+    /// Writes a word that is copied.
     pub fn keep(&mut self, word: CopiedWord) -> Result<(), Loss> {
         self.place = self.place.wrapping_add(self.zeros * 8);
         self.token(word)?;
@@ -189,7 +191,7 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
         Ok(())
     }
 
-    /// Ends the copy, and says why it goes no further. `covers`: it holds all that the stack beside it was found in.
+    /// Ends the copy, for this reason. `covers` says that it contains everything that the walk of the same sample read.
     pub fn end(mut self, end: CopyEnd, covers: bool) -> Result<(), Loss> {
         self.flush_zeros()?;
         self.varint(token::ZEROS)?;
@@ -209,7 +211,7 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
             CopiedWord::Generated(..) => (token::OTHER, distance(self.generated)),
             CopiedWord::Other(_) => return self.other(value),
         };
-        // No two addresses of user space are so far apart.
+        // No two user-space addresses are that far apart.
         if distance.unsigned_abs() >> 58 != 0 {
             return self.other(value);
         }
@@ -278,7 +280,7 @@ impl<'b, F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>> CopyWriter<'b, F>
     }
 }
 
-/// Small numbers of either sign as small numbers.
+/// Zigzag encoding: small numbers of either sign become small unsigned ones.
 const fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
@@ -287,19 +289,19 @@ const fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-/// A record that carries a part of a copy.
+/// A record with one piece of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPiece<'a> {
-    /// Which part it is, from 0 on. The records of one copy follow each other in their thread.
+    /// Index of the piece, from 0 on. The records of one copy are consecutive in their thread.
     pub number: u32,
-    /// There are no more.
+    /// Whether it is the last piece.
     pub is_last: bool,
-    /// What it holds; of the last one up to seven bytes more than belong to the copy.
+    /// The contents; the last piece may have up to seven bytes of padding.
     pub bytes: &'a [u8],
 }
 
 impl<'a> CopyPiece<'a> {
-    /// Parses a payload. `None` for what no writer writes.
+    /// Parses a payload. `None` if no writer produces it.
     #[must_use]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let (first, bytes) = payload.split_first_chunk()?;
@@ -314,9 +316,9 @@ impl<'a> CopyPiece<'a> {
     }
 }
 
-/// A whole copy as it was put together from its pieces.
+/// Reads a copy that has been reassembled from its pieces.
 pub struct CopyReader<'a> {
-    /// Everything but the words.
+    /// The fixed part.
     pub head: CopyHead,
     rest: Bytes<'a>,
     registers: u8,
@@ -326,17 +328,17 @@ pub struct CopyReader<'a> {
     generated: u64,
 }
 
-/// What a copy holds in a place.
+/// Element of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
-    /// So many words that were not kept.
+    /// This many words that were not copied.
     Zeros(u64),
-    /// One that was.
+    /// A copied word.
     Word(CopiedWord),
 }
 
 impl<'a> CopyReader<'a> {
-    /// Reads the head. `None` for what no writer writes, here and below.
+    /// Parses the head. Here and below, `None` means that no writer produces such bytes.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = Bytes(bytes);
@@ -369,8 +371,8 @@ impl<'a> CopyReader<'a> {
         })
     }
 
-    /// Reads the registers, which are as many as there are places; then the words, which `take` gets in the order of their
-    /// addresses. Why there are no more, and whether the copy covers the stack beside it.
+    /// Reads the registers, exactly as many as the slice has, then passes the words to `take` in address order. Returns
+    /// why the copy ends, and whether it covers what the walk of the same sample read.
     pub fn read(mut self, registers: &mut [u64], take: &mut dyn FnMut(Copied)) -> Option<(CopyEnd, bool)> {
         if usize::from(self.registers) != registers.len() {
             return None;
@@ -409,7 +411,7 @@ impl<'a> CopyReader<'a> {
         is_whole.then_some((end, last & 4 != 0))
     }
 
-    /// The next token; the inner none at the end.
+    /// The next token; `Some(None)` at the end.
     fn next(&mut self) -> Option<Option<Copied>> {
         let number = self.rest.varint()?;
         let value = number >> 2;
@@ -454,7 +456,7 @@ impl Bytes<'_> {
         Some(u64::from_le_bytes(*first))
     }
 
-    /// In its shortest form.
+    /// A LEB128 number, which must be in its shortest form.
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {

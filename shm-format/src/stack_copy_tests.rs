@@ -1,4 +1,4 @@
-//! Copies come back as they went in, in few bytes, and nothing else is accepted.
+//! Copies round-trip in few bytes, and nothing else is accepted.
 
 use std::vec;
 use std::vec::Vec;
@@ -18,7 +18,7 @@ const HEAD: CopyHead = CopyHead {
 
 type Pieces = Vec<(u64, Vec<u8>)>;
 
-/// The pieces of a copy of these registers and words; zeros are not kept.
+/// The pieces of a copy of these registers and words; zero words count as not copied.
 fn write(head: &CopyHead, registers: &[u64], words: &[CopiedWord], end: CopyEnd) -> Pieces {
     let mut buffer = CopyBuffer { bytes: [0xaa; PIECE] };
     let mut pieces = Vec::new();
@@ -67,7 +67,7 @@ fn read(bytes: &[u8], registers: &mut [u64]) -> Option<(CopyHead, Vec<CopiedWord
     Some((head, words, end, covers))
 }
 
-/// Words of all kinds, many zeros among them.
+/// Words of all kinds, many of them zero.
 fn some_words(count: u64) -> Vec<CopiedWord> {
     let word = |at: u64| {
         let random = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
@@ -85,7 +85,7 @@ fn some_words(count: u64) -> Vec<CopiedWord> {
 }
 
 #[test]
-fn a_copy_comes_back() {
+fn a_copy_round_trips() {
     let registers = [0, 0, 5, 0x7ffd_0000_1010, 0, 0];
     for (count, end) in [(0, CopyEnd::Base), (7, CopyEnd::Limit), (5000, CopyEnd::Unreadable)] {
         let words = some_words(count);
@@ -100,9 +100,9 @@ fn a_copy_comes_back() {
     assert_eq!(read(&bytes, &mut []).unwrap().0, head);
 }
 
-/// Addresses in the stack that are no multiple of a word away, as those of arguments, are kept in two bytes each.
+/// Stack addresses whose distance is no multiple of a word, such as those of arguments, take two bytes each.
 #[test]
-fn unaligned_addresses_in_the_stack_are_kept() {
+fn unaligned_stack_addresses_are_copied() {
     let words: Vec<_> = (0..100).map(|number| CopiedWord::Stack(HEAD.start + 4003 + 21 * number)).collect();
     let bytes = joined(&write(&HEAD, &[], &words, CopyEnd::Base));
     assert!(bytes.len() < 250, "{}", bytes.len());
@@ -114,7 +114,7 @@ fn unaligned_addresses_in_the_stack_are_kept() {
 }
 
 #[test]
-fn zeros_take_no_room() {
+fn zeros_take_no_space() {
     let mut words = vec![CopiedWord::Other(0); 4096];
     words[4000] = CopiedWord::Stack(HEAD.start + 4010 * 8);
     let pieces = write(&HEAD, &[], &words, CopyEnd::Base);
@@ -122,7 +122,7 @@ fn zeros_take_no_room() {
 }
 
 #[test]
-fn what_no_writer_writes_is_refused() {
+fn malformed_records_are_refused() {
     let bytes = joined(&write(&HEAD, &[0, 9], &some_words(300), CopyEnd::Limit));
     assert!(read(&bytes, &mut [0; 2]).is_some());
     assert!(read(&bytes, &mut [0; 3]).is_none(), "another number of registers");
@@ -137,7 +137,7 @@ fn what_no_writer_writes_is_refused() {
             let _ = read(&broken, &mut [0; 2]);
         }
     }
-    // More zeros than any copy has.
+    // More zeros than any copy can have.
     let head = joined(&write(&HEAD, &[], &[], CopyEnd::Base));
     let begun = &head[..head.iter().rposition(|byte| *byte != 0).unwrap() - 1];
     let many = [begun, &[0xfc, 0xff, 0xff, 0xff, 0x7f, 0, 0, 0]].concat();

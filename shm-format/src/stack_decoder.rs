@@ -1,27 +1,27 @@
 //! The reader's side of the stack record.
 //!
-//! Strict: a field in another than its shortest form, a byte too many or too few, a bit that means nothing, all
-//! refuse the record. A record that refers to one that was not decoded is told apart from that: it is lost, not
-//! wrong. What must never happen here: a panic, frames of another stack than the one referred to, a loop or a size
-//! beyond [`MAX_DEPTH`].
+//! Strict: a number not in its shortest form, an excess or missing byte, or a meaningless bit makes the record
+//! malformed. A record that refers to one that was not decoded is distinguished from that: it is lost, not malformed.
+//! What must never happen here: a panic, frames of a stack other than the one referred to, a loop or a size beyond
+//! [`MAX_DEPTH`].
 
 use crate::stack::{
     Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, frame_at, is_near, recent_place,
 };
 
-/// Why a stack record gives no stack.
+/// Why a stack record cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecodable {
-    /// No writer writes such bytes.
+    /// No writer produces such bytes.
     Malformed,
     /// It refers to a record of its chunk that is missing: torn, void, overwritten, or undecodable itself.
     Unlinked,
 }
 
-/// A stack record whose head is read.
+/// A stack record whose head has been parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedStack<'a> {
-    /// Everything but the frames.
+    /// The fixed part, without the frames.
     pub head: StackHead,
     form: Form,
     kept: usize,
@@ -31,7 +31,7 @@ pub struct EncodedStack<'a> {
 }
 
 impl<'a> EncodedStack<'a> {
-    /// Reads the head of a payload; `None` if no writer writes it.
+    /// Parses the head of a payload; `None` if no writer produces it.
     #[must_use]
     #[inline]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
@@ -51,7 +51,7 @@ impl<'a> EncodedStack<'a> {
             || (first & flag::END != 0 && end == 0)
             || (first & flag::NONCE != 0 && nonce == 0);
         let wide = first & flag::WIDE != 0;
-        if says_default || (wide && form == Form::Aside) || kept.checked_add(new)? > MAX_DEPTH as u64 {
+        if says_default || (wide && form == Form::Standalone) || kept.checked_add(new)? > MAX_DEPTH as u64 {
             return None;
         }
         Some(Self { head, form, kept: kept as usize, new: new as usize, wide, frames: f.0 })
@@ -64,14 +64,14 @@ impl<'a> EncodedStack<'a> {
         self.kept + self.new
     }
 
-    /// How many outermost frames are those of the stack [`before`](Self::before).
+    /// Length in frames of the suffix shared with the stack [`before`](Self::before).
     #[must_use]
     #[inline]
     pub fn kept(&self) -> usize {
         self.kept
     }
 
-    /// The number, among its thread's records, of the stack that it refers to, if it does; its own is `sequence`.
+    /// Sequence number in its thread of the stack that it refers to, if it does; `sequence` is its own.
     #[must_use]
     #[inline]
     pub fn before(&self, sequence: u64) -> Option<u64> {
@@ -81,15 +81,14 @@ impl<'a> EncodedStack<'a> {
         }
     }
 
-    /// Whether it stands for itself: [`decode_aside`](Self::decode_aside) reads it.
+    /// Whether it is a standalone record, to be read by [`decode_aside`](Self::decode_aside).
     #[must_use]
     #[inline]
     pub fn is_aside(&self) -> bool {
-        self.form == Form::Aside
+        self.form == Form::Standalone
     }
 
-    /// The frames, from the root, of a record that belongs to no chain, into the first [`depth`](Self::depth) places
-    /// of `frames`.
+    /// Stores the frames of a standalone record, root first, in the first [`depth`](Self::depth) elements of `frames`.
     pub fn decode_aside(&self, frames: &mut [u64]) -> Result<(), Undecodable> {
         if !self.is_aside() {
             return Err(Undecodable::Unlinked);
@@ -102,7 +101,7 @@ impl<'a> EncodedStack<'a> {
         self.ends_at(8 * self.new)
     }
 
-    /// The frames that are not kept, from the root, into `out`. The last literal frame.
+    /// Stores the frames before the shared suffix, root first, in `out`. Returns the last literal frame.
     #[inline]
     fn new_frames(
         &self,
@@ -124,7 +123,7 @@ impl<'a> EncodedStack<'a> {
                 }
                 _ => recent[usize::from(code)],
             };
-            // What is in the table is named by its place there, and by that alone.
+            // A frame in the table must be encoded by its index, never as a literal.
             let at = recent_place(*place);
             let entry = &mut recent[usize::from(at)];
             if code != if *entry == *place { at } else { LITERAL } {
@@ -148,7 +147,7 @@ impl<'a> EncodedStack<'a> {
         Some(frame_at(i32::from_le_bytes(words.array()?).into(), base))
     }
 
-    /// Checks that nothing but padding follows.
+    /// Checks that only padding follows.
     #[inline]
     fn ends_at(&self, end: usize) -> Result<(), Undecodable> {
         let rest = self.frames.get(end..).unwrap_or(&[]);
@@ -174,14 +173,14 @@ impl Default for StackDecoder {
 }
 
 impl StackDecoder {
-    /// At the start of a chunk.
+    /// For the start of a chunk.
     #[must_use]
     pub const fn new() -> Self {
         Self { linked: false, sequence: 0, depth: 0, literal: 0, recent: [0; RECENT] }
     }
 
-    /// The frames of record number `sequence`, from the root, into the first [`depth`](EncodedStack::depth) places
-    /// of `frames`, which still holds what the last call left there. After an error, records that refer to this one
+    /// Stores the frames of record number `sequence`, root first, in the first [`depth`](EncodedStack::depth) elements
+    /// of `frames`, which must still hold the result of the last call. After an error, records that refer to this one
     /// are [`Unlinked`](Undecodable::Unlinked).
     #[inline]
     pub fn decode(
@@ -192,7 +191,7 @@ impl StackDecoder {
     ) -> Result<(), Undecodable> {
         let linked = core::mem::replace(&mut self.linked, false);
         match stack.form {
-            Form::Aside => return Err(Undecodable::Malformed),
+            Form::Standalone => return Err(Undecodable::Malformed),
             Form::First => {
                 self.recent.fill(0);
                 self.literal = 0;
@@ -213,7 +212,7 @@ impl StackDecoder {
     }
 }
 
-/// Bytes not read yet.
+/// The remaining bytes.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -234,7 +233,7 @@ impl Bytes<'_> {
     /// An unsigned LEB128 number in its shortest form.
     #[inline]
     fn varint(&mut self) -> Option<u64> {
-        // Most fit in a byte.
+        // Most fit one byte.
         match self.0.split_first() {
             Some((&first, rest)) if first < 0x80 => {
                 self.0 = rest;

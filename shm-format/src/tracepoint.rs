@@ -1,15 +1,15 @@
-//! The tracepoint record: the fields of one event, and the stack behind them if one was asked for.
+//! The tracepoint record: the fields of one event, followed by the stack if one was requested.
 //!
-//! The record says itself of which type each field is, so that it can be read before its description is
-//! ([`Tracepoint`](crate::record::Tracepoint) in the durable log, which has the names). [`Fields`] writes, in the program's own
-//! calls and signal handlers; [`TracepointRecord`] reads. What must never happen when writing: a loop without a bound, more
-//! words than were measured.
+//! The record itself contains the type of each field, so it can be read before its description arrives
+//! ([`Tracepoint`](crate::record::Tracepoint) in the durable log, which has the names). [`Fields`] writes it, in calls
+//! and signal handlers of the program; [`TracepointRecord`] reads it. What must never happen when writing: an unbounded
+//! loop, or more words than were measured.
 
 use crate::record::RecordKind;
 
 /// Most fields of an event.
 pub const FIELDS_MOST: usize = 12;
-/// Most bytes of a string; the rest is cut off.
+/// Most bytes of a string; longer ones are truncated.
 pub const STRING_MOST: usize = 256;
 
 /// Bits of the first word: `0:3 | stack:1 | count:4 | types:24 | id:32`.
@@ -17,17 +17,17 @@ const TYPES_AT: u32 = 32;
 const COUNT_AT: u32 = 56;
 const STACK: u64 = 1 << 60;
 const NOTHING: u64 = 7 << 61;
-/// Bits of the word before the bytes of a string: its length, and what became of it.
+/// Bits of the word before a string's bytes: its length, and whether it was truncated or null.
 const CUT: u64 = 1 << 32;
 const NULL: u64 = 1 << 33;
 
-/// What a field is.
+/// Type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FieldType {
-    /// A signed number.
+    /// A signed integer.
     I64 = 0,
-    /// An unsigned number.
+    /// An unsigned integer.
     U64 = 1,
     /// A floating-point number.
     F64 = 2,
@@ -36,7 +36,7 @@ pub enum FieldType {
 }
 
 impl FieldType {
-    /// The type that a letter stands for: `i`, `u`, `f` or `s`.
+    /// The type with this letter: `i`, `u`, `f` or `s`.
     #[must_use]
     pub const fn from_letter(letter: u8) -> Option<Self> {
         match letter {
@@ -58,12 +58,12 @@ impl FieldType {
     }
 }
 
-/// The types of an event's fields, as the first word of its record has them.
+/// The types of an event's fields, as in the first word of its record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FieldTypes(u64);
 
 impl FieldTypes {
-    /// Of letters as [`FieldType::from_letter`] takes them; none if one means nothing or there are too many.
+    /// From letters as for [`FieldType::from_letter`]; `None` if one is invalid or there are too many.
     #[must_use]
     pub fn of_letters(letters: &[u8]) -> Option<Self> {
         if letters.len() > FIELDS_MOST {
@@ -76,55 +76,55 @@ impl FieldTypes {
         Some(Self(bits))
     }
 
-    /// From the bits of a record's first word, of which others are left out.
+    /// From the first word of a record; its other bits are ignored.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & 0x0fff_ffff << TYPES_AT)
     }
 
-    /// The bits, as the first word has them.
+    /// The bits for the first word.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// How many there are, [`FIELDS_MOST`] at most.
+    /// Number of fields, at most [`FIELDS_MOST`].
     #[must_use]
     pub const fn count(self) -> usize {
         let count = (self.0 >> COUNT_AT) as usize & 0xf;
         if count < FIELDS_MOST { count } else { FIELDS_MOST }
     }
 
-    /// The type of a field.
+    /// Type of a field.
     #[must_use]
     pub const fn get(self, at: usize) -> FieldType {
         FieldType::from_bits(self.0 >> (TYPES_AT + 2 * at as u32))
     }
 
-    /// Whether there is a string among them.
+    /// Whether any field is a string.
     #[must_use]
     pub const fn has_strings(self) -> bool {
-        // Both bits of a type are set.
+        // A string has both bits of its type set.
         self.0 & self.0 >> 1 & 0x55_5555 << TYPES_AT != 0
     }
 }
 
-/// The fields of one event, to be written.
+/// The fields of an event to be written.
 pub struct Fields<'a> {
     first: u64,
     types: FieldTypes,
     values: &'a [u64],
-    /// Of strings, as they were measured; what is behind them may change meanwhile.
+    /// Lengths of the strings as measured; their bytes may change meanwhile.
     lengths: [u16; FIELDS_MOST],
     words: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// Measures the fields of an event of tracepoint `id`: a word for each field, of strings their address.
+    /// Measures the fields of an event of tracepoint `id`: one word per field, for strings their address.
     ///
     /// # Safety
-    /// Each string's address is 0 or that of bytes that end with NUL, readable up to there or for [`STRING_MOST`] bytes,
-    /// until the event is written.
+    /// The address of each string must be 0 or point to bytes that are readable up to a NUL or for [`STRING_MOST`]
+    /// bytes, until the event has been written.
     #[inline]
     #[must_use]
     pub unsafe fn measure(id: u32, types: FieldTypes, values: &'a [u64], has_stack: bool) -> Self {
@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
         let words = 1 + types.count();
         let mut fields = Self { first, types, values, lengths: [0; FIELDS_MOST], words };
         if types.has_strings() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises readable strings.
             unsafe { fields.measure_strings() };
         }
         fields
@@ -144,7 +144,8 @@ impl<'a> Fields<'a> {
         for (at, (length, value)) in self.lengths.iter_mut().zip(self.values).enumerate() {
             if at < self.types.count() && self.types.get(at) == FieldType::Str && *value != 0 {
                 let text = *value as usize as *const u8;
-                // SAFETY: the caller's promise; one byte more than is written says whether it is cut.
+                // SAFETY: the caller promises that the bytes are readable up to the NUL or for STRING_MOST bytes;
+                // neither is exceeded.
                 while usize::from(*length) < STRING_MOST && unsafe { *text.add((*length).into()) } != 0 {
                     *length += 1;
                 }
@@ -153,13 +154,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Words of the record's payload before the stack.
+    /// Payload words of the record before the stack.
     #[inline]
     pub(crate) fn words(&self) -> usize {
         self.words
     }
 
-    /// Hands out the words one after the other.
+    /// Passes the words on, one after the other.
     #[inline]
     pub(crate) fn put(&self, mut put: impl FnMut(usize, u64)) {
         put(0, self.first);
@@ -184,7 +185,7 @@ impl<'a> Fields<'a> {
                 let count = (usize::from(length) - from).min(8);
                 let mut bytes = [0; 8];
                 for (number, byte) in bytes.iter_mut().take(count).enumerate() {
-                    // SAFETY: `measure`'s caller has promised the bytes up to the length measured.
+                    // SAFETY: the caller of `measure` promised the bytes up to the measured length.
                     *byte = unsafe { (*value as usize as *const u8).add(from + number).read_volatile() };
                 }
                 put(place, u64::from_le_bytes(bytes));
@@ -194,17 +195,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What stands before a stack in its record.
+/// What precedes a stack in its record.
 pub(crate) trait Preface {
     /// The kind of the record.
     const KIND: RecordKind;
-    /// Its words.
+    /// Number of its words.
     fn words(&self) -> usize;
-    /// Hands them out, by their number.
+    /// Passes its words on, each with its index.
     fn put(&self, put: impl FnMut(usize, u64));
 }
 
-/// Nothing does.
+/// Nothing precedes the stack.
 pub(crate) struct NoPreface;
 
 impl Preface for NoPreface {
@@ -236,38 +237,38 @@ impl Preface for &Fields<'_> {
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldValue<'a> {
-    /// A signed number.
+    /// A signed integer.
     I64(i64),
-    /// An unsigned number.
+    /// An unsigned integer.
     U64(u64),
     /// A floating-point number.
     F64(f64),
-    /// Bytes; the second is true if more followed.
+    /// Bytes, and whether they were truncated.
     Str(&'a [u8], bool),
-    /// A string that was none: a null pointer.
+    /// A null pointer in place of a string.
     Null,
 }
 
-/// A tracepoint record, read.
+/// A parsed tracepoint record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracepointRecord<'a> {
-    /// Which tracepoint, see [`Tracepoint`](crate::record::Tracepoint).
+    /// Number of the tracepoint, see [`Tracepoint`](crate::record::Tracepoint).
     pub id: u32,
     types: FieldTypes,
     fields: &'a [u8],
-    /// The stack record behind the fields, if there is one.
+    /// The stack record after the fields, if there is one.
     pub stack: Option<&'a [u8]>,
 }
 
 impl<'a> TracepointRecord<'a> {
-    /// Reads a payload; `None` if no writer writes it. What the stack says is not looked at.
+    /// Parses a payload; `None` if no writer produces it. The stack is not examined.
     #[must_use]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let (first, rest) = payload.split_first_chunk::<8>()?;
         let first = u64::from_le_bytes(*first);
         let types = FieldTypes::from_bits(first);
         let count = (first >> COUNT_AT) as usize & 0xf;
-        // Types of fields that are not there are 0.
+        // The types of absent fields must be 0.
         let beyond = (types.bits() >> TYPES_AT & 0xff_ffff) >> (2 * types.count());
         if first & NOTHING != 0 || count > FIELDS_MOST || beyond != 0 {
             return None;
@@ -285,7 +286,7 @@ impl<'a> TracepointRecord<'a> {
         Some(record)
     }
 
-    /// The values of the fields, in order; none where no writer writes them.
+    /// The values of the fields, in order; ends early if no writer produces the bytes.
     fn values(&self) -> Values<'a> {
         Values { types: self.types, at: 0, left: self.fields }
     }
@@ -361,14 +362,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_back() {
+    fn records_round_trip() {
         let long = vec![b'x'; 2 * STRING_MOST];
         let texts = [&b"GET\0"[..], b"\0", b"12345678\0", &long];
         let address = |text: &[u8]| text.as_ptr() as usize as u64;
         let types = FieldTypes::of_letters(b"iufsssss").unwrap();
         let mut values = vec![-7i64 as u64, u64::MAX, 1.5f64.to_bits(), 0];
         values.extend(texts.iter().map(|text| address(text)));
-        // SAFETY: the texts end with NUL or are long enough, and live on.
+        // SAFETY: the strings end with NUL or are long enough, and outlive the fields.
         let fields = unsafe { Fields::measure(77, types, &values, false) };
         let bytes = written(&fields);
         let record = TracepointRecord::parse(&bytes).unwrap();
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_mean_nothing_are_refused() {
+    fn meaningless_bits_are_refused() {
         for first in [1u64 << 61, 1 << 63, 13 << COUNT_AT, 1 << TYPES_AT, 1 << COUNT_AT | 3 << (TYPES_AT + 2)]
         {
             let bytes = [first.to_le_bytes(), [0; 8]].concat();
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_known_by_their_letters() {
+    fn letters_give_types() {
         let types = FieldTypes::of_letters(b"iufs").unwrap();
         assert_eq!((types.count(), types.has_strings()), (4, true));
         assert_eq!(FieldTypes::from_bits(types.bits() | u64::MAX << 60 | 99), types);

@@ -1,18 +1,18 @@
-//! The packed 64-bit words of the protocol: pure bit arithmetic, no memory.
+//! The packed 64-bit words of the protocol: bit arithmetic only, no memory.
 //!
-//! Every word that two sides race on is one `u64`, so that one load sees one consistent value. Every unpacking is
-//! total: any bit pattern gives fields within their width, and the caller checks them against the geometry.
+//! Every word that both sides race on is one `u64`, so that one load gives a consistent value. Unpacking is total: any
+//! bit pattern gives fields within their width, which the caller checks against the geometry.
 
-/// What a chunk is being used for; the low two bits of its state word.
+/// What a chunk is used for: the low two bits of its state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Owned by nobody. Any writer may take it.
+    /// Without an owner. Any writer may take it.
     Free,
     /// Owned by one writer thread, which appends to it.
     Writing,
     /// Owned by the reader, which copies it.
     Reading,
-    /// Full or closed. The reader may take it, and in overwrite mode a writer too.
+    /// Full or closed. The reader may take it; in overwrite mode, so may a writer.
     Complete,
 }
 
@@ -45,17 +45,17 @@ impl State {
         }
     }
 
-    /// How often the chunk has been taken for writing.
+    /// Number of times the chunk has been taken for writing.
     #[must_use]
     pub const fn generation(self) -> u64 {
         self.0 >> 2
     }
 }
 
-/// A count of words that is valid for one generation only: `generation:48 | words:16`.
+/// A word count that is valid for one generation only: `generation:48 | words:16`.
 ///
-/// `committed` and `sealed` carry it, so that a value left by an earlier owner of the chunk reads as "none" and
-/// nothing has to be reset before the chunk is taken.
+/// Used for `committed` and `sealed`, so that a value of an earlier owner of the chunk reads as "none" and nothing has
+/// to be reset before the chunk is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged(pub u64);
 
@@ -66,19 +66,19 @@ impl Tagged {
         Self(generation << 16 | words as u64)
     }
 
-    /// The words, if the tag is that of `generation`.
+    /// The word count, if the tag is that of `generation`.
     #[must_use]
     pub const fn words(self, generation: u64) -> Option<usize> {
         if self.0 >> 16 == generation & ((1 << 48) - 1) { Some((self.0 & 0xffff) as usize) } else { None }
     }
 }
 
-/// Where a thread is in its chunk; lives in the thread's private memory.
+/// A thread's position in its chunk; in the thread's private memory.
 ///
-/// `sequence:24 | chunk:16 | last:12 | end:12`. `end` and `last` count words after the chunk header; `last` is the
-/// length of the newest record, which begins at `end - last`, and 0 if the thread has none in the chunk. The sequence
-/// grows with each record, so that a word seen before a nested handler ran can only come back after 2^24 nested
-/// records that end in the same chunk at the same place.
+/// `sequence:24 | chunk:16 | last:12 | end:12`. `end` and `last` count words after the chunk header. `last` is the
+/// length of the newest record, which begins at `end - last`, or 0 if the thread has no record in the chunk. The
+/// sequence grows with each record, so that a word seen before a nested handler ran can only recur after 2^24 nested
+/// records that end at the same position of the same chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserve(pub(crate) u64);
 
@@ -92,16 +92,16 @@ impl Reserve {
     /// Before the first chunk of a thread.
     pub(crate) const EMPTY: Self = Self((Self::NO_CHUNK as u64) << Self::CHUNK_SHIFT);
 
-    /// The place at the start of `chunk` (or of no chunk), with the sequence of `self`.
+    /// The start of `chunk` (or of no chunk), with the sequence of `self`.
     pub(crate) const fn at_start_of(self, chunk: u16) -> Self {
         let sequence = self.0 >> Self::SEQUENCE_SHIFT << Self::SEQUENCE_SHIFT;
         Self(sequence | (chunk as u64) << Self::CHUNK_SHIFT)
     }
 
-    /// The place after one more record of `words`; the caller has checked that it fits.
+    /// The position after one more record of `words` words; the caller has checked that it fits.
     pub(crate) const fn advanced(self, words: usize) -> Self {
         let words = words as u64 & Self::FIELD;
-        // One addition: the end does not overflow, and the sequence is at the top.
+        // One addition: the end does not overflow, and the sequence is in the top bits.
         let more = 1 << Self::SEQUENCE_SHIFT | words << Self::LAST_SHIFT | words;
         Self((self.0 & !(Self::FIELD << Self::LAST_SHIFT)).wrapping_add(more))
     }
@@ -128,9 +128,9 @@ impl Reserve {
 /// Whether a record's payload is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordState {
-    /// Not a header: nothing was written here in this generation.
+    /// No header: nothing was written here in this generation.
     None,
-    /// Reserved: the length holds, the payload does not.
+    /// Reserved: the length is valid, the payload is not.
     Busy,
     /// Complete.
     Done,
@@ -147,7 +147,7 @@ impl RecordHeader {
     /// The largest length, in words, that the header can say.
     pub const MAX_WORDS: usize = 0xfff;
 
-    /// Packs a header. `words` and `kind` must be within their widths; higher bits are cut off.
+    /// Packs a header. Bits of `words` and `kind` beyond their widths are dropped.
     #[must_use]
     pub const fn new(state: RecordState, words: usize, wide: bool, kind: u8, tag: u16, delta: u32) -> Self {
         let state = match state {
@@ -165,7 +165,7 @@ impl RecordHeader {
         )
     }
 
-    /// The same header, said to be complete.
+    /// The same header, marked as complete.
     #[must_use]
     pub const fn done(self) -> Self {
         Self(self.0 & !(3 << 62) | 2 << 62)
@@ -218,10 +218,10 @@ pub const fn tag(generation: u64, nonce: u64) -> u16 {
     ((generation ^ nonce) & 0xfff) as u16
 }
 
-/// How far the reader is in a chunk: `generation:30 | finished:1 | waits:7 | index:13 | offset:13`.
+/// The reader's position in a chunk: `generation:30 | finished:1 | waits:7 | index:13 | offset:13`.
 ///
-/// Only the reader writes it. `offset` counts words after the chunk header, `index` the records before it, `waits`
-/// the passes that found the same unfinished record in a chunk whose writer has moved on.
+/// Only the reader writes it. `offset` counts words after the chunk header, `index` the records before it, and `waits`
+/// the passes that found the same incomplete record in a chunk that its writer has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Consumed {
     pub(crate) offset: usize,
@@ -234,7 +234,7 @@ impl Consumed {
     pub(crate) const START: Self = Self { offset: 0, index: 0, waits: 0, finished: false };
     pub(crate) const MAX_WAITS: u8 = 127;
 
-    /// What the word says about `generation`: the start, if it speaks of another.
+    /// The position in `generation`: the start, if the word belongs to another generation.
     pub(crate) const fn unpack(word: u64, generation: u64) -> Self {
         match Self::of(word, generation) {
             Some(consumed) => consumed,
@@ -242,7 +242,7 @@ impl Consumed {
         }
     }
 
-    /// What the word says about `generation`, if it speaks of that.
+    /// The position in `generation`; `None` if the word belongs to another generation.
     pub(crate) const fn of(word: u64, generation: u64) -> Option<Self> {
         if word >> 34 != generation & ((1 << 30) - 1) {
             return None;

@@ -25,7 +25,7 @@ fn cursor(thread: u64) -> ThreadCursor {
 }
 
 #[test]
-fn idle_threads_leave_the_others_room() {
+fn idle_threads_leave_chunks_to_others() {
     let mapping = Mapping::new(geometry(CHUNKS).total_len());
     let region = mapping.format(&geometry(CHUNKS), Mode::Discard);
     let (mut reader, mut ledger) = (mapping.open(), Ledger::default());
@@ -54,7 +54,7 @@ fn idle_threads_leave_the_others_room() {
 
 /// A flight recorder: what idle threads keep, nobody can overwrite.
 #[test]
-fn idle_threads_leave_a_flight_recorder_room() {
+fn idle_threads_leave_space_in_a_flight_recorder() {
     let mapping = Mapping::new(geometry(CHUNKS).total_len());
     let region = mapping.format(&geometry(CHUNKS), Mode::Overwrite);
     let cursors: Vec<_> = (0..IDLE).map(cursor).collect();
@@ -68,7 +68,7 @@ fn idle_threads_leave_a_flight_recorder_room() {
 
 /// One thread alone fills its chunks, however small the pool is.
 #[test]
-fn a_lone_thread_wastes_no_room() {
+fn a_lone_thread_wastes_no_space() {
     for mode in [Mode::Discard, Mode::Overwrite] {
         for chunks in [1, 2, 8, 9] {
             let mapping = Mapping::new(geometry(chunks).total_len());
@@ -94,7 +94,7 @@ fn insist(cursor: &ThreadCursor, region: &Region, thread: u64, number: u64, sinc
 }
 
 #[test]
-fn threads_that_sleep_in_reality_leave_the_others_room() {
+fn sleeping_threads_leave_chunks_to_others() {
     let mapping = Mapping::new(geometry(CHUNKS).total_len());
     let region = &mapping.format(&geometry(CHUNKS), Mode::Discard);
     let (mut reader, mut ledger) = (mapping.open(), Ledger::default());

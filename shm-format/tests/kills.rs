@@ -244,7 +244,7 @@ fn killed_readers_lose_nothing_and_deliver_nothing_twice_unnoticed() {
 }
 
 #[test]
-fn what_killed_readers_held_comes_to_their_successors() {
+fn records_held_by_killed_readers_come_to_their_successors() {
     readers_are_killed(hold_on);
 }
 
@@ -305,7 +305,7 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
 /// While the reader holds a copied record in its hand, the chunk is overwritten so often that a generation of 4 bits
 /// would be back where it was.
 #[test]
-fn a_chunk_overwritten_many_times_under_the_reader_is_not_taken_for_the_old_one() {
+fn a_chunk_overwritten_many_times_under_the_reader_is_not_mistaken_for_the_old_one() {
     for rounds in [1, 2, 15, 16, 17, 32, 48, 64] {
         let mapping = Mapping::new(geometry(1).total_len());
         let region = mapping.format(&geometry(1), Mode::Overwrite);

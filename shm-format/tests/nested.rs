@@ -191,7 +191,7 @@ fn nested_records_in_overwrite_mode_are_never_torn() {
 }
 
 #[test]
-fn too_much_nesting_is_counted_not_endless() {
+fn too_much_nesting_is_counted_and_bounded() {
     let mapping = Mapping::new(geometry(64).total_len());
     let region = mapping.format(&geometry(64), Mode::Discard);
     let cursor = ThreadCursor::new();
@@ -258,7 +258,7 @@ fn an_abandoned_record_is_torn_once_and_later_records_are_intact() {
 
 /// The process dies in the middle of a record, at every step, nested or not: all that was committed is there.
 #[test]
-fn what_was_committed_before_death_is_delivered() {
+fn records_committed_before_death_are_delivered() {
     for step in STEPS {
         for nested in [0, 1, 4] {
             let mapping = Mapping::new(geometry(8).total_len());

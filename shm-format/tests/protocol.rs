@@ -116,7 +116,7 @@ fn records_of_every_size_fit_and_larger_ones_are_refused() {
 }
 
 #[test]
-fn what_is_held_comes_once_and_to_a_successor_again_until_it_is_acknowledged() {
+fn held_records_come_once_and_again_to_a_successor_until_acknowledged() {
     let (mapping, region, mut reader) = made(&geometry(4), Mode::Discard);
     let cursor = ThreadCursor::new();
     cursor.begin(7, 1);
@@ -171,7 +171,7 @@ fn a_record_long_after_its_chunk_began_keeps_its_time() {
 }
 
 #[test]
-fn a_dropped_reservation_is_void_and_costs_nobody_else() {
+fn a_dropped_reservation_is_void_and_affects_no_other_record() {
     let (_mapping, region, mut reader) = made(&geometry(2), Mode::Discard);
     let cursor = ThreadCursor::new();
     cursor.begin(7, 1);
@@ -206,7 +206,7 @@ fn the_pool_grows() {
 }
 
 #[test]
-fn a_gone_threads_chunk_is_retired() {
+fn the_chunk_of_an_ended_thread_is_retired() {
     let (_mapping, region, mut reader) = made(&geometry(1), Mode::Discard);
     let gone = ThreadCursor::new();
     gone.begin(7, 1);
@@ -224,7 +224,7 @@ fn a_gone_threads_chunk_is_retired() {
 }
 
 #[test]
-fn a_successor_reader_goes_on_where_the_last_one_stopped() {
+fn a_successor_reader_continues_where_the_last_one_stopped() {
     let (mapping, region, mut reader) = made(&geometry(8), Mode::Discard);
     let cursor = ThreadCursor::new();
     cursor.begin(7, 1);
@@ -319,7 +319,7 @@ fn concurrent_appenders_lose_nothing() {
 }
 
 #[test]
-fn a_region_that_is_not_one_is_refused() {
+fn bytes_that_are_no_region_are_refused() {
     let geometry = geometry(4);
     let (mapping, _region, _reader) = made(&geometry, Mode::Discard);
     // SAFETY: the mapping is at least as long as what is claimed, so nothing outside it is touched.
@@ -350,7 +350,7 @@ fn a_region_that_is_not_one_is_refused() {
 }
 
 #[test]
-fn a_geometry_out_of_range_makes_no_region() {
+fn a_geometry_out_of_range_is_refused() {
     let mapping = Mapping::new(1 << 20);
     let good = geometry(4);
     let format = |geometry: &Geometry, len: usize, skew: usize| {

@@ -29,7 +29,7 @@ fn frames() -> Box<[u64; AnswerHead::MAX_FRAMES]> {
 }
 
 #[test]
-fn the_asked_thread_answers_once() {
+fn a_request_is_answered_once() {
     let mapping = mapping();
     let (region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();
@@ -49,7 +49,7 @@ fn the_asked_thread_answers_once() {
 }
 
 #[test]
-fn one_walk_answers_everybody_who_asks() {
+fn one_walk_answers_all_open_requests() {
     let mapping = mapping();
     let (region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();
@@ -64,7 +64,7 @@ fn one_walk_answers_everybody_who_asks() {
 }
 
 #[test]
-fn late_signals_are_known_and_forged_ones_are_not() {
+fn late_signals_are_recognised_and_forged_ones_are_not() {
     let mapping = mapping();
     let (region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();
@@ -85,7 +85,7 @@ fn late_signals_are_known_and_forged_ones_are_not() {
 }
 
 #[test]
-fn a_writing_handler_keeps_its_slot() {
+fn a_slot_is_not_reused_while_a_handler_writes() {
     let mapping = mapping();
     let (_region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();
@@ -99,7 +99,7 @@ fn a_writing_handler_keeps_its_slot() {
 }
 
 #[test]
-fn nobody_is_signalled_behind_a_closed_door() {
+fn no_signal_is_sent_once_requests_are_closed() {
     let mapping = mapping();
     let (region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();
@@ -118,7 +118,7 @@ fn nobody_is_signalled_behind_a_closed_door() {
 }
 
 #[test]
-fn regions_without_room_for_answers_have_none() {
+fn regions_without_memory_for_answers_take_no_requests() {
     let mapping = Mapping::new(geometry(8).total_len());
     let (region, reader) = pair(&mapping);
     assert!(reader.requests().is_none());
@@ -127,7 +127,7 @@ fn regions_without_room_for_answers_have_none() {
 
 /// Whatever the words say, the writer stays in its answers and the reader in its buffer.
 #[test]
-fn a_liar_hurts_neither_side() {
+fn hostile_words_hurt_neither_side() {
     let mapping = Mapping::new(geometry(8).total_len() + ANSWERS_LEN + 8192);
     let (region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();

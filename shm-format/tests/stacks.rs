@@ -22,7 +22,7 @@ fn big() -> Geometry {
 }
 
 #[test]
-fn stacks_come_back_to_readers_that_come_and_go() {
+fn stacks_survive_readers_that_come_and_go() {
     for seed in 1..=setting("SHM_STACK_SEEDS", 12) {
         let mapping = Mapping::new(big().total_len());
         let region = mapping.format(&big(), Mode::Discard);
@@ -50,7 +50,7 @@ fn stacks_come_back_to_readers_that_come_and_go() {
 }
 
 #[test]
-fn stacks_that_resemble_each_other_are_short() {
+fn similar_stacks_are_short() {
     let mapping = Mapping::new(big().total_len());
     let region = mapping.format(&big(), Mode::Discard);
     let (mut random, mut writer) = (Random(7), Writer::new(1));
@@ -149,7 +149,7 @@ fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64,
 }
 
 #[test]
-fn stacks_written_aside_leave_the_chain_alone() {
+fn standalone_stacks_leave_the_chain_alone() {
     for step in STEPS {
         // Three changes of chunk at least come after the seventieth stack.
         for skip in 0..3 {
@@ -171,7 +171,7 @@ fn records_in_lent_chunks_are_whole_wherever_they_are_interrupted() {
 }
 
 #[test]
-fn a_write_left_by_a_jump_ends_its_chain() {
+fn a_write_abandoned_by_longjmp_ends_its_chain() {
     for step in STEPS {
         for skip in 0..3 {
             for nested in [0, 1, 60] {
@@ -183,7 +183,7 @@ fn a_write_left_by_a_jump_ends_its_chain() {
 
 /// Each record of a chunk is in turn made void: what refers to it is missed, and nothing comes out wrong.
 #[test]
-fn stacks_after_a_missing_one_are_missing_too_and_never_wrong() {
+fn stacks_after_a_missing_one_are_unlinked_and_never_wrong() {
     let mut unlinked = 0;
     for victim in 0..40 {
         let mapping = Mapping::new(geometry(8).total_len());
@@ -282,7 +282,7 @@ fn each_chunk_begins_at_zero() {
 
 /// There is one way to write a stack.
 #[test]
-fn no_other_words_for_a_stack_are_accepted() {
+fn only_the_canonical_encoding_is_accepted() {
     const FIRST: u8 = 1;
     const WIDE: u8 = 1 << 5;
     let frame = 0x1234_u64;
@@ -314,7 +314,7 @@ fn no_other_words_for_a_stack_are_accepted() {
 }
 
 #[test]
-fn hostile_bytes_neither_panic_nor_run_away() {
+fn hostile_bytes_cause_neither_panics_nor_endless_loops() {
     let payloads = payloads();
     let mut random = Random(99);
     for _ in 0..setting("SHM_HOSTILE_ROUNDS", 20_000) {

@@ -1,19 +1,19 @@
-//! Same-thread read-modify-writes for x86-64: one instruction each, without the `lock` prefix. And copies into shared
-//! memory, 16 bytes at a time, which the compiler does not make of atomic stores.
+//! Same-thread read-modify-writes for x86-64, one instruction each without the `lock` prefix; and 16-byte stores into
+//! shared memory, which the compiler does not generate for atomic stores.
 //!
-//! A signal is delivered between instructions, so one instruction is atomic against every handler of its thread.
-//! Stores of x86-64 are release stores, and neither `asm!` block is `nomem`, so the compiler moves no memory access
+//! Signals are delivered between instructions, so one instruction is atomic with respect to the handlers of its thread.
+//! x86-64 stores have release semantics, and neither `asm!` block is `nomem`, so the compiler moves no memory access
 //! across them: both have release ordering for other processors.
 
 use super::{AtomicU64, Ordering};
 use core::arch::asm;
 
-/// Replaces `old` by `new` if the word still holds `old`; says whether it did.
+/// Replaces `old` by `new` if the word holds `old`; returns whether it did.
 #[inline(always)]
 pub(crate) fn local_compare_exchange(word: &AtomicU64, old: u64, new: u64) -> bool {
     let seen: u64;
-    // SAFETY: the pointer comes from a live reference to an aligned word with interior mutability, and the
-    // instruction touches only that word, rax and the flags.
+    // SAFETY: the pointer comes from a live reference to an aligned word with interior mutability, and the instruction
+    // touches only that word, rax and the flags.
     unsafe {
         asm!(
             "cmpxchg qword ptr [{word}], {new}",
@@ -26,11 +26,12 @@ pub(crate) fn local_compare_exchange(word: &AtomicU64, old: u64, new: u64) -> bo
     seen == old
 }
 
-/// Adds to the word (wrapping) and returns the value before.
+/// Adds to the word (wrapping) and returns the previous value.
 #[inline(always)]
 pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
     let mut amount = value;
-    // SAFETY: as above: an aligned live word, and only that word, one register and the flags are touched.
+    // SAFETY: the pointer comes from a live reference to an aligned word with interior mutability, and the instruction
+    // touches only that word, one register and the flags.
     unsafe {
         asm!(
             "xadd qword ptr [{word}], {amount}",
@@ -42,7 +43,8 @@ pub(crate) fn local_add(word: &AtomicU64, value: u64) -> u64 {
     amount
 }
 
-/// `then` if both words are the same, else `other`; never a branch, which the compiler makes of all other ways to say it.
+/// `then` if both words are equal, else `other`. Never a branch: the compiler turns every other way to write it into
+/// one.
 #[inline(always)]
 pub(crate) fn if_equal(one: u64, two: u64, then: u8, other: u8) -> u8 {
     let mut chosen = u32::from(then);
@@ -61,26 +63,26 @@ pub(crate) fn if_equal(one: u64, two: u64, then: u8, other: u8) -> u8 {
     chosen as u8
 }
 
-/// Stores values into words, in any order; as many as both sides have.
+/// Stores values into words, in any order. Stops at the end of the shorter slice.
 #[inline]
 pub(crate) fn store_words(words: &[AtomicU64], values: &[u64]) {
     let words = words.get(..values.len()).unwrap_or(words);
-    // SAFETY: there are at least as many values as words.
+    // SAFETY: both slices have been cut to the same length.
     unsafe { store_bytes(words, values.as_ptr().cast()) };
 }
 
-/// Stores bytes into all words, eight to a little-endian word, in any order.
+/// Stores bytes into all words, eight bytes per little-endian word, in any order.
 ///
 /// # Safety
-/// `from` points to eight readable bytes for each word.
+/// `from` must point to eight readable bytes per word.
 #[inline(always)]
 pub(crate) unsafe fn store_bytes(words: &[AtomicU64], from: *const u8) {
     const BLOCK: usize = 4;
     let to: *const AtomicU64 = words.as_ptr();
     let blocks = words.len() & !(BLOCK - 1);
     if blocks > 0 {
-        // SAFETY: 8 * blocks bytes are there on both sides: `at` rises from minus that many bytes to 0, counted from
-        // their ends. The words are of interior mutability. Only two vector registers and the flags are changed beside.
+        // SAFETY: both sides have 8 * blocks bytes; `at` counts up from minus that number to 0, relative to their ends.
+        // The words have interior mutability. Besides them only two vector registers and the flags change.
         unsafe {
             asm!(
                 "2:",
