@@ -1,7 +1,7 @@
-//! What the agent does for programs and plug-ins that ask for it: `include/selfwind.h`, seen from this side.
+//! The agent's interface for programs and plug-ins: the implementation of `include/selfwind.h`.
 //!
-//! One name is exported that stands in front of no other, `selfwind_abi`; programs refer to it weakly. A plug-in's
-//! constructor may run before our own start. Only `tracepoint` may be called in a signal handler.
+//! `selfwind_abi` is the only exported name that interposes nothing; programs refer to it weakly. A plug-in's
+//! constructor may run before the agent has started. Only `tracepoint` may be called in a signal handler.
 
 use core::ffi::{c_char, c_int};
 
@@ -10,7 +10,7 @@ use handler::interpreter::regions::{Unwinder, VERSION};
 use crate::regions;
 use crate::tracepoints::{self, Site};
 
-/// `struct selfwind_abi`. What is appended raises no version.
+/// `struct selfwind_abi`. Appending fields does not change the version.
 #[repr(C)]
 pub(crate) struct Abi {
     size: u32,
@@ -32,19 +32,19 @@ static ABI: Abi = Abi {
     name,
 };
 
-/// What the agent offers, or null for a version that it does not have.
+/// The agent's function table; null for an unsupported version.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn selfwind_abi(version: u32) -> *const Abi {
     if version == VERSION { &ABI } else { core::ptr::null() }
 }
 
 unsafe extern "C" fn add_region(unwinder: *const Unwinder, start: u64, end: u64) -> c_int {
-    // SAFETY: the header's contract.
+    // SAFETY: by the header's contract `unwinder` is null or valid.
     unsafe { regions::add(unwinder, start, end) }
 }
 
 unsafe extern "C" fn add_symbol(unwinder: *const Unwinder, symbol: *const c_char) -> c_int {
-    // SAFETY: the header's contract.
+    // SAFETY: by the header's contract both are null or valid.
     unsafe { regions::add_symbol(unwinder, symbol) }
 }
 
@@ -56,6 +56,6 @@ unsafe extern "C" fn name(text: *const u8, bytes: usize) -> u32 {
     if text.is_null() {
         return 0;
     }
-    // SAFETY: the header's contract: so many bytes are there.
+    // SAFETY: by the header's contract `bytes` bytes are readable at `text`.
     regions::name(unsafe { core::slice::from_raw_parts(text, bytes) })
 }

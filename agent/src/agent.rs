@@ -1,4 +1,4 @@
-//! The agent of this process: everything decided at its start.
+//! The agent of this process: what was decided when it started.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -7,12 +7,12 @@ use crate::names::Names;
 use crate::session::{Directory, Myself};
 use handler::activity::Active;
 
-/// What the agent needs after its start. Made once per process; a forked child makes its own.
+/// The state that the agent needs after its start. Made once per process; a forked child makes its own.
 pub(crate) struct Agent {
     pub(crate) config: Config,
     pub(crate) names: Names,
     pub(crate) directory: Directory,
-    /// Whose the directory is.
+    /// Owner of the session directory.
     pub(crate) user: u32,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn get() -> Option<&'static Agent> {
     unsafe { AGENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// Who this process is, once the agent has started.
+/// Identity of this process, once the agent has started.
 pub(crate) fn myself() -> Option<&'static Myself> {
     // SAFETY: a published value is never freed.
     unsafe { MYSELF.load(Ordering::Acquire).as_ref() }
@@ -36,13 +36,13 @@ pub(crate) fn set(agent: &'static Agent) {
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Ordering::Release);
 }
 
-/// Publishes who this process is.
+/// Publishes the identity of this process.
 pub(crate) fn set_myself(myself: &'static Myself) {
     MYSELF.store(core::ptr::from_ref(myself).cast_mut(), Ordering::Release);
 }
 
-/// True if the calling process is the one that made the agent's state. A child of `vfork` shares its parent's
-/// memory and must not touch what is there. Under a filter even this question is not asked.
+/// Whether the calling process owns the agent's state. A child of `vfork` shares its parent's memory and must not
+/// modify it. Under a seccomp filter no system call is made to find out.
 pub(crate) fn is_own_process() -> bool {
     let is_own =
         |myself: &Myself| Active::enter().is_none_or(|_active| myself.pid == handler::sys::process_id());

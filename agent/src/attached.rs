@@ -1,14 +1,13 @@
-//! Start in a process that runs already, without the loader's help.
+//! Start in a running process, without the loader.
 //!
-//! The recorder has laid this library into the process, relocated it, and started a thread that comes here, on a stack
-//! of the recorder's, with all signals blocked, while the program runs on. Where the process may have no more threads,
-//! one of the program's comes itself: whatever it was doing, it may be in the middle of it (in `malloc`, in the loader).
-//! So nothing of the program is called: system calls and our own heap only. And nothing of the program's is read in place
-//! that it may unmap.
+//! The recorder has copied this library into the process, relocated it, and started a thread that enters here, on a
+//! stack provided by the recorder, with all signals blocked, while the program continues. If the process may create no
+//! more threads, one of the program's threads enters instead, possibly interrupted inside `malloc` or the loader. So no
+//! code of the program may be called: only system calls and the agent's own heap are used. And no memory of the program
+//! that it may unmap is read in place.
 //!
-//! What a preloaded agent sees through the functions it stands in front of is not seen here: forks, execs, libraries
-//! loaded later, what the program does with the signal, and a system call filter installed later. New threads are found
-//! by the recorder, while there is one.
+//! Without interposition the agent does not see forks, execs, libraries loaded later, the program's use of the sampling
+//! signal, or a seccomp filter installed later. As long as there is a recorder, it discovers new threads.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -29,7 +28,7 @@ use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
 use crate::{handed, link_map, signals, sources, threads};
 
-// The entry point of the library's file. Hidden: it is no name of the program's.
+// The entry point of the library's file. Hidden, so that the program cannot bind to it.
 global_asm!(
     ".text",
     ".globl selfwind_attached",
@@ -41,13 +40,13 @@ global_asm!(
     enter = sym enter,
 );
 
-/// Does what `call` asks; the result is that of [`shm_format::injection`].
+/// Executes `call`; the result is specified in [`shm_format::injection`].
 unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
-    // SAFETY: the recorder passes a call that stays mapped, and does not write to it before this is over.
+    // SAFETY: the recorder passes a call that stays mapped, and does not write to it until this returns.
     unsafe { (*call).hook = loader_changed as unsafe extern "C" fn() as usize as u64 };
-    // SAFETY: as above; the word stays mapped, and both sides use it as an atomic one.
+    // SAFETY: the call stays mapped, and both sides access this word atomically.
     handed::set_place(unsafe { AtomicU64::from_ptr(&raw mut (*call).socket) });
-    // SAFETY: as above.
+    // SAFETY: the call stays mapped, and from here on only its atomic word is written.
     let call: &'static Call = unsafe { &*call };
     let present = if apart != 0 { Present::Apart } else { Present::Caller(call.mask) };
     let result = match (call.version, Command::from_raw(call.command)) {
@@ -60,18 +59,19 @@ unsafe extern "C" fn enter(call: *mut Call, apart: u64) -> u64 {
     };
     let Err(text) = result else { return 0 };
     let bytes = text.len().min(call.reply_capacity as usize);
-    // SAFETY: the recorder's buffer, of this capacity.
+    // SAFETY: the recorder's reply buffer has this capacity.
     unsafe { core::slice::from_raw_parts_mut(call.reply as *mut u8, bytes) }.copy_from_slice(&text[..bytes]);
     drop(text);
     if recording::current().is_none() {
-        // SAFETY: nothing has begun: the recorder removes this image, and with it all that refers to the heap.
+        // SAFETY: the agent has not started: the recorder removes this image, and with it everything that refers to the
+        // heap.
         unsafe { HEAP.give_up() };
     }
     bytes as u64
 }
 
 fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8>> {
-    // SAFETY: the recorder's settings, of this length, mapped for ever.
+    // SAFETY: the recorder's settings have this length and stay mapped forever.
     let settings =
         unsafe { core::slice::from_raw_parts(call.settings as *const u8, call.settings_len as usize) };
     let config = Config::read(
@@ -89,7 +89,7 @@ fn start(call: &'static Call, present: Present) -> Result<(), alloc::vec::Vec<u8
     Ok(())
 }
 
-/// Tells the next recorder where to call, and which one ends this.
+/// Publishes the address of the call for the next recorder, and which recorder ends the sampling.
 fn tell_control(call: &Call) {
     if let Some(recording) = recording::current() {
         if let Some(agent) = agent::get() {
@@ -99,7 +99,7 @@ fn tell_control(call: &Call) {
     }
 }
 
-/// Samples once more, or goes on with what has been loaded and started since.
+/// Resumes sampling; if it never stopped, registers what has been loaded and started since.
 fn resume(
     recording: &Recording,
     agent: &'static Agent,
@@ -129,8 +129,8 @@ fn resume(
     restart(recording, agent, present)
 }
 
-/// Begins a region of its own for samples that weigh or hold something else. A thread may be writing into the one before, which
-/// stays mapped, with its slot.
+/// Begins a new region, because samples now have another weight or content. The previous region stays mapped with its
+/// slots: a thread may be writing into it.
 fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Result<(), Failure> {
     let Some(last) = agent::myself() else { return Err(Failure::Proc) };
     let myself: &'static Myself =
@@ -145,7 +145,7 @@ fn restart(before: &Recording, agent: &'static Agent, present: Present) -> Resul
     Ok(())
 }
 
-/// Samples no more, and gives the signal back. Slots and region stay: a thread may be in the middle of a sample.
+/// Stops sampling and gives the signal back. Slots and region stay: a thread may be in the middle of a sample.
 fn stop() {
     recording::set_stopped(true);
     slot::taken().for_each(sources::stop_timer);
@@ -158,9 +158,9 @@ fn stop() {
     }
 }
 
-// Where the loader comes to when it has changed its list, or is about to, holding its lock: by a jump out of an empty
-// function of its own, whose callers expect a call like any other. All registers that a call may change are kept all the
-// same, since what the empty function leaves alone might be known to them.
+// The loader calls an empty function before and after it changes its list of objects, holding its lock. That function
+// has been patched to jump here. All caller-saved registers are preserved, since the loader may know that its own empty
+// function does not use them.
 global_asm!(
     ".text",
     ".p2align 4",
@@ -206,7 +206,7 @@ unsafe extern "C" {
     fn loader_changed();
 }
 
-/// Looks at what the loader has changed, once it is done, and before any of it runs.
+/// Registers what the loader has changed: called after the change, before any new code runs.
 extern "C" fn look() {
     if recording::is_stopped() || !link_map::is_idle() || !agent::is_own_process() {
         return;

@@ -1,4 +1,4 @@
-//! What the kernel passed to the program beside its arguments.
+//! The auxiliary vector, which the kernel passes to a program.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use crate::kernel;
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
 const AT_SYSINFO_EHDR: u64 = 33;
-/// Address of the path given to exec, which the kernel puts at the very end of the stack.
+/// Address of the path given to exec, which the kernel places at the end of the stack.
 const AT_EXECFN: u64 = 31;
 const AT_MINSIGSTKSZ: u64 = 51;
 
@@ -30,7 +30,7 @@ pub(crate) fn read() {
             AT_PHDR => HEADERS.store(value, Ordering::Relaxed),
             AT_PHNUM => HEADER_COUNT.store(value, Ordering::Relaxed),
             AT_SYSINFO_EHDR => VDSO.store(value, Ordering::Relaxed),
-            // The page it begins in is mapped; only the path itself and eight bytes lie above it.
+            // The page it begins in is mapped; nothing but the path itself and eight bytes lies above it.
             AT_EXECFN => STACK_END.store((value & !(PAGE - 1)) + PAGE, Ordering::Relaxed),
             AT_MINSIGSTKSZ => SIGNAL_FRAME.store(value, Ordering::Relaxed),
             _ => {}
@@ -38,22 +38,22 @@ pub(crate) fn read() {
     }
 }
 
-/// Address and number of the program's own headers.
+/// Address and number of the program's program headers.
 pub(crate) fn program_headers() -> (u64, u64) {
     (HEADERS.load(Ordering::Relaxed), HEADER_COUNT.load(Ordering::Relaxed))
 }
 
-/// Where the kernel mapped the vDSO, or 0.
+/// Address of the vDSO; 0 for none.
 pub(crate) fn vdso() -> u64 {
     VDSO.load(Ordering::Relaxed)
 }
 
-/// An address up to which the main thread's stack is mapped, above all its frames; or 0.
+/// An address above all frames of the main thread, up to which its stack is mapped; 0 if unknown.
 pub(crate) fn stack_end() -> u64 {
     STACK_END.load(Ordering::Relaxed)
 }
 
-/// Bytes that the kernel writes onto a stack for a signal, or 0.
+/// Largest signal frame that the kernel writes, in bytes; 0 if unknown.
 pub(crate) fn signal_frame() -> usize {
     SIGNAL_FRAME.load(Ordering::Relaxed) as usize
 }

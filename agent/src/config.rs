@@ -1,6 +1,6 @@
-//! What the environment asks of the agent.
+//! The agent's settings, from the environment.
 //!
-//! A bad value never breaks the target: the default is used, and the bad setting is noted for the reader.
+//! A bad value must never break the target: the default applies, and the bad setting is reported to the reader.
 
 use alloc::vec::Vec;
 
@@ -17,30 +17,30 @@ use shm_format::{COPY_MOST, Mode};
 use crate::events::Events;
 use crate::tracepoints::Patterns;
 
-/// Samples per second of CPU time unless asked otherwise: not in step with anything that runs at round rates.
+/// Default samples per second of CPU time. A prime, to avoid lockstep with periodic work at round rates.
 const DEFAULT_FREQUENCY: u64 = 199;
 const MAX_FREQUENCY: u64 = 100_000;
-/// Hundredths of a percent of the CPU time that handlers may take.
+/// Default limit of the CPU time used by handlers, in hundredths of a percent.
 const DEFAULT_OVERHEAD: u64 = 200;
 const DEFAULT_FRAMES: usize = 512;
 const DEFAULT_COPY: u64 = 32 << 10;
-/// Less of a stack is not worth copying.
+/// Smallest useful limit of copied stack bytes.
 const LEAST_COPY: u64 = 1 << 10;
 const MIN_POOL: usize = 64 * 1024;
-/// What a region starts with when a reader empties it all the time, and when it keeps history by itself.
+/// Initial pool size in bytes with a reader that drains it, and for a flight recorder that keeps history.
 const DRAINED_POOL: usize = 256 * 1024;
-/// The former where timers are slow: its memory takes time when a process starts.
+/// The former at a low sampling rate: backing the memory takes time at process start.
 const SLOW_POOL: usize = 128 * 1024;
-/// Samples per second of a slow timer.
+/// Sampling rate up to which a timer counts as slow, in samples per second.
 const SLOW: u64 = 250;
 const HISTORY_POOL: usize = 1 << 20;
-/// The same for events without a rate, which may come at each system call: a busy machine keeps a reader from its
-/// processor for some ten milliseconds.
+/// Initial pool size for events without a fixed rate, which may occur at every system call: on a busy machine the
+/// reader may not run for some ten milliseconds.
 const EVENT_POOL: usize = 1 << 20;
 const MAX_POOL: usize = 1 << 30;
-/// So many times as much for copies of stacks.
+/// Factor for recordings that copy stacks.
 const COPIES_POOL: usize = 4;
-/// What valgrind preloads has this in its path.
+/// Substring of the path of the library that valgrind preloads.
 const VALGRIND: &[u8] = b"/vgpreload_";
 
 /// The settings of one process.
@@ -49,29 +49,29 @@ pub(crate) struct Config {
     pub(crate) enabled: bool,
     /// SELFWIND_DIR: the session directory, or none for a flight recorder.
     pub(crate) directory: Option<Vec<u8>>,
-    /// SELFWIND_OTHERS: where processes of other users than the recorder's leave their regions.
+    /// SELFWIND_OTHERS: the directory for regions of processes that run as another user than the recorder.
     pub(crate) others: Option<Vec<u8>>,
     /// SELFWIND_FREQ, in samples per second of CPU time.
     pub(crate) frequency: u64,
     /// SELFWIND_EVENT.
     pub(crate) sources: Sources,
-    /// What is recorded beside a clock, as SELFWIND_EVENT has it, without what this library does not know.
+    /// What is recorded besides a clock, in the syntax of SELFWIND_EVENT, without what this build does not support.
     pub(crate) probes: Vec<u8>,
-    /// The clock is to be the best that this process may have.
+    /// Whether to use the best clock that this process is permitted.
     pub(crate) is_automatic: bool,
-    /// The process runs under valgrind, to judge by what else is preloaded.
+    /// Whether the process runs under valgrind, judging by the other preloaded libraries.
     pub(crate) is_emulated: bool,
     /// SELFWIND_PERF: the events of the source `perf`, or its clock.
     pub(crate) events: Events,
-    /// Bytes between sampled allocations on average, 1 for all, where SELFWIND_EVENT asks for allocations; else 0.
+    /// Mean bytes between sampled allocations, 1 for all; 0 if SELFWIND_EVENT does not ask for allocations.
     pub(crate) allocations: u64,
-    /// The tracepoints of the program's that SELFWIND_EVENT asks for.
+    /// The program's tracepoints that SELFWIND_EVENT asks for.
     pub(crate) tracepoints: Patterns,
-    /// Nanoseconds of waiting for locks between samples on average, 1 for all waits, where SELFWIND_EVENT asks for them; else 0.
+    /// Mean nanoseconds of lock waiting between samples, 1 for all waits; 0 if SELFWIND_EVENT does not ask for locks.
     pub(crate) waits: u64,
-    /// SELFWIND_DEFER: have the kernel walk, where it can, what no stack of ours answers.
+    /// SELFWIND_DEFER: let the kernel walk user stacks, where it can, for events that get no answer.
     pub(crate) deferred: bool,
-    /// SELFWIND_NATIVE_ONLY: leave out the frames of interpreters.
+    /// SELFWIND_NATIVE_ONLY: leave out interpreter frames.
     pub(crate) native_only: bool,
     /// SELFWIND_MODE.
     pub(crate) mode: Mode,
@@ -79,25 +79,25 @@ pub(crate) struct Config {
     pub(crate) max_frames: usize,
     /// SELFWIND_UNWIND.
     pub(crate) unwind: Unwind,
-    /// SELFWIND_COPY_LIMIT: bytes of a stack that are copied at most.
+    /// SELFWIND_COPY_LIMIT: maximum bytes copied of a stack.
     pub(crate) copy_limit: u64,
     /// SELFWIND_MAX_OVERHEAD, in hundredths of a percent.
     pub(crate) max_overhead: u64,
-    /// SELFWIND_POOL: bytes of chunks backed at the start.
+    /// SELFWIND_POOL: initial pool size in bytes.
     pub(crate) pool: usize,
-    /// SELFWIND_TABLES: the directory of table files, by default the one in the user's cache; none for no tables.
+    /// SELFWIND_TABLES: directory of table files, by default in the user's cache; `None` for no tables.
     pub(crate) tables: Option<Vec<u8>>,
     /// SELFWIND_SESSION: the nonce of the session.
     pub(crate) session: u64,
-    /// SELFWIND_VERBOSE: say on standard error why the agent stays inert.
+    /// SELFWIND_VERBOSE: report on standard error why the agent stays inert.
     pub(crate) verbose: bool,
-    /// XDG_RUNTIME_DIR, the first choice for a flight recorder.
+    /// XDG_RUNTIME_DIR, the preferred place of a flight recorder.
     pub(crate) runtime_directory: Option<Vec<u8>>,
-    /// SELFWIND_RECORDER: the recorder that ends the sampling of an attached process with itself.
+    /// SELFWIND_RECORDER: the recorder whose end also ends the sampling of an attached process.
     pub(crate) recorder: Vec<u8>,
-    /// SELFWIND_REGION: process id and nonce of a region whose file the recorder hands over.
+    /// SELFWIND_REGION: process id and nonce of a region whose file the recorder passes.
     pub(crate) handed: Option<(u32, u64)>,
-    /// What was wrong with the settings, for the reader.
+    /// Reports for the reader about bad settings.
     pub(crate) note: Vec<u8>,
 }
 
@@ -175,7 +175,7 @@ impl Config {
         config.events = events.unwrap_or_else(|| Events::task_clock(config.period_ns()));
         if config.pool == 0 {
             config.pool = match config.mode {
-                // Events come at any rate.
+                // Tracepoints may be hit at any rate.
                 _ if !config.tracepoints.is_empty() => HISTORY_POOL,
                 Mode::Discard if config.sources.clock != Some(Clock::Perf) && config.frequency <= SLOW => {
                     SLOW_POOL
@@ -193,19 +193,19 @@ impl Config {
         config
     }
 
-    /// The same for a process that runs already: its execs will not be seen, so it has no events of the kernel by default.
+    /// Adapts the settings to a running process: its execs will not be seen, so it gets no perf events by default.
     pub(crate) fn attached(self) -> Config {
         let clock = if self.is_automatic { Some(Clock::ThreadTimer) } else { self.sources.clock };
         Config { sources: self.sources.clocked_by(clock), is_automatic: false, ..self }
     }
 
-    /// True if a sample weighs and holds the same with these settings.
+    /// Whether samples have the same weight and content under both settings.
     pub(crate) fn takes_same_samples(&self, other: &Config) -> bool {
         let of = |config: &Config| (config.frequency, config.unwind, config.copy_limit);
         of(self) == of(other)
     }
 
-    /// Applies one setting; none if its value is bad.
+    /// Applies one setting; `None` if its value is invalid.
     fn set(
         &mut self,
         name: &[u8],
@@ -235,14 +235,14 @@ impl Config {
             b"RECORDER" => self.recorder = value.to_vec(),
             b"REGION" => self.handed = Some(handed(value)?),
             b"SESSION" => self.session = hexadecimal(value)?,
-            // Names of the recorder's own, or of a later version.
+            // Settings for the recorder only, or of a later version.
             _ => {}
         }
         Some(())
     }
 
-    /// Applies SELFWIND_EVENT, the whole entry and its value, a list. Events by name need their numbers, which a recorder
-    /// finds out (SELFWIND_PERF); without them a clock takes their place.
+    /// Applies SELFWIND_EVENT, a list. Events given by name need their kernel numbers, which the recorder resolves
+    /// (SELFWIND_PERF); without them a clock is used instead.
     fn choose_events(&mut self, named: Option<(&[u8], &[u8])>, events: &mut Option<Events>) {
         let Some((entry, value)) = named else { return };
         let (mut sources, mut automatic, mut is_list, mut is_wrong) =
@@ -267,7 +267,7 @@ impl Config {
                 }
                 (sources, automatic) = (sources.clocked_by(Some(clock)), word == b"auto");
             } else {
-                // Another event of a list, which the recorder has read.
+                // Another event, which the recorder has resolved.
                 is_probe = false;
                 is_wrong |= !is_list;
             }
@@ -290,7 +290,7 @@ impl Config {
         self.probes.extend_from_slice(word);
     }
 
-    /// Notes a bad setting.
+    /// Reports an invalid setting.
     fn complain(&mut self, entry: &[u8]) {
         const LONGEST: usize = 120;
         if !self.note.is_empty() {
@@ -309,7 +309,7 @@ impl Config {
         }
     }
 
-    /// Nanoseconds that one unit of weight stands for: of CPU time or time off the processor; 0 for events.
+    /// Nanoseconds that a unit of weight stands for, of CPU time or off-CPU time; 0 for events.
     pub(crate) fn unit_ns(&self, clock: Option<Clock>) -> u64 {
         match clock {
             Some(Clock::Perf) => self.events.unit_ns(),
@@ -318,13 +318,13 @@ impl Config {
         }
     }
 
-    /// The limit of what samples at `clock` may cost. Events that are no time have none.
+    /// The rate limiter for samples of `clock`. Events that do not measure time are not limited.
     pub(crate) fn rate_limit(&self, clock: Option<Clock>) -> RateLimit {
         let (limit, period_ns) = self.limit(clock);
         RateLimit::new(limit, period_ns)
     }
 
-    /// The limit, in hundredths of a percent of CPU time, and the nanoseconds of it that a tick stands for.
+    /// The limit in hundredths of a percent of CPU time, and the nanoseconds of CPU time that a tick stands for.
     pub(crate) fn limit(&self, clock: Option<Clock>) -> (u64, u64) {
         match self.unit_ns(clock) {
             _ if clock.is_none() => (RateLimit::NO_LIMIT, 1),
@@ -335,7 +335,7 @@ impl Config {
         }
     }
 
-    /// The period of timers for unregistered threads; 0 if they can have none.
+    /// Period of the timers for unregistered threads; 0 if they cannot have any.
     pub(crate) fn late_period(&self, clock: Option<Clock>) -> u64 {
         if clock == Some(Clock::Perf) && !self.events.are_time() { 0 } else { self.unit_ns(clock) }
     }
@@ -354,7 +354,7 @@ fn flag(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// An absolute path that leaves room for file names.
+/// Accepts an absolute path that leaves space for file names.
 fn directory(value: &[u8]) -> Option<Vec<u8>> {
     const LONGEST: usize = 3072;
     (value.first() == Some(&b'/') && value.len() <= LONGEST).then(|| value.to_vec())
@@ -370,19 +370,19 @@ fn clock(value: &[u8]) -> Option<Clock> {
     }
 }
 
-/// Bytes between samples on average, of `alloc`, `alloc:BYTES` or `alloc:all`, for the library that knows allocations.
+/// Mean bytes between samples, from `alloc`, `alloc:BYTES` or `alloc:all`, in a build that supports allocations.
 fn allocations(value: &[u8]) -> Option<u64> {
     const DEFAULT_MEAN: u64 = 512 << 10;
     mean(value.strip_prefix(b"alloc").filter(|_| cfg!(feature = "allocations"))?, DEFAULT_MEAN)
 }
 
-/// Nanoseconds between samples on average, of `lock`, `lock:NS` or `lock:all`, for the library that knows locks.
+/// Mean nanoseconds between samples, from `lock`, `lock:NS` or `lock:all`, in a build that supports locks.
 fn waits(value: &[u8]) -> Option<u64> {
     const DEFAULT_MEAN: u64 = 100_000;
     mean(value.strip_prefix(b"lock").filter(|_| cfg!(feature = "locks"))?, DEFAULT_MEAN)
 }
 
-/// A mean distance, of what stands behind the name of a source.
+/// The mean distance that follows the name of a source.
 fn mean(value: &[u8], default: u64) -> Option<u64> {
     match value.strip_prefix(b":") {
         None if value.is_empty() => Some(default),
@@ -404,7 +404,7 @@ fn frames(value: &[u8]) -> Option<usize> {
     number(value).map(|frames| frames as usize).filter(|frames| (1..=MAX_FRAMES).contains(frames))
 }
 
-/// Percent with at most two decimals, above 0 and up to 100, in hundredths.
+/// Parses a percentage above 0 and up to 100, with at most two decimals, into hundredths of a percent.
 fn percent(value: &[u8]) -> Option<u64> {
     let mut parts = value.splitn(2, |byte| *byte == b'.');
     let whole = number(parts.next()?).filter(|whole| *whole <= 100)?;
@@ -420,7 +420,7 @@ fn pool(value: &[u8]) -> Option<usize> {
     usize::try_from(size(value)?).ok().filter(|bytes| (MIN_POOL..=MAX_POOL).contains(bytes))
 }
 
-/// Bytes, or with K, M or G behind it so many times 1024, 1024^2 or 1024^3.
+/// Parses a number of bytes, with an optional K, M or G for powers of 1024.
 fn size(value: &[u8]) -> Option<u64> {
     let (digits, shift) = match value.split_last()? {
         (b'K' | b'k', digits) => (digits, 10),
@@ -431,13 +431,13 @@ fn size(value: &[u8]) -> Option<u64> {
     number(digits)?.checked_mul(1 << shift)
 }
 
-/// A process id and, in hexadecimal, a nonce.
+/// Parses a process id and a hexadecimal nonce.
 fn handed(value: &[u8]) -> Option<(u32, u64)> {
     let dash = value.iter().position(|byte| *byte == b'-')?;
     Some((u32::try_from(number(&value[..dash])?).ok()?, hexadecimal(&value[dash + 1..])?))
 }
 
-/// A hexadecimal number of up to 16 digits.
+/// Parses a hexadecimal number of up to 16 digits.
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 16 {
         return None;

@@ -1,8 +1,8 @@
-//! What describes a loaded object, copied out of memory that another thread may unmap meanwhile.
+//! Copies the metadata of a loaded object out of memory that another thread may unmap meanwhile.
 //!
-//! In a process that was attached to nobody holds the loader's lock while its objects are looked at. So nothing of
-//! theirs is read in place: the kernel copies, and an address that is gone is an error. The copies lie in a mapping of
-//! their own at the same distances as in the object, whose other pages are never touched.
+//! In an attached process nobody holds the loader's lock while its objects are examined, so nothing of theirs may be
+//! read in place: the kernel copies the bytes and returns an error for unmapped addresses. The copies lie in one
+//! mapping at the same distances as in the object; its other pages are never touched.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,13 +20,13 @@ const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const PF_R: u32 = 4;
 const MAGIC: [u8; 4] = *b"\x7fELF";
-/// Bytes of `Elf64_Ehdr`, which linkers put the program headers right behind.
+/// Size of `Elf64_Ehdr`, which linkers let the program headers follow directly.
 const EHDR_SIZE: usize = 64;
 
-/// The program headers of the object that lies at `start` from its first byte on.
+/// Copies the program headers of the object whose file header is mapped at `start`.
 pub(crate) fn headers_at(start: u64) -> Option<Vec<ProgramHeader>> {
     let mut ehdr = [0u8; EHDR_SIZE];
-    // An object linked to another address than 0 does not begin at its bias; then there may be nothing at all.
+    // An object linked at an address other than 0 does not begin at its bias, where nothing may be mapped.
     if start == 0 || !kernel::copy_own(start, &mut ehdr) || ehdr[..4] != MAGIC {
         return None;
     }
@@ -35,23 +35,23 @@ pub(crate) fn headers_at(start: u64) -> Option<Vec<ProgramHeader>> {
     headers(start.checked_add(offset)?, count)
 }
 
-/// The `count` program headers at `address`.
+/// Copies `count` program headers from `address`.
 pub(crate) fn headers(address: u64, count: u16) -> Option<Vec<ProgramHeader>> {
     let mut headers = vec![ProgramHeader::default(); count.into()];
     let bytes = headers.len() * size_of::<ProgramHeader>();
-    // SAFETY: the headers' own memory; any bytes are valid headers.
+    // SAFETY: the vector's own memory; every bit pattern is a valid header.
     let raw = unsafe { core::slice::from_raw_parts_mut(headers.as_mut_ptr().cast::<u8>(), bytes) };
     kernel::copy_own(address, raw).then_some(headers)
 }
 
-/// The string at `address`, without its NUL; none if it is not there or longer than a path.
+/// Copies the string at `address`, without its NUL. `None` if it is unreadable or longer than a path.
 pub(crate) fn string(address: u64) -> Option<Vec<u8>> {
     const LONGEST: usize = 4096;
     let mut text = Vec::new();
     while text.len() < LONGEST {
         let at = address + text.len() as u64;
         let mut part = [0u8; 128];
-        // Up to the end of the page, behind which there may be nothing.
+        // Up to the end of the page, since the next one may be unmapped.
         let part = part.get_mut(..((PAGE - at % PAGE) as usize).min(128))?;
         if !kernel::copy_own(at, part) {
             return None;
@@ -77,13 +77,13 @@ pub(crate) struct CopiedImage<'a> {
 
 impl Drop for CopiedImage<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone.
+        // SAFETY: the mapping is owned by this value.
         unsafe { kernel::unmap(self.base.as_ptr(), self.bytes) };
     }
 }
 
 impl<'a> CopiedImage<'a> {
-    /// Of the object at `bias`: what tells it from others. None if there is no such object (any more).
+    /// Copies what identifies the object at `bias`. `None` if there is no such object (any more).
     pub(crate) fn new(bias: u64, headers: &'a [ProgramHeader]) -> Option<Self> {
         let loads = || headers.iter().filter(|header| header.kind == PT_LOAD);
         let start = loads().map(|header| bias.wrapping_add(header.address)).min()? & !(PAGE - 1);
@@ -103,7 +103,7 @@ impl<'a> CopiedImage<'a> {
         Some(copied)
     }
 
-    /// Copies the unwind sections too.
+    /// Also copies the unwind sections.
     pub(crate) fn with_sections(self) -> Self {
         let header = self.headers.iter().find(|header| header.kind == PT_GNU_EH_FRAME);
         if let Some(header) = header
@@ -115,7 +115,7 @@ impl<'a> CopiedImage<'a> {
         self
     }
 
-    /// Copies `bytes` from `address` on, which lie in a segment that can be read.
+    /// Copies `bytes` bytes from `address`, which must lie in a readable segment.
     fn copy(&self, address: u64, bytes: u64) -> bool {
         let is_inside = |header: &&ProgramHeader| {
             let offset = address.wrapping_sub(self.bias.wrapping_add(header.address));
@@ -133,7 +133,7 @@ impl<'a> CopiedImage<'a> {
         kernel::copy_own(address, place)
     }
 
-    /// The object by its copies, with its own addresses. Sections that were not copied are empty of sense.
+    /// The object as seen through the copies, at its own addresses. The contents of sections not copied are meaningless.
     pub(crate) fn image(&self) -> Option<ElfImage<'_>> {
         let shift = (self.base.as_ptr() as u64).wrapping_sub(self.start);
         // SAFETY: a readable mapping as long as all segments, which lives as long as `self`.

@@ -1,23 +1,23 @@
 //! Random distances between samples: a Poisson process over bytes allocated, or over time waited.
 //!
-//! The distance to the next sample is exponentially distributed, so that what has the size S is sampled with the
-//! probability `1 - exp(-S/R)`, whatever came before it; a reader divides by that.
+//! The distance to the next sample is exponentially distributed, so that an item of size S is sampled with probability
+//! `1 - exp(-S/R)`, independently of earlier ones. The reader divides by that probability.
 
-/// Where the random numbers of one thread begin; `place` is its own.
+/// A seed for the random numbers of one thread, from an address that no other thread shares.
 pub(crate) fn seed(place: u64) -> u64 {
     let seed = handler::clock::now() ^ u64::from(handler::sys::thread_id()) << 32;
     let mut state = (seed ^ place).max(1);
-    // Neighbouring seeds lie apart after a few.
+    // Seeds that are close together diverge after a few steps.
     (0..4).for_each(|_| _ = next(&mut state));
     state
 }
 
-/// Draws the distance to the next sample, `mean` on average; 0, which samples all, for a mean of 1.
+/// Draws the distance to the next sample, with mean `mean`. A mean of 1 gives 0, so that everything is sampled.
 pub(crate) fn draw(state: &mut u64, mean: u64) -> u64 {
     let uniform = (next(state) >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
     match mean {
         0 | 1 => 0,
-        // 1 - uniform is above 0.
+        // 1 - uniform is greater than 0.
         _ => (negative_logarithm(1.0 - uniform) * mean as f64) as u64 + 1,
     }
 }
@@ -32,8 +32,8 @@ fn next(state: &mut u64) -> u64 {
     x.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }
 
-/// `-ln(x)` for x in (0, 1]: of the exponent, and of the mantissa m in [1, 2) by the series of
-/// `ln(m) = 2 artanh((m - 1) / (m + 1))`, whose argument is below 1/3: nine terms are good to 1e-9.
+/// `-ln(x)` for x in (0, 1]: the exponent, plus for the mantissa m in [1, 2) the series of
+/// `ln(m) = 2 artanh((m - 1) / (m + 1))`. Its argument is below 1/3, so nine terms are accurate to 1e-9.
 fn negative_logarithm(x: f64) -> f64 {
     const BITS: u32 = 52;
     let bits = x.to_bits();

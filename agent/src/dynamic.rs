@@ -1,4 +1,4 @@
-//! The dynamic symbols of one loaded object, read where the loader mapped them.
+//! The dynamic symbols of a loaded object, read where the loader mapped them.
 
 use core::ffi::{CStr, c_char};
 
@@ -17,7 +17,7 @@ const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
 const STT_OBJECT: u8 = 1;
 const STT_NOTYPE: u8 = 0;
-/// In `DT_VERSYM`: not the default version of its name.
+/// In `DT_VERSYM`: not the default version of the name.
 const VERSION_HIDDEN: u16 = 0x8000;
 
 /// `Elf64_Sym`.
@@ -43,22 +43,24 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// The tables of `object`, or none if it has no dynamic symbols.
+    /// The symbol tables of `object`; `None` if it has no dynamic symbols.
     ///
     /// # Safety
-    /// The object is loaded and stays so while the result is used.
+    /// The object must stay loaded while the result is used.
     pub(crate) unsafe fn of_object(object: &ObjectInfo) -> Option<Symbols> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the object stays loaded.
         let headers = unsafe { object.program_headers() };
         let dynamic = headers.iter().find(|header| header.kind == PT_DYNAMIC)?;
         // SAFETY: the loader has mapped the dynamic section where the header says.
         unsafe { Self::of_dynamic(object.bias, (object.bias + dynamic.address) as *const [u64; 2], headers) }
     }
 
-    /// The tables that the dynamic section at `entry` names. Without program headers, [`Symbols::holds`] is false.
+    /// The symbol tables that the dynamic section at `entry` refers to. Without program headers, [`Symbols::holds`] is
+    /// false.
     ///
     /// # Safety
-    /// `entry` is the mapped dynamic section of an object loaded at `bias`, which stays while the result is used.
+    /// `entry` must be the mapped dynamic section of an object loaded at `bias`, which stays loaded while the result is
+    /// used.
     pub(crate) unsafe fn of_dynamic(
         bias: u64,
         mut entry: *const [u64; 2],
@@ -77,7 +79,7 @@ impl Symbols {
         while let [tag, value] = unsafe { *entry }
             && tag != DT_NULL
         {
-            // Some loaders relocate these addresses in place, some do not.
+            // Some loaders relocate these addresses in place, others do not.
             let address = if value < bias { value + bias } else { value };
             match tag {
                 DT_HASH => found.hash = address as *const u32,
@@ -93,7 +95,7 @@ impl Symbols {
         (!found.symbols.is_null() && !found.strings.is_null()).then_some(found)
     }
 
-    /// True if `address` lies in a segment of the object.
+    /// Whether `address` lies in a segment of the object.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.headers.iter().any(|header| {
             let start = self.bias.wrapping_add(header.address);
@@ -101,12 +103,12 @@ impl Symbols {
         })
     }
 
-    /// The address of the function or variable `name`; other than default versions only if `allow_hidden`.
+    /// The address of the function or variable `name`; of a non-default version only if `allow_hidden`.
     pub(crate) fn find(&self, name: &CStr, allow_hidden: bool) -> Option<u64> {
         self.find_with_size(name, allow_hidden).map(|(address, _)| address)
     }
 
-    /// The same with its size in bytes.
+    /// Like [`find`](Self::find), with the symbol's size in bytes.
     pub(crate) fn find_with_size(&self, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         if !self.gnu_hash.is_null() {
             self.find_by_gnu_hash(name, allow_hidden)
@@ -117,13 +119,14 @@ impl Symbols {
         }
     }
 
-    /// The GNU hash table: header, Bloom filter, buckets, chains that end with a set lowest bit.
+    /// Lookup in the GNU hash table: header, Bloom filter, buckets, and chains whose last hash has its lowest bit set.
     fn find_by_gnu_hash(&self, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         let hash = name
             .to_bytes()
             .iter()
             .fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: the table is the linker's, mapped by the loader; every index below is the format's own.
+        // SAFETY: the table was made by the linker and mapped by the loader; every index below is defined by the
+        // format.
         unsafe {
             let table = self.gnu_hash;
             let (buckets, first, blooms, shift) = (*table, *table.add(1), *table.add(2), *table.add(3));
@@ -156,14 +159,15 @@ impl Symbols {
         }
     }
 
-    /// The System V hash table: bucket count, chain count, buckets, chains that end with 0.
+    /// Lookup in the System V hash table: bucket count, chain count, buckets, and chains that end with 0.
     fn find_by_hash(&self, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
         let hash = name.to_bytes().iter().fold(0u32, |hash, byte| {
             let hash = (hash << 4).wrapping_add(u32::from(*byte));
             let high = hash & 0xf000_0000;
             (hash ^ (high >> 24)) & !high
         });
-        // SAFETY: the table is the linker's, mapped by the loader; every index below is the format's own.
+        // SAFETY: the table was made by the linker and mapped by the loader; every index below is defined by the
+        // format.
         unsafe {
             let buckets = *self.hash;
             if buckets == 0 {
@@ -182,12 +186,12 @@ impl Symbols {
         None
     }
 
-    /// Address and size of symbol `index` if it is a definition of `name`.
+    /// Address and size of symbol `index`, if it defines `name`.
     ///
     /// # Safety
-    /// The index came from the object's hash table.
+    /// The index must come from the object's hash table.
     unsafe fn matches(&self, index: u32, name: &CStr, allow_hidden: bool) -> Option<(u64, u64)> {
-        // SAFETY: the caller's promise; names are offsets into the string table.
+        // SAFETY: the caller promises a valid index; names are offsets into the string table.
         unsafe {
             let symbol = &*self.symbols.add(index as usize);
             let defined = symbol.section != 0 && symbol.value != 0;

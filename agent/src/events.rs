@@ -1,4 +1,4 @@
-//! The events of a session that uses the kernel's, as settings name them.
+//! The perf events of a session, as the settings specify them.
 
 use alloc::vec::Vec;
 
@@ -7,12 +7,12 @@ use handler::kernel_ring::RINGS;
 
 use crate::perf_attributes::{Event, SOFTWARE, TASK_CLOCK};
 
-/// The events of a session: the first decides what a sample stands for.
+/// The perf events of a session. The first one defines what a sample stands for.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Vec<Event>);
 
 impl Events {
-    /// The clock of each thread, every `period_ns` of CPU time.
+    /// Each thread's CPU clock, every `period_ns`.
     pub(crate) fn task_clock(period_ns: u64) -> Events {
         Events(alloc::vec![Event {
             kind: SOFTWARE,
@@ -22,7 +22,7 @@ impl Events {
         }])
     }
 
-    /// Each time a thread leaves its processor, and when it comes back.
+    /// Context switches: each time a thread leaves its CPU, and when it returns.
     pub(crate) fn off_processor() -> Events {
         const CONTEXT_SWITCHES: u64 = 3;
         Events(alloc::vec![Event {
@@ -34,37 +34,37 @@ impl Events {
         }])
     }
 
-    /// Reads SELFWIND_PERF: events separated by `;`, each `TYPE:CONFIG:PERIOD:FLAGS:FILTER`, all numbers decimal;
-    /// flags: 1 the period is a frequency, 2 also tell context switches, 4 in the place of a filter stands `OFFSET:FILE` of a
-    /// breakpoint; from bit 8 on, which of the session's events it counts as. None if it is not that.
+    /// Parses SELFWIND_PERF: events separated by `;`, each `TYPE:CONFIG:PERIOD:FLAGS:FILTER` with decimal numbers.
+    /// Flags: 1 the period is a frequency; 2 also record context switches; 4 the filter is `OFFSET:FILE` of a uprobe;
+    /// bits from 8 on: index of the session's event that it counts as. `None` if malformed.
     pub(crate) fn parse(text: &[u8]) -> Option<Events> {
         let events: Vec<Event> = text.split(|byte| *byte == b';').map(event).collect::<Option<_>>()?;
         (events.len() <= RINGS).then_some(Events(events))
     }
 
-    /// Each of them.
+    /// All of them.
     pub(crate) fn all(&self) -> &[Event] {
         &self.0
     }
 
-    /// True if a sample stands for CPU time.
+    /// Whether a sample stands for CPU time.
     pub(crate) fn are_time(&self) -> bool {
         self.0.first().is_some_and(|event| event.kind == SOFTWARE && event.config <= TASK_CLOCK)
     }
 
-    /// True if a sample stands for CPU time and nothing else asks for samples.
+    /// Whether a sample stands for CPU time and the clock is the only event.
     pub(crate) fn are_one_clock(&self) -> bool {
         self.0.len() == 1 && self.are_time()
     }
 
-    /// True if a sample stands for time off the processor.
+    /// Whether a sample stands for off-CPU time.
     pub(crate) fn are_waits(&self) -> bool {
         self.0.first().is_some_and(|event| event.with_switches)
     }
 
-    /// Nanoseconds that a unit of weight stands for: of CPU time, or off the processor; 0 if it is no time.
+    /// Nanoseconds that a unit of weight stands for, of CPU time or off-CPU time; 0 if it is not time.
     pub(crate) fn unit_ns(&self) -> u64 {
-        /// Time off the processor is counted in microseconds.
+        /// Off-CPU time is counted in microseconds.
         const OFF_PROCESSOR_UNIT: u64 = 1000;
         match self.0.first() {
             Some(event) if event.with_switches => OFF_PROCESSOR_UNIT,

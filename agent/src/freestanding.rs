@@ -1,6 +1,6 @@
-//! The few symbols that compiled code expects from a C library.
+//! The few C library symbols that compiled code refers to.
 //!
-//! They are hidden: the program keeps its own, and the library needs none.
+//! They are hidden: the program keeps its own versions, and this library needs none.
 
 use core::arch::global_asm;
 
@@ -118,8 +118,8 @@ global_asm!(
     "jmp 7b",
     "8:",
     "ret",
-    // Named by the precompiled part of Rust's library, for panics that pass through it. None does: a panic stops
-    // in the handler below.
+    // Referred to by the precompiled core library, for panics that unwind through it. None does: the panic handler
+    // below stops.
     ".globl rust_eh_personality",
     ".hidden rust_eh_personality",
     ".globl _Unwind_Resume",

@@ -1,7 +1,8 @@
-//! Code that the program generates and has registered call frame information for (`__register_frame`), as it is published.
+//! Call frame information that the program registers for generated code (`__register_frame`), as published to handlers.
 //!
-//! Handlers read copies and what was compiled from them, never the program's own memory. All of it is published with the
-//! modules, whose snapshots tell when nobody uses a copy any more. What is registered cannot make it grow without bound.
+//! Handlers read copies and tables compiled from them, never the program's memory. They are published together with the
+//! modules, whose snapshots also tell when a copy is no longer in use. Total size is bounded, whatever the program
+//! registers.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,30 +14,30 @@ use unwind::{Module, Section, Table, compile};
 
 use crate::kernel;
 
-/// Most parts.
+/// Maximum number of parts.
 const MOST: usize = 1 << 14;
-/// Most parts of a run.
+/// Maximum number of parts in a run.
 const LONGEST_RUN: usize = 128;
-/// Most bytes of all copies and tables.
+/// Maximum bytes of all copies and tables.
 const MOST_BYTES: usize = 64 << 20;
-/// Most bytes of one registration.
+/// Maximum bytes of one registration.
 const LONGEST: usize = 16 << 20;
-/// FDEs that a handler can search one by one, where no table can be made of them.
+/// Number of FDEs that a handler can search linearly if no table can be compiled from them.
 const FEW: usize = 64;
 
-/// What was registered at once.
+/// One registration.
 pub(crate) struct Part {
-    /// By which address the program knows it.
+    /// The address that the program registered, which identifies it.
     begin: u64,
     module: Module<'static>,
     bytes: usize,
-    /// What the module refers to.
+    /// Memory that the module refers to.
     _eh_frame: Vec<u8>,
     _table: Vec<u8>,
 }
 
 impl Part {
-    /// Of what the program registers at `begin`, if it can be used. Outside the handler; makes system calls.
+    /// Copies what the program registers at `begin`; `None` if it is unusable. Outside the handler; makes system calls.
     pub(crate) fn read(begin: u64) -> Option<Part> {
         let copy = Registered::copy(begin, LONGEST, &mut |address, to| kernel::copy_own(address, to))?;
         let (range, count) = copy.extent()?;
@@ -45,7 +46,7 @@ impl Part {
             return None;
         }
         let Section { bytes, address } = copy.section();
-        // SAFETY: both live in the part, on the heap, as long as its module.
+        // SAFETY: both live on the heap, owned by the part, as long as its module.
         let (bytes, rows): (&'static [u8], &'static [u8]) =
             unsafe { (&*core::ptr::from_ref(bytes), &*core::ptr::from_ref(table.as_slice())) };
         let module = Module {
@@ -60,7 +61,7 @@ impl Part {
     }
 }
 
-/// Parts that are neighbours, by first address: at least one. Immutable.
+/// Adjacent parts, sorted by first address; at least one. Immutable.
 struct Run {
     list: Box<[generated::Part]>,
     parts: Vec<Arc<Part>>,
@@ -69,7 +70,7 @@ struct Run {
 impl Run {
     fn new(parts: Vec<Arc<Part>>) -> Arc<Run> {
         let list = listed(&parts, |part| {
-            // SAFETY: the part is kept beside the list.
+            // SAFETY: the part is kept alive next to the list.
             let module: &'static Module<'static> = unsafe { &*core::ptr::from_ref(&part.module) };
             (module.start, module.end, module)
         });
@@ -85,7 +86,7 @@ impl Run {
     }
 }
 
-/// All runs at one time. Immutable.
+/// All runs as of one publication. Immutable.
 #[derive(Default)]
 pub(crate) struct Published {
     list: Box<[generated::Run]>,
@@ -93,14 +94,14 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// As handlers search it. The caller keeps this as long as the list is used.
+    /// The list for handlers to search. The caller must keep `self` alive as long as the list is used.
     pub(crate) fn list(&self) -> &[generated::Run] {
         &self.list
     }
 
     fn new(runs: Vec<Arc<Run>>) -> Published {
         let list = listed(&runs, |run| {
-            // SAFETY: the run is kept beside the list.
+            // SAFETY: the run is kept alive next to the list.
             let parts: &'static [generated::Part] = unsafe { &*core::ptr::from_ref(&*run.list) };
             (run.start(), run.reach(), parts)
         });
@@ -108,7 +109,7 @@ impl Published {
     }
 }
 
-/// As handlers search it, of what tells its start and end.
+/// Builds a list for handlers from (start, end, contents) of each element.
 fn listed<P, T>(of: &[Arc<P>], describe: impl Fn(&P) -> (u64, u64, T)) -> Box<[From<T>]> {
     let mut reach = 0;
     let describe = |each: &Arc<P>| {
@@ -119,11 +120,11 @@ fn listed<P, T>(of: &[Arc<P>], describe: impl Fn(&P) -> (u64, u64, T)) -> Box<[F
     of.iter().map(describe).collect()
 }
 
-/// What is registered.
+/// All registrations of the program.
 #[derive(Default)]
 pub(crate) struct Code {
     published: Arc<Published>,
-    /// By which address the program knows code, in order, and the first address of that.
+    /// (registered address, first code address) of each part, sorted.
     starts: Vec<(u64, u64)>,
     bytes: usize,
 }
@@ -133,8 +134,8 @@ impl Code {
         &self.published
     }
 
-    /// Adds a part, which replaces what was registered at the same address; not if that is too much. Whether anything has
-    /// changed.
+    /// Adds a part, replacing a registration at the same address, unless a limit is exceeded. Returns whether anything
+    /// has changed.
     pub(crate) fn add(&mut self, part: Part) -> bool {
         let has_removed = self.remove(part.begin);
         if self.starts.len() >= MOST || self.bytes + part.bytes > MOST_BYTES {
@@ -154,7 +155,7 @@ impl Code {
         true
     }
 
-    /// Removes what was registered at `begin`; false if there is no such part.
+    /// Removes the registration at `begin`; false if there is none.
     pub(crate) fn remove(&mut self, begin: u64) -> bool {
         let place = self.place_of(begin);
         if self.starts.get(place).is_none_or(|(known, _)| *known != begin) {
@@ -162,7 +163,7 @@ impl Code {
         }
         let (_, start) = self.starts.remove(place);
         let mut runs = self.published.runs.clone();
-        // Parts with the same start may lie in several runs.
+        // Parts with equal starts may be in several runs.
         let end = runs.partition_point(|run| run.start() <= start);
         let found = runs[..end].iter().enumerate().rev().find_map(|(place, run)| {
             let at = run.parts.iter().position(|part| part.begin == begin)?;
@@ -178,7 +179,7 @@ impl Code {
         true
     }
 
-    /// Where in `starts` that is, or would be.
+    /// Index in `starts` of that registration, or where it would be inserted.
     fn place_of(&self, begin: u64) -> usize {
         self.starts.partition_point(|(other, _)| *other < begin)
     }

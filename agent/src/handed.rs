@@ -1,22 +1,22 @@
-//! A region's file that the recorder hands over.
+//! Receives the file of a region from the recorder.
 //!
-//! A process that was attached to may live where the recorder's directories cannot be seen, or belong to a user to whom
-//! they are closed. Then the recorder makes the file, and this process makes a pair of sockets, whose one end the recorder
-//! takes (pidfd_getfd(2)) to send the open file through (unix(7), SCM_RIGHTS). Nothing stays open.
+//! In a mount namespace or under a user for whom the recorder's directories are inaccessible, an attached process
+//! cannot create the file itself. Then the recorder creates it; this process makes a socket pair, the recorder obtains
+//! one end (pidfd_getfd(2)) and sends the file descriptor through it (unix(7), SCM_RIGHTS). No descriptor stays open.
 
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::kernel::{self, Errno, File};
 
-/// Where the recorder looks for the descriptor that it may take, plus 1; null where no recorder is there.
+/// Where the recorder reads the descriptor to obtain, plus 1; null without a recorder.
 static PLACE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The recorder looks at `place`, which stays mapped.
+/// Sets the word that the recorder reads; it must stay mapped.
 pub(crate) fn set_place(place: &'static AtomicU64) {
     PLACE.store(core::ptr::from_ref(place).cast_mut(), Ordering::Release);
 }
 
-/// A message of one byte with one descriptor (`struct cmsghdr` and an `int`).
+/// Control message with one descriptor (`struct cmsghdr` and an `int`).
 #[repr(C)]
 struct Control {
     len: usize,
@@ -26,11 +26,11 @@ struct Control {
     padding: i32,
 }
 
-/// The file, or why it does not come.
+/// Receives the file; the error says why not.
 pub(crate) fn receive() -> Result<File, Errno> {
-    /// The recorder looks every half millisecond; if it has been killed nobody comes.
+    /// Receive timeout. The recorder polls every half millisecond, unless it has been killed.
     static PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
-    // SAFETY: set to a word that stays mapped.
+    // SAFETY: only ever set to a word that stays mapped.
     let place = unsafe { PLACE.load(Ordering::Acquire).as_ref() }.ok_or(Errno(libc::ENOENT))?;
     let mut pair = [0i32; 2];
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;

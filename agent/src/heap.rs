@@ -1,8 +1,9 @@
 //! The agent's own heap, on anonymous mappings.
 //!
-//! The program's allocator may be interposed, may hold its locks, or may not be ready yet, so nothing of the
-//! agent's may come from it. Never used inside the sampling handler, and only with all signals blocked: a handler of
-//! the program may call an interposed function at any instruction, and would wait for its own thread's lock.
+//! The program's allocator may be interposed, may hold its locks, or may not be ready yet, so it must not be used for
+//! the agent's memory. This heap must never be used inside the sampling handler, and only with all signals blocked: a
+//! handler of the program may call an interposed function at any instruction, and would deadlock on a lock that its own
+//! thread holds.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -11,11 +12,11 @@ use core::ptr::{self, NonNull};
 use crate::kernel;
 use crate::lock::Lock;
 
-/// Blocks come in powers of two from 16 bytes to `LARGEST_CLASS`; larger ones are mappings of their own.
+/// Block sizes are powers of two from 16 bytes to `LARGEST_CLASS`; larger blocks are separate mappings.
 const SMALLEST_SHIFT: u32 = 4;
 const LARGEST_CLASS: usize = 1 << 15;
 const CLASSES: usize = 12;
-/// Bytes asked from the kernel at a time for small blocks.
+/// Bytes mapped at a time for small blocks.
 const CHUNK: usize = 256 * 1024;
 
 /// A free block holds the address of the next one.
@@ -39,7 +40,7 @@ pub(crate) struct Heap {
     lists: UnsafeCell<Lists>,
 }
 
-// SAFETY: `lists` is touched only while `lock` is held.
+// SAFETY: `lists` is accessed only while `lock` is held.
 unsafe impl Sync for Heap {}
 
 impl Heap {
@@ -47,34 +48,34 @@ impl Heap {
         Heap { lock: Lock::new(), lists: UnsafeCell::new(Lists { free: [None; CLASSES], bump: 0, end: 0 }) }
     }
 
-    /// Gives the chunk that small blocks come from back to the kernel.
+    /// Unmaps the chunk that small blocks come from.
     ///
     /// # Safety
-    /// No block is in use any more, and none will be asked for.
+    /// No block may be in use, and none may be allocated later.
     pub(crate) unsafe fn give_up(&self) {
-        // SAFETY: as the caller promises, nobody else uses the lists.
+        // SAFETY: the caller promises that nobody else uses the lists.
         let lists = unsafe { &mut *self.lists.get() };
         if lists.end != 0 {
-            // SAFETY: the mapping that `take` made last; the caller answers for its blocks.
+            // SAFETY: `take` made this mapping, and the caller promises that no block of it is in use.
             unsafe { kernel::unmap((lists.end - CHUNK) as *mut u8, CHUNK) };
         }
         *lists = Lists { free: [None; CLASSES], bump: 0, end: 0 };
     }
 
-    /// The lock, which a fork must hold so that the child finds the lists whole.
+    /// The lock, which a fork must hold so that the child finds the lists consistent.
     pub(crate) fn lock(&self) -> &Lock {
         &self.lock
     }
 }
 
-/// The class whose blocks hold `layout`, or none if it needs a mapping.
+/// The size class for `layout`; `None` if it needs a separate mapping.
 fn class_of(layout: &Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(1 << SMALLEST_SHIFT).next_power_of_two();
     (size <= LARGEST_CLASS).then(|| (size.trailing_zeros() - SMALLEST_SHIFT) as usize)
 }
 
 impl Lists {
-    /// A block of `class`, from its free list or from the current chunk.
+    /// Allocates a block of `class`, from its free list or from the current chunk.
     fn take(&mut self, class: usize) -> *mut u8 {
         if let Some(block) = self.free[class] {
             // SAFETY: blocks on a free list are ours, aligned, and hold a `Free` written by `put`.
@@ -94,7 +95,7 @@ impl Lists {
         start as *mut u8
     }
 
-    /// Returns a block of `class`.
+    /// Frees a block of `class`.
     fn put(&mut self, class: usize, block: *mut u8) {
         let Some(block) = NonNull::new(block.cast::<Free>()) else { return };
         // SAFETY: the block is at least 16 bytes, aligned to its size, and no longer in use.

@@ -1,11 +1,12 @@
-//! Holes in modules, where a region has an unwinder of its own: no other rule is found for code there.
+//! Cuts holes into modules where a registered region has its own unwinder, so that no other rule is found for code
+//! there.
 
 use alloc::vec::Vec;
 
 use handler::interpreter::regions::Region;
 use unwind::Module;
 
-/// The modules with holes where the regions are, both by address; each region learns which module it is a hole of.
+/// The modules with holes for the regions, both sorted by address. Each region is told which module it lies in.
 pub(crate) fn cut(modules: Vec<Module<'static>>, regions: &mut [Region]) -> Vec<Module<'static>> {
     if regions.is_empty() {
         return modules;

@@ -1,7 +1,7 @@
-//! The functions of the C library that this library stands in front of.
+//! The interposed functions of the C library.
 //!
-//! Each does what the program asked, by the real function, and tells the agent what it must know. In a child of
-//! `vfork`, which runs in its parent's memory, each does what the program asked and nothing else.
+//! Each does what the program asked for, through the real function, and informs the agent. In a child of `vfork`, which
+//! runs in its parent's memory, each must do nothing else than call the real function.
 
 mod exec;
 mod frames;
@@ -20,7 +20,7 @@ mod timers;
 
 use crate::symbols::{self, Real};
 
-/// Looks up every function behind this library, in one pass over the loaded objects.
+/// Looks up all real functions, in one pass over the loaded objects.
 pub(crate) fn find_real_functions() {
     let groups: [&[&Real]; 11] = [
         &real::REAL,

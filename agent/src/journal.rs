@@ -1,4 +1,4 @@
-//! The durable records: what a reader must know of this process to understand its samples.
+//! Writes the durable records: what a reader needs to know about this process to interpret its samples.
 
 use alloc::vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,18 +15,18 @@ use crate::room;
 use crate::sampling_signal;
 use crate::session;
 
-/// Longest command line kept, in bytes.
+/// Longest command line recorded, in bytes.
 const ARGUMENTS: usize = 4096;
 /// Longest working directory (kernel: PATH_MAX).
 const DIRECTORY: usize = 4096;
 
-/// Serialises the growth of the region.
+/// Serializes growth of the region.
 static GROWTH: Lock = Lock::new();
 
-/// When this process was told of.
+/// Time of this process's record.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// When this process was told of, in ticks.
+/// Time of this process's record, in ticks.
 pub(crate) fn started() -> u64 {
     STARTED.load(Ordering::Relaxed)
 }
@@ -36,8 +36,8 @@ pub(crate) fn lock() -> &'static Lock {
     &GROWTH
 }
 
-/// Appends `record`, backing more of the log if it must. A log that cannot grow loses the record: samples of a
-/// thread or module without record stay countable.
+/// Appends `record`, backing more of the log if necessary. If the log cannot grow, the record is lost; samples of a
+/// thread or module without a record are still counted.
 pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
     let region = &recording.region;
     while region.append(record) == Err(Loss::DurableFull) {
@@ -49,7 +49,7 @@ pub(crate) fn append(recording: &Recording, record: &DurableRecord<'_>) {
     }
 }
 
-/// Backs so many bytes of the log, or as many as there can be: handlers cannot.
+/// Backs this many bytes of the log, or as many as possible: handlers cannot do it.
 pub(crate) fn make_log(recording: &Recording, bytes: u64) {
     let _held = GROWTH.hold();
     while recording.region.durable_backed() < bytes && room::grow_log(&recording.region) {}
@@ -63,7 +63,7 @@ pub(crate) fn make_room(recording: &Recording, threads: usize) {
     }
 }
 
-/// Tells who this process is and how it is sampled.
+/// Records the identity of this process and how it is sampled.
 pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8], parent_nonce: u64) {
     let ticks = clock::now();
     STARTED.store(ticks, Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8
         recording,
         &DurableRecord::Process(record::Process {
             ticks,
-            // As the recorder knows it, if it has said so.
+            // The pid that the recorder uses, if it has specified one.
             pid: config.handed.map_or_else(handler::sys::process_id, |(pid, _)| pid),
             ppid: kernel::parent_id(),
             parent_nonce,
@@ -90,12 +90,12 @@ pub(crate) fn tell_process(recording: &Recording, config: &Config, program: &[u8
     );
 }
 
-/// Notes a setting or fact for the reader.
+/// Records a setting or fact for the reader.
 pub(crate) fn tell_setting(recording: &Recording, key: &[u8], value: &[u8]) {
     append(recording, &DurableRecord::Setting(record::Setting { ticks: clock::now(), key, value }));
 }
 
-/// Notes the clocks once more.
+/// Records another reading of the clocks.
 pub(crate) fn tell_anchor(recording: &Recording) {
     append(recording, &DurableRecord::Anchor(session::anchor()));
 }

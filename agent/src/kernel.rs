@@ -1,7 +1,7 @@
-//! The kernel's services that the agent uses outside the handler, each with plain arguments and results.
+//! System calls that the agent makes outside the handler, each with plain arguments and results.
 //!
-//! No file descriptor survives a function of this library: a program that closes every descriptor, or counts
-//! them, must not meet ours.
+//! No file descriptor may stay open after a call into this library: a program that closes all descriptors, or counts
+//! them, must not see any of the agent's.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -14,17 +14,17 @@ use handler::sys;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
-/// Makes a system call and splits the result from the error.
+/// Makes a system call and separates result and error.
 ///
 /// # Safety
 /// As for [`sys::call`].
 pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils the contract of `sys::call`.
     let result = unsafe { sys::call(number, arguments) };
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
 }
 
-/// An open file that closes itself.
+/// An open file, closed when dropped.
 pub(crate) struct File(i32);
 
 impl Drop for File {
@@ -35,18 +35,18 @@ impl Drop for File {
 }
 
 impl File {
-    /// Opens `path` with `flags` (close-on-exec and no-follow are added) and `mode` for a new file.
+    /// Opens `path` with `flags` (close-on-exec and no-follow are added) and with `mode` for a new file.
     pub(crate) fn open(path: &CStr, flags: i32, mode: u32) -> Result<File, Errno> {
         let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
         Self::open_at(path, flags, mode)
     }
 
-    /// Opens `path`, which must not be a link, for reading, without waiting for whoever is at the other end of it.
+    /// Opens `path` for reading; must not be a symbolic link. Does not block on FIFOs or devices.
     pub(crate) fn strict(path: &CStr) -> Result<File, Errno> {
         Self::open(path, libc::O_RDONLY | libc::O_NONBLOCK, 0)
     }
 
-    /// Takes over a descriptor that was opened just now.
+    /// Takes ownership of a descriptor that was just opened.
     pub(crate) fn own(descriptor: usize) -> File {
         File(descriptor as i32)
     }
@@ -56,7 +56,7 @@ impl File {
         self.0 as usize
     }
 
-    /// `ioctl`: for requests whose argument is a number or memory that the kernel only reads.
+    /// `ioctl` for requests whose argument is a number or memory that the kernel only reads.
     pub(crate) fn control(&self, request: usize, argument: usize) -> Result<(), Errno> {
         // SAFETY: the callers' requests write no memory, and what they read is live.
         unsafe { call(libc::SYS_ioctl, [self.0 as usize, request, argument, 0, 0, 0]) }.map(drop)
@@ -74,7 +74,7 @@ impl File {
         unsafe { call(libc::SYS_openat, arguments) }.map(|descriptor| File(descriptor as i32))
     }
 
-    /// Reads until `buffer` is full or the file ends; the number of bytes.
+    /// Reads until `buffer` is full or the file ends; returns the number of bytes.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < buffer.len() {
@@ -91,38 +91,38 @@ impl File {
         Ok(done)
     }
 
-    /// Reads once, as much as there is; the number of bytes.
+    /// Reads once; returns the number of bytes.
     pub(crate) fn read_some(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let arguments = [self.0 as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
         // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
         unsafe { call(libc::SYS_read, arguments) }
     }
 
-    /// Directory entries, in the kernel's `linux_dirent64` form; 0 at the end.
+    /// Reads directory entries in the kernel's `linux_dirent64` format; 0 bytes at the end.
     pub(crate) fn entries(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let arguments = [self.0 as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
         // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
         unsafe { call(libc::SYS_getdents64, arguments) }
     }
 
-    /// Sets the size, without backing it.
+    /// Sets the size, without allocating storage.
     pub(crate) fn set_len(&self, bytes: usize) -> Result<(), Errno> {
         // SAFETY: no memory is involved.
         unsafe { call(libc::SYS_ftruncate, [self.0 as usize, bytes, 0, 0, 0, 0]) }.map(drop)
     }
 
-    /// Backs `bytes` from `offset` on with storage, so that no later store can meet a full file system.
+    /// Allocates storage for `bytes` bytes from `offset`, so that later stores cannot run into a full file system.
     pub(crate) fn allocate(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
         // SAFETY: no memory is involved.
         unsafe { call(libc::SYS_fallocate, [self.0 as usize, 0, offset, bytes, 0, 0]) }.map(drop)
     }
 
-    /// Maps `bytes` of the file from its start.
+    /// Maps the first `bytes` bytes of the file.
     pub(crate) fn map(&self, bytes: usize, protection: i32, flags: i32) -> Result<NonNull<u8>, Errno> {
         self.map_from(0, bytes, protection, flags)
     }
 
-    /// Maps `bytes` of the file from `offset` on, a multiple of the page.
+    /// Maps `bytes` bytes of the file from `offset`, a multiple of the page size.
     pub(crate) fn map_from(
         &self,
         offset: usize,
@@ -136,7 +136,7 @@ impl File {
         NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
     }
 
-    /// Size, owner, mode, time.
+    /// Size, owner, mode and modification time.
     pub(crate) fn status(&self) -> Result<Status, Errno> {
         let mut raw = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel writes one `stat` of its own layout, which is libc's on x86-64.
@@ -147,7 +147,7 @@ impl File {
     }
 }
 
-/// As [`File::status`], of a path whose last part is no link, and which need not be readable.
+/// Like [`File::status`], for a path, which must not be a symbolic link and need not be readable.
 pub(crate) fn status_of(path: &CStr) -> Result<Status, Errno> {
     let mut raw = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the path is a live C string; the kernel writes one `stat` of its own layout, which is libc's on x86-64.
@@ -164,16 +164,16 @@ impl From<&libc::stat> for Status {
     }
 }
 
-/// What `fstat` says of a file.
+/// Result of `fstat`.
 pub(crate) struct Status {
     pub(crate) size: u64,
     pub(crate) owner: u32,
     pub(crate) mode: u32,
-    /// Of the last change of the contents, in ns since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub(crate) modified: i64,
 }
 
-/// A new private mapping of `bytes`, zeroed.
+/// Makes a private, zeroed mapping.
 pub(crate) fn map_private(bytes: usize) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let arguments = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
@@ -182,19 +182,19 @@ pub(crate) fn map_private(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-/// Maps once more, somewhere else, the part of a shared file that is mapped at `base`, and what follows it in the file:
-/// `bytes` in all. Needs no descriptor (mremap(2), `old_size` 0).
+/// Maps the part of a shared file that is mapped at `base` again elsewhere, `bytes` in all, including what follows it
+/// in the file. Needs no descriptor (mremap(2), `old_size` 0).
 ///
 /// # Safety
-/// `base` is a page of a shared mapping of the caller's.
+/// `base` must be a page of a shared mapping that belongs to the caller.
 pub(crate) unsafe fn map_on(base: *mut u8, bytes: usize) -> Result<NonNull<u8>, Errno> {
     let arguments = [base as usize, 0, bytes, libc::MREMAP_MAYMOVE as usize, 0, 0];
-    // SAFETY: the old mapping stays as it is, and the new one is where the kernel finds room.
+    // SAFETY: the old mapping is unchanged, and the kernel chooses a free address for the new one.
     let address = unsafe { call(libc::SYS_mremap, arguments) }?;
     NonNull::new(address as *mut u8).ok_or(Errno(libc::ENOMEM))
 }
 
-/// A new private mapping of `bytes`, zeroed, for which no memory is set aside before it is touched.
+/// Makes a private, zeroed mapping for which no memory is reserved before it is touched.
 pub(crate) fn map_sparse(bytes: usize) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let arguments = [0, bytes, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
@@ -203,7 +203,7 @@ pub(crate) fn map_sparse(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-/// Fills `bytes` from `address` on, in this process's own memory, by the kernel: false where there is none.
+/// Lets the kernel copy this process's memory from `address` to `bytes`; false if it is not readable.
 pub(crate) fn copy_own(address: u64, bytes: &mut [u8]) -> bool {
     let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let from = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
@@ -217,7 +217,7 @@ pub(crate) fn copy_own(address: u64, bytes: &mut [u8]) -> bool {
             let Ok(memory) = File::read_only(c"/proc/self/mem") else { return false };
             let arguments =
                 [memory.0 as usize, bytes.as_mut_ptr() as usize, bytes.len(), address as usize, 0, 0];
-            // SAFETY: as above.
+            // SAFETY: the kernel checks the source, and writes at most `bytes.len()` bytes into `bytes`.
             let count = unsafe { call(libc::SYS_pread64, arguments) };
             count == Ok(bytes.len())
         }
@@ -225,7 +225,7 @@ pub(crate) fn copy_own(address: u64, bytes: &mut [u8]) -> bool {
     }
 }
 
-/// Lets so much time pass.
+/// Sleeps.
 pub(crate) fn sleep(nanoseconds: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.into() };
     // SAFETY: the kernel reads one `timespec`.
@@ -235,67 +235,67 @@ pub(crate) fn sleep(nanoseconds: u32) {
 /// Removes a mapping.
 ///
 /// # Safety
-/// The mapping is the caller's, and nothing uses it any more.
+/// The mapping must belong to the caller, and nothing may use it any more.
 pub(crate) unsafe fn unmap(base: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     let _ = unsafe { call(libc::SYS_munmap, [base as usize, bytes, 0, 0, 0, 0]) };
 }
 
 /// Gives the kernel `advice` about a mapping.
 ///
 /// # Safety
-/// The range is the caller's, and the advice does not discard what others still use.
+/// The range must belong to the caller, and the advice must not discard what others still use.
 pub(crate) unsafe fn advise(base: *mut u8, bytes: usize, advice: i32) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { call(libc::SYS_madvise, [base as usize, bytes, advice as usize, 0, 0, 0]) }.map(drop)
 }
 
 /// Makes a part of a mapping readable and writable.
 ///
 /// # Safety
-/// The range is the caller's.
+/// The range must belong to the caller.
 pub(crate) unsafe fn make_accessible(base: *mut u8, bytes: usize) -> Result<(), Errno> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { call(libc::SYS_mprotect, [base as usize, bytes, protection, 0, 0, 0]) }.map(drop)
 }
 
-/// Makes a part of a mapping a guard.
+/// Makes a part of a mapping inaccessible, as a guard.
 ///
 /// # Safety
-/// The range is the caller's, and nothing uses it.
+/// The range must belong to the caller, and nothing may use it.
 pub(crate) unsafe fn make_inaccessible(base: *mut u8, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { call(libc::SYS_mprotect, [base as usize, bytes, libc::PROT_NONE as usize, 0, 0, 0]) }.map(drop)
 }
 
-/// Makes a directory that only its owner can enter.
+/// Creates a directory that only its owner can enter.
 pub(crate) fn make_directory(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path is a live C string.
     unsafe { call(libc::SYS_mkdirat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0o700, 0, 0, 0]) }
         .map(drop)
 }
 
-/// True if the effective user may read the file.
+/// Whether the effective user may read the file.
 pub(crate) fn is_readable_file(path: &CStr) -> bool {
     File::open(path, libc::O_RDONLY, 0).is_ok()
 }
 
-/// Removes a file's name.
+/// Removes a file name.
 pub(crate) fn unlink(path: &CStr) {
     // SAFETY: the path is a live C string.
     let _ =
         unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
-/// Makes a symbolic link.
+/// Creates a symbolic link.
 pub(crate) fn make_link(path: &CStr, target: &CStr) -> Result<(), Errno> {
     let arguments = [target.as_ptr() as usize, libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0];
     // SAFETY: both are live C strings.
     unsafe { call(libc::SYS_symlinkat, arguments) }.map(drop)
 }
 
-/// Reads a whole small file into `buffer`; the bytes read.
+/// Reads a whole small file into `buffer`; returns the bytes read.
 pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     let count = File::read_only(path)?.read(buffer)?;
     Ok(&buffer[..count])
@@ -320,7 +320,7 @@ pub(crate) fn current_directory(buffer: &mut [u8]) -> &[u8] {
     }
 }
 
-/// Lets other threads run.
+/// Yields the CPU.
 pub(crate) fn yield_now() {
     // SAFETY: no arguments, no effect but on scheduling.
     let _ = unsafe { call(libc::SYS_sched_yield, [0; 6]) };
@@ -332,13 +332,13 @@ pub(crate) fn user_id() -> u32 {
     unsafe { sys::call(libc::SYS_geteuid, [0; 6]) as u32 }
 }
 
-/// The process that started this one.
+/// The parent process id.
 pub(crate) fn parent_id() -> u32 {
     // SAFETY: getppid has no arguments and cannot fail.
     unsafe { sys::call(libc::SYS_getppid, [0; 6]) as u32 }
 }
 
-/// The addresses of this library, as the linker bounds them.
+/// Start and end of this library's code, from linker symbols.
 pub(crate) fn own_code() -> (u64, u64) {
     unsafe extern "C" {
         static __ehdr_start: u8;
@@ -347,7 +347,7 @@ pub(crate) fn own_code() -> (u64, u64) {
     (&raw const __ehdr_start as u64, &raw const etext as u64)
 }
 
-/// Fills `bytes` with random ones; false if the kernel has none yet.
+/// Fills `bytes` with random bytes; false if the kernel's generator is not ready yet.
 pub(crate) fn random(bytes: &mut [u8]) -> bool {
     let arguments = [bytes.as_mut_ptr() as usize, bytes.len(), libc::GRND_NONBLOCK as usize, 0, 0, 0];
     // SAFETY: the kernel writes at most `bytes.len()` bytes into `bytes`.

@@ -1,9 +1,9 @@
-//! The preloaded library by which a process samples itself.
+//! The preloaded library that makes a process sample itself.
 //!
 //! Read `start` from top to bottom. Everything in this crate runs outside the sampling handler, which is the crate
-//! `handler`. The library needs no other library, keeps no file open, starts no thread, and leaves the program's
-//! memory, signals and errors as they would be without it.
-// Without std only where a panic aborts: the profile `agent`. Other profiles are for the compiler's checks.
+//! `handler`. The library must not depend on any other library, keep a file open or start a thread, and must leave the
+//! program's memory, signals and errors as they would be without it. no_std only if panics abort, as in the profile
+//! `agent`. Other profiles exist for the compiler's checks.
 #![cfg_attr(panic = "abort", no_std)]
 #![warn(missing_docs)]
 
@@ -87,11 +87,11 @@ use crate::session::{Directory, Failure, Myself};
 use crate::threads::Present;
 
 ctor::declarative::ctor! {
-    /// Called by the loader before the program's `main`.
+    /// Runs before the program's `main`, called by the loader.
     #[ctor(unsafe)]
     fn start() {
         let mut masked = Masked::new();
-        // Also where nothing is recorded: our names stand in front of the real ones all the same.
+        // Needed even if nothing is recorded: the interposed functions must reach the real ones.
         interpose::find_real_functions();
         allocations::find_real_functions();
         locks::find_real_functions();
@@ -115,7 +115,7 @@ ctor::declarative::ctor! {
     }
 }
 
-/// Called by the C library after the program's own exit handlers.
+/// Runs after the program's exit handlers, called by the C library.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {
@@ -125,17 +125,17 @@ static END: extern "C" fn() = {
     end
 };
 
-/// Starts recording this process, which the loader is about to start.
+/// Starts recording this process, whose program has not started yet.
 fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     let (agent, myself, recording) = prepare(config, Stage::Start)?;
     process::watch_forks();
     signal_stacks::begin();
     preload::remember();
     process::begin(agent, recording, |recording| {
-        // A mask inherited from before the exec.
+        // The mask may be inherited from before the exec.
         let hidden = !chain::has_handler() && masked.unmask(sampling_signal::get());
         threads::register(recording, threads::main_stack(), hidden);
-        // It will be sampled, perhaps under a filter.
+        // This thread will be sampled, perhaps under a seccomp filter.
         slot::taken().for_each(Slot::prepare_early);
         if myself.threads > 1 {
             threads::register_existing(recording, Present::Known);
@@ -145,8 +145,8 @@ fn record(config: Config, masked: &mut Masked) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts recording this process, which runs already. All of its threads are alike: none registers itself; `present` is the
-/// calling one.
+/// Starts recording this process, which is already running. All of its threads are treated alike: none registers
+/// itself. `present` describes the calling thread.
 fn record_attached(config: Config, present: Present) -> Result<(), Failure> {
     let (agent, _, recording) = prepare(config, Stage::Attached)?;
     process::begin(agent, recording, |recording| threads::register_existing(recording, present));
@@ -155,7 +155,7 @@ fn record_attached(config: Config, present: Present) -> Result<(), Failure> {
 
 type Prepared = (&'static Agent, &'static Myself, &'static Recording);
 
-/// Makes and publishes the agent; sampling does not begin yet.
+/// Creates and publishes the agent. Sampling does not begin yet.
 fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     auxiliary::read();
     choose_clock();
@@ -171,7 +171,7 @@ fn prepare(config: Config, stage: Stage) -> Result<Prepared, Failure> {
     Ok((agent, myself, recording))
 }
 
-/// Makes the region, describes the modules and takes the signal over.
+/// Creates the region, registers the modules, and takes over the signal.
 fn begin(agent: &Agent, myself: &Myself, stage: Stage) -> Result<&'static Recording, Failure> {
     let recording = process::open(agent, myself, None)?;
     modules::rescan(stage, &agent.names, &mut ModuleNews(recording));
@@ -179,15 +179,15 @@ fn begin(agent: &Agent, myself: &Myself, stage: Stage) -> Result<&'static Record
     Ok(recording)
 }
 
-/// Uses the kernel's clock where the processor's counter is not to be trusted.
+/// Uses the kernel's clock if the processor's counter is not reliable.
 fn choose_clock() {
     if !handler::clock::counter_is_invariant() {
-        // SAFETY: the address is that of the vDSO's own function, or none.
+        // SAFETY: the address of the vDSO's own function, or none.
         unsafe { handler::clock::use_monotonic(symbols::vdso_clock()) };
     }
 }
 
-/// The names that the loader does not tell.
+/// What is needed to name objects for which the loader gives no full name.
 fn names(config: &Config) -> Names {
     let mut buffer = [0u8; 4096];
     let program = kernel::read_link(c"/proc/self/exe", &mut buffer).map(<[u8]>::to_vec).unwrap_or_default();

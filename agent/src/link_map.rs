@@ -1,8 +1,8 @@
-//! The loader's own list of objects, as debuggers read it (`link.h`: `r_debug`, `link_map`).
+//! The loader's list of objects, as debuggers read it (`link.h`: `r_debug`, `link_map`).
 //!
-//! Before the start is over it spares us functions that may be somebody else's. And where the agent was put into a
-//! running process without the loader's help, it is the only list there is: then it is read while other threads may
-//! change it, without the loader's lock. So the kernel copies every word of it, and nothing faults.
+//! During the start it avoids functions that another library may have interposed. In an attached process it is the only
+//! list available; there it is read without the loader's lock while other threads may change it, so the kernel copies
+//! every word, and nothing can fault.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::{auxiliary, copied_image, kernel};
 
 const PT_LOAD: u32 = 1;
 
-/// The public head of the loader's record of one object, the same in glibc and musl.
+/// The public part of the loader's record of an object, the same in glibc and musl.
 #[repr(C)]
 pub(crate) struct LinkMap {
     pub(crate) bias: u64,
@@ -25,7 +25,7 @@ pub(crate) struct LinkMap {
     pub(crate) next: *const LinkMap,
 }
 
-/// The head of `struct r_debug`.
+/// The first fields of `struct r_debug`.
 #[repr(C)]
 pub(crate) struct DebuggerInterface {
     version: c_int,
@@ -34,58 +34,58 @@ pub(crate) struct DebuggerInterface {
     _state: c_int,
 }
 
-/// The loader is not at work.
+/// The loader is not changing its list.
 const RT_CONSISTENT: c_int = 0;
 
 static WITHOUT_LOADER: AtomicBool = AtomicBool::new(false);
 static INTERFACE: AtomicPtr<DebuggerInterface> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The library was not loaded but put here; `interface` is the loader's, or null if the program has none.
+/// Called when the library was injected; `interface` is the loader's, or null if the program has none.
 pub(crate) fn set_without_loader(interface: *mut DebuggerInterface) {
     INTERFACE.store(interface, Ordering::Relaxed);
     WITHOUT_LOADER.store(true, Ordering::Relaxed);
 }
 
-/// True if no loader has placed this library.
+/// Whether this library was injected instead of loaded.
 pub(crate) fn is_without_loader() -> bool {
     WITHOUT_LOADER.load(Ordering::Relaxed)
 }
 
-/// The loader's first object, or null if it shows none. glibc has the structure itself, musl a pointer to it.
+/// The first object of the loader's list; null if there is no list. glibc exports the structure, musl a pointer to it.
 pub(crate) fn first() -> *const LinkMap {
     let interface = if is_without_loader() {
         INTERFACE.load(Ordering::Relaxed).cast_const()
     } else {
         let glibc = weak_import!("_r_debug") as *const DebuggerInterface;
         let musl = weak_import!("_dl_debug_addr") as *const *const DebuggerInterface;
-        // SAFETY: if the import is there it is the loader's variable of this type.
+        // SAFETY: if the import exists, it is the loader's variable of this type.
         let musl = unsafe { musl.as_ref() }.copied().unwrap_or(core::ptr::null());
         if glibc.is_null() { musl } else { glibc }
     };
-    // SAFETY: the loader's structure of this shape, filled before any constructor runs.
+    // SAFETY: the loader's structure of this type, initialized before any constructor runs.
     unsafe { interface.as_ref() }.map_or(core::ptr::null(), |interface| interface.map)
 }
 
-/// True unless the loader is in the middle of changing its list.
+/// False while the loader is changing its list.
 pub(crate) fn is_idle() -> bool {
     Interface::read().is_none_or(|interface| interface.state == RT_CONSISTENT)
 }
 
-/// What is wanted of the loader's `struct r_debug`, as it is now.
+/// The needed fields of the loader's `struct r_debug`, copied.
 struct Interface {
     map: u64,
     state: c_int,
 }
 
 impl Interface {
-    /// None if the program has no loader.
+    /// Copies them; `None` if the program has no loader.
     fn read() -> Option<Interface> {
         let [_, map, _, state] = words(INTERFACE.load(Ordering::Relaxed) as u64)?;
         Some(Interface { map, state: state as c_int })
     }
 }
 
-/// The words at `address`, if there is memory.
+/// Copies words from `address`; `None` if unreadable.
 fn words<const N: usize>(address: u64) -> Option<[u64; N]> {
     let mut words = [[0u8; 8]; N];
     (address != 0 && kernel::copy_own(address, words.as_flattened_mut()))
@@ -101,9 +101,9 @@ struct Entry {
     next: u64,
 }
 
-/// The loader's list, copied while it may be changing; two looks in a row found the same, if that could be had.
+/// Copies the loader's list while it may be changing. Retries until two consecutive copies agree.
 fn entries() -> Vec<Entry> {
-    /// Looks, and the time between them: the loader may be at work for long, in constructors it is not.
+    /// Number of attempts, and the time between them: the loader may take long, but not in constructors.
     const LOOKS: usize = 1000;
     const PAUSE_NS: u32 = 1_000_000;
     let mut before = Vec::new();
@@ -121,7 +121,7 @@ fn entries() -> Vec<Entry> {
 }
 
 fn walk() -> Vec<Entry> {
-    /// More than any program has; a list that changes under the walk may run in a circle.
+    /// More entries than any program has: a list that changes during the copy may be circular.
     const MOST: usize = 1 << 16;
     let mut entries = Vec::new();
     let mut next = Interface::read().map_or(0, |interface| interface.map);
@@ -132,15 +132,15 @@ fn walk() -> Vec<Entry> {
     entries
 }
 
-/// Calls `visit` for the program, every object of the loader's list and the vDSO, until it returns false. All signals
-/// are blocked. What is passed to `visit` is copied, but what it tells of may be unmapped at any time.
+/// Calls `visit` for the program, all objects of the loader's list and the vDSO, until it returns false. All signals
+/// must be blocked. The description is a copy; the object itself may be unmapped at any time.
 pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
     let vdso = auxiliary::vdso();
     let mut vdso_seen = vdso == 0;
     if !visit_program(visit) {
         return;
     }
-    // The first is the program.
+    // The first entry is the program.
     for entry in entries().iter().skip(1) {
         vdso_seen |= entry.bias == vdso;
         let name =
@@ -156,12 +156,12 @@ pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
     }
 }
 
-/// The program itself, which the kernel has mapped; false to go no further.
+/// Visits the program itself, which the kernel has mapped. Returns false to stop.
 fn visit_program(visit: &mut dyn FnMut(&ObjectInfo) -> bool) -> bool {
     let (address, count) = auxiliary::program_headers();
     let Some(headers) = copied_image::headers(address, count as u16) else { return true };
     let Some(first) = headers.iter().find(|header| header.kind == PT_LOAD) else { return true };
-    // The first segment begins with the file, which begins with the ELF header.
+    // The first segment begins with the file's first byte, the ELF header.
     let bias = (address & !(PAGE - 1)).wrapping_sub(first.address & !(PAGE - 1));
     visit(&ObjectInfo::new(bias, c"", &headers))
 }

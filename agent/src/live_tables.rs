@@ -1,4 +1,4 @@
-//! The tables of what is in use, behind the answers in the region's file: sampled blocks, and mappings.
+//! Creates the tables of live blocks and live mappings, after the answers in the region's file.
 
 use core::ptr::NonNull;
 
@@ -8,16 +8,16 @@ use shm_format::{LiveBlocks, LiveMappings};
 use crate::config::Config;
 use crate::kernel::{self, Errno, File};
 
-/// Parts of mappings that are told of: the kernel allows a process eight times as many (vm.max_map_count).
+/// Entries of the table of mappings. The kernel allows a process eight times as many (vm.max_map_count).
 const MAPPINGS: usize = 1 << 13;
 
-/// Those that a recording has.
+/// The tables of a recording.
 pub(crate) struct LiveTables {
     pub(crate) blocks: Option<LiveBlocks>,
     pub(crate) mappings: Option<LiveMappings>,
 }
 
-/// Bytes of all of them.
+/// Total size in bytes.
 pub(crate) fn len(config: &Config) -> usize {
     blocks_len(config) + if has_mappings(config) { LiveMappings::len_for(MAPPINGS) } else { 0 }
 }
@@ -30,8 +30,8 @@ fn blocks_len(config: &Config) -> usize {
     blocks_capacity(config).map_or(0, LiveBlocks::len_for)
 }
 
-/// Places in the table of live blocks: half of them are enough for 8 GiB at the usual rate; none if allocations are not
-/// sampled.
+/// Entries of the table of live blocks; half of them suffice for 8 GiB at the default rate. `None` if allocations are
+/// not sampled.
 fn blocks_capacity(config: &Config) -> Option<usize> {
     const USUAL: u64 = 1 << 15;
     const MOST: u64 = 1 << 20;
@@ -43,9 +43,9 @@ fn blocks_capacity(config: &Config) -> Option<usize> {
 }
 
 impl LiveTables {
-    /// Makes them from `offset` of a new file on.
+    /// Creates the tables in a new file, from `offset` on.
     pub(crate) fn make(config: &Config, file: &File, offset: usize) -> Result<LiveTables, Errno> {
-        // A store to what has no memory would be answered by a signal.
+        // Allocate storage first: a store to a page without storage would raise SIGBUS.
         match len(config) {
             0 => {}
             bytes => file.allocate(offset, bytes)?,
@@ -57,7 +57,7 @@ impl LiveTables {
         });
         let mappings = has_mappings(config).then(|| {
             let base = map(file, offset + blocks_len(config), LiveMappings::len_for(MAPPINGS))?;
-            // SAFETY: as above.
+            // SAFETY: a new file's bytes are zero; they are backed, mapped, and never unmapped.
             Ok(unsafe { LiveMappings::format(base, MAPPINGS) })
         });
         Ok(LiveTables { blocks: blocks.transpose()?, mappings: mappings.transpose()? })
@@ -68,7 +68,7 @@ impl LiveTables {
 fn map(file: &File, offset: usize, bytes: usize) -> Result<NonNull<u8>, Errno> {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let base = file.map_from(offset, bytes, both, libc::MAP_SHARED)?;
-    // SAFETY: a new mapping that nobody else knows. Not inherited: what a child uses is its own; nor dumped.
+    // SAFETY: a new mapping that nobody else uses yet. Not inherited, since a child has its own; not in core dumps.
     let _ = unsafe {
         kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTFORK)
             .and_then(|()| kernel::advise(base.as_ptr(), bytes, libc::MADV_DONTDUMP))

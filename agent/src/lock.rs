@@ -1,8 +1,7 @@
-//! A lock that is held with every signal blocked.
+//! A lock that is held with all signals blocked.
 //!
-//! Interposed functions such as `sigaction` may be called from a signal handler of the program, at any
-//! instruction; a handler that interrupted the holder on the same thread would wait for ever. The sampling
-//! handler itself takes no lock at all.
+//! A signal handler of the program may call interposed functions such as `sigaction` at any instruction; if it
+//! interrupted the holder on the same thread, it would deadlock. The sampling handler itself must take no lock at all.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +11,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion for code outside the handler.
+/// A mutex for code outside the handler.
 pub(crate) struct Lock {
     word: AtomicU32,
 }
@@ -35,19 +34,19 @@ impl Lock {
         Held { lock: self, mask }
     }
 
-    /// Waits for the lock. Every signal is blocked already, and stays so until [`Lock::release`].
+    /// Waits for the lock. All signals must be blocked already, and stay so until [`Lock::release`].
     pub(crate) fn acquire(&self) {
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // Pairs with the release in `drop`.
+            // Acquire: pairs with the release in `release`.
             while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
                 sys::futex_wait(&self.word, CONTENDED);
             }
         }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub(crate) fn release(&self) {
-        // Pairs with the acquires in `acquire`.
+        // Release: pairs with the acquire in `acquire`.
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
             sys::futex_wake_one(self.word.as_ptr());
         }
@@ -55,7 +54,7 @@ impl Lock {
 }
 
 impl Held<'_> {
-    /// Lets `signal` through although the lock is held, unless it was blocked before.
+    /// Unblocks `signal` although the lock is held, unless it was blocked before.
     pub(crate) fn let_through(&self, signal: i32) {
         let bit = 1 << (signal - 1);
         if self.mask & bit == 0 {
@@ -71,7 +70,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// All signals blocked, until dropped.
+/// Blocks all signals until dropped.
 pub(crate) struct Masked {
     mask: u64,
 }
@@ -81,12 +80,12 @@ impl Masked {
         Masked { mask: sys::set_signal_mask(!0) }
     }
 
-    /// Leaves `signal` blocked at the end.
+    /// Makes `signal` blocked after the drop.
     pub(crate) fn mask(&mut self, signal: i32) {
         self.mask |= 1 << (signal - 1);
     }
 
-    /// Leaves `signal` unblocked at the end; says whether it was blocked at the beginning.
+    /// Makes `signal` unblocked after the drop; returns whether it was blocked before.
     pub(crate) fn unmask(&mut self, signal: i32) -> bool {
         let bit = 1 << (signal - 1);
         let was_blocked = self.mask & bit != 0;

@@ -1,4 +1,4 @@
-//! Loads and unloads of objects, told to the reader.
+//! Reports loads and unloads of objects to the reader.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::journal::{self, append};
 use crate::modules::{self, Listener, Object, Stage};
 use crate::python;
 
-/// Looks at the loaded objects again if something may have changed.
+/// Rescans the loaded objects if they may have changed.
 pub(crate) fn refresh(recording: &Recording) {
     if snapshot::take_stale()
         && let Some(agent) = agent::get()
@@ -21,9 +21,9 @@ pub(crate) fn refresh(recording: &Recording) {
     }
 }
 
-/// Tells of an interpreter, and makes room for what handlers will tell of its functions.
+/// Reports an interpreter, and backs log space for the function descriptions that handlers will append.
 fn tell_interpreter(recording: &Recording, found: &python::Found) {
-    /// Some 2500 functions.
+    /// Space for some 2500 functions.
     const NAMES: u64 = 1 << 20;
     let (major, minor, remark) = match found {
         python::Found::Known(python) => {
@@ -48,7 +48,7 @@ fn push_number(text: &mut Vec<u8>, number: u8) {
     }
 }
 
-/// Tells loads and unloads.
+/// A listener that appends records of loads and unloads.
 pub(crate) struct ModuleNews<'a>(pub(crate) &'a Recording);
 
 impl Listener for ModuleNews<'_> {

@@ -1,10 +1,10 @@
-//! The loaded objects: found outside the handler, published to it as immutable snapshots, told to the reader.
+//! The loaded objects: discovered outside the handler, published to it as immutable snapshots, reported to the reader.
 //!
-//! Objects present at the start are never unloaded, so their sections are used in place. What is loaded later may
-//! go away: its unwind sections are copied while the loader's lock holds it, and no handler ever reads memory
-//! that `dlclose` may unmap. A snapshot that a handler has pinned is freed later.
+//! Objects present at the start are never unloaded, so their sections are used in place. Objects loaded later may be
+//! unloaded: their unwind sections are copied under the loader's lock, and no handler ever reads memory that `dlclose`
+//! may unmap. A snapshot that a handler has pinned is freed later.
 //!
-//! The loader's lock is never taken under the lock here: a constructor inside `dlopen` may start a thread.
+//! The loader's lock must never be acquired under the lock here: a constructor inside `dlopen` may start a thread.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -32,10 +32,10 @@ use crate::symbols;
 
 const PT_LOAD: u32 = 1;
 
-/// Rules that any walk has met, for all threads.
+/// The rule cache, shared by all threads.
 static CACHE: RuleCache = RuleCache::new();
 
-/// A part of an object as the loader mapped it.
+/// A segment of an object, as the loader mapped it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) address: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Segment {
     pub(crate) flags: u32,
 }
 
-/// One object from its load to its unload.
+/// One object, from its load to its unload.
 pub(crate) struct Object {
     pub(crate) id: u32,
     pub(crate) start: u64,
@@ -53,17 +53,17 @@ pub(crate) struct Object {
     pub(crate) path: Vec<u8>,
     pub(crate) build_id: Vec<u8>,
     pub(crate) segments: Vec<Segment>,
-    /// The interpreter in it.
+    /// The interpreter that it contains.
     pub(crate) python: Option<python::Found>,
     module: Module<'static>,
-    /// What `module` refers to, if it is not in place.
+    /// Memory that `module` refers to, where its sections are not used in place.
     _sections: sections::Kept,
-    /// The object before it had a table, if `module` refers to what that one keeps.
+    /// The object as it was before it got a table, if `module` refers to memory of that.
     _before: Option<Arc<Object>>,
 }
 
 impl Object {
-    /// True if `image` at `path` is this very object.
+    /// Whether `image` at `path` is the same object.
     fn is(&self, image: &ElfImage<'_>, path: &[u8]) -> bool {
         self.start == image.start
             && self.end == image.end
@@ -76,23 +76,23 @@ impl Object {
 /// A published snapshot and what it refers to.
 #[repr(C)]
 struct Published {
-    /// First, because the handler's pointer is to this field.
+    /// Must be the first field: the handler's pointer points to it.
     snapshot: Snapshot,
     list: Box<[Module<'static>]>,
     regions: Box<[Region]>,
     objects: Vec<Arc<Object>>,
-    /// What the snapshot's generated code is in.
+    /// Keeps the generated code alive that the snapshot refers to.
     _generated: Option<Arc<generated::Published>>,
 }
 
 struct Registry {
     objects: Vec<Arc<Object>>,
-    /// With unwinders of their own, by address.
+    /// Registered regions, by address.
     regions: Vec<Region>,
-    /// None where there never was any.
+    /// `None` until generated code is registered for the first time.
     generated: Option<Code>,
     retired: Vec<*mut Published>,
-    /// The loader's count of changes that `objects` reflects.
+    /// The loader's change count that `objects` reflects.
     changes: u64,
     next_id: u32,
     generation: u32,
@@ -103,7 +103,7 @@ struct Guarded {
     registry: UnsafeCell<Registry>,
 }
 
-// SAFETY: the registry is touched only while the lock is held.
+// SAFETY: the registry is accessed only while the lock is held.
 unsafe impl Sync for Guarded {}
 
 static REGISTRY: Guarded = Guarded {
@@ -119,69 +119,69 @@ static REGISTRY: Guarded = Guarded {
     }),
 };
 
-/// Held while the loader's list is read without its lock.
+/// Held while the loader's list is read without the loader's lock.
 static LOOKING: Lock = Lock::new();
 
-/// The lock that a fork must hold, so that the child finds the registry whole.
+/// The lock, which a fork must hold so that the child finds the registry consistent.
 pub(crate) fn lock() -> &'static Lock {
     &REGISTRY.lock
 }
 
-/// The rules that all walks share.
+/// The rule cache, shared by all walks.
 pub(crate) fn cache() -> &'static RuleCache {
     &CACHE
 }
 
-/// Runs `body` on the registry.
+/// Runs `body` with the registry locked.
 fn with_registry<R>(body: impl FnOnce(&mut Registry) -> R) -> R {
     let _held = REGISTRY.lock.hold();
     // SAFETY: the lock is held, and no body calls back into this function.
     body(unsafe { &mut *REGISTRY.registry.get() })
 }
 
-/// What one visit of the loader's list found.
+/// Result of one visit of the loader's list.
 struct Seen {
-    /// The loader's count of changes.
+    /// The loader's change count.
     changes: u64,
-    /// Objects that were known before.
+    /// Objects known before.
     known: Vec<Arc<Object>>,
-    /// Objects that were not.
+    /// New objects.
     new: Vec<Object>,
 }
 
-/// Where the objects of a visit come from.
+/// When objects are visited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The program and what it was linked to: never unloaded.
+    /// At the start: the program and its dependencies, which are never unloaded.
     Start,
-    /// Anything: may be unloaded.
+    /// Later: objects may be unloaded.
     Later,
-    /// The same, read without the loader's lock while other threads may change what is read.
+    /// In an attached process: objects are read without the loader's lock and may change meanwhile.
     Attached,
 }
 
-/// Who is told of loads and unloads.
+/// Receives loads and unloads.
 pub(crate) trait Listener {
     fn loaded(&mut self, object: &Object);
     fn unloaded(&mut self, object: &Object);
 }
 
-/// Compares the loader's list with the published one, and publishes and tells the difference.
+/// Compares the loader's list with the published one, and publishes and reports the differences.
 pub(crate) fn rescan(stage: Stage, names: &Names, listener: &mut dyn Listener) {
     let _masked = Masked::new();
-    // Without the loader's count of changes nobody knows whose list is the later one: one look at a time.
+    // Without the loader's change count, two concurrent visits could not be ordered: make one at a time.
     let _alone = (stage == Stage::Attached).then(|| LOOKING.hold());
     let known = with_registry(|registry| registry.objects.clone());
     let seen = visit(stage, names, known);
     with_registry(|registry| {
-        // Another thread may have seen the same list, or a later one, and published it first.
+        // Another thread may have published the same list or a later one first.
         if stage != Stage::Later || seen.changes > registry.changes {
             registry.merge(seen, listener);
         }
     });
 }
 
-/// Tells `listener` of all objects, for a new region.
+/// Reports all objects to `listener`, for a new region.
 pub(crate) fn tell_all(listener: &mut dyn Listener) {
     with_registry(|registry| registry.objects.iter().for_each(|object| listener.loaded(object)));
 }
@@ -210,14 +210,14 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
             let copied = copied.with_sections();
             if let Some(image) = copied.image() {
                 let path = path(&image);
-                // SAFETY: nobody vouches for it, but a program never goes away, and its interpreter's library does not
-                // either: CPython cannot be unloaded while a thread runs it.
+                // SAFETY: no lock is held, but a program is never unloaded, and neither is its interpreter's library:
+                // CPython cannot be unloaded while a thread runs it.
                 let python = unsafe { names.interpreter(is_program, &path, info, &image) };
                 seen.new.push(Object { python, ..describe(&image, headers, path, tables) });
             }
             return true;
         }
-        // SAFETY: as above, for as long as the visit; what outlives it is copied below.
+        // SAFETY: the loader's lock keeps the object loaded during the visit; what outlives the visit is copied below.
         let Some(image) = (unsafe { ElfImage::<'static>::from_headers(info.bias, headers) }) else {
             return true;
         };
@@ -225,9 +225,9 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
             seen.known.push(with_table(object, late).unwrap_or_else(|| object.clone()));
             return true;
         }
-        // SAFETY: as above.
+        // SAFETY: the loader's lock keeps the object loaded during the visit.
         let symbols = unsafe { Symbols::of_object(info) }.inspect(signal_stacks::look_into);
-        // SAFETY: as above.
+        // SAFETY: the loader's lock keeps the object loaded during the visit.
         let python = symbols.and_then(|symbols| unsafe { names.interpreter_by(&symbols, &image) });
         let object = if stage == Stage::Start {
             describe_in_place(&image, headers, path(&image), tables)
@@ -240,7 +240,7 @@ fn visit(stage: Stage, names: &Names, known: Vec<Arc<Object>>) -> Seen {
     seen
 }
 
-/// Makes an object of `image`, which stays where it is; its id comes when it is merged.
+/// Describes an object that stays loaded. It gets its id when it is merged.
 fn describe_in_place(
     image: &ElfImage<'static>,
     headers: &[ProgramHeader],
@@ -252,7 +252,7 @@ fn describe_in_place(
     object(image, headers, path, module, sections)
 }
 
-/// Makes an object of `image`, of which nothing is used afterwards; its id comes when it is merged.
+/// Describes an object of which nothing is used in place. It gets its id when it is merged.
 fn describe(image: &ElfImage<'_>, headers: &[ProgramHeader], path: Vec<u8>, tables: Option<&[u8]>) -> Object {
     let mut module = bare(image);
     let sections = sections::keep(&mut module, image, &path, false, tables);
@@ -302,7 +302,7 @@ fn object(
     }
 }
 
-/// `object` with its table, if it has none and there is one by now.
+/// `object` with a table, if it had none and there is one now.
 fn with_table(object: &Arc<Object>, tables: Option<&[u8]>) -> Option<Arc<Object>> {
     if object.module.table.is_some() || object.build_id.is_empty() {
         return None;
@@ -320,31 +320,31 @@ fn with_table(object: &Arc<Object>, tables: Option<&[u8]>) -> Option<Arc<Object>
     }))
 }
 
-/// Publishes an unwinder's region, which gets a number from 1 on; none if a part of it has one already.
+/// Publishes a region. Returns its number, from 1 on; `None` if it overlaps another one.
 pub(crate) fn add_region(region: Region) -> Option<u32> {
     with_registry(|registry| registry.add_region(region))
 }
 
-/// Takes a region out of what is published; false if there is none of that number. Handlers may still be using it.
+/// Unpublishes a region; false if there is none with that number. Handlers may still be using it.
 pub(crate) fn remove_region(id: u32) -> bool {
     with_registry(|registry| registry.remove_region(id))
 }
 
-/// True while a handler may be using a region that was removed.
+/// Whether a handler may still be using a region that was removed.
 pub(crate) fn is_region_in_use(id: u32) -> bool {
     with_registry(|registry| {
         registry.sweep();
-        // SAFETY: a retired snapshot is freed by `sweep` alone, under the lock that is held.
+        // SAFETY: only `sweep` frees retired snapshots, and it needs the lock that is held here.
         let holds =
             |retired: &*mut Published| unsafe { &**retired }.regions.iter().any(|region| region.id == id);
         registry.retired.iter().any(holds)
     })
 }
 
-/// Publishes generated code after `change`, which says whether it has changed anything.
+/// Publishes generated code after `change`, which returns whether it has changed anything.
 pub(crate) fn change_generated(change: impl FnOnce(&mut Code) -> bool) {
     with_registry(|registry| {
-        // Nothing of generated code is remembered: the generation stays.
+        // Rules of generated code are not cached, so the generation need not change.
         if change(registry.generated.get_or_insert_default()) {
             registry.publish();
             registry.sweep();
@@ -352,7 +352,7 @@ pub(crate) fn change_generated(change: impl FnOnce(&mut Code) -> bool) {
     });
 }
 
-/// How many regions there are.
+/// Number of regions.
 pub(crate) fn regions() -> usize {
     with_registry(|registry| registry.regions.len())
 }
@@ -380,10 +380,10 @@ impl Registry {
         true
     }
 
-    /// Publishes after a change of regions inside these bounds.
+    /// Publishes after a change of regions within these bounds.
     fn publish_regions(&mut self, (start, end): (u64, u64)) {
-        // What is remembered of code that is now in a hole, or no longer in one, means nothing any more; nor, behind the last
-        // region, do the frames that walks before had among their own.
+        // Cached rules for code that is now in a hole, or no longer in one, are invalid. So are, once the last region is
+        // gone, the region frames in stack caches.
         let in_module =
             self.objects.iter().any(|object| object.module.start < end && start < object.module.end);
         if in_module || self.regions.is_empty() {
@@ -396,7 +396,7 @@ impl Registry {
         self.sweep();
     }
 
-    /// Takes over what a visit saw.
+    /// Merges the result of a visit.
     fn merge(&mut self, seen: Seen, listener: &mut dyn Listener) {
         let gone: Vec<_> = self
             .objects
@@ -428,12 +428,12 @@ impl Registry {
         self.sweep();
     }
 
-    /// Publishes the current objects and retires the snapshot before.
+    /// Publishes the current objects and retires the previous snapshot.
     fn publish(&mut self) {
         let mut list: Vec<Module<'static>> = self.objects.iter().map(|object| object.module).collect();
         list.retain(|module| module.start < module.end);
         Modules::sort(&mut list);
-        // Two objects cannot overlap; if the loader's list says so all the same, the first counts.
+        // Objects cannot overlap; should the loader's list say so, the first one wins.
         let mut end = 0;
         list.retain(|module| {
             let fits = module.start >= end;
@@ -447,7 +447,7 @@ impl Registry {
             unsafe { (&*core::ptr::from_ref(&*list), &*core::ptr::from_ref(&*regions)) };
         let code = self.generated.as_ref().map(|code| code.published().clone());
         let generated = code.as_ref().map_or(&[][..], |code| code.list());
-        // SAFETY: as above.
+        // SAFETY: it lives in the same `Published`, which is freed as a whole.
         let generated: &'static [Run] = unsafe { &*core::ptr::from_ref(generated) };
         let Some(modules) = Modules::new(shared, self.generation) else { return };
         let python = self.objects.iter().find_map(|object| object.python?.known());

@@ -1,4 +1,4 @@
-//! What an object is called, and whether an interpreter is to be looked for in it: what the loader does not say.
+//! Names objects, and looks for interpreters in them: what the loader does not provide.
 
 use alloc::vec::Vec;
 
@@ -8,16 +8,16 @@ use crate::dynamic::Symbols;
 use crate::object_info::ObjectInfo;
 use crate::python;
 
-/// What the loader does not say of an object's name.
+/// What is needed to complete the names that the loader gives.
 #[derive(Clone)]
 pub(crate) struct Names {
-    /// The program's own file.
+    /// Path of the program's file.
     pub(crate) program: Vec<u8>,
-    /// The directory that relative names start from.
+    /// Directory that relative names are resolved against.
     pub(crate) directory: Vec<u8>,
     /// Directory of table files, if any.
     pub(crate) tables: Option<Vec<u8>>,
-    /// Interpreters are not looked for.
+    /// Do not look for interpreters.
     pub(crate) native_only: bool,
 }
 
@@ -36,23 +36,23 @@ impl Names {
         [self.directory.as_slice(), b"/", name.strip_prefix(b"./").unwrap_or(name)].concat()
     }
 
-    /// The interpreter in an object, if it is looked for.
+    /// The interpreter in an object, unless interpreters are ignored.
     ///
     /// # Safety
-    /// The object is loaded and stays so meanwhile.
+    /// The object must stay loaded during the call.
     pub(crate) unsafe fn interpreter_by(
         &self,
         symbols: &Symbols,
         image: &ElfImage<'_>,
     ) -> Option<python::Found> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the object stays loaded.
         if self.native_only { None } else { unsafe { python::recognise(symbols, image) } }
     }
 
-    /// The interpreter in an object, if it may have one by its name: of others nothing is read.
+    /// The interpreter in an object whose name suggests one; nothing of other objects is read.
     ///
     /// # Safety
-    /// As above, if the object is the program or a `libpython`.
+    /// The object must stay loaded during the call if it is the program or a `libpython`.
     pub(crate) unsafe fn interpreter(
         &self,
         is_program: bool,
@@ -64,7 +64,7 @@ impl Names {
         if !is_program && !file.starts_with(b"libpython") {
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the name says program or `libpython`, and the caller promises that these stay loaded.
         unsafe { self.interpreter_by(&Symbols::of_object(info)?, image) }
     }
 }

@@ -1,24 +1,24 @@
-//! What the loader tells of one object, and the variables and functions of the C library by which it does.
+//! The loader's description of an object, and weak imports of the C library.
 
 use core::ffi::{CStr, c_char};
 
 use unwind::elf_image::ProgramHeader;
 
-/// What `dl_iterate_phdr` tells of one object, up to the counters (which musl and old C libraries may lack).
+/// The result of `dl_iterate_phdr` for an object, up to the counters (which musl and old C libraries may lack).
 #[repr(C)]
 pub(crate) struct ObjectInfo {
     pub(crate) bias: u64,
     name: *const c_char,
     headers: *const ProgramHeader,
     header_count: u16,
-    /// Objects ever loaded. Only if the size passed along reaches so far.
+    /// Number of objects ever loaded. Present only if the passed size says so.
     adds: u64,
-    /// Objects ever unloaded.
+    /// Number of objects ever unloaded.
     subs: u64,
 }
 
 impl ObjectInfo {
-    /// An object that `dl_iterate_phdr` does not tell of; how often it changed is not known.
+    /// An object not reported by `dl_iterate_phdr`; its change count is unknown.
     pub(crate) fn new(bias: u64, name: &CStr, headers: &[ProgramHeader]) -> ObjectInfo {
         ObjectInfo {
             bias,
@@ -33,33 +33,33 @@ impl ObjectInfo {
     /// The object's program headers.
     ///
     /// # Safety
-    /// The object is loaded and stays so while the result is used; of one made by [`ObjectInfo::new`], the result is
-    /// not used after the visit.
+    /// The object must stay loaded while the result is used; if made by [`ObjectInfo::new`], the result must not be
+    /// used after the visit.
     pub(crate) unsafe fn program_headers(&self) -> &'static [ProgramHeader] {
-        // SAFETY: the caller's promise; the loader gives address and count.
+        // SAFETY: the caller promises that the object stays loaded; the loader gives address and count.
         unsafe { core::slice::from_raw_parts(self.headers, self.header_count.into()) }
     }
 
-    /// The object's name as the loader has it; empty for the program itself.
+    /// The loader's name of the object; empty for the program itself.
     ///
     /// # Safety
     /// As for [`ObjectInfo::program_headers`].
     pub(crate) unsafe fn name(&self) -> &'static CStr {
-        // SAFETY: the caller's promise; the loader's names are C strings.
+        // SAFETY: the caller promises that the object stays loaded; the loader's names are C strings.
         if self.name.is_null() { c"" } else { unsafe { CStr::from_ptr(self.name) } }
     }
 
-    /// A number that grows with every load and unload.
+    /// A number that increases with every load and unload.
     pub(crate) fn changes(&self) -> u64 {
         self.adds.wrapping_add(self.subs)
     }
 }
 
-/// The address of an import that may be absent, which is then 0.
+/// The address of a weak import; 0 if it is absent.
 macro_rules! weak_import {
     ($name:literal) => {{
         let address: usize;
-        // SAFETY: loads the entry of the global offset table that the loader filled, or left 0.
+        // SAFETY: loads the entry of the global offset table, which the loader has filled or left 0.
         unsafe {
             core::arch::asm!(
                 concat!(".weak ", $name),

@@ -1,9 +1,9 @@
-//! Signals that wait for a thread of this process.
+//! Pending signals of this process.
 
 use crate::kernel;
 use crate::thread_list;
 
-/// True if `signal` waits for any thread, or if that cannot be found out.
+/// Whether `signal` is pending for any thread, or this cannot be determined.
 pub(crate) fn any(signal: i32) -> bool {
     let mut found = false;
     let listed = thread_list::each(|tid| {
@@ -13,12 +13,12 @@ pub(crate) fn any(signal: i32) -> bool {
     found || listed.is_err()
 }
 
-/// True if it waits for thread `tid` or for whichever takes it.
+/// Whether it is pending for thread `tid` or for the process.
 fn waits(tid: u32, signal: i32) -> bool {
     let path = alloc::format!("/proc/self/task/{tid}/status\0");
     let mut buffer = alloc::vec![0u8; 4096];
     let Ok(path) = core::ffi::CStr::from_bytes_with_nul(path.as_bytes()) else { return true };
-    // A thread that is gone has none.
+    // A thread that has ended has none.
     let Ok(status) = kernel::read_file(path, &mut buffer) else { return false };
     let sets = status
         .split(|byte| *byte == b'\n')

@@ -1,11 +1,11 @@
-//! `struct perf_event_attr` of perf_event_open(2), as far as events of ours use it.
+//! `struct perf_event_attr` of perf_event_open(2), as far as the agent uses it.
 
-/// PERF_SAMPLE_ bits, in the order in which a record has the fields.
+/// PERF_SAMPLE_ bits, in the order of a record's fields.
 const SAMPLE_IP: u64 = 1;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_CALLCHAIN: u64 = 1 << 5;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
-/// PERF_FORMAT_LOST: the kernel counts what it had no room for.
+/// PERF_FORMAT_LOST: the kernel counts records that did not fit.
 const FORMAT_LOST: u64 = 1 << 4;
 /// PERF_REG_X86_SP and PERF_REG_X86_IP.
 const REGISTERS: u64 = 1 << 7 | 1 << 8;
@@ -54,52 +54,52 @@ pub(crate) struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 128);
 
-/// What is asked of the kernel beside the event.
+/// What is recorded with an event.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
-    /// Only what happens in user mode.
+    /// User mode only.
     pub(crate) user_only: bool,
-    /// User stacks by the kernel itself, for those that get no answer.
+    /// Let the kernel walk user stacks, for events that get no answer.
     pub(crate) deferred: bool,
 }
 
-/// One event that asks for stacks.
+/// An event that requests stacks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Event {
     /// `type` and `config`.
     pub(crate) kind: u32,
     pub(crate) config: u64,
-    /// Events, or nanoseconds of a clock, between samples; samples per second if `by_frequency`.
+    /// Events, or nanoseconds of a clock, between samples; samples per second with `by_frequency`.
     pub(crate) period: u64,
     pub(crate) by_frequency: bool,
-    /// Also says when the thread goes off and on a processor.
+    /// Also record context switches.
     pub(crate) with_switches: bool,
-    /// A tracepoint filter, ended by NUL; empty for none.
+    /// A tracepoint filter, terminated by NUL; empty for none.
     pub(crate) filter: alloc::vec::Vec<u8>,
-    /// A file, ended by NUL, and an offset there, where the kernel sets a breakpoint (uprobes); no file for other events.
+    /// A file name, terminated by NUL, and a file offset for a uprobe; empty for other events.
     pub(crate) file: alloc::vec::Vec<u8>,
     pub(crate) offset: u64,
-    /// Which of the session's events it counts as: breakpoints at several places have one name.
+    /// Index of the session's event that it counts as: uprobes at several places share one name.
     pub(crate) number: u32,
 }
 
-/// A clock that asked more often than every 100 us would leave its thread no time beside the answers, on a slow machine
-/// for ever. Weights count the periods that were asked for all the same.
+/// A clock that fired more often than every 100 us would leave a thread on a slow machine no time besides the answers.
+/// Weights still count the requested periods.
 pub(crate) const SHORTEST_PERIOD_NS: u64 = 100_000;
 /// PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_TASK_CLOCK.
 pub(crate) const SOFTWARE: u32 = 1;
 pub(crate) const TASK_CLOCK: u64 = 1;
 
-/// Clocks with such periods have few stacks that wait for their answers.
+/// Clocks with at least this period have few unanswered stacks.
 const LONG_PERIOD_NS: u64 = 1_000_000;
 
 impl Event {
-    /// True for PERF_COUNT_SW_CPU_CLOCK and PERF_COUNT_SW_TASK_CLOCK.
+    /// Whether it is PERF_COUNT_SW_CPU_CLOCK or PERF_COUNT_SW_TASK_CLOCK.
     fn is_clock(&self) -> bool {
         self.kind == SOFTWARE && self.config <= TASK_CLOCK
     }
 
-    /// True if few stacks wait for their answers: it comes a thousand times a second at most, or is answered at once.
+    /// Whether few stacks wait for their answers: at most a thousand events per second, or each is answered at once.
     pub(crate) fn is_seldom(&self) -> bool {
         if self.is_breakpoint() {
             return true;
@@ -112,20 +112,20 @@ impl Event {
         !self.file.is_empty()
     }
 
-    /// The event, no more often than a thread can answer if it is a clock.
+    /// The event, with the period of a clock limited to what a thread can answer.
     pub(crate) fn no_faster(&self) -> Event {
         let period = if self.is_clock() { self.period.max(SHORTEST_PERIOD_NS) } else { self.period };
         Event { period, ..self.clone() }
     }
 
-    /// The kernel's description of it. `data` comes with its signals.
+    /// The kernel's description of the event. `data` is delivered with its signals.
     pub(crate) fn attributes(&self, scope: Scope, data: u64) -> Attributes {
         let Scope { user_only, deferred } = scope;
         let mut flags = DISABLED | EXCLUDE_HYPERVISOR | USE_CLOCK | REMOVE_ON_EXEC | SIGTRAP;
-        // A deferred chain is asked for as a user chain.
+        // A deferred call chain is requested as a user call chain.
         flags |= if deferred { DEFER } else { EXCLUDE_USER_CHAIN };
         for (wanted, flag) in [
-            // Of a breakpoint the kernel has only its own way there to tell.
+            // For a uprobe the kernel's call chain consists of its own probe handling only.
             (user_only || self.is_breakpoint(), EXCLUDE_KERNEL | EXCLUDE_KERNEL_CHAIN),
             (self.by_frequency, FREQUENCY),
             (self.with_switches, CONTEXT_SWITCH | SAMPLE_ID_ALL),

@@ -1,8 +1,8 @@
-//! What of the environment is ours, so that another program can be given it or spared it.
+//! The agent's variables in the environment: passes them on to other programs, or removes them.
 //!
-//! A program that replaces its environment does not mean to end the recording; and one that has another root or another
-//! user, or a word size for which there is no agent, must not have its loader complain of a file it cannot load.
-//! Everything here may run in a child of `vfork`: it allocates nothing and changes nothing.
+//! A program that replaces its environment does not intend to end the recording. On the other hand, the loader of a
+//! program with another root, another user, or a word size for which there is no agent must not complain about a file
+//! that it cannot load. Everything here may run in a child of `vfork`: it must not allocate or modify anything.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -14,24 +14,24 @@ use crate::kernel::{self, File};
 use crate::symbols;
 use handler::{activity, recording};
 
-/// Most variables of an environment that is changed.
+/// Maximum number of variables in a modified environment.
 const MOST: usize = 2040;
-/// Longest LD_PRELOAD that is made.
+/// Maximum length of a generated LD_PRELOAD.
 const LONGEST: usize = 4096;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const SETTINGS: &[u8] = b"SELFWIND_";
 const PLUGINS: &[u8] = b"SELFWIND_PLUGINS=";
 
-/// The variables of this program that are ours.
+/// The agent's variables in this program's environment.
 struct Ours {
-    /// The agent's file, as LD_PRELOAD named it; it ends with NUL.
+    /// Path of the agent as in LD_PRELOAD, terminated by NUL.
     agent: Vec<u8>,
     settings: Vec<&'static CStr>,
 }
 
 static OURS: AtomicPtr<Ours> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Remembers what the program started with.
+/// Stores the variables that the program started with.
 pub(crate) fn remember() {
     let Some(agent) = symbols::own_name() else { return };
     let agent = [agent, b"\0"].concat();
@@ -41,14 +41,14 @@ pub(crate) fn remember() {
     OURS.store(Box::into_raw(ours), Ordering::Release);
 }
 
-/// Program arguments and environments: arrays of strings that end with null.
+/// Program arguments and environments: null-terminated arrays of strings.
 pub(crate) type Strings = *const *const c_char;
 
-/// Runs `go` with the environment that the program of `path` shall have instead of `given`. An empty path is one that is
-/// not known; `search`: it is looked for as execvp(3) does.
+/// Calls `go` with the environment for the program at `path`, derived from `given`. An empty path is unknown; with
+/// `search` it is searched for as in execvp(3).
 ///
 /// # Safety
-/// `given` is null or an environment; the path is a live string.
+/// `given` must be null or an environment, and the path a live string.
 pub(crate) unsafe fn with_environment(
     path: &CStr,
     search: bool,
@@ -63,10 +63,10 @@ pub(crate) unsafe fn with_environment(
         return go(given);
     };
     let wanted = ours.is_loadable() && !is_for_another_machine(path, search, 2);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `given` is null or an environment.
     match unsafe { ours.suits(given, wanted) } {
         true => go(given),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `given` is null or an environment.
         false => unsafe { changed(ours, given, wanted, go) },
     }
 }
@@ -74,11 +74,11 @@ pub(crate) unsafe fn with_environment(
 /// The strings of an environment.
 ///
 /// # Safety
-/// `list` is null or an environment, and stays so.
+/// `list` must be null or an environment, and stay so.
 unsafe fn entries<'a>(list: Strings) -> impl Iterator<Item = &'a CStr> {
     let mut next = list;
     core::iter::from_fn(move || {
-        // SAFETY: the caller's promise: null comes last.
+        // SAFETY: the caller promises an environment, which ends with null.
         unsafe {
             let entry = next.as_ref().copied().filter(|entry| !entry.is_null())?;
             next = next.add(1);
@@ -87,7 +87,7 @@ unsafe fn entries<'a>(list: Strings) -> impl Iterator<Item = &'a CStr> {
     })
 }
 
-/// The part of `entry` before the equals sign, with it.
+/// The part of `entry` up to and including the equals sign.
 fn name(entry: &CStr) -> &[u8] {
     let bytes = entry.to_bytes();
     bytes.iter().position(|byte| *byte == b'=').map_or(bytes, |end| &bytes[..=end])
@@ -98,7 +98,7 @@ impl Ours {
         CStr::from_bytes_with_nul(&self.agent).unwrap_or(c"")
     }
 
-    /// True if a loader that is started here and now can read the agent's file.
+    /// Whether a loader started now could read the agent's file.
     fn is_loadable(&self) -> bool {
         kernel::is_readable_file(self.agent())
     }
@@ -107,7 +107,7 @@ impl Ours {
         file == self.agent().to_bytes()
     }
 
-    /// The files of the plug-ins that a recorder loads beside the agent.
+    /// Paths of the plug-ins loaded with the agent.
     fn plugins(&self) -> impl Iterator<Item = &[u8]> {
         self.settings.iter().filter_map(|setting| setting.to_bytes().strip_prefix(PLUGINS)).flat_map(parts)
     }
@@ -116,12 +116,12 @@ impl Ours {
         self.is_agent(file) || self.plugins().any(|plugin| plugin == file)
     }
 
-    /// True if the environment has all of ours (`wanted`), or nothing that a loader would look for.
+    /// Whether the environment has all of the agent's variables (`wanted`), or none that a loader would act on.
     ///
     /// # Safety
     /// As for [`entries`].
     unsafe fn suits(&self, given: Strings, wanted: bool) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises an environment.
         let entries = || unsafe { entries(given) };
         let preloads = entries().filter_map(|entry| entry.to_bytes().strip_prefix(PRELOAD));
         let loads_agent = preloads.flat_map(parts).any(|file| self.is_agent(file));
@@ -133,12 +133,12 @@ impl Ours {
     }
 }
 
-/// The files that LD_PRELOAD names.
+/// The files listed in LD_PRELOAD.
 fn parts(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| b" :".contains(byte)).filter(|file| !file.is_empty())
 }
 
-/// Runs `go` with `given`, changed as `wanted`, as long as it fits into memory of this function's own.
+/// Calls `go` with `given` modified according to `wanted`, if that fits into this function's stack frame.
 ///
 /// # Safety
 /// As for [`with_environment`].
@@ -148,7 +148,7 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
     let mut preload = [0u8; LONGEST];
     let mut length = 0;
     let mut add = |bytes: &[u8]| -> Option<()> {
-        // A NUL stays behind it.
+        // The byte after it stays NUL.
         preload[..LONGEST - 1].get_mut(length..length + bytes.len())?.copy_from_slice(bytes);
         length += bytes.len();
         Some(())
@@ -170,7 +170,7 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
                 add(plugin)?;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller fulfils this function's contract.
         for entry in unsafe { entries(given) } {
             let Some(value) = entry.to_bytes().strip_prefix(PRELOAD) else {
                 put(entry)?;
@@ -185,7 +185,7 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
             }
         }
         if wanted {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller fulfils this function's contract.
             let is_set = |setting: &CStr| unsafe { entries(given) }.any(|entry| name(entry) == name(setting));
             for setting in ours.settings.iter().filter(|setting| !is_set(setting)) {
                 put(setting)?;
@@ -200,7 +200,7 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
     go(list.as_ptr())
 }
 
-/// True if the file is a program of another word size, for which there is no agent, or a script for one.
+/// Whether the file is a program of another word size, for which there is no agent, or a script for one.
 fn is_for_another_machine(path: &CStr, search: bool, scripts: u32) -> bool {
     const CLASS_64: u8 = 2;
     if path.is_empty() {
@@ -225,7 +225,7 @@ fn is_for_another_machine(path: &CStr, search: bool, scripts: u32) -> bool {
         .is_ok_and(|path| is_for_another_machine(path, false, scripts - 1))
 }
 
-/// Reads the head of the first file of that name on the PATH.
+/// Reads the beginning of the first file with that name on the PATH.
 fn read_found(file: &CStr, head: &mut [u8]) -> Option<usize> {
     let path = symbols::environment().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
     path.unwrap_or(b"/bin:/usr/bin").split(|byte| *byte == b':').find_map(|directory| {

@@ -1,8 +1,8 @@
-//! The registers that a call preserves, as the entries of what programs call put them on the stack.
+//! The callee-saved registers, as the agent's assembly entries push them.
 
 use handler::caller::Caller;
 
-/// What `push!(rbp rbx r12 r13 r14 r15)` leaves there at a function's first instruction.
+/// What `push!(rbp rbx r12 r13 r14 r15)` leaves on the stack at a function's first instruction.
 #[repr(C)]
 pub(crate) struct PreservedRegisters {
     r15: u64,
@@ -15,7 +15,7 @@ pub(crate) struct PreservedRegisters {
 }
 
 impl PreservedRegisters {
-    /// Who has called the function at `entry`.
+    /// The caller of the function at `entry`.
     pub(crate) fn caller(&self, entry: u64) -> Caller {
         Caller {
             entry,

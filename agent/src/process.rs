@@ -1,8 +1,8 @@
-//! The process's life: recording begins, is cut in two by a fork, and ends.
+//! The life cycle of the process: recording begins, continues in a child after a fork, and ends.
 //!
-//! A forked child never touches its parent's region: the mapping is not inherited, the page that refers to it is
-//! wiped, and the child makes a region of its own. A child of `vfork` or `posix_spawn` shares its parent's memory
-//! and has no timer; nothing here runs in it.
+//! A forked child must never touch its parent's region: the mapping is not inherited, the page that refers to it is
+//! wiped, and the child creates a region of its own. A child of `vfork` or `posix_spawn` shares its parent's memory and
+//! has no timer; nothing here runs in it.
 
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
@@ -46,13 +46,13 @@ static REGISTER_ATFORK: Real = Real::new(c"__register_atfork");
 static PTHREAD_ATFORK: Real = Real::new(c"pthread_atfork");
 static INNER_FORK: Real = Real::new(c"_Fork");
 
-/// All functions of the C library that this module needs.
+/// The real functions that this module needs.
 pub(crate) static REAL: [&Real; 3] = [&REGISTER_ATFORK, &PTHREAD_ATFORK, &INNER_FORK];
 
-/// The page that a fork wipes; null until the start.
+/// The page that is wiped by a fork; null until the start.
 static WIPED: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes this process's region and says who it is. Sampling does not begin yet.
+/// Creates this process's region and records its identity. Sampling does not begin yet.
 pub(crate) fn open(
     agent: &Agent,
     myself: &Myself,
@@ -99,13 +99,13 @@ pub(crate) fn open(
     Ok(recording)
 }
 
-/// Lets handlers find the recording.
+/// Publishes the recording to handlers.
 pub(crate) fn publish(recording: &'static Recording) -> bool {
     let mut page = WIPED.load(Ordering::Relaxed);
     if page.is_null() {
         let Some(new) = kernel::map_private(PAGE) else { return false };
         page = new.as_ptr().cast();
-        // SAFETY: a new page of our own. Where the kernel cannot wipe it (before 4.14) the fork handlers clear it.
+        // SAFETY: a new page of the agent's. If the kernel cannot wipe it (before 4.14), the fork handlers clear it.
         let _ = unsafe { kernel::advise(page.cast(), PAGE, libc::MADV_WIPEONFORK) };
         WIPED.store(page, Ordering::Relaxed);
     }
@@ -114,8 +114,8 @@ pub(crate) fn publish(recording: &'static Recording) -> bool {
     true
 }
 
-/// Sees to a timer that the program has already, from the image before or because it runs already: another takes its
-/// place, or it stays and nothing is sampled.
+/// Handles an ITIMER_PROF that the program already has, inherited by exec or because it is running already: another
+/// timer emulates it, or it keeps the kernel's and nothing is sampled.
 fn make_way(recording: &Recording) {
     let left = process_timer::get();
     if recording.is_clocked_by(Clock::ProcessTimer)
@@ -147,7 +147,7 @@ pub(crate) fn start_source(recording: &Recording, agent: &Agent) {
     }
 }
 
-/// The locks that a fork holds, so that its child finds everything whole. In this order everywhere.
+/// The locks that a fork holds, so that its child finds everything consistent. Always acquired in this order.
 struct AllHeld {
     held: [Option<Held<'static>>; LOCKS],
 }
@@ -160,15 +160,15 @@ fn locks() -> [&'static Lock; LOCKS] {
 
 struct Cell(UnsafeCell<AllHeld>);
 
-// SAFETY: touched only by the thread that holds all the locks.
+// SAFETY: accessed only by the thread that holds all the locks.
 unsafe impl Sync for Cell {}
 
 static HELD: Cell = Cell(UnsafeCell::new(AllHeld { held: [const { None }; LOCKS] }));
 
-/// Before a fork: takes every lock.
+/// Before a fork: acquires all locks.
 pub(crate) unsafe extern "C" fn before_fork() {
     let held = locks().map(|lock| Some(lock.hold()));
-    // The kernel's events take none of the locks, and a fork takes long: only so its stack is known.
+    // perf events need none of the locks, and a fork takes long: let them through, so that its stack is sampled.
     if lets_events_through()
         && let Some(Some(first)) = held.first()
     {
@@ -178,14 +178,15 @@ pub(crate) unsafe extern "C" fn before_fork() {
     unsafe { (*HELD.0.get()).held = held };
 }
 
-/// True if the thread's signals may come during a fork, which begins anew wherever one is pending: the C library must block
-/// them around the call itself, as those do that have `_Fork` (glibc 2.34, musl 1.2.3), and timers must not send any.
+/// Whether signals may be delivered during a fork, which the kernel restarts as long as one is pending. So the C
+/// library must block them around the system call (as those with `_Fork` do: glibc 2.34, musl 1.2.3), and the source
+/// must not be a timer.
 fn lets_events_through() -> bool {
     let has_events = |slot: &Slot| slot.kernel_rings.are_attached() && slot.timer() == Slot::NO_TIMER;
     INNER_FORK.known().is_some() && slot::noted().is_some_and(has_events)
 }
 
-/// After a fork, in both processes: gives the locks back, last first.
+/// After a fork, in both processes: releases the locks in reverse order.
 fn give_back() {
     // SAFETY: this thread took the locks before the fork; in a child it is the only thread.
     let held = unsafe { &mut (*HELD.0.get()).held };
@@ -202,20 +203,20 @@ pub(crate) unsafe extern "C" fn after_fork_parent() {
     }
 }
 
-/// The effective user, unless the program has forbidden the question.
+/// The effective user id; `None` if a seccomp filter may forbid the call.
 fn kernel_user() -> Option<u32> {
     Active::enter().map(|_active| kernel::user_id())
 }
 
-/// Tells once if this process has become a user who cannot make files in the session directory: what it forks and
-/// executes comes up without a region, and cannot say so.
+/// Records once that this process has become a user who cannot create files in the session directory: its children and
+/// the programs it executes will have no region and cannot report that themselves.
 fn tell_other_user(what: &[u8], of: &[u8]) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let (Some(agent), Some(recording), Some(user)) = (agent::get(), recording::current(), kernel_user())
     else {
         return;
     };
-    // Root's recording has a place for everybody.
+    // A recording by root has a directory for all users.
     let is_open = agent.config.others.is_some() || user == agent.user;
     if is_open || recording.is_over() || TOLD.swap(true, Ordering::Relaxed) {
         return;
@@ -226,7 +227,7 @@ fn tell_other_user(what: &[u8], of: &[u8]) {
     journal::tell_setting(recording, &[what, of].concat(), text.as_bytes());
 }
 
-/// Tells, after a `chroot`, if children will have no place for a region: they cannot say so themselves.
+/// Records, after a `chroot`, that children will be unable to create a region; they cannot report that themselves.
 pub(crate) fn root_changed() {
     let (Some(_active), Some(agent), Some(recording)) =
         (Active::enter(), agent::get(), recording::current().filter(|_| agent::is_own_process()))
@@ -252,7 +253,7 @@ pub(crate) unsafe extern "C" fn after_fork_child() {
     become_child();
 }
 
-/// Makes the child's own region and starts sampling it.
+/// Creates the child's own region and starts sampling.
 pub(crate) fn become_child() {
     let (Some(agent), Some(parent)) = (agent::get(), agent::myself()) else { return };
     // SAFETY: set once by the parent's `publish`; only the doorbell is used, whose mapping is inherited.
@@ -264,7 +265,7 @@ pub(crate) fn become_child() {
     locks::forget_waits();
     program_timer::forget();
     activity::forget_others();
-    // A filter is inherited too.
+    // A seccomp filter is inherited, too.
     let Some(_active) = Active::enter() else { return };
     if before.is_over() {
         return;
@@ -281,7 +282,7 @@ pub(crate) fn become_child() {
     begin(agent, recording, threads::restart_after_fork);
 }
 
-/// The recording of this process or, in a fresh child, of its parent.
+/// The recording of this process or, in a new child, of its parent.
 static PARENT: AtomicPtr<Recording> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Publishes `recording`, registers threads and starts the source.
@@ -305,7 +306,7 @@ pub(crate) fn begin(agent: &'static Agent, recording: &'static Recording, regist
     }
 }
 
-/// Enables the tracepoints that are wanted, and makes room for their descriptions.
+/// Enables the requested tracepoints, and backs log space for their descriptions.
 fn enable_tracepoints(agent: &'static Agent, recording: &Recording) {
     let wanted = &agent.config.tracepoints;
     if !wanted.is_empty() {
@@ -314,7 +315,7 @@ fn enable_tracepoints(agent: &'static Agent, recording: &Recording) {
     tracepoints::begin(wanted);
 }
 
-/// Has the C library call the functions above around every fork.
+/// Makes the C library call the functions above around every fork.
 pub(crate) fn watch_forks() {
     type Handler = unsafe extern "C" fn();
     type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -322,7 +323,7 @@ pub(crate) fn watch_forks() {
     let (before, parent, child) =
         (before_fork as Handler, after_fork_parent as Handler, after_fork_child as Handler);
     if let Some(register) = REGISTER_ATFORK.known() {
-        // SAFETY: glibc's function of this type; a null object handle means: never unregistered.
+        // SAFETY: glibc's function of this type; a null object handle means that it is never unregistered.
         unsafe {
             core::mem::transmute::<usize, Register>(register)(before, parent, child, core::ptr::null_mut())
         };
@@ -332,7 +333,7 @@ pub(crate) fn watch_forks() {
     }
 }
 
-/// Stops the ticks of the calling thread, or of the process if they are not the thread's own.
+/// Stops the ticks of the calling thread; or of the whole process, if there is no timer per thread.
 pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     let _masked = Masked::new();
     match recording.sources.clock {
@@ -344,8 +345,8 @@ pub(crate) fn silence_thread(recording: &Recording, why: &[u8]) {
     journal::tell_setting(recording, b"stopped", why);
 }
 
-/// Leaves nothing armed or pending that could kill the image that comes next. `program_timer` tells what is left
-/// of the program's own ITIMER_PROF, which an exec passes on. Says whether the mask had to be changed.
+/// Leaves nothing armed or pending that could kill the next image. `program_timer` is the remaining time of the
+/// program's own ITIMER_PROF, which an exec preserves. Returns whether the signal mask had to be changed.
 pub(crate) fn before_exec(
     recording: &Recording,
     path: &[u8],
@@ -353,13 +354,13 @@ pub(crate) fn before_exec(
 ) -> bool {
     threads::sample_before_exec();
     let mut masked = Masked::new();
-    // Before this mask goes: what was sent by then is delivered.
+    // Before the mask changes, so that signals sent by then are delivered.
     refuse_requests(recording);
     journal::append(recording, &DurableRecord::Exec(record::Exec { ticks: clock::now(), path }));
     tell_other_user(b"a program is not recorded: ", path);
     if let Some(slot) = slot::noted() {
         kernel_answer::leave(recording, slot);
-        // An event inside the exec would send its signal to the new image, removed at exec or not.
+        // An event inside the exec would send its signal to the new image, although it is removed at exec.
         slot.kernel_rings.close();
         leave_out(recording, slot);
         slot.tell_events(recording.region.control());
@@ -383,15 +384,16 @@ pub(crate) fn before_exec(
     hidden
 }
 
-/// Counts what ticks without a sample have left, when nobody comes to whom it could go.
+/// Counts carried-over weight when no sample will take it up.
 fn leave_out(recording: &Recording, slot: &Slot) {
     let left = slot.take_carried().saturating_add(recording.rate_limit.take_orphaned());
     recording.region.control().leave_out(left.into());
 }
 
-/// Has nobody ask for stacks any more, and waits for those who are about to: their signal would kill the next image.
+/// Refuses further requests for stacks and waits for requesters that are about to send one: the signal would kill the
+/// next image.
 pub(crate) fn refuse_requests(recording: &Recording) {
-    /// A requester that was killed in between is not waited for any longer.
+    /// Timeout, in case a requester was killed meanwhile.
     const PATIENCE_NS: u64 = 20_000_000;
     let region = &recording.region;
     region.close_requests(true);
@@ -401,7 +403,7 @@ pub(crate) fn refuse_requests(recording: &Recording) {
     }
 }
 
-/// Goes on as before an exec that did not happen; `hidden` is what [`before_exec`] said.
+/// Restores the state after an exec that failed; `hidden` is the result of [`before_exec`].
 pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
     let mut masked = Masked::new();
     recording.region.close_requests(false);
@@ -420,7 +422,7 @@ pub(crate) fn after_failed_exec(recording: &Recording, hidden: bool) {
     }
 }
 
-/// The process is ending by `exit`: what this thread has goes to the reader.
+/// The process ends by `exit`: hands this thread's chunk to the reader.
 pub(crate) fn end() {
     let Some(_active) = Active::enter() else { return };
     let Some(recording) = recording::current().filter(|_| agent::is_own_process()) else { return };

@@ -1,7 +1,7 @@
-//! Recognises CPython among the loaded objects, by what it exports: `libpython`, or a program that it was linked into.
+//! Recognises CPython among the loaded objects by its exports: `libpython`, or a program that is linked with it.
 //!
-//! What the handler wants to know of it is found out here, once for each object, and published with the modules. A version
-//! that is not known is refused by name, for the reader: nothing is guessed.
+//! What the handler needs to know is determined here, once per object, and published with the modules. An unsupported
+//! version is reported to the reader by number: layouts are never guessed.
 
 use core::ffi::CStr;
 
@@ -11,17 +11,17 @@ use unwind::elf_image::ElfImage;
 
 use crate::dynamic::Symbols;
 
-/// What an object turned out to be.
+/// Result of the examination of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    /// An interpreter whose frames can be shown.
+    /// A supported interpreter.
     Known(Python),
-    /// Another one, by its major and minor version; 0 if that cannot be said.
+    /// An unsupported one, with major and minor version; 0 if unknown.
     Refused(u8, u8),
 }
 
 impl Found {
-    /// The interpreter, if its frames can be shown.
+    /// The interpreter, if it is supported.
     pub(crate) fn known(&self) -> Option<Python> {
         match self {
             Found::Known(python) => Some(*python),
@@ -33,17 +33,17 @@ impl Found {
 /// The interpreter in `image`, which has these symbols.
 ///
 /// # Safety
-/// The object is loaded, and stays so meanwhile.
+/// The object must stay loaded during the call.
 pub(crate) unsafe fn recognise(symbols: &Symbols, image: &ElfImage<'_>) -> Option<Found> {
     let (runtime, runtime_bytes) = symbols.find_with_size(c"_PyRuntime", false)?;
     let (code_type, _) = symbols.find_with_size(c"PyCode_Type", false)?;
-    // SAFETY: the caller's promise; both are variables of the object, of at least this size.
+    // SAFETY: the caller promises that the object stays loaded, and these are variables of it.
     let (major, minor) = unsafe { version(symbols) };
     if major != 3 {
         return Some(Found::Refused(major, minor));
     }
     let described = |word: usize| match (word as u64 + 1) * 8 <= runtime_bytes {
-        // SAFETY: inside the variable.
+        // SAFETY: inside the variable, whose size was checked.
         true => unsafe { (runtime as *const u64).add(word).read_volatile() },
         false => 0,
     };
@@ -57,7 +57,8 @@ pub(crate) unsafe fn recognise(symbols: &Symbols, image: &ElfImage<'_>) -> Optio
     Some(Found::Known(Python { layout, runtime, code_type, text, evaluation, data }))
 }
 
-/// Major and minor version. Before 3.11 no variable tells it, but each version has functions that the one before lacks.
+/// Major and minor version. Before 3.11 no variable holds it, but each version has functions that the previous one
+/// lacks.
 ///
 /// # Safety
 /// As for [`recognise`].

@@ -1,8 +1,9 @@
-//! Unwinders that programs and plug-ins register for regions of code: what is checked before handlers see one.
+//! Registration of unwinders for regions of code, by programs and plug-ins: everything is checked before handlers see
+//! it.
 //!
-//! They are published with the modules, whose snapshots tell when nobody uses one any more. A plug-in's constructor may run
-//! before the agent's own start, so nothing here needs that; after the program has filtered its system calls nothing is
-//! done.
+//! Regions are published with the modules, whose snapshots also tell when one is no longer in use. A plug-in's
+//! constructor may run before the agent has started, so nothing here may depend on that. Under a seccomp filter nothing
+//! is done.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -17,27 +18,27 @@ use crate::lock::Masked;
 use crate::modules;
 use crate::symbols;
 
-/// Most regions: each change copies all.
+/// Maximum number of regions; each change copies all of them.
 const MOST: usize = 1024;
-/// Bytes of the log that handlers can tell names in: some 10,000 functions.
+/// Log space in bytes for names that handlers append: some 10,000 functions.
 const LOG: u64 = 1 << 20;
-/// How long a handler may be in an unwinder that is removed.
+/// How long to wait for handlers that are inside a removed unwinder.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Makes room for what handlers will tell of functions.
+/// Backs log space for the function descriptions that handlers will append.
 pub(crate) fn make_room(recording: &recording::Recording) {
     if modules::regions() > 0 {
         journal::make_log(recording, LOG);
     }
 }
 
-/// Registers the unwinder at `given` for code in [start, end); the region's number or a negative errno.
+/// Registers the unwinder at `given` for code in [start, end). Returns the region's number or a negative errno.
 ///
 /// # Safety
-/// Null, or an unwinder of the size that it says, with a language that is null or a string.
+/// `given` must be null or an unwinder of the size that it states, with a language that is null or a string.
 pub(crate) unsafe fn add(given: *const Unwinder, start: u64, end: u64) -> c_int {
     let Some(_active) = Active::enter() else { return -libc::EPERM };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises null or a valid unwinder.
     let Some(region) = (unsafe { checked(given, start, end) }) else { return -libc::EINVAL };
     if modules::regions() >= MOST {
         return -libc::ENOSPC;
@@ -53,32 +54,32 @@ pub(crate) unsafe fn add(given: *const Unwinder, start: u64, end: u64) -> c_int 
     id as c_int
 }
 
-/// The same for the function that a loaded object exports as `symbol`.
+/// Like [`add`], for the function that a loaded object exports as `symbol`.
 ///
 /// # Safety
-/// As above; `symbol` is null or a string.
+/// As for [`add`]; `symbol` must be null or a string.
 pub(crate) unsafe fn add_symbol(given: *const Unwinder, symbol: *const c_char) -> c_int {
     if symbol.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null (checked above), so the caller promises a string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     let mut found = None;
     symbols::visit_objects(&mut |object| {
-        // SAFETY: the loader vouches for the object while it visits it.
+        // SAFETY: the loader keeps the object loaded while it visits it.
         let symbols = unsafe { Symbols::of_object(object) };
         found =
             symbols.and_then(|symbols| symbols.find_with_size(symbol, true)).filter(|(_, bytes)| *bytes > 0);
         found.is_none()
     });
     match found {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises null or a valid unwinder.
         Some((start, bytes)) => unsafe { add(given, start, start.saturating_add(bytes)) },
         None => -libc::ENOENT,
     }
 }
 
-/// Removes a region: 0 when no handler uses it any more, else a negative errno.
+/// Removes a region. Returns 0 once no handler uses it any more, else a negative errno.
 pub(crate) fn remove(id: c_int) -> c_int {
     let Some(_active) = Active::enter() else { return -libc::EPERM };
     let Ok(id) = u32::try_from(id) else { return -libc::ENOENT };
@@ -98,7 +99,7 @@ pub(crate) fn remove(id: c_int) -> c_int {
     -libc::EBUSY
 }
 
-/// The id of a text, 0 if it can have none.
+/// The id of a text; 0 if it cannot have one.
 pub(crate) fn name(text: &[u8]) -> u32 {
     match Active::enter() {
         Some(_active) if prepare() => names::intern_text(text),
@@ -107,19 +108,19 @@ pub(crate) fn name(text: &[u8]) -> u32 {
 }
 
 fn prepare() -> bool {
-    // A lock that a fork holds too.
+    // A lock that a fork holds, too.
     let _held = modules::lock().hold();
     names::prepare()
 }
 
-/// What is published of an unwinder, if it can be one.
+/// Checks an unwinder and makes its region.
 ///
 /// # Safety
-/// As of [`add`].
+/// As for [`add`].
 unsafe fn checked(given: *const Unwinder, start: u64, end: u64) -> Option<Region> {
-    /// User space ends here, but for addresses that a program must ask for.
+    /// End of user space, except for addresses that a program must request explicitly.
     const LAST: u64 = 1 << 47;
-    // SAFETY: the caller's promise; the size comes first.
+    // SAFETY: the caller promises an unwinder of the size that its first field states.
     let unwinder = unsafe {
         let size = *given.cast::<u32>().as_ref()? as usize;
         if size < size_of::<Unwinder>() {
@@ -130,10 +131,10 @@ unsafe fn checked(given: *const Unwinder, start: u64, end: u64) -> Option<Region
     if unwinder.version != VERSION || start >= end || end > LAST || unwinder.language.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null (checked above), so the caller promises a string.
     let name = unsafe { CStr::from_ptr(unwinder.language) }.to_bytes();
     let is_fine = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-_".contains(byte);
-    // One character is another mark of folded stacks.
+    // Single characters are used for other marks in folded stacks.
     if name.len() < 2 || name.len() > LANGUAGE || !name.iter().all(is_fine) {
         return None;
     }

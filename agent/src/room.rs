@@ -1,5 +1,5 @@
-//! More memory for a region, when threads are born and the log fills: mapped and backed outside handlers. For what is
-//! mapped already the reader can do the same at any time (`offered` in FORMAT.md).
+//! Grows a region when threads start and the log fills up: maps and backs memory, outside handlers. The reader can back
+//! memory that is already mapped at any time (`offered` in FORMAT.md).
 
 use core::ptr::NonNull;
 
@@ -10,18 +10,18 @@ use shm_format::layout::PAGE;
 use crate::agent;
 use crate::kernel::{self, Errno};
 
-/// Threads for each of which there is a chunk before its first sample. Of more, not all begin at a time.
+/// Up to this many threads each get a chunk before their first sample. Of more threads, not all start sampling at once.
 const BUSY: usize = 512;
-/// Chunks for who comes next.
+/// Spare chunks for further threads.
 const SPARE: u32 = 32;
-/// Bytes of chunks that are mapped beyond those that have memory, for the reader to back.
+/// Bytes of chunks that are mapped beyond the backed ones, for the reader to back.
 const EXTENSIBLE: u32 = 2 << 20;
 
-/// Backs `bytes` of the region's file from `offset` on, which are mapped at `start`: through the mapping, which works
-/// without a descriptor, or on kernels older than 5.14 by the file's name. None if the file system has no room.
+/// Backs `bytes` of the region's file from `offset`, which are mapped at `start`: through the mapping, which needs no
+/// descriptor, or on kernels before 5.14 through the file's name. `None` if the file system is full.
 fn back(start: *mut u8, offset: usize, bytes: usize) -> Option<()> {
     const MADV_POPULATE_WRITE: i32 = 23;
-    // SAFETY: inside the region's own mapping; the advice only makes its pages present.
+    // SAFETY: inside the region's mapping; the advice only populates pages.
     match unsafe { kernel::advise(start, bytes, MADV_POPULATE_WRITE) } {
         Ok(()) => Some(()),
         Err(Errno(libc::EINVAL)) => {
@@ -32,19 +32,19 @@ fn back(start: *mut u8, offset: usize, bytes: usize) -> Option<()> {
     }
 }
 
-/// Chunks that `threads` threads want. A single thread has what the region started with.
+/// Number of chunks for `threads` threads. A single thread gets by with the initial ones.
 fn chunks_for(region: &Region, threads: usize) -> u32 {
     let born = if threads > 1 { threads.min(BUSY) as u32 + SPARE } else { 0 };
     let used = region.chunks_in_use();
     born.max(used.saturating_add(if threads > 1 { SPARE } else { 0 })).min(region.geometry().chunk_capacity)
 }
 
-/// True if `threads` threads want more chunks than the region has.
+/// Whether `threads` threads need more chunks than the region has.
 pub(crate) fn is_needed(region: &Region, threads: usize) -> bool {
     chunks_for(region, threads) > region.chunks_backed() || is_mapping_needed(region, threads)
 }
 
-/// True if the reader could not back a chunk for each of `threads` threads, and some.
+/// Whether too few chunks are mapped for the reader to back one for each of `threads` threads, and some spare ones.
 fn is_mapping_needed(region: &Region, threads: usize) -> bool {
     let some = EXTENSIBLE / region.geometry().chunk_size;
     let wanted = (threads as u32).max(region.chunks_backed()).saturating_add(some);
@@ -58,7 +58,7 @@ pub(crate) fn grow_pool(region: &Region, threads: usize) {
     let wanted = chunks_for(region, threads);
     let backed = region.chunks_backed();
     if wanted > backed {
-        // By a quarter more, so that not every new thread comes here.
+        // A quarter more than needed, so that not every new thread grows the pool.
         back_chunks(region, backed, (wanted + wanted / 4).min(region.chunks_mapped()));
     }
     region.invite_offers();
@@ -69,8 +69,8 @@ fn map_more(region: &Region) -> Option<()> {
     let (first, count) = region.next_chunks()?;
     let chunk = region.geometry().chunk_size as usize;
     let last = region.chunk_address(first.checked_sub(1)?)?;
-    // SAFETY: the last page of the last chunk is the region's; what is mapped behind it is the part of the file that
-    // follows, and is never unmapped.
+    // SAFETY: the last page of the last chunk belongs to the region; the new mapping continues the file from there and
+    // is never unmapped.
     unsafe {
         let page = last.add(chunk - PAGE).as_ptr();
         let mapped = kernel::map_on(page, PAGE + count as usize * chunk).ok()?;
@@ -79,7 +79,7 @@ fn map_more(region: &Region) -> Option<()> {
     Some(())
 }
 
-/// Backs the chunks from `from` to `to`, as far as there is room.
+/// Backs the chunks from `from` to `to`, as far as the file system has space.
 fn back_chunks(region: &Region, from: u32, to: u32) {
     let chunk = region.geometry().chunk_size as usize;
     let mut from = from;
@@ -96,7 +96,7 @@ fn back_chunks(region: &Region, from: u32, to: u32) {
     }
 }
 
-/// Backs the first of `count` chunks from `first` on, which follow each other in memory; how many there was room for.
+/// Backs `count` chunks from `first` on, which are adjacent in memory. Returns how many were backed.
 fn back_run(region: &Region, start: NonNull<u8>, first: u32, count: u32) -> Option<u32> {
     let (geometry, mut count) = (region.geometry(), count);
     while count > 0 {
@@ -109,7 +109,7 @@ fn back_run(region: &Region, start: NonNull<u8>, first: u32, count: u32) -> Opti
     None
 }
 
-/// Backs more of the durable log; false if there is no more. One caller at a time.
+/// Backs more of the durable log; false if it cannot grow. One caller at a time.
 pub(crate) fn grow_log(region: &Region) -> bool {
     let geometry = region.geometry();
     let backed = region.durable_backed();
@@ -117,7 +117,7 @@ pub(crate) fn grow_log(region: &Region) -> bool {
     let Some(_active) = Active::enter().filter(|_| wanted > backed) else { return false };
     let (offset, bytes) = (geometry.durable_offset() + backed as usize, (wanted - backed) as usize);
     let base = NonNull::from(region.control()).cast::<u8>().as_ptr();
-    // SAFETY: the control page is the second of the region, and the whole log is mapped with it.
+    // SAFETY: the control page is the second page of the region, and the whole log is mapped with it.
     let grown = unsafe {
         let start = base.sub(PAGE).add(offset);
         kernel::make_accessible(start, bytes).is_ok() && back(start, offset, bytes).is_some()

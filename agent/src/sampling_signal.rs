@@ -1,4 +1,4 @@
-//! The signal that brings samples to this process, decided before it is taken over.
+//! The sampling signal of this process, chosen before it is taken over.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -9,12 +9,12 @@ pub(crate) fn get() -> i32 {
     SIGNAL.load(Ordering::Relaxed)
 }
 
-/// Timers ask for samples.
+/// For sampling by timers.
 pub(crate) fn set_for_timers() {
     SIGNAL.store(libc::SIGPROF, Ordering::Relaxed);
 }
 
-/// The kernel's events do (perf_event_open(2), `sigtrap`).
+/// For sampling by perf events (perf_event_open(2), `sigtrap`).
 pub(crate) fn set_for_events() {
     SIGNAL.store(libc::SIGTRAP, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
-//! Parts of the program's and its libraries' files that the program itself has mapped once more, to execute them there.
+//! Executable mappings of files that the program itself has made, of files that the loader has mapped too.
 //!
-//! No loader knows of them: V8, say, maps its built-in functions again near the code that it makes. The recorder sees
-//! such mappings in processes that live; what a short one executed there is told when it ends.
+//! The loader does not list them: V8, for example, maps its built-in functions again near its generated code. The
+//! recorder sees such mappings in running processes; for short-lived ones they are reported when the process ends.
 
 use alloc::vec::Vec;
 use core::str;
@@ -15,15 +15,15 @@ use crate::journal;
 use crate::kernel::File;
 use crate::modules::{self, Listener, Object, Segment};
 
-/// Numbers of these modules; those of the loader's objects are below.
+/// First id of these modules; those of the loader's objects are below.
 const NUMBERS: u32 = 1 << 31;
-/// Most of them that are told.
+/// Maximum number reported.
 const MOST: u32 = 64;
-/// Most bytes of /proc/self/maps that are looked at.
+/// Maximum bytes of /proc/self/maps that are read.
 const LONGEST: usize = 4 << 20;
 const CHUNK: usize = 16 << 10;
 
-/// What is known of an object.
+/// A loaded object.
 struct Known {
     start: u64,
     end: u64,
@@ -34,7 +34,7 @@ struct Known {
 }
 
 impl Known {
-    /// The ELF virtual address of a place in its file.
+    /// The virtual address of a file offset.
     fn address_of(&self, offset: u64) -> Option<u64> {
         let segment = self
             .segments
@@ -61,9 +61,9 @@ impl Listener for Collected {
     fn unloaded(&mut self, _: &Object) {}
 }
 
-/// Tells of all such mappings, if samples met code that belongs to no known object.
+/// Reports all such mappings, if samples hit code outside all known objects.
 pub(crate) fn tell(recording: &Recording) {
-    // A filter may not allow what follows.
+    // A seccomp filter may forbid the following system calls.
     if !snapshot::met_unknown_code() || activity::is_filtered() {
         return;
     }

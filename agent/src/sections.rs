@@ -1,5 +1,5 @@
-//! Where the walker finds an object's unwind information: in place, in a private copy, in a table file, or in a
-//! table compiled now.
+//! Provides an object's unwind information to the walker: in place, as a private copy, from a table file, or as a table
+//! compiled now.
 
 use alloc::boxed::Box;
 use alloc::ffi::CString;
@@ -14,7 +14,7 @@ use unwind::{Module, Section, Table, debug_frame, table_file};
 use crate::kernel::{self, File};
 use handler::activity::Active;
 
-/// Largest file that is mapped to look for sections.
+/// Largest file that is mapped to search for sections.
 const LARGEST_FILE: u64 = 4 << 30;
 
 /// Memory that a module refers to.
@@ -30,14 +30,14 @@ struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping is read-only and belongs to this value alone.
+// SAFETY: the mapping is read-only and owned by this value.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the mapping is read-only, so shared references are sound.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever held this value is done with it.
+        // SAFETY: owned by this value, which nobody else refers to any more.
         unsafe { kernel::unmap(self.base.as_ptr(), self.bytes) };
     }
 }
@@ -57,7 +57,7 @@ impl Mapping {
         if !table_file::is_trusted(status.owner, status.mode, kernel::user_id()) {
             return None;
         }
-        // All of it is read at once, for the checksum.
+        // The checksum reads all of it, so populate the pages at once.
         Self::of(&file, &status, libc::MAP_POPULATE)
     }
 
@@ -71,13 +71,13 @@ impl Mapping {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: a readable mapping of this length. A file that shrinks meanwhile faults; table files are the
-        // user's own, and objects that are loaded are mapped by the loader in the same way.
+        // SAFETY: a readable mapping of this length. If the file is truncated meanwhile, access faults; table files
+        // belong to the user, and for loaded objects the loader's own mappings have the same property.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
     }
 }
 
-/// `directory` if only this user or root decides what is in it.
+/// `directory`, if only this user or root can change its entries.
 pub(crate) fn trusted_directory(directory: Vec<u8>) -> Option<Vec<u8>> {
     let path = CString::new(directory.as_slice()).ok()?;
     let status = File::strict(&path).ok()?.status().ok()?;
@@ -85,17 +85,17 @@ pub(crate) fn trusted_directory(directory: Vec<u8>) -> Option<Vec<u8>> {
     trusted.then_some(directory)
 }
 
-/// When the directory of tables was last seen to have changed.
+/// Modification time of the table directory when it was last checked.
 static TABLES_CHANGED: AtomicI64 = AtomicI64::new(0);
 
-/// `directory` if tables may have come since the last question.
+/// `directory`, if tables may have been added since the last check.
 pub(crate) fn if_changed(directory: &[u8]) -> Option<&[u8]> {
     let _active = Active::enter()?;
     let status = File::strict(&CString::new(directory).ok()?).ok()?.status().ok()?;
     (TABLES_CHANGED.swap(status.modified, Ordering::Relaxed) != status.modified).then_some(directory)
 }
 
-/// Gives `module` a table that was not there when it was loaded.
+/// Gives `module` a table that did not exist when it was loaded.
 pub(crate) fn late_table(module: &mut Module<'static>, directory: &[u8], build_id: &[u8]) -> Option<Kept> {
     let _active = Active::enter()?;
     let mut kept = Kept::default();
@@ -103,7 +103,7 @@ pub(crate) fn late_table(module: &mut Module<'static>, directory: &[u8], build_i
     module.table.is_some().then_some(kept)
 }
 
-/// Completes `module`'s unwind information and keeps the memory it needs.
+/// Completes `module`'s unwind information and keeps the memory that it refers to.
 pub(crate) fn keep(
     module: &mut Module<'static>,
     image: &ElfImage<'_>,
@@ -112,7 +112,7 @@ pub(crate) fn keep(
     tables: Option<&[u8]>,
 ) -> Kept {
     let mut kept = Kept::default();
-    // No file is opened once the program filters its calls.
+    // No file may be opened under a seccomp filter.
     let active = Active::enter();
     let may_open = active.is_some();
     if let (Some(directory), Some(build_id), true) = (tables, image.build_id, may_open) {
@@ -136,7 +136,7 @@ impl Kept {
 
     /// Copies `.eh_frame_hdr` and `.eh_frame`.
     fn copy_sections(&mut self, module: &mut Module<'static>, image: &ElfImage<'_>) {
-        // SAFETY: the copies live in the object, as long as the module.
+        // SAFETY: the copies are owned by the object and live as long as the module.
         unsafe {
             module.eh_frame_hdr =
                 image.eh_frame_hdr.map(|section| extend(self.copy(section.bytes), section.address));
@@ -145,13 +145,13 @@ impl Kept {
         }
     }
 
-    /// Uses the table file of `build_id`, if there is one that can be trusted and is about this build-id.
+    /// Uses the table file of `build_id`, if it is trusted and made for this build-id.
     fn use_table_file(&mut self, module: &mut Module<'static>, directory: &[u8], build_id: &[u8]) {
         let mut buffer = [0; table_file::FILE_NAME_MAX];
         let Some(name) = table_file::name(build_id, &mut buffer) else { return };
         let path = [directory, b"/", name.as_bytes()].concat();
         let Some(mapping) = Mapping::of_table(&path) else { return };
-        // SAFETY: the mapping is kept beside the module.
+        // SAFETY: the mapping is kept next to the module.
         let table = unsafe { extend_table(mapping.bytes()) };
         if let Some(table) = table.filter(|table| table.build_id() == build_id) {
             module.table = Some(table);
@@ -159,7 +159,7 @@ impl Kept {
         }
     }
 
-    /// Compiles a table from the file's sections, for an object without the sorted search table.
+    /// Compiles a table from the file's sections, for an object without a search table.
     fn compile(&mut self, module: &mut Module<'static>, image: &ElfImage<'_>, path: &[u8]) {
         let Some(mapping) = Mapping::of_object(path) else { return };
         let Ok(file) = ElfFile::parse(mapping.bytes()) else { return };
@@ -180,31 +180,31 @@ impl Kept {
             (None, Some(eh_frame)) => section = eh_frame,
             (None, None) => return,
         }
-        // SAFETY: the copy lives in the object, as long as the module.
+        // SAFETY: the copy is owned by the object and lives as long as the module.
         module.eh_frame = Some(unsafe { extend(self.copy(section.bytes), section.address) });
         if module.table.is_none()
             && let Ok(table) = unwind::compile::compile(section, image.bias, image.build_id.unwrap_or(&[]))
         {
-            // SAFETY: as above.
+            // SAFETY: the copy is owned by the object and lives as long as the module.
             module.table = unsafe { extend_table(self.copy(&table)) };
         }
     }
 }
 
-/// The bytes of a section as the walker takes them.
+/// The bytes of a section, for the walker.
 ///
 /// # Safety
-/// The bytes live as long as every module that refers to them.
+/// The bytes must live as long as every module that refers to them.
 unsafe fn extend(bytes: &[u8], address: u64) -> Section<'static> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the bytes live long enough.
     Section { bytes: unsafe { &*core::ptr::from_ref(bytes) }, address }
 }
 
-/// A table of this user's or root's making, whose bytes live as long as every module that refers to it.
+/// A table written by this user or root, whose bytes must live as long as every module that refers to it.
 ///
 /// # Safety
 /// As for [`extend`].
 unsafe fn extend_table(bytes: &[u8]) -> Option<Table<'static>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the bytes live long enough.
     Table::from_trusted_bytes(unsafe { &*core::ptr::from_ref(bytes) }).ok()
 }

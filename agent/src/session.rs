@@ -1,7 +1,7 @@
-//! Where this process's records go: the session directory, the region file, the doorbell.
+//! The output of this process: the session directory, the region file, the doorbell.
 //!
-//! Nothing here stays open: the region is mapped and closed, and what it needs later comes through the mapping
-//! (`room`). If it cannot be made, the agent stays inert and says why in a text file beside the regions.
+//! No file stays open: the region is mapped and its descriptor closed; later growth goes through the mapping (`room`).
+//! If the region cannot be created, the agent stays inert and leaves a note with the reason in the directory.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -17,50 +17,50 @@ use crate::handed;
 use crate::kernel::{self, Errno, File};
 use crate::live_tables::{self, LiveTables};
 
-/// Length of the file for chunks; only the backed part costs memory. One for each of 10,000 threads, and more.
+/// File length for chunks; only the backed part takes memory. Enough for one chunk for each of 10,000 threads.
 const CHUNK_SPACE: usize = 256 << 20;
-/// The part of it that is mapped at first: to so much the reader can extend the pool without our doing.
+/// The part of it that is mapped initially: up to there the reader can extend the pool without the agent's help.
 const FIRST_CHUNKS: usize = 2 << 20;
-/// Below this the region is not worth making.
+/// Below this size a region is not worth creating.
 const SMALLEST_CHUNK_SPACE: usize = 128 << 10;
-/// Memory for chunks that the region is made with, should there be no room for more.
+/// Smallest initial pool, used if there is no space for more.
 const SMALLEST_POOL: usize = 32 << 10;
-/// With less than this there are more and smaller chunks.
+/// Pools smaller than this have more and smaller chunks.
 const SMALL_POOL: usize = 128 << 10;
-/// A process with so many threads has smaller chunks: each holds one.
+/// Processes with this many threads have smaller chunks, since each thread holds one.
 const MANY_THREADS: u64 = 1024;
 const SMALL_CHUNK: u32 = 4 << 10;
 const DURABLE_SPACE: usize = 4 << 20;
-/// A program with a limit on its address space keeps all but this part of it.
+/// Under a limit on address space, the region takes at most this fraction of it.
 const ADDRESS_SPACE_PART: u64 = 64;
 const DURABLE_START: u64 = 64 << 10;
 const SMALL_DURABLE_START: u64 = 16 << 10;
-/// What a forked child starts with while a reader takes its records: most children soon exec or exit.
+/// Initial pool of a forked child while a reader drains it: most children soon exec or exit.
 const FORK_POOL: usize = 128 << 10;
 
 /// Why nothing is recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
-    /// The recording has ended before this process began.
+    /// The recording ended before this process began.
     Over,
-    /// No session directory that is ours alone.
+    /// There is no session directory that belongs to this user alone.
     Directory,
     /// /proc is missing.
     Proc,
-    /// The region file cannot be made.
+    /// The region file cannot be created.
     Create(Errno),
-    /// The file system or RLIMIT_FSIZE has no room.
+    /// The file system or RLIMIT_FSIZE leaves no space.
     Room(Errno),
-    /// No address space.
+    /// There is no address space.
     Map(Errno),
-    /// The region cannot be laid out.
+    /// The region cannot be initialized.
     Format,
     /// The signal cannot be taken over.
     Signal(Errno),
 }
 
 impl Failure {
-    /// The reason in words.
+    /// The reason as a message.
     pub(crate) fn text(self) -> Vec<u8> {
         let (text, error) = match self {
             Failure::Over => ("the recording has ended", None),
@@ -79,7 +79,7 @@ impl Failure {
     }
 }
 
-/// What an error means for a file in the session directory, and what to do.
+/// Explains an error for a file in the session directory, and says what to do.
 fn cause(error: Errno) -> alloc::borrow::Cow<'static, str> {
     match error.0 {
         libc::ENOSPC => {
@@ -95,13 +95,13 @@ fn cause(error: Errno) -> alloc::borrow::Cow<'static, str> {
     .into()
 }
 
-/// This process among all others, ever.
+/// The unique identity of this process.
 #[derive(Clone, Copy)]
 pub(crate) struct Myself {
     pub(crate) pid: u32,
-    /// As /proc numbers it, which in a new process namespace is most often as the reader does.
+    /// The pid in /proc, which in a new pid namespace usually is the one that the reader sees.
     proc_pid: u32,
-    /// Threads at the time of reading.
+    /// Number of threads when it was read.
     pub(crate) threads: u64,
     start_time: u64,
     boot_id: [u8; 16],
@@ -109,7 +109,7 @@ pub(crate) struct Myself {
 }
 
 impl Myself {
-    /// Reads who this process is. `boot_id` never changes, so a forked child passes its parent's.
+    /// Reads the identity. `boot_id` never changes, so a forked child passes its parent's.
     pub(crate) fn read(boot_id: Option<[u8; 16]>) -> Result<Myself, Failure> {
         let mut nonce = [0u8; 8];
         if !kernel::random(&mut nonce) {
@@ -126,7 +126,7 @@ impl Myself {
         })
     }
 
-    /// As the recorder has named it, if it hands the region's file over.
+    /// With the pid and nonce that the recorder specified, if it passes the region's file.
     pub(crate) fn named(self, config: &Config) -> Myself {
         match config.handed {
             Some((proc_pid, nonce)) => Myself { proc_pid, nonce, ..self },
@@ -134,7 +134,7 @@ impl Myself {
         }
     }
 
-    /// The name of a file of this process, without directory.
+    /// The name of a file of this process, without the directory.
     fn file_name(&self, extension: &str) -> Vec<u8> {
         format!("{}-{}-{:016x}.{extension}", self.proc_pid, self.start_time, self.nonce).into_bytes()
     }
@@ -144,13 +144,13 @@ impl Myself {
     }
 }
 
-/// From /proc/self/stat: process id, number of threads (field 20), and when the process started, in clock ticks after
+/// From /proc/self/stat: process id, number of threads (field 20), and start time of the process in clock ticks after
 /// boot (field 22).
 fn stat() -> Option<(u32, u64, u64)> {
     let mut buffer = [0u8; 1024];
     let stat = kernel::read_file(c"/proc/self/stat", &mut buffer).ok()?;
     let pid = number(stat.split(|byte| *byte == b' ').next()?)?;
-    // The second field is the name in parentheses, and may hold anything.
+    // The second field is the name in parentheses, which may contain anything.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(name_end + 2..)?.split(|byte| *byte == b' ');
     let threads = number(fields.nth(20 - 3)?)?;
@@ -168,7 +168,7 @@ fn read_boot_id() -> Option<[u8; 16]> {
     Some(id)
 }
 
-/// Three clocks at about one moment.
+/// A simultaneous reading of the clocks.
 pub(crate) fn anchor() -> Anchor {
     let before = clock::now();
     let monotonic_ns = kernel::clock_ns(libc::CLOCK_MONOTONIC);
@@ -177,19 +177,19 @@ pub(crate) fn anchor() -> Anchor {
     Anchor { ticks: before + after.saturating_sub(before) / 2, monotonic_ns, realtime_ns }
 }
 
-/// A directory that is this user's alone, as an absolute path without a slash at the end; empty where a recorder hands
-/// files over.
+/// A directory that belongs to this user alone, as an absolute path without a trailing slash; empty if the recorder
+/// passes files.
 #[derive(Clone)]
 pub(crate) struct Directory(Vec<u8>);
 
 impl Directory {
-    /// The directory of the configuration, or the flight recorder's.
+    /// The directory of the configuration, or that of the flight recorder.
     pub(crate) fn find(config: &Config) -> Result<Directory, Failure> {
         if config.handed.is_some() {
             return Ok(Directory(Vec::new()));
         }
         if let Some(path) = &config.directory {
-            // Never made here: a recording that is over has removed it.
+            // Never created here: after the end of the recording it has been removed.
             return Directory::check(path.clone())
                 .or_else(|| Directory::for_others(config))
                 .ok_or(Failure::Directory);
@@ -207,7 +207,7 @@ impl Directory {
             .ok_or(Failure::Directory)
     }
 
-    /// Makes `path` if it is not there.
+    /// Creates `path` if it does not exist.
     fn make(path: Vec<u8>) -> Option<Directory> {
         let _ = kernel::make_directory(&CString::new(path.as_slice()).ok()?);
         Directory::check(path)
@@ -222,8 +222,8 @@ impl Directory {
             .then_some(Directory(path))
     }
 
-    /// Where processes of other users than the recorder's leave their regions, if it is root's: anybody may make files
-    /// there, but nobody touch those of others.
+    /// The directory for processes of users other than a recorder that is root: everybody may create files there, but
+    /// not touch those of others.
     fn for_others(config: &Config) -> Option<Directory> {
         const STICKY: u32 = 0o1000;
         let path = config.others.clone()?;
@@ -231,7 +231,7 @@ impl Directory {
         (status.owner == 0 && status.mode & STICKY != 0).then_some(Directory(path))
     }
 
-    /// The path of a file in the directory; none where files are handed over.
+    /// The path of a file in the directory; `None` if the recorder passes files.
     fn file(&self, name: &[u8]) -> Option<CString> {
         if self.0.is_empty() {
             return None;
@@ -239,25 +239,25 @@ impl Directory {
         CString::new([self.0.as_slice(), b"/", name].concat()).ok()
     }
 
-    /// Opens the region of `myself` once more, if it still has its name.
+    /// Opens the region of `myself` again, if its name still exists.
     pub(crate) fn open_region(&self, myself: &Myself) -> Option<File> {
         File::open(&self.file(&myself.file_name("region"))?, libc::O_RDWR, 0).ok()
     }
 
-    /// True if it can be reached from the process's root as it is now.
+    /// Whether it is reachable from the process's current root.
     pub(crate) fn is_there(&self) -> bool {
         CString::new(self.0.as_slice()).is_ok_and(|path| kernel::status_of(&path).is_ok())
     }
 
-    /// Removes the name of the region of `myself`; who has it mapped keeps it.
+    /// Removes the name of the region of `myself`; existing mappings stay.
     pub(crate) fn remove_region(&self, myself: &Myself) {
         if let Some(path) = self.file(&myself.file_name("region")) {
             kernel::unlink(&path);
         }
     }
 
-    /// Leaves a note why `myself` records nothing: a link that leads nowhere. Unlike a file, it takes no block of a full
-    /// file system, and a limit on the size of files, which is enforced by a signal, does not apply to it.
+    /// Leaves a note why `myself` records nothing: a dangling symbolic link. Unlike a file, it takes no block of a full
+    /// file system, and a limit on file sizes, which is enforced by a signal, does not apply to it.
     pub(crate) fn note_failure(&self, myself: &Myself, failure: &Failure) {
         if matches!(failure, Failure::Over) {
             return;
@@ -268,7 +268,7 @@ impl Directory {
         }
     }
 
-    /// Maps the doorbell, if a reader has put one here.
+    /// Maps the doorbell, if a reader has created one here.
     pub(crate) fn doorbell(&self) -> Option<Doorbell> {
         let file = File::open(&self.file(b"doorbell")?, libc::O_RDWR, 0).ok()?;
         let bytes = shm_format::layout::PAGE;
@@ -281,10 +281,10 @@ impl Directory {
     }
 }
 
-/// A region, and the tables of what is in use.
+/// A region with its tables of live blocks and mappings.
 type Made = (Region, LiveTables);
 
-/// Makes and maps this process's region.
+/// Creates and maps this process's region.
 pub(crate) fn create(
     config: &Config,
     directory: &Directory,
@@ -302,7 +302,7 @@ pub(crate) fn create(
         Ok((path, file))
     };
     let (path, file) = match make(directory) {
-        // The process has become another user since it began.
+        // The process has become another user since it started.
         Err(Failure::Create(Errno(libc::EACCES | libc::EPERM))) if config.others.is_some() => {
             make(&Directory::for_others(config).ok_or(Failure::Directory)?)?
         }
@@ -329,7 +329,7 @@ fn lay_out(config: &Config, file: &File, myself: &Myself, is_fork: bool) -> Resu
     }
 }
 
-/// As [`lay_out`], with this much memory for chunks.
+/// Like [`lay_out`], with `pool` bytes of memory for chunks.
 fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> Result<Made, Failure> {
     let mut space = CHUNK_SPACE.max(pool);
     let address_limit = kernel::limit(libc::RLIMIT_AS);
@@ -340,7 +340,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     let (geometry, mapped) = loop {
         let geometry = geometry(space, pool, myself.threads);
         let bytes = geometry.total_len() + ANSWERS_LEN + live_tables::len(config);
-        // A file larger than the limit would be answered by a signal.
+        // A file that exceeds the limit would raise SIGXFSZ.
         let mapped = if bytes as u64 > file_limit {
             Err(Errno(libc::EFBIG))
         } else {
@@ -357,7 +357,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     let formatted = back(file, &geometry, &mapped).map_err(Failure::Room).and_then(|()| {
         let identity = identity(config, myself);
         let kind = if clock::is_counter() { ClockKind::Tsc } else { ClockKind::Monotonic };
-        // SAFETY: a fresh shared mapping of a new file, of this length, which is never unmapped once this succeeds.
+        // SAFETY: a new shared mapping of a new file, of this length, which is never unmapped once this succeeds.
         unsafe { Region::format(base, bytes, &geometry, &identity, config.mode, kind, anchor()) }
             .map_err(|_| Failure::Format)
     });
@@ -378,7 +378,7 @@ fn lay_out_with(pool: usize, config: &Config, file: &File, myself: &Myself) -> R
     Ok((region, tables))
 }
 
-/// The parts of a new region that are mapped: all up to the first chunks, and the place of answers.
+/// The mapped parts of a new region: everything up to the first chunks, and the answers.
 struct Mapped {
     base: NonNull<u8>,
     bytes: usize,
@@ -394,12 +394,12 @@ impl Mapped {
         let base = file.map(bytes, libc::PROT_NONE, shared)?;
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let answers = file.map_from(geometry.total_len(), ANSWERS_LEN, both, shared).inspect_err(|_| {
-            // SAFETY: nobody else knows the mapping.
+            // SAFETY: nobody else uses the mapping yet.
             unsafe { kernel::unmap(base.as_ptr(), bytes) };
         })?;
         for (part, bytes) in [(base, bytes), (answers, ANSWERS_LEN)] {
-            // SAFETY: a fork would share the mapping, but its child makes a region of its own; and a core dump is for
-            // the program's memory.
+            // SAFETY: affects only this mapping: it is not inherited, since a child creates its own region, and not
+            // dumped, since core dumps are for the program's memory.
             let _ = unsafe {
                 kernel::advise(part.as_ptr(), bytes, libc::MADV_DONTFORK)
                     .and_then(|()| kernel::advise(part.as_ptr(), bytes, libc::MADV_DONTDUMP))
@@ -409,7 +409,7 @@ impl Mapped {
     }
 
     fn unmap(&self) {
-        // SAFETY: the region was not made: nobody else knows the mappings.
+        // SAFETY: the region was not created, so nobody else uses the mappings.
         unsafe {
             kernel::unmap(self.base.as_ptr(), self.bytes);
             kernel::unmap(self.answers.as_ptr(), ANSWERS_LEN);
@@ -417,8 +417,8 @@ impl Mapped {
     }
 }
 
-/// The largest sensible region within `space` bytes of chunks, with `pool` bytes of them backed, for a process that
-/// has so many threads.
+/// The largest sensible region with up to `space` bytes of chunks, `pool` bytes of them backed, for a process with this
+/// many threads.
 fn geometry(space: usize, pool: usize, threads: u64) -> Geometry {
     let default = Geometry::default();
     let is_small = pool < SMALL_POOL;
@@ -445,17 +445,17 @@ fn identity(config: &Config, myself: &Myself) -> Identity {
     }
 }
 
-/// Backs what the geometry says has memory, and makes it accessible; and the chunks that the reader may back. The rest of
-/// the log is not, so that a program that locks all its memory does not fill the file.
+/// Backs what the geometry declares as backed and makes it accessible, as well as the chunks that the reader may back.
+/// The rest of the log stays inaccessible, so that a program that locks all its memory does not fill the file.
 fn back(file: &File, geometry: &Geometry, mapped: &Mapped) -> Result<(), Errno> {
     let chunks = geometry.chunk_offset(0);
     let log = geometry.durable_offset() + geometry.durable_backed as usize;
     let pool = geometry.chunk_offset(geometry.chunks_backed) - chunks;
     for (offset, bytes, accessible) in [(0, log, log), (chunks, pool, mapped.bytes - chunks)] {
         file.allocate(offset, bytes)?;
-        // SAFETY: inside the new mapping, which nobody else knows.
+        // SAFETY: inside the new mapping, which nobody else uses yet.
         unsafe { kernel::make_accessible(mapped.base.as_ptr().add(offset), accessible) }?;
     }
-    // Not backed: whoever asks for stacks backs the place for the answer first.
+    // The answers are not backed: a requester does that before its first request.
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Alternate signal stacks of the agent's own: which thread has one, and what the program sees of it.
+//! The agent's alternate signal stacks: which threads have one, and how it is hidden from the program.
 //!
-//! A thread gets one at its birth, or at its first sample, unless the program has set its own. Where the program's calls
-//! are not seen there are none: in a process that was attached to, and from when Go's runtime is there with its C half.
+//! A thread gets one when it starts or at its first sample, unless the program has set its own. There are none where
+//! the program's calls are not seen: in an attached process, and once a Go runtime with cgo is loaded.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ use crate::dynamic::Symbols;
 use crate::kernel;
 use handler::activity::Active;
 
-/// False until the program's calls are seen.
+/// False until the program's calls are interposed.
 static LENT: AtomicBool = AtomicBool::new(false);
 
 /// From now on threads get stacks.
@@ -23,35 +23,35 @@ pub(crate) fn begin() {
     LENT.store(true, Ordering::Relaxed);
 }
 
-/// Looks whether an object has Go's runtime in it, which finds stacks past the C library.
+/// Checks whether an object contains Go's runtime, which bypasses the C library's `sigaltstack`.
 pub(crate) fn look_into(object: &Symbols) {
-    // What has the runtime's C half exports it, whether Go's linker has made it or the system's.
+    // Exported by every object with cgo, whether linked by Go's linker or the system's.
     if object.find(c"crosscall2", false).is_some() {
         signal_stack::leave_to_program();
     }
 }
 
-/// Maps a stack for the slot, unless it has one from a thread before.
+/// Maps a stack for the slot, unless one is left from an earlier thread.
 pub(crate) fn provide(slot: &Slot) {
     let lent = LENT.load(Ordering::Relaxed) && !signal_stack::is_left_to_program();
     if !lent || slot.signal_stack.bounds() != Bounds::NONE {
         return;
     }
     let Some(base) = kernel::map_private(mapped()) else { return };
-    // SAFETY: a new mapping, which nobody else knows. Where the program locks all its memory (mlockall), this has some from
-    // the start, and need not.
+    // SAFETY: a new mapping that nobody else uses yet. If the program locks all its memory (mlockall), part of this
+    // need not be locked.
     let made = unsafe {
         let _ = kernel::call(libc::SYS_munlock, [base.as_ptr() as usize, mapped(), 0, 0, 0, 0]);
         let _ = kernel::advise(base.as_ptr(), mapped(), libc::MADV_DONTNEED);
         kernel::make_inaccessible(base.as_ptr(), GUARD)
     };
     if made.is_err() || !slot.signal_stack.set(base.as_ptr() as u64) {
-        // SAFETY: as above.
+        // SAFETY: the mapping was made just now, and nobody else uses it.
         unsafe { kernel::unmap(base.as_ptr(), mapped()) };
     }
 }
 
-/// Puts the calling thread on the slot's stack, if it has none of the program's.
+/// Puts the calling thread on the slot's stack, unless the program has set one.
 pub(crate) fn enter(slot: &Slot) {
     let is_there = slot.signal_stack.bounds() != Bounds::NONE && !signal_stack::is_left_to_program();
     if is_there && exchange(None).is_some_and(|now| now.ss_size == 0) {
@@ -59,7 +59,7 @@ pub(crate) fn enter(slot: &Slot) {
     }
 }
 
-/// Takes the calling thread off the slot's stack, which another thread may get then.
+/// Takes the calling thread off the slot's stack, which another thread may then reuse.
 pub(crate) fn leave(slot: &Slot) {
     let stack = &slot.signal_stack;
     if stack.bounds() == Bounds::NONE {
@@ -74,11 +74,11 @@ pub(crate) fn leave(slot: &Slot) {
     }
 }
 
-/// Replaces the calling thread's alternate stack, if `new`; the one before.
+/// Replaces the calling thread's alternate stack if `new` is given; returns the previous one.
 fn exchange(new: Option<&libc::stack_t>) -> Option<libc::stack_t> {
     let mut before = signal_stack::describe(Bounds::NONE);
     let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the kernel reads one description and writes one; a new stack is the thread's alone.
+    // SAFETY: the kernel reads one description and writes one; a new stack belongs to this thread alone.
     unsafe {
         kernel::call(libc::SYS_sigaltstack, [new as usize, (&raw mut before) as usize, 0, 0, 0, 0]).ok()?;
     }

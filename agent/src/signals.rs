@@ -1,8 +1,8 @@
-//! SIGPROF shared with the program.
+//! Sharing the sampling signal with the program.
 //!
-//! The kernel's disposition is the agent's handler. What the program asks through `sigaction` and its elders is
-//! kept beside it and served by [`handler::chain`]. SA_RESTART of the program's own handler is given to the kernel too,
-//! because the kernel applies it before any handler runs; SA_ONSTACK is always ours.
+//! The kernel's disposition is the agent's handler. The disposition that the program sets through `sigaction` and older
+//! functions is stored, and [`handler::chain`] acts on it. SA_RESTART of the program's handler is passed to the kernel,
+//! which applies it before any handler runs; SA_ONSTACK is always set.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use crate::sampling_signal;
 
 const SA_RESTORER: c_int = 0x0400_0000;
 
-/// What the program asks with `action`.
+/// The disposition that the program requests with `action`.
 pub(crate) fn asked(action: &KernelAction) -> Disposition {
     Disposition { handler: action.handler, flags: action.flags as c_int & !SA_RESTORER, mask: action.mask }
 }
@@ -33,7 +33,7 @@ pub(crate) fn kernel_action(disposition: &Disposition) -> KernelAction {
     KernelAction { handler, flags: flags as u32 as u64, restorer: 0, mask }
 }
 
-/// Replaces the kernel's disposition of the signal and returns the one before.
+/// Replaces the kernel's disposition of the signal and returns the previous one.
 fn exchange(action: Option<&KernelAction>) -> Result<KernelAction, Errno> {
     let mut before = KernelAction::DEFAULT;
     let new = action.map_or(core::ptr::null(), core::ptr::from_ref);
@@ -44,7 +44,7 @@ fn exchange(action: Option<&KernelAction>) -> Result<KernelAction, Errno> {
     Ok(before)
 }
 
-/// Gives the kernel our handler, with the flags that the program's own handler needs.
+/// Installs the agent's handler, with the flags that the program's handler needs.
 fn install_for(wanted: &Disposition) -> Result<KernelAction, Errno> {
     let has_handler = wanted.handler != libc::SIG_DFL && wanted.handler != libc::SIG_IGN;
     let restart = if has_handler { libc::SA_RESTART & wanted.flags } else { libc::SA_RESTART };
@@ -56,8 +56,8 @@ fn install_for(wanted: &Disposition) -> Result<KernelAction, Errno> {
     }))
 }
 
-/// Dispositions the program has asked for; each is kept for ever, because a handler may be reading it, but equal
-/// ones are kept once.
+/// Dispositions that the program has set. They are never freed, because a handler may be reading one; equal ones are
+/// stored once.
 struct Kept {
     disposition: Disposition,
     next: *mut Kept,
@@ -67,20 +67,20 @@ static KEPT: AtomicPtr<Kept> = AtomicPtr::new(core::ptr::null_mut());
 static LOCK: Lock = Lock::new();
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// True once the kernel's disposition is ours.
+/// Whether the kernel's disposition is the agent's.
 pub(crate) fn is_taken() -> bool {
     TAKEN.load(Ordering::Acquire)
 }
 
-/// The lock that a fork must hold, so that the child finds it free.
+/// The lock, which a fork must hold so that the child finds it free.
 pub(crate) fn lock() -> &'static Lock {
     &LOCK
 }
 
-/// The kept disposition equal to `wanted`. The lock is held.
+/// The stored disposition equal to `wanted`. The lock must be held.
 fn keep(wanted: Disposition) -> &'static Disposition {
     let mut next = KEPT.load(Ordering::Relaxed);
-    // SAFETY: kept entries are never freed.
+    // SAFETY: stored entries are never freed.
     while let Some(kept) = unsafe { next.as_ref() } {
         if kept.disposition == wanted {
             return &kept.disposition;
@@ -92,20 +92,20 @@ fn keep(wanted: Disposition) -> &'static Disposition {
     &kept.disposition
 }
 
-/// What the kernel had before the signal was taken over.
+/// The kernel's disposition before the signal was taken over.
 struct Original(UnsafeCell<Option<KernelAction>>);
 
-// SAFETY: touched only while `LOCK` is held.
+// SAFETY: accessed only while `LOCK` is held.
 unsafe impl Sync for Original {}
 
 static ORIGINAL: Original = Original(UnsafeCell::new(None));
 
-/// Address of our handler.
+/// Address of the agent's handler.
 fn own_handler() -> usize {
     entry::on_own_signal as unsafe extern "C" fn(_, _, _) as usize
 }
 
-/// Takes the signal over, if it is not; what the program inherited becomes its disposition here.
+/// Takes the signal over, unless it is already; the disposition that the program inherited is stored.
 pub(crate) fn take_over() -> Result<(), Errno> {
     let _held = LOCK.hold();
     let before = exchange(None)?;
@@ -121,8 +121,8 @@ pub(crate) fn take_over() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives the signal back as it was taken, once no signal of a timer of ours waits any more for a thread. If one does for
-/// long, in a thread that blocks it, our handler stays: the default action would end the program.
+/// Restores the original disposition, once no timer signal of the agent is pending for any thread. If one stays pending
+/// in a thread that blocks it, the agent's handler stays: the default action would end the program.
 pub(crate) fn give_back() {
     const LOOKS: usize = 20;
     const PAUSE_NS: u32 = 10_000_000;
@@ -140,7 +140,7 @@ pub(crate) fn give_back() {
     }
 }
 
-/// Replaces the program's disposition (if `new`), and returns the one before.
+/// Replaces the program's disposition if `new` is given; returns the previous one.
 pub(crate) fn change(new: Option<Disposition>) -> Disposition {
     let Some(new) = new else { return *chain::disposition() };
     let _held = LOCK.hold();
@@ -152,16 +152,16 @@ pub(crate) fn change(new: Option<Disposition>) -> Disposition {
     before
 }
 
-/// Before an exec: what the new image shall inherit. The kernel resets a handler to the default, but passes
-/// "ignored" on.
+/// Before an exec: installs what the new image is to inherit. The kernel resets handlers to the default, but preserves
+/// "ignored".
 pub(crate) fn uncover() {
     if chain::disposition().handler == libc::SIG_IGN {
         let _ = exchange(Some(&KernelAction { handler: libc::SIG_IGN, ..KernelAction::DEFAULT }));
     }
 }
 
-/// Takes pending signals of ITIMER_PROF off the queue; the signal is blocked and the timer stopped. What others
-/// sent is queued again.
+/// Removes pending ITIMER_PROF signals from the queue; the signal must be blocked and the timer stopped. Signals from
+/// other senders are queued again.
 pub(crate) fn drain_process_timer() {
     let set = 1u64 << (sampling_signal::get() - 1);
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -198,7 +198,7 @@ pub(crate) fn drain_process_timer() {
     }
 }
 
-/// After an exec that failed: the agent's handler again.
+/// After a failed exec: installs the agent's handler again.
 pub(crate) fn cover() {
     if chain::disposition().handler == libc::SIG_IGN {
         let _ = install_for(chain::disposition());

@@ -1,8 +1,8 @@
-//! The program's own functions behind the names this library interposes.
+//! Finds the real functions behind the interposed names.
 //!
-//! Like `dlsym(RTLD_NEXT)`, but without importing `dlsym`: the loaded objects are visited in the loader's order
-//! and looked up through their own hash tables. The only symbols this library imports are the weak ones below, so it
-//! loads under any C library, and without any.
+//! Like `dlsym(RTLD_NEXT)`, but without importing `dlsym`: visits the loaded objects in the loader's order and searches
+//! their hash tables. The only symbols that this library imports are the weak ones below, so it can be loaded with any
+//! C library, and without one.
 
 use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -15,10 +15,10 @@ use crate::object_info::{ObjectInfo, weak_import};
 type Callback = unsafe extern "C" fn(*const ObjectInfo, usize, *mut c_void) -> c_int;
 type Iterate = unsafe extern "C" fn(Callback, *mut c_void) -> c_int;
 
-/// The array of the program's environment as it is now; null if there is none.
+/// The program's current environment array; null if there is none.
 pub(crate) fn environment_now() -> *const *const c_char {
     let variable = weak_import!("environ") as *const *const *const c_char;
-    // SAFETY: if the import is there it is the C library's `char **environ`.
+    // SAFETY: if the import exists, it is the C library's `char **environ`.
     if variable.is_null() { core::ptr::null() } else { unsafe { *variable } }
 }
 
@@ -35,8 +35,8 @@ pub(crate) fn environment() -> impl Iterator<Item = &'static CStr> {
     })
 }
 
-/// Calls `visit` for every loaded object in the loader's order, until it returns false. The loader's lock is
-/// held meanwhile, so `visit` takes no lock that anyone holds while calling this.
+/// Calls `visit` for every loaded object in the loader's order, until it returns false. The loader's lock is held
+/// meanwhile, so `visit` must not acquire a lock that any thread holds while it calls this.
 pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
     unsafe extern "C" fn each(info: *const ObjectInfo, _size: usize, data: *mut c_void) -> c_int {
         // SAFETY: `data` is the reference passed below; `info` is live during the call.
@@ -60,7 +60,7 @@ pub(crate) fn visit_objects(visit: &mut dyn FnMut(&ObjectInfo) -> bool) {
     }
 }
 
-/// A function of the program by name, found once and then remembered.
+/// A real function, looked up by name once and then cached.
 pub(crate) struct Real {
     name: &'static CStr,
     address: AtomicUsize,
@@ -71,7 +71,7 @@ impl Real {
         Real { name, address: AtomicUsize::new(0) }
     }
 
-    /// The address, looked up now if it was not found before: its library may have been loaded since.
+    /// The address; looked up now if it was not found before, since its library may have been loaded since.
     pub(crate) fn address(&self) -> Option<usize> {
         match self.address.load(Ordering::Relaxed) {
             0 => {
@@ -82,7 +82,7 @@ impl Real {
         }
     }
 
-    /// The address if it was found before; takes no lock.
+    /// The address, if it was found before. Takes no lock.
     pub(crate) fn known(&self) -> Option<usize> {
         Some(self.address.load(Ordering::Relaxed)).filter(|address| *address != 0)
     }
@@ -93,11 +93,11 @@ pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
     let vdso = crate::auxiliary::vdso();
     let mut found = None;
     visit_objects(&mut |object| {
-        // Where no loader vouches for the others, they are not read.
+        // In an attached process no lock keeps other objects loaded, so they are not read.
         if link_map::is_without_loader() && object.bias != vdso {
             return true;
         }
-        // SAFETY: the loader vouches for the object while it visits it; the vDSO is never unmapped.
+        // SAFETY: the loader keeps the object loaded while it visits it; the vDSO is never unmapped.
         if let Some(symbols) = unsafe { Symbols::of_object(object) }
             && symbols.holds(vdso)
         {
@@ -111,18 +111,18 @@ pub(crate) fn vdso_clock() -> Option<handler::clock::ClockGettime> {
     })
 }
 
-/// Looks `functions` up in all objects after this library, then (hidden versions only) once more.
+/// Looks up `functions` in all objects after this library; then once more, accepting hidden versions.
 ///
-/// Until the agent has started, the loader's own list of objects is read: `dl_iterate_phdr` may be another preloaded
-/// library's (the address sanitizer has one), which asks `dlsym`, which is ours and would come here again. Nothing is
-/// unloaded so early.
+/// Until the agent has started, the loader's own list is used: `dl_iterate_phdr` may be interposed by another preloaded
+/// library (such as AddressSanitizer's), which calls `dlsym`, which is interposed here and would recurse. Nothing is
+/// unloaded that early.
 pub(crate) fn resolve(functions: &[&Real]) {
     let started = STARTED.load(Ordering::Relaxed);
     for allow_hidden in [false, true] {
         let mut search = Search { functions, allow_hidden, after_own: false };
         if started {
             visit_objects(&mut |object| {
-                // SAFETY: the loader vouches for the object while it visits it.
+                // SAFETY: the loader keeps the object loaded while it visits it.
                 let symbols = unsafe { Symbols::of_object(object) };
                 symbols.is_none_or(|symbols| search.look_into(&symbols, symbols.holds(own_address())))
             });
@@ -135,7 +135,7 @@ pub(crate) fn resolve(functions: &[&Real]) {
     }
 }
 
-/// The start is over: what is looked up from now on may have been loaded since, and may be unloaded by others.
+/// Called at the end of the start: objects found from now on may have been loaded later, and may be unloaded.
 pub(crate) fn started() {
     STARTED.store(true, Ordering::Relaxed);
 }
@@ -151,7 +151,7 @@ fn own_address() -> u64 {
 pub(crate) fn own_name() -> Option<&'static [u8]> {
     let own = own_dynamic();
     let mut map = link_map::first();
-    // SAFETY: called before the start is over; this library is never unloaded, nor is its name.
+    // SAFETY: called before the end of the start; this library is never unloaded, nor is its name freed.
     while let Some(object) = unsafe { map.as_ref() } {
         map = object.next;
         if core::ptr::eq(object.dynamic, own) && !object.name.is_null() {
@@ -172,7 +172,7 @@ fn own_dynamic() -> *const [u64; 2] {
     own
 }
 
-/// One pass over the objects in the loader's order.
+/// One pass over the objects, in the loader's order.
 struct Search<'a> {
     functions: &'a [&'a Real],
     allow_hidden: bool,
@@ -180,7 +180,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Takes what `symbols` has, if it comes after this library; says whether to go on.
+    /// Stores the functions that `symbols` defines, if its object comes after this library. Returns whether to continue.
     fn look_into(&mut self, symbols: &Symbols, is_own: bool) -> bool {
         if is_own {
             self.after_own = true;
@@ -205,7 +205,7 @@ impl Search<'_> {
             if object.dynamic.is_null() {
                 continue;
             }
-            // SAFETY: as above; the loader gives the mapped dynamic section.
+            // SAFETY: no object goes away before the start is over, and the loader gives the mapped dynamic section.
             let symbols = unsafe { Symbols::of_dynamic(object.bias, object.dynamic, &[]) };
             if let Some(symbols) = symbols
                 && !self.look_into(&symbols, core::ptr::eq(object.dynamic, own))

@@ -6,7 +6,7 @@ use handler::decimal::number;
 /// Bytes before the name in a `linux_dirent64`: inode 8, offset 8, record length 2, type 1.
 const NAME_AT: usize = 19;
 
-/// Calls `visit` with the id of each thread until it says false; who comes or goes meanwhile may be missed.
+/// Calls `visit` with the id of each thread until it returns false. Threads that start or end meanwhile may be missed.
 pub(crate) fn each(mut visit: impl FnMut(u32) -> bool) -> Result<(), Errno> {
     let directory = File::read_only(c"/proc/self/task")?;
     let mut buffer = [0u8; 4096];

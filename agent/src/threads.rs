@@ -1,8 +1,8 @@
-//! The threads of the process: each gets a slot and a timer at its birth, and gives them back at its end.
+//! The threads of the process: each gets a slot and a timer when it starts, and returns them when it ends.
 //!
-//! A new thread begins in a trampoline that leaves no frame behind: the start routine is entered by a jump, with
-//! the stack as the C library made it, so that exceptions, cancellation and unwinders see nothing of us. Its end
-//! is told by a thread-specific key, which works for return, `pthread_exit` and cancellation alike.
+//! A new thread begins in a trampoline that leaves no frame: it jumps to the start routine with the stack as the C
+//! library made it, so that exceptions, cancellation and unwinders do not see the agent. A thread-specific key reports
+//! the end of a thread; it works for return, `pthread_exit` and cancellation alike.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -34,8 +34,8 @@ use handler::activity::Active;
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
 const NAME: usize = 16;
 const NO_KEY: u64 = u64::MAX;
-/// CPU time that a thread has to get back into the wait that it was stopped in, before it is sampled. A tick on the way
-/// would end that wait with EINTR.
+/// CPU time for a stopped thread to get back into the wait that it was stopped in, before it is sampled. An earlier
+/// tick would end that wait with EINTR.
 const WAY_BACK_NS: u64 = 1_000_000;
 
 pub(crate) static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
@@ -46,7 +46,7 @@ static GET_STACK: Real = Real::new(c"pthread_attr_getstack");
 static GET_STACK_SIZE: Real = Real::new(c"pthread_attr_getstacksize");
 static GET_GUARD_SIZE: Real = Real::new(c"pthread_attr_getguardsize");
 
-/// All functions of the C library that this module needs.
+/// The real functions that this module needs.
 pub(crate) static REAL: [&Real; 7] = [
     &PTHREAD_CREATE,
     &KEY_CREATE,
@@ -72,23 +72,24 @@ pub(crate) fn lock() -> &'static Lock {
 pub(crate) struct Start {
     routine: usize,
     argument: usize,
-    /// The creator's part of the mask that the kernel does not know; the kernel's part is inherited anyway.
+    /// Whether the creator's mask has the sampling signal blocked in the slot only; the kernel's mask is inherited
+    /// anyway.
     hidden: bool,
     stack: Asked,
-    /// Many threads begin with this, one after the other.
+    /// Whether many threads begin with this, one after the other.
     kept: bool,
 }
 
-/// The stack that was asked for.
+/// The requested stack.
 #[derive(Clone, Copy)]
 enum Asked {
-    /// The creator's.
+    /// Provided by the creator.
     Given(Bounds),
-    /// The C library's, of which the thread can use so many bytes.
+    /// Allocated by the C library, with this many usable bytes.
     Made(u64),
 }
 
-/// `Start`, in the two registers in which a function returns it.
+/// The routine and argument of a `Start`, returned in two registers.
 #[repr(C)]
 pub(crate) struct Begun {
     routine: usize,
@@ -125,51 +126,52 @@ pub(crate) fn trampoline() -> usize {
     selfwind_thread_start as unsafe extern "C" fn() as usize
 }
 
-/// Packs what a new thread is to run. Freed by [`cancel`] if no thread came of it.
+/// Packs what a new thread is to run. [`cancel`] frees it if the thread was not created.
 ///
 /// # Safety
-/// `attributes` is null or a `pthread_attr_t`.
+/// `attributes` must be null or a `pthread_attr_t`.
 pub(crate) unsafe fn prepare(attributes: *const c_void, routine: usize, argument: usize) -> *mut Start {
     let _masked = Masked::new();
     ensure_key();
     let hidden = slot::noted().is_some_and(Slot::is_hidden);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises null or valid attributes.
     let stack = unsafe { asked_stack(attributes) };
     Box::into_raw(Box::new(Start { routine, argument, hidden, stack, kept: false }))
 }
 
-/// Packs what threads of the C library's own are to run, as many as it makes. Never freed: nobody knows which is the last.
+/// Packs what threads created by the C library itself are to run, any number of them. Never freed: the last one is not
+/// known.
 ///
 /// # Safety
 /// As for [`prepare`].
 pub(crate) unsafe fn prepare_many(attributes: *const c_void, routine: usize, argument: usize) -> *mut Start {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises null or valid attributes.
     let start = unsafe { prepare(attributes, routine, argument) };
     // SAFETY: made just now, and nobody else has it.
     unsafe { (*start).kept = true };
     start
 }
 
-/// Frees what [`prepare`] made, when `pthread_create` failed.
+/// Frees what [`prepare`] made, after a failed `pthread_create`.
 ///
 /// # Safety
-/// `start` came from [`prepare`], and no thread has it.
+/// `start` must come from [`prepare`], and no thread may have it.
 pub(crate) unsafe fn cancel(start: *mut Start) {
     let _masked = Masked::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     drop(unsafe { Box::from_raw(start) });
 }
 
-/// First act of a new thread.
+/// Runs first in a new thread.
 unsafe extern "C" fn begin(start: *mut Start) -> Begun {
     let mut masked = Masked::new();
     // SAFETY: made by `prepare`, and kept or for this thread alone.
     let start = unsafe { if (*start).kept { *start } else { *Box::from_raw(start) } };
     let Start { routine, argument, mut hidden, stack, kept } = start;
     if let (Some(_active), Some(recording)) = (Active::enter(), recording::current()) {
-        // The C library has its own threads block what it does not need.
+        // The C library blocks signals in its own threads.
         hidden |= kept && !chain::has_handler() && masked.unmask(sampling_signal::get());
-        // The same thread may run it many times.
+        // The same thread may run several of these.
         if !kept || slot::noted().is_none() {
             register(recording, own_stack(stack), hidden);
         }
@@ -177,7 +179,7 @@ unsafe extern "C" fn begin(start: *mut Start) -> Begun {
     Begun { routine, argument }
 }
 
-/// Makes the key whose destructor tells of a thread's end, once.
+/// Creates the key whose destructor reports the end of a thread, once.
 fn ensure_key() {
     if KEY.load(Ordering::Acquire) != NO_KEY {
         return;
@@ -196,7 +198,7 @@ fn ensure_key() {
     }
 }
 
-/// Gives the calling thread a slot and a timer. `hidden`: it blocks the signal, but the kernel does not know.
+/// Gives the calling thread a slot and a timer. `hidden`: it blocks the signal in the slot's mask only.
 pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
     let tid = sys::thread_id();
     let Some(slot) = claim(recording, tid) else { return };
@@ -216,8 +218,8 @@ pub(crate) fn register(recording: &Recording, stack: Bounds, hidden: bool) {
     start(recording, slot, Since::Birth);
 }
 
-/// Claims a slot for the calling thread. One that is there was taken for it by a handler, or is that of a thread of the
-/// same id that ended without a word.
+/// Claims a slot for the calling thread. An existing one was taken for it by a handler, or belongs to a thread with the
+/// same id that ended unnoticed.
 fn claim(recording: &Recording, tid: u32) -> Option<&'static Slot> {
     if let Some(before) = slot::find(tid)
         && (!before.is_discovered() || before.end_discovered(before.sequence()))
@@ -227,7 +229,7 @@ fn claim(recording: &Recording, tid: u32) -> Option<&'static Slot> {
     slot::claim(tid, slot::next_sequence())
 }
 
-/// Tells the reader of a slot's thread and makes room for its records.
+/// Reports a slot's thread to the reader, and grows the region for its records.
 pub(crate) fn announce(recording: &Recording, slot: &Slot) {
     recording.region.control().thread_started();
     journal::make_room(recording, slot::count());
@@ -235,7 +237,7 @@ pub(crate) fn announce(recording: &Recording, slot: &Slot) {
     tell(recording, slot, News::Born);
 }
 
-/// Starts sampling the slot's thread; if that cannot be, the reader is told.
+/// Starts sampling the slot's thread; if that fails, reports it to the reader.
 pub(crate) fn start(recording: &Recording, slot: &Slot, since: Since) {
     let Some(agent) = agent::get() else { return };
     if let Err(shortfall) = sources::start_thread(recording, slot, &agent.config, since)
@@ -246,7 +248,7 @@ pub(crate) fn start(recording: &Recording, slot: &Slot, since: Since) {
     }
 }
 
-/// What there is to tell of a thread.
+/// What is reported about a thread.
 #[derive(Clone, Copy)]
 pub(crate) enum News {
     Born,
@@ -284,8 +286,8 @@ fn name_of(tid: u32, buffer: &mut [u8; NAME]) -> &[u8] {
     }
 }
 
-/// Samples the calling thread for the CPU time that no sample stands for yet: it is about to end, or has just begun. Not
-/// with a sampling signal pending.
+/// Samples the calling thread for the CPU time that no sample accounts for yet: it is about to end, or has just begun.
+/// No sampling signal may be pending.
 pub(crate) fn sample_remainder() {
     if let (Some(_active), Some(recording)) = (Active::enter(), recording::current()) {
         let (start, end) = kernel::own_code();
@@ -293,7 +295,7 @@ pub(crate) fn sample_remainder() {
     }
 }
 
-/// Samples the calling thread before an exec, except for what the next image counts ([`Since::Birth`]).
+/// Samples the calling thread before an exec, except for the time that the next image accounts for ([`Since::Birth`]).
 pub(crate) fn sample_before_exec() {
     if clock::thread_cpu_ns() > Since::Birth.earlier_ns() / 2 {
         sample_remainder();
@@ -313,7 +315,7 @@ unsafe extern "C" fn ended(_: *mut c_void) {
     slot::note_end();
 }
 
-/// Ends a slot's life: after this nothing refers to its thread.
+/// Releases a slot: afterwards nothing refers to its thread.
 fn retire(recording: &Recording, slot: &Slot) {
     let active = Active::enter();
     if active.is_some() {
@@ -332,7 +334,7 @@ fn retire(recording: &Recording, slot: &Slot) {
     slot.release();
 }
 
-/// Releases the slots of discovered threads that are gone.
+/// Reaps: releases the slots of discovered threads that have ended.
 pub(crate) fn reap_discovered(recording: &Recording) {
     let mut discovered = slot::discovered().peekable();
     if discovered.peek().is_none() {
@@ -342,7 +344,7 @@ pub(crate) fn reap_discovered(recording: &Recording) {
     for slot in discovered {
         let sequence = slot.sequence();
         let arguments = [sys::process_id() as usize, slot.tid() as usize, 0, 0, 0, 0];
-        // SAFETY: signal 0 only asks whether the thread is there.
+        // SAFETY: signal 0 only tests whether the thread exists.
         if unsafe { kernel::call(libc::SYS_tgkill, arguments) } == Err(kernel::Errno(libc::ESRCH))
             && slot.end_discovered(sequence)
         {
@@ -351,25 +353,25 @@ pub(crate) fn reap_discovered(recording: &Recording) {
     }
 }
 
-/// What there is to know of the thread that registers the others.
+/// The thread that registers the others.
 #[derive(Clone, Copy)]
 pub(crate) enum Present {
-    /// It has its slot.
+    /// A thread that has its slot.
     Known,
-    /// It is none of the program's, which runs on meanwhile.
+    /// The agent's own thread, while the program continues.
     Apart,
-    /// It was called away from what it did, with these signals blocked.
+    /// A thread of the program that was interrupted, with these signals blocked.
     Caller(u64),
 }
 
-/// Registers the threads that run already, except one that is known. Those that are known are only armed, if they are not. One
-/// that blocks the signal is left alone: a tick would wait, and come out of a `sigwait` of the program's.
+/// Registers the running threads. Those with a slot are only armed, if necessary. A thread that blocks the signal is
+/// skipped: a tick would stay pending and be returned by a `sigwait` of the program.
 pub(crate) fn register_existing(recording: &Recording, present: Present) {
-    /// Looks at those that block the signal, and nanoseconds between two.
+    /// Number of rechecks of threads that block the signal, and nanoseconds between them.
     const LOOKS: u32 = 10;
     const PAUSE_NS: u32 = 5_000_000;
     let mut blocked = register_listed(recording, present);
-    // Threads block all signals for a moment now and then; the one that was stopped for an attach, until it runs on.
+    // Threads occasionally block all signals for a moment, as does the one stopped for an attach until it continues.
     for _ in 0..LOOKS {
         if blocked == 0 || !matches!(present, Present::Apart) {
             break;
@@ -384,7 +386,7 @@ pub(crate) fn register_existing(recording: &Recording, present: Present) {
     }
 }
 
-/// Registers the threads that the kernel lists, except those that block the signal: how many these are.
+/// Registers the threads that the kernel lists. Returns the number of those that block the signal.
 fn register_listed(recording: &Recording, present: Present) -> u32 {
     let own = sys::thread_id();
     let mut blocked = 0;
@@ -404,7 +406,7 @@ fn register_listed(recording: &Recording, present: Present) -> u32 {
     blocked
 }
 
-/// The signals that thread `tid` blocks; none if it is not known.
+/// The signal mask of thread `tid`; 0 if unknown.
 fn mask_of(tid: u32) -> u64 {
     const KEY: &[u8] = b"\nSigBlk:\t";
     /// The mask is in the first lines.
@@ -453,7 +455,7 @@ pub(crate) fn restart_after_fork(recording: &Recording) {
 /// The stack that a thread with these attributes will have.
 ///
 /// # Safety
-/// `attributes` is null or a `pthread_attr_t`.
+/// `attributes` must be null or a `pthread_attr_t`.
 unsafe fn asked_stack(attributes: *const c_void) -> Asked {
     type Init = unsafe extern "C" fn(*mut c_void) -> c_int;
     type Stack = unsafe extern "C" fn(*const c_void, *mut usize, *mut usize) -> c_int;
@@ -466,8 +468,8 @@ unsafe fn asked_stack(attributes: *const c_void) -> Asked {
     let mut defaults = [0u64; 16];
     let mut attributes = attributes;
     let (mut low, mut bytes, mut guarded) = (0usize, 0usize, 0usize);
-    // SAFETY: the C library's functions of these types, none of which allocates; 128 bytes are more than either's
-    // `pthread_attr_t`; what is asked for was set by the program or by `pthread_attr_init`.
+    // SAFETY: the C library's functions of these types, none of which allocates. 128 bytes exceed both libraries'
+    // `pthread_attr_t`. The values read were set by the program or by `pthread_attr_init`.
     unsafe {
         if attributes.is_null() {
             core::mem::transmute::<usize, Init>(init)((&raw mut defaults).cast());
@@ -484,10 +486,10 @@ unsafe fn asked_stack(attributes: *const c_void) -> Asked {
     Asked::Made((bytes as u64).saturating_sub(guarded as u64))
 }
 
-/// The calling thread's stack. One that the C library has made ends below the thread's control block, in the same
+/// The calling thread's stack. If the C library allocated it, it ends below the thread's control block in the same
 /// mapping.
 fn own_stack(asked: Asked) -> Bounds {
-    /// The control block and what aligns it: less than this lies above the thread pointer.
+    /// Size limit of the control block and its alignment, above the thread pointer.
     const CONTROL_BLOCK: u64 = 16 << 10;
     match asked {
         Asked::Given(bounds) => bounds,
@@ -508,9 +510,9 @@ pub(crate) fn thread_pointer() -> usize {
     pointer
 }
 
-/// The main thread's stack: up to the end of its mapping, down as far as it may grow.
+/// The main thread's stack: from the lowest address that it may grow to, up to the end of its mapping.
 pub(crate) fn main_stack() -> Bounds {
-    /// Farther down there may be other mappings, whatever the limit says (kernel: mmap_base keeps 128 MiB free).
+    /// Below this there may be other mappings, whatever the limit says (kernel: mmap_base keeps 128 MiB free).
     const LARGEST: u64 = 128 << 20;
     let high = crate::auxiliary::stack_end();
     if high == 0 {

@@ -1,8 +1,9 @@
-//! Tracepoints of the program's: which are enabled, and the way from the program's call to the handler's crate.
+//! The program's tracepoints: which ones are enabled, and the path from the program's call to the handler crate.
 //!
-//! A tracepoint asks once, when it first runs ([`decide`]), and then knows whether it is enabled: no list of them is kept,
-//! so nothing here refers to a library that is unloaded. What must never happen here: an allocation, a lock, a wait, a
-//! change of `errno`. The program may be anywhere when it calls, in a signal handler too, and before anything has started.
+//! A tracepoint asks once, when it is first hit ([`decide`]), and then knows whether it is enabled. There is no list of
+//! them, so nothing here refers to a library that may be unloaded. What must never happen here: an allocation, a lock,
+//! a wait, a change of `errno`. The program may call from anywhere, including a signal handler, and before anything has
+//! started.
 
 use alloc::vec::Vec;
 use core::arch::naked_asm;
@@ -18,7 +19,7 @@ use shm_format::{FIELDS_MOST, FieldTypes};
 
 use crate::preserved_registers::PreservedRegisters;
 
-/// Most bytes of the name of a tracepoint, of its provider, and of the names of its fields.
+/// Maximum length in bytes of the names of a tracepoint, its provider and its fields.
 const NAME_MOST: usize = 128;
 const FIELDS_SIZE_MOST: usize = 2048;
 
@@ -32,15 +33,15 @@ pub(crate) struct Site {
     fields: *const u8,
     count: u32,
     fields_size: u32,
-    /// Number and types, as records of its events begin; 0 before it is enabled.
+    /// Number and field types, as in the first word of its records; 0 before it is enabled.
     number: AtomicU64,
-    /// The address of the recording that was told of it.
+    /// Address of the recording that has its description.
     told: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Site>() == 64);
 
-/// A name that stands for several, and how their events are recorded.
+/// A glob for tracepoint names, and how their events are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     /// `PROVIDER:NAME`, with `*` and `?`.
@@ -48,16 +49,16 @@ struct Pattern {
     has_stack: bool,
 }
 
-/// The tracepoints that are wanted.
+/// The enabled tracepoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Patterns(Vec<Pattern>);
 
 impl Patterns {
-    /// No tracepoint is wanted.
+    /// Enables none.
     const NONE: Patterns = Patterns(Vec::new());
 
-    /// Takes in a word of SELFWIND_EVENT: `tp:PROVIDER:NAME`, or `nostack` behind one, whose events then have no stack.
-    /// False if it is something else.
+    /// Parses an element of SELFWIND_EVENT: `tp:PROVIDER:NAME`, or `nostack` after one, whose events then have no
+    /// stack. False if it is something else.
     pub(crate) fn add(&mut self, word: &[u8]) -> bool {
         if word == b"nostack" {
             return self.0.last_mut().map(|last| last.has_stack = false).is_some();
@@ -75,13 +76,13 @@ impl Patterns {
         self.0.is_empty()
     }
 
-    /// The first that a name matches.
+    /// The first pattern that matches a name.
     fn find(&self, provider: &[u8], name: &[u8]) -> Option<&Pattern> {
         self.0.iter().find(|pattern| matches(&pattern.glob, provider, name))
     }
 }
 
-/// The byte at `at` of `PROVIDER:NAME`.
+/// The byte at index `at` of `PROVIDER:NAME`.
 fn byte_of(provider: &[u8], name: &[u8], at: usize) -> Option<u8> {
     match at.checked_sub(provider.len()) {
         None => provider.get(at).copied(),
@@ -90,10 +91,10 @@ fn byte_of(provider: &[u8], name: &[u8], at: usize) -> Option<u8> {
     }
 }
 
-/// Whether a glob matches `PROVIDER:NAME`. In steps bounded by the product of their lengths.
+/// Whether a glob matches `PROVIDER:NAME`. The number of steps is bounded by the product of their lengths.
 fn matches(glob: &[u8], provider: &[u8], name: &[u8]) -> bool {
     let (mut at, mut next) = (0, 0);
-    // Behind the last `*`, and what it has taken up to.
+    // Position after the last `*`, and how far that has matched.
     let mut last: Option<(usize, usize)> = None;
     while let Some(byte) = byte_of(provider, name, at) {
         match glob.get(next) {
@@ -113,11 +114,11 @@ fn matches(glob: &[u8], provider: &[u8], name: &[u8]) -> bool {
 }
 
 static NOTHING: Patterns = Patterns::NONE;
-/// What is wanted; null before that is known.
+/// The enabled tracepoints; null before they are known.
 static WANTED: AtomicPtr<Patterns> = AtomicPtr::new(ptr::null_mut());
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(1);
 
-/// Enables the tracepoints in `patterns` from now on.
+/// Enables the tracepoints that match `patterns`.
 pub(crate) fn begin(patterns: &'static Patterns) {
     WANTED.store(ptr::from_ref(patterns).cast_mut(), Ordering::Release);
 }
@@ -127,19 +128,19 @@ pub(crate) fn never() {
     begin(&NOTHING);
 }
 
-/// Bytes of the durable log for descriptions, which handlers cannot make room for.
+/// Log space in bytes for descriptions, which handlers cannot back.
 pub(crate) const LOG: u64 = 512 << 10;
 
-/// Decides about a tracepoint that runs for the first time. Not zero if it is enabled.
+/// Decides whether a tracepoint is enabled, when it is first hit. Not zero if it is.
 ///
 /// # Safety
-/// The strings of `site` are those of the program's source, as the header puts them there.
+/// The strings of `site` must be those that the header defines.
 pub(crate) unsafe extern "C" fn decide(site: &Site) -> i32 {
-    // SAFETY: what is wanted is published for ever.
+    // SAFETY: published patterns are never freed.
     let Some(wanted) = (unsafe { WANTED.load(Ordering::Acquire).as_ref() }) else { return 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises the header's strings.
     let found = unsafe { site.names() }.and_then(|(provider, name)| wanted.find(provider, name));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises the header's strings.
     let types = found.and_then(|_| unsafe { site.field_types() });
     let (Some(pattern), Some(types)) = (found, types) else {
         site.record.store(ptr::null_mut(), Ordering::Relaxed);
@@ -154,26 +155,26 @@ pub(crate) unsafe extern "C" fn decide(site: &Site) -> i32 {
         true => with_stack,
         false => without_stack,
     };
-    // Acquired by the header's load: the number is there.
+    // Release: pairs with the header's acquire, after which the number is visible.
     site.record.store(entry as *mut (), Ordering::Release);
     1
 }
 
 impl Site {
-    /// Provider and name; none if they are too long, or missing.
+    /// Provider and name; `None` if one is missing or too long.
     ///
     /// # Safety
     /// As for [`decide`].
     unsafe fn names(&self) -> Option<(&[u8], &[u8])> {
         let text = |text: *const c_char| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises null or a string of the header.
             let text = if text.is_null() { c"" } else { unsafe { CStr::from_ptr(text) } }.to_bytes();
             Some(text).filter(|text| !text.is_empty() && text.len() <= NAME_MOST)
         };
         Some((text(self.provider)?, text(self.name)?))
     }
 
-    /// The types of its fields; none if there are more than can be recorded, or others.
+    /// The field types; `None` if there are too many, or unknown ones.
     ///
     /// # Safety
     /// As for [`decide`].
@@ -182,11 +183,11 @@ impl Site {
         if count > FIELDS_MOST || self.fields_size as usize > FIELDS_SIZE_MOST {
             return None;
         }
-        // SAFETY: the caller's promise: a letter for each field.
+        // SAFETY: the caller promises one letter per field.
         FieldTypes::of_letters(unsafe { core::slice::from_raw_parts(self.types, count) })
     }
 
-    /// Tells `recording` of it, if it does not know it yet. False if that has no room.
+    /// Makes sure that `recording` has its description. False if the log is full.
     #[inline]
     fn is_told(&self, recording: &Recording) -> bool {
         self.told.load(Ordering::Relaxed) == ptr::from_ref(recording) as u64 || self.tell(recording)
@@ -194,7 +195,7 @@ impl Site {
 
     #[cold]
     fn tell(&self, recording: &Recording) -> bool {
-        // SAFETY: `decide` has looked at it.
+        // SAFETY: the header's strings, as `decide` has required.
         let Some((provider, name)) = (unsafe { self.names() }) else { return false };
         let size = (self.fields_size as usize).min(FIELDS_SIZE_MOST);
         // SAFETY: the header's own constant, of this size.
@@ -210,13 +211,13 @@ impl Site {
         told
     }
 
-    /// An event, as the program tells it.
+    /// An event with these values.
     ///
     /// # Safety
     /// As for [`Event::new`].
     #[inline]
     unsafe fn event(&self, values: *const u64) -> Event {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller fulfils the contract of `Event::new`.
         unsafe { Event::new(self.number.load(Ordering::Relaxed), values) }
     }
 }
@@ -230,7 +231,7 @@ unsafe extern "C" fn without_stack(site: &Site, values: *const u64) {
     }
 }
 
-/// An event with a stack: puts the registers that a call preserves where [`PreservedRegisters`] has them.
+/// Records an event with a stack: pushes the callee-saved registers in the order of [`PreservedRegisters`].
 #[unsafe(naked)]
 unsafe extern "C" fn with_stack(site: &Site, values: *const u64) {
     naked_asm!(
@@ -252,7 +253,7 @@ unsafe extern "C" fn record_with_stack(site: &Site, values: *const u64, preserve
     let Some(recording) = recording::current() else { return };
     if site.is_told(recording) {
         let caller = preserved.caller(with_stack as unsafe extern "C" fn(&Site, *const u64) as usize as u64);
-        // SAFETY: as above.
+        // SAFETY: the header passes one word per field, and strings as it documents.
         unsafe { site.event(values) }.record_with_stack(recording, &caller);
     }
 }

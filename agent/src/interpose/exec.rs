@@ -1,8 +1,8 @@
-//! Becoming another program.
+//! exec and posix_spawn.
 //!
 //! A running ITIMER_PROF survives an exec and its signal would kill the new image, so it is stopped before, and
-//! started again if the exec fails. Per-thread timers are deleted by the kernel, with their pending signals. Some
-//! execs are never seen here (those that the C library makes itself); with the default source nothing depends on it.
+//! restarted if the exec fails. The kernel deletes per-thread timers, with their pending signals. Execs inside the C
+//! library are not seen here; with the default source nothing depends on seeing them.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -24,28 +24,28 @@ real_functions! {
     SPAWNP = c"posix_spawnp";
 }
 
-/// The environment for an exec of `path` that would get `given`, and whether the file is looked for.
+/// Calls `exec` with the environment for an exec of `path` that was given `given`; `search` as for execvp(3).
 ///
 /// # Safety
-/// `path` is null or a string, `given` null or an environment.
+/// `path` must be null or a string, `given` null or an environment.
 unsafe fn with_environment(
     path: *const c_char,
     search: bool,
     given: Strings,
     go: &dyn Fn(Strings) -> c_long,
 ) -> c_long {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid path and environment.
     unsafe {
         let path = if path.is_null() { c"" } else { CStr::from_ptr(path) };
         preload::with_environment(path, search, given, go)
     }
 }
 
-/// Prepares for an exec of `path` (an address, 0 if not known), makes it, and undoes the preparation if it fails.
+/// Prepares for an exec of `path` (an address, 0 if unknown), makes the exec, and undoes the preparation if it fails.
 pub(super) fn around(path: usize, exec: impl FnOnce() -> c_long) -> c_long {
     let prepared = Active::enter().and_then(|_active| {
         let recording = own_recording()?;
-        // SAFETY: null or the program's string.
+        // SAFETY: a string that the program passed to exec.
         let path = if path == 0 { c"" } else { unsafe { CStr::from_ptr(path as *const c_char) } };
         let hidden = process::before_exec(recording, path.to_bytes(), program_timer::get);
         Some((recording, hidden))
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn execve(
             .into()
         })
     };
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { with_environment(path, false, environment, &exec) as c_int }
 }
 
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn execve(
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the same function, with the program's environment.
+    // SAFETY: the same contract; the environment is the program's.
     unsafe { execve(path, arguments, symbols::environment_now()) }
 }
 
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the same function, with the program's environment.
+    // SAFETY: the same contract; the environment is the program's.
     unsafe { execvpe(file, arguments, symbols::environment_now()) }
 }
 
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn execvpe(
             .into()
         })
     };
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { with_environment(file, true, environment, &exec) as c_int }
 }
 
@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environ
             .into()
         })
     };
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { with_environment(core::ptr::null(), false, environment, &exec) as c_int }
 }
 
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn execveat(
             .into()
         })
     };
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { with_environment(core::ptr::null(), false, environment, &exec) as c_int }
 }
 
@@ -225,8 +225,8 @@ pub(crate) unsafe extern "C" fn posix_spawnp(
     }
 }
 
-/// Defines a function that takes its program's arguments one by one: the words after the path are those in five
-/// registers and those above the return address, which are gathered into one array.
+/// Defines a variadic function. The arguments after the path are in five registers and on the stack above the return
+/// address; both are passed on as arrays.
 macro_rules! listed {
     ($(#[$attribute:meta])* $name:ident => $gathered:ident) => {
         $(#[$attribute])*
@@ -235,7 +235,7 @@ macro_rules! listed {
         pub(crate) unsafe extern "C" fn $name(path: *const c_char) -> c_int {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                // The words in registers, as an array; then the address of those on the stack.
+                // The register arguments as an array; then the address of the stack arguments.
                 "lea rax, [rsp + 8]",
                 handler::push!(r9 r8 rcx rdx rsi),
                 "mov rsi, rsp",
@@ -273,32 +273,32 @@ listed! {
     execle => gathered_execle
 }
 
-/// Words in registers after the first argument.
+/// Number of register arguments after the first one.
 const IN_REGISTERS: usize = 5;
 
-/// Word `index` of the arguments after the path.
+/// Argument `index` after the path.
 ///
 /// # Safety
-/// `registers` and `stack` are as `listed` makes them, and the caller passed that many.
+/// `registers` and `stack` must come from `listed`, and the caller must have passed more than `index` arguments.
 unsafe fn word(registers: Strings, stack: Strings, index: usize) -> *const c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     unsafe { if index < IN_REGISTERS { *registers.add(index) } else { *stack.add(index - IN_REGISTERS) } }
 }
 
-/// A bare `execve` or `execveat`, made through `syscall` with this path and environment.
+/// An `execve` or `execveat` made through `syscall`, with this path and environment.
 ///
 /// # Safety
 /// As for the system call.
 pub(super) unsafe fn bare(path: usize, environment: usize, real: impl Fn(usize) -> c_long) -> c_long {
     let exec = |environment: Strings| around(path, || real(environment as usize));
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { with_environment(path as *const c_char, false, environment as Strings, &exec) }
 }
 
-/// Runs `exec` with the arguments as one array that ends with null, and with what followed the null.
+/// Calls `exec` with the arguments as one null-terminated array, and with the argument after the null.
 ///
 /// # Safety
-/// As for [`word`]; the arguments end with null, and one more word may be read.
+/// As for [`word`]; the arguments must end with null, and one more word must be readable.
 unsafe fn gathered(
     registers: Strings,
     stack: Strings,
@@ -307,14 +307,14 @@ unsafe fn gathered(
     let masked = Masked::new();
     let mut words = Vec::new();
     loop {
-        // SAFETY: not beyond the null.
+        // SAFETY: not beyond the null, which is the caller's last argument.
         let next = unsafe { word(registers, stack, words.len()) };
         words.push(next);
         if next.is_null() {
             break;
         }
     }
-    // SAFETY: the caller's promise; a word above the arguments is the caller's own frame at worst.
+    // SAFETY: the caller promises one more readable word: an argument, or part of the calling frame.
     let after = unsafe { word(registers, stack, words.len()) };
     drop(masked);
     let result = exec(words.as_ptr(), after);

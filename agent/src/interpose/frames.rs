@@ -1,7 +1,7 @@
-//! Registration of call frame information for generated code, with libgcc or LLVM's libunwind.
+//! `__register_frame` and `__deregister_frame` of libgcc and of LLVM's libunwind.
 //!
-//! The library that has these functions may be loaded later than the program, and unloaded: so it is looked for at each
-//! call, which a compiler makes once for much code.
+//! The library with these functions may be loaded after the program and unloaded again, so it is looked up at each
+//! call; compilers make one call for much code.
 
 use core::ffi::{CStr, c_void};
 
@@ -13,13 +13,13 @@ use crate::generated::Part;
 use crate::modules;
 use crate::symbols::Real;
 
-/// libgcc's `__register_frame`: entries at `begin` that a zero length ends, or, of LLVM's libunwind, one FDE.
+/// `__register_frame`: with libgcc, entries at `begin` that end with a zero length; with LLVM's libunwind, one FDE.
 ///
 /// # Safety
-/// As they say.
+/// As those libraries require.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __register_frame(begin: *const c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils the real function's contract.
     unsafe { pass_on(c"__register_frame", begin) };
     if own_recording().is_none() {
         return;
@@ -31,30 +31,30 @@ pub(crate) unsafe extern "C" fn __register_frame(begin: *const c_void) {
     }
 }
 
-/// libgcc's `__deregister_frame`: takes back what was registered at `begin`.
+/// `__deregister_frame`: removes the registration at `begin`.
 ///
 /// # Safety
-/// As they say.
+/// As those libraries require.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __deregister_frame(begin: *const c_void) {
     if own_recording().is_some() {
         match Active::enter() {
             Some(_active) => modules::change_generated(|code| code.remove(begin as u64)),
-            // Even the lock takes system calls.
+            // Even taking the lock makes system calls, which the filter may forbid.
             None => generated::set_outdated(),
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils the real function's contract.
     unsafe { pass_on(c"__deregister_frame", begin) };
 }
 
-/// Calls the real function of this name, if there is one.
+/// Calls the real function with this name, if there is one.
 ///
 /// # Safety
-/// As that says.
+/// As the real function requires.
 unsafe fn pass_on(name: &'static CStr, begin: *const c_void) {
     if let Some(address) = Real::new(name).address() {
-        // SAFETY: a function of this name has this type; the argument is the program's own.
+        // SAFETY: a function with this name has this type; the argument is the program's.
         unsafe {
             core::mem::transmute::<usize, unsafe extern "C" fn(*const c_void)>(address)(begin);
         }

@@ -1,4 +1,4 @@
-//! `syscall` where locks are watched: those that call futex(2) themselves come by here.
+//! `syscall` in the build that watches locks: locks of other languages call futex(2) through it.
 
 use core::arch::naked_asm;
 

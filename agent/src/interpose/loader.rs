@@ -1,7 +1,7 @@
 //! Loading and unloading of libraries.
 //!
-//! A real `dlopen` looks at its caller: a library named without a slash is searched along the caller's RUNPATH. So
-//! for such names, and for `dlsym`, the wrapper jumps to the real function, which then returns to the program.
+//! The real `dlopen` depends on its caller: a library name without a slash is searched along the caller's RUNPATH. So
+//! for such names, and for `dlsym`, the wrapper jumps to the real function, which then returns directly to the program.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -38,16 +38,16 @@ pub(crate) unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mu
     )
 }
 
-/// Where `dlopen` is to jump for `path`.
+/// The address that `dlopen` jumps to for `path`.
 unsafe extern "C" fn plan_dlopen(path: *const c_char) -> usize {
     let searched = !path.is_null() && {
-        // SAFETY: the program's string.
+        // SAFETY: a string that the program passed to `dlopen`.
         let name = unsafe { CStr::from_ptr(path) }.to_bytes();
         !name.contains(&b'/') || name.contains(&b'$')
     };
     match DLOPEN.address() {
         Some(real) if searched && GLIBC_VERSION.address().is_some() => {
-            // The new objects are looked at by the next call that comes here, which is most often `dlsym`.
+            // The new objects are registered by the next interposed call, most often `dlsym`.
             snapshot::set_stale();
             real
         }
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     result
 }
 
-/// POSIX `dlsym`. Here only because it most often follows a `dlopen` that could not be followed.
+/// POSIX `dlsym`. Interposed only because it usually follows a `dlopen` whose return was not seen.
 ///
 /// # Safety
 /// As POSIX says.
@@ -107,12 +107,12 @@ unsafe extern "C" fn plan_dlsym() -> usize {
     DLSYM.address().unwrap_or(nothing as unsafe extern "C" fn() -> usize as usize)
 }
 
-/// What `dlsym` finds where there is no `dlsym`.
+/// Substitute for a missing `dlsym`: finds nothing.
 unsafe extern "C" fn nothing() -> usize {
     0
 }
 
-/// Looks at the loaded objects again, if something may have changed.
+/// Registers changes of the loaded objects, if there may be any.
 pub(super) fn refresh() {
     if let Some(recording) = own_recording() {
         module_news::refresh(recording);

@@ -1,14 +1,14 @@
-//! Functions inside which the C library opens libraries by itself: name services and character sets.
+//! Functions in which the C library itself loads libraries: name services and character sets.
 //!
-//! Those loads go past `dlopen`, so the first samples in such a library have no module. The handler notes that; the next
-//! call that comes here, by whatever thread, looks at the loaded objects again. Nothing of the call itself is touched:
-//! each function here only jumps to the real one.
+//! These loads bypass `dlopen`, so the first samples in such a library have no module. The handler notes that, and the
+//! next call of an interposed function, by any thread, rescans the loaded objects. The calls themselves are not
+//! modified: each function here only jumps to the real one.
 
 use super::loader::refresh;
 use super::real::real_functions;
 use handler::snapshot;
 
-/// Defines functions that refresh and jump, keeping all registers that arguments may be in.
+/// Defines functions that rescan if necessary and jump to the real one, preserving all argument registers.
 macro_rules! pass_on {
     ($($constant:ident = $function:ident, $plan:ident;)*) => {$(
         /// As the C library says.
@@ -42,7 +42,7 @@ macro_rules! pass_on {
     )*};
 }
 
-/// What a program gets that calls a function its C library does not have.
+/// Substitute for a function that the C library does not have.
 extern "C" fn missing() -> usize {
     0
 }

@@ -1,9 +1,9 @@
 //! The program's signal mask.
 //!
-//! Many programs block every signal in every thread and wait for them in one. A tick would then stay pending, and
-//! come out of `sigwait` or `sigpending` as a signal that nobody sent. So as long as the program has no handler
-//! for the signal, its wish to block it is noted in the thread's slot and the kernel is not told. Should somebody
-//! send it the signal all the same, [`handler::chain`] blocks it and has it wait, as the program wished.
+//! Many programs block all signals in every thread and wait for them in one. A tick would then stay pending, and
+//! `sigwait` or `sigpending` would return a signal that nobody sent. So as long as the program has no handler for the
+//! sampling signal, a request to block it is stored in the thread's slot and not passed to the kernel. If somebody does
+//! send that signal, [`handler::chain`] blocks it and makes it pending, as the program requested.
 
 use core::ffi::c_int;
 
@@ -29,27 +29,27 @@ fn bit() -> u64 {
     1 << (sampling_signal::get() - 1)
 }
 
-/// `sigset_t` of glibc and musl; the kernel uses the first word.
+/// `sigset_t` of glibc and musl; the kernel uses the first word only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Set([u64; 16]);
 
-/// The calling thread's slot, if its mask is to be kept in two parts.
+/// The calling thread's slot, if part of its mask is kept there.
 fn divided() -> Option<&'static Slot> {
     own_recording().filter(|_| !activity::is_filtered()).and_then(|_| slot::noted())
 }
 
-/// Changes the mask with `real`, which takes `how`, the new set and the old.
+/// Changes the mask with `real`, which is given `how`, the new set and the old one.
 ///
 /// # Safety
-/// The pointers are null or the program's own.
+/// The pointers must be null or valid.
 unsafe fn change(
     how: c_int,
     new: *const Set,
     old: *mut Set,
     real: impl Fn(c_int, *const Set, *mut Set) -> c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     let (wanted, old_set) = unsafe { (new.as_ref().copied(), old.as_mut()) };
     let concerns = wanted.is_some_and(|set| set.0[0] & bit() != 0) || how == libc::SIG_SETMASK;
     let hidden_now = slot::noted().is_some_and(Slot::is_hidden);
@@ -72,7 +72,7 @@ unsafe fn change(
         libc::SIG_SETMASK => named,
         _ => return real(how, new, old),
     };
-    // A program with a handler of its own gets exactly what it asks for.
+    // A program with a handler of its own gets exactly the mask that it requests.
     let hide = after && !chain::has_handler();
     if hide && how != libc::SIG_UNBLOCK {
         set.0[0] &= !bit();
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn pthread_sigmask(how: c_int, new: *const Set, old
             else libc::ENOSYS
         )
     };
-    // SAFETY: the program's own pointers.
+    // SAFETY: the program's pointers, null or valid by this function's contract.
     unsafe { change(how, new, old, real) }
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn sigprocmask(how: c_int, new: *const Set, old: *m
             else fail(libc::ENOSYS)
         )
     };
-    // SAFETY: the program's own pointers.
+    // SAFETY: the program's pointers, null or valid by this function's contract.
     unsafe { change(how, new, old, real) }
 }
 
@@ -128,28 +128,28 @@ pub(crate) unsafe extern "C" fn sigprocmask(how: c_int, new: *const Set, old: *m
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sigpending(set: *mut Set) -> c_int {
     let result = call_real!(SIGPENDING as fn(*mut Set) -> c_int, (set), else fail(libc::ENOSYS));
-    // SAFETY: null or the program's own.
+    // SAFETY: null, or valid by this function's contract.
     if let (0, Some(set)) = (result, unsafe { set.as_mut() })
         && set.0[0] & bit() != 0
         && divided().is_some_and(Slot::is_hidden)
     {
-        // Pending but not blocked: a tick on its way. A signal of the program's own would be blocked by now.
+        // Pending but not blocked: a tick about to be delivered. A signal sent to the program would be blocked by now.
         let mask = sys::signal_mask();
         set.0[0] &= !bit() | mask;
     }
     result
 }
 
-/// Waits with `real` until a signal comes that is not a tick of ours; `left` tells it how long it may.
+/// Waits with `real` until a signal arrives that is not a tick of the agent.
 ///
 /// # Safety
-/// `info` is null or the program's own.
+/// `info` must be null or valid.
 unsafe fn wait(
     set: *const Set,
     info: *mut libc::siginfo_t,
     real: impl Fn(*mut libc::siginfo_t) -> c_int,
 ) -> c_int {
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & bit() != 0);
     let Some(recording) = own_recording().filter(|_| concerns) else { return real(info) };
     let mut received = SignalInfo::EMPTY;
@@ -160,7 +160,7 @@ unsafe fn wait(
         {
             continue;
         }
-        // SAFETY: null or the program's own.
+        // SAFETY: null, or valid by this function's contract.
         if let Some(info) = unsafe { info.cast::<SignalInfo>().as_mut() } {
             *info = received;
         }
@@ -181,11 +181,11 @@ pub(crate) unsafe extern "C" fn sigwaitinfo(set: *const Set, info: *mut libc::si
             else fail(libc::ENOSYS)
         )
     };
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { wait(set, info, real) }
 }
 
-/// POSIX `sigtimedwait`. A tick of ours in between lets the time begin anew; ticks only come to who runs.
+/// POSIX `sigtimedwait`. An intervening tick restarts the timeout; that is rare, since ticks need CPU time.
 ///
 /// # Safety
 /// As POSIX says.
@@ -202,7 +202,7 @@ pub(crate) unsafe extern "C" fn sigtimedwait(
             else fail(libc::ENOSYS)
         )
     };
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     unsafe { wait(set, info, real) }
 }
 
@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn sigtimedwait(
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sigwait(set: *const Set, signal: *mut c_int) -> c_int {
-    // SAFETY: the program's own.
+    // SAFETY: the program's arguments, valid by this function's contract.
     let concerns = unsafe { set.as_ref() }.is_some_and(|set| set.0[0] & bit() != 0);
     if !concerns || own_recording().is_none() {
         return call_real!(
@@ -222,10 +222,11 @@ pub(crate) unsafe extern "C" fn sigwait(set: *const Set, signal: *mut c_int) -> 
         );
     }
     loop {
-        // SAFETY: the program's own set. Interrupted by a handler, `sigwait` goes on waiting.
+        // SAFETY: the program's set, valid by this function's contract. After a handler has interrupted it, `sigwait`
+        // continues.
         let received = unsafe { sigwaitinfo(set, core::ptr::null_mut()) };
         if received > 0 {
-            // SAFETY: the program's own.
+            // SAFETY: the program's arguments, valid by this function's contract.
             unsafe { *signal = received };
             return 0;
         }

@@ -1,4 +1,4 @@
-//! How a call reaches the real function, and how it fails.
+//! How interposed functions call the real ones, and how they fail.
 
 use core::ffi::c_int;
 
@@ -8,15 +8,15 @@ use crate::agent;
 use crate::symbols::Real;
 
 static ERRNO_LOCATION: Real = Real::new(c"__errno_location");
-/// What this module needs of the C library.
+/// The real functions that this module needs.
 pub(super) static REAL: [&Real; 1] = [&ERRNO_LOCATION];
 
-/// The recording, if this call is made by the process that owns it.
+/// The recording, if the calling process owns it.
 pub(super) fn own_recording() -> Option<&'static Recording> {
     recording::current().filter(|_| agent::is_own_process())
 }
 
-/// Sets the calling thread's `errno`, for a function that fails here, and gives the customary -1.
+/// Sets the calling thread's `errno` and returns -1, for a function that fails here.
 pub(super) fn fail(errno: c_int) -> c_int {
     type Location = unsafe extern "C" fn() -> *mut c_int;
     if let Some(location) = ERRNO_LOCATION.address() {
@@ -26,7 +26,7 @@ pub(super) fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// Declares real functions, with the array of all of them that `find_real_functions` wants.
+/// Declares real functions, and an array of all of them for `find_real_functions`.
 macro_rules! real_functions {
     ($($constant:ident = $name:literal;)*) => {
         $(static $constant: $crate::symbols::Real = $crate::symbols::Real::new($name);)*
@@ -36,7 +36,7 @@ macro_rules! real_functions {
 }
 pub(super) use real_functions;
 
-/// Calls a real function as the given type, or gives up with `$missing` if the C library has none.
+/// Calls a real function with the given type; evaluates to `$missing` if the C library has none.
 macro_rules! call_real {
     ($constant:ident as fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), else $missing:expr) => {
         match $constant.address() {

@@ -1,7 +1,7 @@
-//! System calls that restrict system calls, and bare ones that would pass us by.
+//! System calls that install a seccomp filter, and raw system calls that would bypass the interposed functions.
 //!
-//! Once the program has installed a filter, any call that the program would not make itself may kill it. From then
-//! on the agent makes none: no timers for new threads, no probes, no wakes of the reader.
+//! Once the program has installed a filter, any system call that the program itself would not make may kill it. From
+//! then on the agent makes none: no timers for new threads, no probes, no wake-ups of the reader.
 
 use core::ffi::{c_int, c_long, c_ulong};
 
@@ -21,25 +21,25 @@ real_functions! {
     SYSCALL = c"syscall";
 }
 
-/// Longest wait for others to be done with system calls that the filter may kill for.
+/// Longest wait for other threads to finish system calls that the filter may forbid.
 const PATIENCE_NS: u64 = 200_000_000;
 
-/// Remembers that calls may be filtered, unless the filter could not be installed.
+/// Marks the process as filtered around `install`, unless the filter could not be installed.
 fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     let before = activity::is_filtered();
     let stopped = stop_process_timer();
     if let (Some(_active), Some(_)) = (Active::enter(), own_recording()) {
         let _masked = Masked::new();
-        // Afterwards no memory may be asked for.
+        // No memory can be mapped after this.
         slot::taken().for_each(Slot::prepare_early);
     }
     activity::announce_filter();
-    // Whoever is at it, and not killed in the middle of it (a child of `vfork` shares the count), is soon done.
+    // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
     let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
     while activity::anybody() && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS {
         kernel::yield_now();
     }
-    // From here on nobody but this thread makes calls, and the filter is not there yet.
+    // From here on no other thread makes system calls for the agent, and the filter is not installed yet.
     let ended = if before { None } else { end_events() };
     let result = install();
     if result < 0 {
@@ -55,15 +55,15 @@ fn filtering(install: impl FnOnce() -> c_long) -> c_long {
     result
 }
 
-/// Ends the kernel's events while that is still permitted; whose, if there were any.
+/// Ends the perf events while that is still permitted. Returns their owner, if there were any.
 fn end_events() -> Option<(&'static Recording, &'static Agent)> {
     let (recording, agent) = (own_recording()?, agent::get()?);
     let _masked = Masked::new();
     sources::end_events(recording, &agent.config).then_some((recording, agent))
 }
 
-/// ITIMER_PROF lives on through an exec, before which nobody could stop it any more: its signal would kill the next
-/// image.
+/// Stops ITIMER_PROF: it would survive an exec, before which it can no longer be stopped under the filter, and its
+/// signal would kill the next image.
 fn stop_process_timer() -> Option<(&'static Recording, &'static Agent)> {
     let _active = Active::enter()?;
     let recording = own_recording().filter(|recording| recording.is_clocked_by(Clock::ProcessTimer))?;
@@ -71,15 +71,15 @@ fn stop_process_timer() -> Option<(&'static Recording, &'static Agent)> {
     Some((recording, agent::get()?))
 }
 
-/// The calling thread is about to lose the time-stamp counter, which the handler reads: no more ticks for it, or
-/// for anybody if the timer is the process's. Strict mode takes the counter away too (kernel/seccomp.c).
+/// The calling thread is about to lose access to the time-stamp counter, which the handler reads: stop its ticks, or
+/// those of the process if it has one timer. Strict mode also disables the counter (kernel/seccomp.c).
 fn without_counter() {
     if let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) {
         crate::process::silence_thread(recording, b"the program forbids the time-stamp counter");
     }
 }
 
-/// True if a filter may come of a call with this mode. Libraries ask without a filter which flags there are.
+/// Whether a call with this mode may install a filter. Libraries probe for supported flags without a filter.
 fn installs(mode: c_ulong, filter: usize) -> bool {
     mode == libc::SECCOMP_MODE_STRICT.into() || (mode == libc::SECCOMP_MODE_FILTER.into() && filter != 0)
 }
@@ -125,7 +125,8 @@ pub(crate) unsafe extern "C" fn prctl(
     }
 }
 
-/// The C library's `syscall`. All but a few calls jump straight on. Where locks are watched, another one comes before it.
+/// The C library's `syscall`. All but a few calls jump straight to the real function. In the build that watches locks,
+/// `futex::syscall` comes first.
 ///
 /// # Safety
 /// As the C library says.
@@ -148,7 +149,7 @@ pub(crate) unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "test rax, rax",
         "je 2f",
         "jmp rax",
-        // number and five arguments in registers, the sixth above the return address.
+        // Number and five arguments are in registers, the sixth is above the return address.
         "2:",
         "push [rsp + 8]",
         ".cfi_adjust_cfa_offset 8",
@@ -167,7 +168,7 @@ pub(crate) unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// The real `syscall`, for the jump; 0 until it is known.
+/// Address of the real `syscall` to jump to; 0 until it is known.
 static REAL_SYSCALL: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
 unsafe extern "C" fn seen(
@@ -191,25 +192,25 @@ unsafe extern "C" fn seen(
         REAL_SYSCALL.store(address, core::sync::atomic::Ordering::Relaxed);
     }
     let sets_filter = match number {
-        // The modes of `prctl` are the operations and one.
+        // The modes of `prctl` are the operations of seccomp(2) plus one.
         libc::SYS_seccomp => installs(first as c_ulong + 1, third),
         libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize && installs(second as c_ulong, third),
         _ => false,
     };
-    // Libraries ask with flags that are never valid, to learn whether the call exists.
+    // Libraries pass flags that are never valid, to find out whether the call exists.
     let strict = [libc::SECCOMP_SET_MODE_STRICT as usize, 0, 0];
     if number == libc::SYS_seccomp && [first, second, third] == strict {
         without_counter();
     }
     match number {
         _ if sets_filter && agent::is_own_process() => filtering(real),
-        // SAFETY: the arguments are those of the call.
+        // SAFETY: the arguments are those of the system call.
         libc::SYS_execve => unsafe { exec::bare(first, third, |third| real_with(third, fourth)) },
-        // SAFETY: as above.
+        // SAFETY: the arguments are those of the system call.
         libc::SYS_execveat => unsafe { exec::bare(second, fourth, |fourth| real_with(third, fourth)) },
         // SAFETY: the arguments are those of the call.
         libc::SYS_rt_sigaction => unsafe { signals::bare(first, second, third, fourth) }.unwrap_or_else(real),
-        // SAFETY: as above.
+        // SAFETY: the arguments are those of the system call, which takes null or valid pointers.
         libc::SYS_sigaltstack => unsafe { stacks::sigaltstack(first as *const _, second as *mut _) }.into(),
         _ => real(),
     }

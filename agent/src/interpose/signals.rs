@@ -1,4 +1,4 @@
-//! The program's requests about signals: those about the sampling signal are served here.
+//! The program's signal dispositions. Those of the sampling signal are emulated here.
 
 use core::ffi::c_int;
 
@@ -47,7 +47,7 @@ impl Action {
     }
 }
 
-/// True if a request about `signal` is to be served here.
+/// Whether a request about `signal` is handled here.
 fn is_served(signal: c_int) -> bool {
     signal == sampling_signal::get() && signals::is_taken() && crate::agent::is_own_process()
 }
@@ -59,10 +59,10 @@ fn is_served(signal: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     if !is_served(signal) {
-        // SAFETY: null or the program's own.
+        // SAFETY: null, or valid by this function's contract.
         return unsafe { other_sigaction(signal, new, old) };
     }
-    // SAFETY: null or the program's own.
+    // SAFETY: null, or valid by this function's contract.
     unsafe {
         let before = signals::change(new.as_ref().map(Action::disposition));
         if let Some(old) = old.as_mut() {
@@ -72,12 +72,12 @@ pub(crate) unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old
     0
 }
 
-/// `sigaction` for any other signal.
+/// `sigaction` for signals other than the sampling signal.
 ///
 /// # Safety
-/// The pointers are null or the program's own.
+/// The pointers must be null or valid.
 unsafe fn other_sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     let wanted = unsafe { new.as_ref() };
     let change = Change::begin(signal, wanted.map(|wanted| wanted.handler));
     let given = wanted.map(|wanted| Action { handler: change.given, ..*wanted });
@@ -86,7 +86,7 @@ unsafe fn other_sigaction(signal: c_int, new: *const Action, old: *mut Action) -
         (signal, given.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), old),
         else fail(libc::ENOSYS)
     );
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     match unsafe { old.as_mut() } {
         _ if result != 0 => change.undo(),
         Some(old) => old.handler = change.seen(old.handler),
@@ -95,7 +95,7 @@ unsafe fn other_sigaction(signal: c_int, new: *const Action, old: *mut Action) -
     result
 }
 
-/// glibc's other name of `sigaction`.
+/// glibc's alias of `sigaction`.
 ///
 /// # Safety
 /// As POSIX says.
@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn __sigaction(signal: c_int, new: *const Action, o
     unsafe { sigaction(signal, new, old) }
 }
 
-/// Changes to a handler without its own mask, and gives the handler before.
+/// Installs a handler without a mask of its own, and returns the previous handler.
 fn change_handler(handler: usize, flags: c_int, mask: u64) -> usize {
     signals::change(Some(Disposition { handler, flags, mask })).handler
 }
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     change_handler(handler, libc::SA_RESTART, bit())
 }
 
-/// BSD `signal` by another name.
+/// Alias of BSD `signal`.
 ///
 /// # Safety
 /// As ISO C says.
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usi
     unsafe { signal(number, handler) }
 }
 
-/// BSD `signal` by another name.
+/// Alias of BSD `signal`.
 ///
 /// # Safety
 /// As ISO C says.
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize 
     unsafe { signal(number, handler) }
 }
 
-/// System V `signal`: reset on delivery, not blocked meanwhile.
+/// System V `signal`: the handler is reset on delivery, and the signal not blocked meanwhile.
 ///
 /// # Safety
 /// As ISO C says.
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> us
     change_handler(handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0)
 }
 
-/// System V `signal` by the name under which glibc's headers call it.
+/// System V `signal` under the name that glibc's headers use.
 ///
 /// # Safety
 /// As ISO C says.
@@ -227,16 +227,16 @@ pub(crate) unsafe extern "C" fn siginterrupt(signal: c_int, interrupt: c_int) ->
     0
 }
 
-/// A bare `rt_sigaction`, made through `syscall`; none if it is not ours to serve.
+/// `rt_sigaction` made through `syscall`; `None` if it is not handled here.
 ///
 /// # Safety
-/// The arguments are those of the system call.
+/// The arguments must be those of the system call.
 pub(super) unsafe fn bare(signal: usize, new: usize, old: usize, set_bytes: usize) -> Option<libc::c_long> {
     if set_bytes != sys::SIGSET_BYTES || !is_served(signal as c_int) {
         return None;
     }
     let (new, old) = (new as *const KernelAction, old as *mut KernelAction);
-    // SAFETY: null or the program's own.
+    // SAFETY: null, or valid by this function's contract.
     unsafe {
         let before = signals::change(new.as_ref().map(signals::asked));
         if let Some(old) = old.as_mut() {

@@ -1,6 +1,7 @@
 //! The program's alternate signal stacks.
 //!
-//! What it sets goes to the kernel. Where it has none the kernel knows one of ours, of which it learns nothing.
+//! What the program sets is passed to the kernel. Where it has none, the kernel knows a stack of the agent, which is
+//! hidden from the program.
 
 use core::ffi::c_int;
 
@@ -31,28 +32,28 @@ pub(crate) unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut
     };
     let lent = slot::noted().filter(|slot| slot.signal_stack.bounds() != Bounds::NONE);
     match lent {
-        // SAFETY: null or the program's own.
+        // SAFETY: null, or valid by this function's contract.
         Some(slot) => unsafe { change(slot, new, old, real) },
         None => real(new, old),
     }
 }
 
-/// Changes the stack with `real`; what the kernel shall have and what it has are translated.
+/// Changes the stack with `real`, translating the requested and the reported state.
 ///
 /// # Safety
-/// The pointers are null or the program's own.
+/// The pointers must be null or valid.
 unsafe fn change(
     slot: &Slot,
     new: *const libc::stack_t,
     old: *mut libc::stack_t,
     real: impl Fn(*const libc::stack_t, *mut libc::stack_t) -> c_int,
 ) -> c_int {
-    /// Modifies a mode (include/uapi/linux/signal.h, SS_AUTODISARM).
+    /// A flag beside the mode (include/uapi/linux/signal.h, SS_AUTODISARM).
     const AUTODISARM: c_int = c_int::MIN;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     let (wanted, seen) = unsafe { (new.as_ref(), old.as_mut()) };
     let is_off = wanted.is_some_and(|wanted| wanted.ss_flags & !AUTODISARM == libc::SS_DISABLE);
-    // A bare thread may have another's storage, and a child of `vfork` has its parent's.
+    // A thread made by a bare `clone` may share another's thread-local storage; a child of `vfork` shares its parent's.
     let none = is_off && Active::enter().is_some_and(|_active| slot.tid() == sys::thread_id());
     let ours = slot.signal_stack.description();
     let mut before = signal_stack::describe(Bounds::NONE);

@@ -1,4 +1,4 @@
-//! Threads, bare forks, and what keeps children from being recorded.
+//! Thread creation and naming, `_Fork`, and calls after which children cannot be recorded.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -19,7 +19,7 @@ real_functions! {
     CHROOT = c"chroot";
 }
 
-/// POSIX `pthread_create`: the new thread begins in our trampoline.
+/// POSIX `pthread_create`: the new thread begins in the agent's trampoline.
 ///
 /// # Safety
 /// As POSIX says.
@@ -38,37 +38,38 @@ pub(crate) unsafe extern "C" fn pthread_create(
             else libc::EAGAIN
         )
     };
-    // SAFETY: the program's own attributes.
+    // SAFETY: the program's attributes, valid by this function's contract.
     let start = unsafe { prepare(attributes, routine, argument) };
     let Some(start) = start else { return create(routine, argument) };
     let result = create(threads::trampoline(), start as usize);
     if result != 0 {
-        // SAFETY: no thread came of it.
+        // SAFETY: `pthread_create` failed, so no thread uses it.
         unsafe { threads::cancel(start) };
     }
     result
 }
 
-/// Packs what a new thread is to run, if it is to be sampled. Under a filter a timer for it could kill the program.
+/// Packs the start of a new thread, if it is to be sampled. Under a seccomp filter, creating a timer for it could kill
+/// the program.
 ///
 /// # Safety
-/// `attributes` is null or a `pthread_attr_t`.
+/// `attributes` must be null or a `pthread_attr_t`.
 unsafe fn prepare(attributes: *const c_void, routine: usize, argument: usize) -> Option<*mut threads::Start> {
     let _active = Active::enter()?;
     let recording = own_recording()?;
     module_news::refresh(recording);
     threads::reap_discovered(recording);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils this function's contract.
     Some(unsafe { threads::prepare(attributes, routine, argument) })
 }
 
-/// C11 `thrd_create`: as [`pthread_create`]. The C library takes the routine's `int` from the same register.
+/// C11 `thrd_create`, like [`pthread_create`]. The C library reads the routine's `int` from the same register.
 ///
 /// # Safety
 /// As C says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn thrd_create(thread: *mut c_void, routine: usize, argument: usize) -> c_int {
-    /// `thrd_error` of both C libraries.
+    /// `thrd_error` of glibc and musl.
     const ERROR: c_int = 2;
     let create = |routine: usize, argument: usize| {
         call_real!(
@@ -82,13 +83,13 @@ pub(crate) unsafe extern "C" fn thrd_create(thread: *mut c_void, routine: usize,
     let Some(start) = start else { return create(routine, argument) };
     let result = create(threads::trampoline(), start as usize);
     if result != 0 {
-        // SAFETY: no thread came of it.
+        // SAFETY: `thrd_create` failed, so no thread uses it.
         unsafe { threads::cancel(start) };
     }
     result
 }
 
-/// POSIX `timer_create`: with SIGEV_THREAD the C library makes threads for the program's function.
+/// POSIX `timer_create`: with SIGEV_THREAD the C library creates threads for the program's function.
 ///
 /// # Safety
 /// As POSIX says.
@@ -105,7 +106,7 @@ pub(crate) unsafe extern "C" fn timer_create(
             else fail(libc::ENOSYS)
         )
     };
-    // SAFETY: null or the program's own.
+    // SAFETY: null, or valid by this function's contract.
     let wanted = unsafe { event.as_ref() }.filter(|event| event.notify == libc::SIGEV_THREAD);
     let prepared = wanted.and_then(|wanted| {
         let _active = Active::enter()?;
@@ -121,7 +122,7 @@ pub(crate) unsafe extern "C" fn timer_create(
     }
 }
 
-/// `struct sigevent` of both C libraries, with a function to call.
+/// `struct sigevent` of glibc and musl for SIGEV_THREAD.
 #[repr(C)]
 pub(crate) struct Notification {
     value: usize,
@@ -147,7 +148,7 @@ pub(crate) unsafe extern "C" fn pthread_setname_np(thread: usize, name: *const c
     result
 }
 
-/// Tells the reader that the calling thread has another name.
+/// Tells the reader the calling thread's new name.
 pub(super) fn renamed() {
     let Some(_active) = Active::enter() else { return };
     let _masked = Masked::new();
@@ -156,21 +157,21 @@ pub(super) fn renamed() {
     }
 }
 
-/// POSIX `_Fork`: a fork without the handlers of `pthread_atfork`, so ours are called here.
+/// POSIX `_Fork`: a fork without `pthread_atfork` handlers, so the agent's are called here.
 ///
 /// # Safety
 /// As POSIX says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _Fork() -> c_int {
     if BARE_FORK.address().is_none() || own_recording().is_none() {
-        // Where there is no `_Fork`, `fork` calls the handlers itself.
+        // A C library without `_Fork` calls the handlers in `fork`.
         let real = if BARE_FORK.known().is_some() { &BARE_FORK } else { &FORK };
         return call_real!(real as fn() -> c_int, (), else fail(libc::ENOSYS));
     }
     // SAFETY: called around one fork, as the C library would.
     unsafe { crate::process::before_fork() };
     let result = call_real!(BARE_FORK as fn() -> c_int, (), else -1);
-    // SAFETY: as above.
+    // SAFETY: called around one fork, as the C library would.
     unsafe {
         match result {
             0 => crate::process::after_fork_child(),

@@ -1,4 +1,4 @@
-//! What the program asks of its ITIMER_PROF, while ours is the kernel's.
+//! The program's ITIMER_PROF, emulated while the agent uses the kernel's.
 
 use core::ffi::c_int;
 
@@ -14,12 +14,12 @@ use handler::activity::Active;
 
 static GETITIMER: Real = Real::new(c"getitimer");
 
-/// Looks the real functions up.
+/// Looks up the real functions.
 pub(super) fn find_real_functions() {
     symbols::resolve(&[&SETITIMER, &GETITIMER]);
 }
 
-/// True if `which` is the timer that the agent has taken.
+/// Whether `which` is the timer that the agent uses.
 fn is_taken(which: c_int) -> bool {
     which == libc::ITIMER_PROF
         && own_recording().is_some_and(|recording| {
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn setitimer(
             else fail(libc::ENOSYS)
         );
     }
-    // SAFETY: null or the program's own.
+    // SAFETY: null, or valid by this function's contract.
     let (new, old) = unsafe { (new.as_ref(), old.as_mut()) };
     let Some(new) = new else { return fail(libc::EFAULT) };
     match program_timer::set(new) {
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn setitimer(
     }
 }
 
-/// No other timer can take the place of the program's: it has the kernel's from now on, and ours is over.
+/// Called when no other timer can emulate the program's: it gets the kernel's from now on, and sampling ends.
 fn give_up() {
     let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) else { return };
     let _masked = Masked::new();
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn getitimer(which: c_int, value: *mut libc::itimer
             else fail(libc::ENOSYS)
         );
     }
-    // SAFETY: null or the program's own.
+    // SAFETY: null, or valid by this function's contract.
     match unsafe { value.as_mut() } {
         Some(value) => {
             *value = program_timer::get();

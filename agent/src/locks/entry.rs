@@ -1,10 +1,10 @@
-//! The names of locks, as the program calls them: only in the library that is preloaded for `-e lock`.
+//! The interposed lock functions, in the build that is preloaded for `-e lock` only.
 //!
-//! A mutex that nobody has, or giving up what nobody waits for, costs a look at one word; a rwlock an attempt in place of
-//! the call.
-//! What must never happen here: a frame of ours under a function that need not wait, a cancellation or exception that
-//! meets Rust, a change of `errno`. So these are written in assembly, and jump. Only a call that has to wait, or for which
-//! somebody waits, is called through, by a frame that unwinders understand.
+//! Taking a free mutex, or releasing a lock that nobody waits for, costs a test of one word; for a rwlock, an attempt
+//! replaces the call. What must never happen here: a frame of the agent below a function that need not wait, a
+//! cancellation or exception that unwinds into Rust, a change of `errno`. So these functions are written in assembly,
+//! and jump to the real ones. Only a call that has to wait, or for which somebody waits, is made from a frame of the
+//! agent, which unwinders understand.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -14,17 +14,17 @@ use super::real::{self, COUNT, REALS};
 use super::waited::{FACTOR, OFFSETS, SHIFT, WAITED};
 use crate::preserved_registers::PreservedRegisters;
 
-/// A call that is watched, as the code below has put it on the stack.
+/// A watched call, as the code below pushes it on the stack.
 #[repr(C)]
 pub(super) struct Call {
     kind: usize,
-    /// As they were in registers.
+    /// The argument registers.
     pub(super) arguments: [u64; 6],
     preserved: PreservedRegisters,
 }
 
-// Entered by a jump, with the function's number in r11 and all else as at the function's entry. `Call`, from its end;
-// below it what `before` has said, and room for the one argument of `syscall` that is on the stack.
+// Entered by a jump, with the function's number in r11 and everything else as at the function's entry. Pushes `Call`,
+// last field first; below it the result of `before`, and space for the one stack argument of `syscall`.
 global_asm!(
     ".text",
     ".p2align 4",
@@ -86,9 +86,9 @@ macro_rules! entry {
     };
 }
 
-// Of a mutex of glibc: the lock, which is 0 if nobody has it; and its kind, with the bits of those that are robust, or
-// change their owner's priority. An attempt at one of these is no call of less consequence: at a robust one that is not
-// recoverable it leaves the lock taken (glibc 2.36, nptl/pthread_mutex_trylock.c).
+// Examines a mutex of glibc: its lock word, 0 if free, and its kind, with the bits of robust and priority mutexes. For
+// those, trylock is no safe substitute: at a robust mutex that is not recoverable it leaves the lock taken (glibc 2.36,
+// nptl/pthread_mutex_trylock.c).
 macro_rules! mutex {
     ($number:literal, $name:ident, $attempt:expr, $busy:expr) => {
         entry!(
@@ -121,7 +121,7 @@ macro_rules! mutex {
     };
 }
 
-// Attempts it first: who gets the lock has not waited.
+// Calls trylock first: if it succeeds, there was no wait.
 macro_rules! attempting {
     ($number:literal, $name:ident, $attempt:expr, $busy:expr) => {
         entry!(
@@ -142,8 +142,8 @@ macro_rules! attempting {
     };
 }
 
-// Looks whether the semaphore, whose value is its first word, has to be waited for. An attempt would be no point of
-// cancellation.
+// Tests whether the semaphore, whose value is its first word, must be waited for. An attempt would not be a
+// cancellation point.
 macro_rules! looking {
     ($number:literal, $name:ident) => {
         entry!(
@@ -159,14 +159,14 @@ macro_rules! looking {
     };
 }
 
-// Waits, as a rule, or is attempted by `before`.
+// Usually waits, or `before` makes the attempt.
 macro_rules! waiting {
     ($number:literal, $name:ident) => {
         entry!($name, "mov r11d, {number}", "jmp selfwind_watched_call"; number = const $number);
     };
 }
 
-// Looks whether anything is waited for that has the same place.
+// Tests whether anything with the same table entry is being waited for.
 macro_rules! releasing {
     ($number:literal, $name:ident) => {
         entry!(
@@ -201,7 +201,7 @@ macro_rules! functions {
         $(waiting!($waiting, $waited);)*
         $(releasing!($releasing, $released);)*
 
-        /// Where our function of a number begins.
+        /// Address of the interposing function with this number.
         fn own(number: usize) -> u64 {
             let entry: unsafe extern "C" fn() = match number {
                 $($mutex => $locked,)*
@@ -257,12 +257,12 @@ functions! {
     }
 }
 
-/// Operations of futex(2), by their bits, that wait: FUTEX_WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2.
+/// Waiting operations of futex(2), as a bit mask: FUTEX_WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2.
 const WAITS: u32 = 1 << 0 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 13;
-/// And that wake others: FUTEX_WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, UNLOCK_PI, WAKE_BITSET, CMP_REQUEUE_PI.
+/// Waking operations: FUTEX_WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, UNLOCK_PI, WAKE_BITSET, CMP_REQUEUE_PI.
 const WAKES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 10 | 1 << 12;
 
-/// `syscall` with the number of futex(2), by which locks of other languages wait. Entered by a jump, as if it were called.
+/// `syscall` with the number of futex(2), through which locks of other languages wait. Entered by a jump, as if called.
 ///
 /// # Safety
 /// As futex(2) says.
@@ -270,7 +270,7 @@ const WAKES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 10 | 1 << 1
 pub(crate) unsafe extern "C" fn futex() {
     naked_asm!(
         ".cfi_startproc",
-        // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME aside.
+        // Ignore FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME.
         "mov eax, edx",
         "and eax, 0x7f",
         "cmp eax, 31",
@@ -318,7 +318,7 @@ impl Call {
         self.arguments.get(number).copied().unwrap_or(0)
     }
 
-    /// Who called.
+    /// The calling function.
     pub(super) fn caller(&self) -> handler::caller::Caller {
         let entry = real::with_unwind_information(self.kind).unwrap_or_else(|| own(self.kind));
         self.preserved.caller(entry)

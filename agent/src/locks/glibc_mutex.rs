@@ -1,40 +1,40 @@
-//! What can be seen of a mutex of glibc (sysdeps/nptl/bits/struct_mutex.h; initializers in programs have fixed it).
+//! The layout of a glibc mutex (sysdeps/nptl/bits/struct_mutex.h; static initializers in programs have fixed it).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// 1 unless the C library is glibc.
 pub(super) static IS_FOREIGN: AtomicU32 = AtomicU32::new(1);
 
-/// Where its kind is.
+/// Offset of its kind.
 pub(super) const KIND: usize = 16;
-/// The kinds that are robust, or inherit or protect priorities.
+/// Kinds that are robust, or inherit or protect priorities.
 pub(super) const SPECIAL: u32 = 16 | 32 | 64;
 
-/// The C library is glibc.
+/// Called if the C library is glibc.
 pub(super) fn is_known() {
     IS_FOREIGN.store(0, Ordering::Relaxed);
 }
 
-/// What to do with a mutex that is wanted.
+/// How to lock a mutex.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Approach {
-    /// Nobody has it: no wait.
+    /// It is free: call the real function without watching.
     Take,
-    /// An attempt tells whether it has to be waited for, and does nothing else.
+    /// Call trylock first, which has no side effect if the mutex is taken.
     Attempt,
-    /// Somebody has it.
+    /// Another thread has it.
     Wait,
 }
 
-/// How to get the mutex at `address`.
+/// How to lock the mutex at `address`.
 ///
 /// # Safety
-/// It is a mutex.
+/// It must be a mutex.
 pub(super) unsafe fn approach(address: u64) -> Approach {
     if IS_FOREIGN.load(Ordering::Relaxed) != 0 {
         return Approach::Attempt;
     }
-    // SAFETY: the caller's promise; the words of glibc's mutex. Other threads change the first by atomic operations.
+    // SAFETY: the caller promises a mutex, whose words these are. Other threads modify the first one atomically.
     let (lock, kind) = unsafe {
         let lock = (address as *const AtomicU32).as_ref().map_or(0, |lock| lock.load(Ordering::Relaxed));
         (lock, ((address as usize + KIND) as *const u32).read_volatile())

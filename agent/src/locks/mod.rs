@@ -1,13 +1,13 @@
-//! Waits for locks as events: this library stands in front of the program's locks.
+//! Lock waits as events, by interposing the lock functions.
 //!
-//! Only in the build with the feature `locks`, which is preloaded for `-e lock` alone. Waits are sampled by a Poisson
-//! process over the time that a thread waits, so that what is told adds up to all of it. While a thread waits, what it
-//! waits for stands in a table ([`waited`]); whoever gives that up finds it there, and leaves its own stack: held here.
-//! No thread is interrupted for that: the stack is taken after the lock was given up, so that nobody waits longer.
+//! Only in the build with the feature `locks`, which is preloaded for `-e lock` only. Waits are sampled by a Poisson
+//! process over waiting time, so that the recorded total is unbiased. While a thread waits, the lock is entered in a
+//! table ([`waited`]); the thread that releases the lock finds it there and records its own stack: the holder's. It
+//! does so after the release, so that nobody waits longer, and no thread is interrupted.
 //!
-//! What must never happen here: an allocation, a lock, a wait, a change of `errno`, another result than the program's C
-//! library gives. A call may come before anything has started, from a signal handler, under the loader's lock, in a child
-//! of `vfork`, or after `exit`; a wait may end by cancellation, or by a jump out of a signal handler.
+//! What must never happen here: an allocation, a lock, a wait, a change of `errno`, a result that differs from that of
+//! the program's C library. A call may occur before anything has started, in a signal handler, under the loader's lock,
+//! in a child of `vfork`, or after `exit`; a wait may end by cancellation, or by a jump out of a signal handler.
 
 mod entry;
 mod glibc_mutex;
@@ -28,26 +28,26 @@ use entry::Call;
 pub(crate) use entry::futex;
 use glibc_mutex::Approach;
 
-/// Ticks of waiting between samples on average; 1 samples all waits. 0 before the start, and [`NEVER`] where nothing is
+/// Mean ticks of waiting between samples; 1 samples all waits. [`NOT_YET`] before the start, [`NEVER`] if nothing is
 /// watched.
 static MEAN: AtomicU64 = AtomicU64::new(NOT_YET);
 const NOT_YET: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
-/// From the moment a lock is given up until the waiter runs it may take so long: that much is allowed for.
+/// Allowance for the time from the release of a lock until the waiter runs.
 const WAKE_UP_NS: u64 = 50_000;
-/// Part of the mean that lies at least between two stacks of who gave the same lock up.
+/// Fraction of the mean that must pass between two recorded releases of the same lock.
 const GAP: u64 = 4;
 
-/// No wait is watched, or nobody waits for what is given up.
+/// The call is not watched, or nobody waits for what it releases.
 const UNWATCHED: u64 = 0;
 
-/// Finds the real functions.
+/// Looks up the real functions.
 pub(crate) fn find_real_functions() {
     real::find_all();
 }
 
-/// Samples from now on, one wait in `mean_ns` nanoseconds of waiting.
+/// Starts sampling, on average once in `mean_ns` nanoseconds of waiting.
 pub(crate) fn begin(mean_ns: u64) {
     rate::learn();
     let mean = if mean_ns <= 1 { 1 } else { rate::ticks(mean_ns) };
@@ -59,37 +59,37 @@ pub(crate) fn never() {
     MEAN.store(NEVER, Ordering::Relaxed);
 }
 
-/// Forgets, in a forked child, who waits in its parent.
+/// In a forked child: forgets the waits of the parent's threads.
 pub(crate) fn forget_waits() {
     waited::forget();
     if let Some(own) = waiter::own() {
-        // SAFETY: the thread's own; it is the only one of the process.
+        // SAFETY: thread-local, and the calling thread is the only one of the process.
         let _ = unsafe { &mut *own }.abandon();
     }
 }
 
-/// The calling thread ends, perhaps in a wait that was cancelled.
+/// Called at the end of a thread, which may have been cancelled in a wait.
 pub(crate) fn thread_ends() {
     if let Some(own) = waiter::own()
-        // SAFETY: the thread's own; all signals are blocked.
+        // SAFETY: thread-local, and all signals are blocked.
         && let Some(place) = unsafe { &mut *own }.abandon()
     {
         waited::leave(place, u64::MAX);
     }
 }
 
-/// What is to become of a call, in the two registers in which a function returns it.
+/// What to do with a call; returned in two registers.
 #[repr(C)]
 struct Decision {
-    /// What `after` is told; or the result of a call that is made.
+    /// Passed on to `after`; or the result, if the call has been made.
     word: u64,
     is_made: u64,
 }
 
-/// Before a call that has to wait, or for which somebody may wait.
+/// Runs before a call that has to wait, or for which somebody may wait.
 unsafe extern "C" fn before(call: &Call) -> Decision {
     let approach = match call.kind().is_timed_mutex() {
-        // SAFETY: the argument of a call of such a function.
+        // SAFETY: the argument of a mutex function.
         true => unsafe { glibc_mutex::approach(call.argument(0)) },
         false => Approach::Attempt,
     };
@@ -110,7 +110,7 @@ unsafe extern "C" fn before(call: &Call) -> Decision {
     Decision { word, is_made: 0 }
 }
 
-/// After it.
+/// Runs after the call.
 unsafe extern "C" fn after(call: &Call, word: u64) {
     if word == UNWATCHED {
         return;
@@ -120,7 +120,7 @@ unsafe extern "C" fn after(call: &Call, word: u64) {
     }
     let ticks = clock::now().saturating_sub(word);
     let Some(own) = waiter::own() else { return };
-    // SAFETY: the thread's own; a signal handler that gets in between leaves it as it was, or draws anew.
+    // SAFETY: thread-local; a signal handler that intervenes restores it, or draws a new distance.
     let own = unsafe { &mut *own };
     let place = own.end(core::ptr::from_ref(call) as u64);
     let link = place.map_or(0, |place| waited::leave(place, word));
@@ -129,7 +129,7 @@ unsafe extern "C" fn after(call: &Call, word: u64) {
     }
 }
 
-/// Attempts a lock that is wanted for a limited time; none if that has to be waited for.
+/// Makes the attempt for a call with a timeout; `None` if it has to wait.
 fn attempt(call: &Call) -> Option<i32> {
     type Attempt = unsafe extern "C" fn(u64) -> i32;
     let (number, busy) = call.kind().attempt()?;
@@ -138,27 +138,27 @@ fn attempt(call: &Call) -> Option<i32> {
         return None;
     }
     let function = real::address(number)?;
-    // SAFETY: the C library's function of this type, or what looks it up; the argument is the lock of the call.
+    // SAFETY: the C library's function of this type, or the stub that looks it up; the argument is the call's lock.
     let result = unsafe { core::mem::transmute::<usize, Attempt>(function)(call.argument(0)) };
     (result != busy).then_some(result)
 }
 
-/// A wait begins: at which tick.
+/// Begins a wait; returns its start in ticks.
 fn wait(call: &Call, mean: u64) -> u64 {
     let kind = call.kind();
     if let Some(given) = kind.gives_up() {
         match give_up(call.argument(given), mean) {
             0 => {}
-            // What is given up is not yet: it is in the call itself.
+            // The release happens inside the call, so its stack is recorded before it.
             link => record(call, LockNonce::holder(link)),
         }
     }
     let Some(own) = waiter::own() else { return UNWATCHED };
-    // SAFETY: as in `after`.
+    // SAFETY: thread-local; a signal handler that intervenes restores it, or draws a new distance.
     let own = unsafe { &mut *own };
     let now = clock::now().max(1);
     let due = now.saturating_add(own.left(mean));
-    // Inside another wait, in a signal handler, it is only timed.
+    // A wait nested in a signal handler is only timed.
     if let Ok(left) = own.begin(core::ptr::from_ref(call) as u64) {
         left.into_iter().for_each(|place| _ = waited::leave(place, u64::MAX));
         if let Some(place) = waited::enter(call.argument(kind.subject()), now, due) {
@@ -168,7 +168,7 @@ fn wait(call: &Call, mean: u64) -> u64 {
     now
 }
 
-/// What is at `address` is about to be given up: a link, if somebody waits for it; else 0.
+/// Called before `address` is released: returns a link if somebody waits for it, else 0.
 fn give_up(address: u64, mean: u64) -> u32 {
     waited::give_up(address, clock::now(), rate::ticks(WAKE_UP_NS), mean / GAP)
 }

@@ -1,16 +1,16 @@
-//! The library that a recording without `-e lock` preloads: it has nothing to do with the program's locks.
+//! Stubs for the build that does not watch locks.
 
-/// There are none.
+/// Does nothing.
 pub(crate) fn find_real_functions() {}
 
-/// Nothing is watched.
+/// Does nothing.
 pub(crate) fn begin(_mean_ns: u64) {}
 
-/// Nothing is watched.
+/// Does nothing.
 pub(crate) fn never() {}
 
-/// There are none.
+/// Does nothing.
 pub(crate) fn forget_waits() {}
 
-/// It waits for nothing.
+/// Does nothing.
 pub(crate) fn thread_ends() {}

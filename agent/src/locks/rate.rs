@@ -1,7 +1,7 @@
-//! How many ticks of the agent's clock a time is.
+//! Converts nanoseconds to ticks of the agent's clock.
 //!
-//! To some parts in a thousand: this only decides which waits are sampled. How long they were is told in ticks, which
-//! the reader knows better.
+//! Accurate to some parts per thousand: this only decides which waits are sampled. Their lengths are recorded in ticks,
+//! which the reader converts more accurately.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,19 +9,19 @@ use handler::clock;
 
 use crate::kernel;
 
-/// Ticks in [`UNIT_NS`]; 0 while unknown.
+/// Ticks per [`UNIT_NS`]; 0 while unknown.
 static RATE: AtomicU64 = AtomicU64::new(0);
 const UNIT_NS: u64 = 1 << 20;
 
-/// So many nanoseconds in ticks, once the clock's rate is [known](learn).
+/// Converts nanoseconds to ticks, once the clock's rate has been [measured](learn).
 pub(super) fn ticks(ns: u64) -> u64 {
     let ticks = u128::from(ns) * u128::from(RATE.load(Ordering::Relaxed)) / u128::from(UNIT_NS);
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-/// Learns the clock's rate, in about 50 us.
+/// Measures the clock's rate; takes about 50 us.
 pub(super) fn learn() {
-    /// Readings that are further apart than this part of the time between them were interrupted.
+    /// A pair of readings is discarded if its uncertainty exceeds this fraction of the time between the two.
     const PRECISION: u64 = 32;
     const ATTEMPTS: usize = 8;
     const BASE_LINE_NS: u64 = 50_000;
@@ -44,7 +44,7 @@ pub(super) fn learn() {
     RATE.store(rate.max(1), Ordering::Relaxed);
 }
 
-/// A moment in ticks and in nanoseconds, and the ticks that it took to find out.
+/// A time in ticks and in nanoseconds, and the ticks that it took to read both.
 fn reading() -> (u64, u64, u64) {
     let before = clock::now();
     let ns = kernel::clock_ns(libc::CLOCK_MONOTONIC);

@@ -1,4 +1,4 @@
-//! The functions behind the names of locks: the program's C library's.
+//! The real lock functions of the program's C library.
 
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -6,18 +6,18 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::{glibc_mutex, kind};
 use crate::symbols::{self, Real};
 
-/// How many functions there are.
+/// Number of functions.
 pub(super) const COUNT: usize = 34;
 
 macro_rules! places {
     ($($number:literal)*) => { [$(AtomicPtr::new(find_first::<$number> as *mut ())),*] };
 }
 
-/// The real functions, or what looks them up. By the numbers in [`kind`].
+/// The real functions, or the stubs that look them up; indexed by the numbers in [`kind`].
 pub(super) static REALS: [AtomicPtr<()>; COUNT] =
     places![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33];
 
-/// In the place of the real function `NUMBER`: looks it up and goes there.
+/// Stub for function `NUMBER`: looks up the real one and jumps to it.
 #[unsafe(naked)]
 unsafe extern "C" fn find_first<const NUMBER: usize>() {
     naked_asm!(
@@ -74,15 +74,15 @@ static REAL: [Real; COUNT] = reals![
     c"cnd_timedwait",
     c"cnd_signal",
     c"cnd_broadcast",
-    // For waits, and to wake others.
+    // Once for waits, once for wake-ups.
     c"syscall",
     c"syscall",
 ];
 
-/// glibc alone has it.
+/// Exported by glibc only.
 static VERSION: Real = Real::new(c"gnu_get_libc_version");
 
-/// Looks all of them up in one pass. One that is missing is looked for again when it is called: its library may be loaded
+/// Looks up all of them in one pass. Missing ones are looked up again when they are called: their library may be loaded
 /// by then.
 pub(super) fn find_all() {
     let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
@@ -98,7 +98,7 @@ pub(super) fn find_all() {
     }
 }
 
-/// Looks one of them up at its first call.
+/// Looks up one of them at its first call.
 unsafe extern "C" fn find(number: usize) -> usize {
     let Some(address) = REAL.get(number).and_then(Real::address) else {
         return if kind::is_attempt(number) {
@@ -114,14 +114,14 @@ unsafe extern "C" fn find(number: usize) -> usize {
     address
 }
 
-/// The real function at `address`, unless it is known to harm: before 2.30 attempts at glibc's rwlocks could leave
-/// others asleep for ever (glibc bug 23844). Then the attempt always fails, as far as the entries know.
+/// The real function at `address`, unless it has a known defect: before 2.30, attempts at glibc's rwlocks could leave
+/// other threads asleep forever (glibc bug 23844). Then a substitute is used that always reports the lock as taken.
 fn usable(number: usize, address: usize) -> usize {
     let is_of_rwlock = number == kind::TRY_READ || number == kind::TRY_WRITE;
     if is_of_rwlock && glibc().is_some_and(|version| version < (2, 30)) { busy(number) } else { address }
 }
 
-/// Where a function begins; 0 if it was not found. musl has no unwind information: there stacks begin in our entry.
+/// Start of a function; 0 if it was not found. musl has no unwind information, so stacks begin in the agent's entry.
 pub(super) fn with_unwind_information(number: usize) -> Option<u64> {
     VERSION.known()?;
     REAL.get(number)?.known().map(|address| address as u64)
@@ -131,7 +131,7 @@ pub(super) fn with_unwind_information(number: usize) -> Option<u64> {
 fn glibc() -> Option<(u32, u32)> {
     type Version = unsafe extern "C" fn() -> *const core::ffi::c_char;
     let address = VERSION.known()?;
-    // SAFETY: glibc's function of this type; its result is a string that stays.
+    // SAFETY: glibc's function of this type; its result is a static string.
     let text = unsafe { core::ffi::CStr::from_ptr(core::mem::transmute::<usize, Version>(address)()) };
     let mut parts = text.to_bytes().split(|byte| *byte == b'.').map(handler::decimal::number);
     let mut next = || parts.next().flatten().and_then(|part| u32::try_from(part).ok());
@@ -149,7 +149,7 @@ fn busy(number: usize) -> usize {
     (if number == kind::C11_TRY { c11 } else { pthread }) as extern "C" fn() -> i32 as usize
 }
 
-/// What a program gets that calls a function that nobody has.
+/// Substitute for a function that does not exist.
 extern "C" fn missing() -> i32 {
     0
 }

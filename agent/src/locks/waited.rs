@@ -1,39 +1,39 @@
-//! What is being waited for: by its address, so that whoever gives it up knows, and leaves a stack for those who wait.
+//! The table of locks that are being waited for, by address, so that the thread that releases one records its stack.
 //!
-//! A table with one place for each hash. Two locks that share it and are waited for at the same time are one too many: the
-//! second has its waits recorded, but not who ended them. All is atomic, nothing waits: a signal handler may be in the
-//! middle of any of this, and a thread may leave a wait without a word (a jump out of a signal handler).
+//! One entry per hash value: of two locks with the same hash that are waited for at the same time, only the first gets
+//! holder stacks; the waits of both are recorded. Everything is atomic and nothing waits: a signal handler may
+//! interrupt any of this, and a thread may leave a wait without notice (a jump out of a signal handler).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shm_format::LockNonce;
 
-/// Places of the table.
+/// Number of entries.
 const PLACES: usize = 4096;
 const PLACE_BYTES: usize = size_of::<Place>();
-/// The offset of an address's place is `address * FACTOR >> SHIFT & OFFSETS`.
+/// The offset of an address's entry is `address * FACTOR >> SHIFT & OFFSETS`.
 pub(super) const FACTOR: i32 = 0x9e37_79b1_u32 as i32;
 pub(super) const SHIFT: u32 = 24;
 pub(super) const OFFSETS: usize = (PLACES - 1) * PLACE_BYTES;
 
 const WAITERS: u64 = 0xffff;
 const WAITERS_BITS: u32 = 16;
-/// A link has `moment:44 | number:20`; a moment is so many ticks, as a power of two.
+/// A link word is `time:44 | number:20`, with the time in units of this power of two of ticks.
 const MOMENT: u32 = 6;
 const NUMBER_BITS: u32 = 20;
 
 const _: () = assert!(PLACE_BYTES == 32 && LockNonce::MOST_LINKS == (1 << NUMBER_BITS) - 1);
 
-/// One lock that is waited for. The entries look at the first word alone.
+/// The entry of one lock. The assembly entries test its first word only.
 #[repr(C, align(32))]
 pub(super) struct Place {
     /// `address:48 | waiters:16`; 0 if nobody waits.
     who: AtomicU64,
-    /// From this tick on a wait would be sampled.
+    /// The tick from which on a wait would be sampled.
     due: AtomicU64,
-    /// Who gave the lock up last, and when.
+    /// Link of the last release, and its time.
     link: AtomicU64,
-    /// When the last of them began to wait.
+    /// When the most recent waiter began to wait.
     began: AtomicU64,
 }
 
@@ -47,12 +47,12 @@ pub(super) static WAITED: [Place; PLACES] = [const {
     }
 }; PLACES];
 
-/// Of the shortest wait so much may pass between two links: who ended it is found in the last part.
+/// Fraction of a wait that must pass between two links: the last link is then close to the end of the wait.
 const PART: u64 = 4;
 
 static LAST_LINK: AtomicU32 = AtomicU32::new(0);
 
-/// The place of an address.
+/// Index of an address's entry.
 fn number(address: u64) -> usize {
     (address.wrapping_mul(i64::from(FACTOR) as u64) >> SHIFT) as usize % (PLACES * PLACE_BYTES) / PLACE_BYTES
 }
@@ -61,8 +61,8 @@ fn place(number: usize) -> Option<&'static Place> {
     WAITED.get(number)
 }
 
-/// The calling thread begins at the tick `now` to wait for what is at `address`; its wait will be sampled if it lasts until
-/// the tick `due`. The number of its place; none if another lock has that.
+/// Enters the calling thread as a waiter for `address` from tick `now`; its wait will be sampled if it lasts until tick
+/// `due`. Returns the index of the entry; `None` if another lock occupies it.
 pub(super) fn enter(address: u64, now: u64, due: u64) -> Option<usize> {
     let number = number(address);
     let place = place(number)?;
@@ -81,7 +81,7 @@ pub(super) fn enter(address: u64, now: u64, due: u64) -> Option<usize> {
     Some(number)
 }
 
-/// The end of a wait that began at the tick `began`: the link of who ended it, 0 if nobody was seen.
+/// Ends a wait that began at tick `began`. Returns the link of the release that ended it, 0 if none was seen.
 pub(super) fn leave(number: usize, began: u64) -> u32 {
     let Some(place) = place(number) else { return 0 };
     let link = place.link.load(Ordering::Acquire);
@@ -95,9 +95,9 @@ pub(super) fn leave(number: usize, began: u64) -> u32 {
     if is_of_this { link as u32 & LockNonce::MOST_LINKS } else { 0 }
 }
 
-/// What is at `address` is about to be given up, at the tick `now`. A link if somebody waits for it whose wait would be
-/// sampled `slack` ticks later, and the last link is `gap` ticks old, and a part of the wait; else 0. Who takes a lock again
-/// and again while another waits does not leave a stack each time.
+/// Called at tick `now`, before `address` is released. Returns a link if a waiter's wait would be sampled `slack` ticks
+/// later and the last link is old enough: `gap` ticks, and a fraction of the wait. Otherwise 0. A thread that takes a
+/// lock again and again while another waits thus does not record a stack each time.
 pub(super) fn give_up(address: u64, now: u64, slack: u64, gap: u64) -> u32 {
     let Some(place) = place(number(address)) else { return 0 };
     let is_waited_for = place.who.load(Ordering::Relaxed) >> WAITERS_BITS == address;
@@ -111,15 +111,15 @@ pub(super) fn give_up(address: u64, now: u64, slack: u64, gap: u64) -> u32 {
         return 0;
     }
     let link = LAST_LINK.fetch_add(1, Ordering::Relaxed) % LockNonce::MOST_LINKS + 1;
-    // Pairs with the acquire in `leave`.
+    // Release: pairs with the acquire in `leave`.
     place.link.store(moment << NUMBER_BITS | u64::from(link), Ordering::Release);
     link
 }
 
-/// Forgets, in a forked child, who waits in its parent.
+/// In a forked child: forgets the waits of the parent's threads.
 pub(super) fn forget() {
     for place in &WAITED {
-        // A page that is not written stays shared.
+        // Do not write unmodified pages, so that they stay shared.
         if place.who.load(Ordering::Relaxed) != 0 {
             place.who.store(0, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! What a thread keeps of its waits, in thread-local storage.
+//! Thread-local state of a thread's lock waits.
 
 use crate::distance;
 
@@ -7,11 +7,11 @@ use crate::distance;
 pub(super) struct Waiter {
     /// Ticks of waiting until the next sample.
     left: u64,
-    /// State of the random numbers; 0 before the first.
+    /// State of the random number generator; 0 before the first use.
     random: u64,
-    /// The stack pointer of the wait that is under way; 0 if there is none.
+    /// Stack pointer of the current wait; 0 for none.
     inside: u64,
-    /// The number of its place among what is waited for, plus one; 0 for none.
+    /// Index of its entry in the table, plus one; 0 for none.
     place: u64,
     _free: [u64; 4],
 }
@@ -21,7 +21,7 @@ const _: () = assert!(size_of::<Waiter>() == 64);
 handler::thread_block!(pub(super) fn own() -> Waiter, "selfwind_waiter");
 
 impl Waiter {
-    /// Ticks of waiting until the next sample, which come `mean` apart on average.
+    /// Ticks of waiting until the next sample; the mean distance is `mean`.
     pub(super) fn left(&mut self, mean: u64) -> u64 {
         if self.random == 0 {
             self.random = distance::seed(core::ptr::from_ref(self) as u64);
@@ -30,7 +30,7 @@ impl Waiter {
         self.left
     }
 
-    /// Whether a wait of so many ticks is sampled.
+    /// Whether a wait of this many ticks is sampled.
     pub(super) fn samples(&mut self, ticks: u64, mean: u64) -> bool {
         match self.left.checked_sub(ticks).filter(|left| *left > 0) {
             Some(left) => {
@@ -44,8 +44,8 @@ impl Waiter {
         }
     }
 
-    /// A wait begins at this stack pointer, unless it is one of a signal handler inside another. The place of a wait that
-    /// was left by a jump, which is to be given back first.
+    /// Begins a wait at this stack pointer, unless it is nested in another (in a signal handler). Returns the entry of
+    /// a wait that was abandoned by a jump, which the caller must release first.
     pub(super) fn begin(&mut self, stack_pointer: u64) -> Result<Option<usize>, Nested> {
         if self.inside != 0 && stack_pointer < self.inside {
             return Err(Nested);
@@ -54,12 +54,12 @@ impl Waiter {
         Ok(self.take_place())
     }
 
-    /// The wait that has begun has this place.
+    /// Stores the current wait's entry.
     pub(super) fn set_place(&mut self, number: usize) {
         self.place = number as u64 + 1;
     }
 
-    /// The wait that began at this stack pointer is over. Its place, if it has one.
+    /// Ends the wait that began at this stack pointer. Returns its entry, if it has one.
     pub(super) fn end(&mut self, stack_pointer: u64) -> Option<usize> {
         if self.inside != stack_pointer {
             return None;
@@ -68,7 +68,7 @@ impl Waiter {
         self.take_place()
     }
 
-    /// Whatever wait was under way is over. Its place.
+    /// Ends any current wait. Returns its entry.
     pub(super) fn abandon(&mut self) -> Option<usize> {
         self.inside = 0;
         self.take_place()
@@ -79,5 +79,5 @@ impl Waiter {
     }
 }
 
-/// The wait is inside another of its thread.
+/// The wait is nested in another of the same thread.
 pub(super) struct Nested;

@@ -1,10 +1,10 @@
-//! The names of mapping memory, as the program calls them: only in the library that is preloaded for probes.
+//! The interposed mapping functions, in the build that is preloaded for probes only.
 //!
-//! Next to what the kernel does for such a call a few pushes are nothing, so each comes here, whether it is recorded or not.
+//! A few pushes cost little compared with the system call, so every call goes through here, recorded or not.
 
 use core::arch::{global_asm, naked_asm};
 
-/// A call, as the code below has put it on the stack.
+/// A call, as the code below pushes it on the stack.
 #[repr(C)]
 pub(super) struct Call {
     number: usize,
@@ -18,7 +18,8 @@ pub(super) struct Call {
     return_address: u64,
 }
 
-// Entered by a jump, with the function's number in r11 and all else as at the function's entry. `Call`, from its end.
+// Entered by a jump, with the function's number in r11 and everything else as at the function's entry. Pushes `Call`,
+// last field first.
 global_asm!(
     ".text",
     ".p2align 4",
@@ -57,7 +58,7 @@ macro_rules! functions {
                 )
             }
         )*
-        /// How many there are.
+        /// Number of functions.
         pub(super) const COUNT: usize = [$($number),*].len();
         static ENTRIES: [unsafe extern "C" fn(); COUNT] = [$($name),*];
     };
@@ -70,7 +71,7 @@ functions! {
     3 mremap;
 }
 
-/// Which function was called.
+/// The called function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Map,
@@ -79,7 +80,7 @@ pub(super) enum Kind {
 }
 
 impl Call {
-    /// Its number in the table of real functions.
+    /// Index in the table of real functions.
     pub(super) fn number(&self) -> usize {
         self.number
     }
@@ -92,7 +93,7 @@ impl Call {
         }
     }
 
-    /// Who called.
+    /// The calling function.
     pub(super) fn caller(&self) -> handler::caller::Caller {
         handler::caller::Caller {
             entry: ENTRIES.get(self.number).map_or(0, |entry| *entry as usize as u64),

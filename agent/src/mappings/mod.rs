@@ -1,12 +1,13 @@
-//! Mappings of memory as events: this library stands in front of mmap(2), munmap(2) and mremap(2).
+//! Memory mappings as events, by interposing mmap(2), munmap(2) and mremap(2).
 //!
-//! Only in the build with the feature `mappings`, and without effect unless `-e mmap` asks for it: then the region has a
-//! table of live mappings. What is unmapped is taken out of it before the call, what is mapped is entered after it: so
-//! whoever gets the same addresses next finds nothing there. What the kernel refused to unmap is put back.
+//! Only in the build with the feature `mappings`, and without effect unless `-e mmap` is recorded: then the region has
+//! a table of live mappings. What is unmapped is removed from it before the call, and what is mapped is inserted after
+//! the call, so that another thread that gets the same addresses next finds nothing there. What the kernel refused to
+//! unmap is reinserted.
 //!
-//! What must never happen here: a change of `errno`, another result than the program's C library gives, a system call where
-//! the program filters its own. A call may come before anything has started, from a signal handler, under the loader's lock,
-//! inside the program's allocator, in a child of `vfork`, or after `exit`.
+//! What must never happen here: a change of `errno`, a result that differs from that of the program's C library, a
+//! system call under a seccomp filter of the program. A call may occur before anything has started, in a signal
+//! handler, under the loader's lock, inside the program's allocator, in a child of `vfork`, or after `exit`.
 
 mod entry;
 
@@ -24,34 +25,34 @@ use crate::lock::Lock;
 use crate::symbols::{self, Real};
 use entry::{COUNT, Call, Kind};
 
-/// All functions of the C library behind ours, by the numbers in [`entry`].
+/// The real functions, indexed by the numbers in [`entry`].
 static REAL: [Real; COUNT] =
     [Real::new(c"mmap"), Real::new(c"mmap64"), Real::new(c"munmap"), Real::new(c"mremap")];
 
-/// Held while the table is changed.
+/// Held while the table is modified.
 static LOCK: Lock = Lock::new();
-/// Mappings recorded.
+/// Number of mappings recorded.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// Parts of mappings that one call may unmap, and be refused, without a loss.
+/// Parts of mappings that can be restored if the kernel refuses one call to unmap them.
 const PARTS: usize = 8;
 
-/// Finds the real functions.
+/// Looks up the real functions.
 pub(crate) fn find_real_functions() {
     symbols::resolve(&REAL.each_ref());
 }
 
-/// The lock, which a fork holds.
+/// The lock, which a fork must hold.
 pub(crate) fn lock() -> &'static Lock {
     &LOCK
 }
 
-/// A call of the program.
+/// Makes a call of the program and records it.
 unsafe extern "C" fn called(call: &Call) -> u64 {
     let [first, second, third, ..] = call.arguments;
     let taken = match call.kind() {
         Kind::Unmap => take_out(pages(first, second)),
-        // Of a size of 0 the pages are mapped once more.
+        // With an old size of 0 the pages are mapped a second time.
         Kind::Remap if stays(call) => Taken::default(),
         Kind::Remap => take_out(pages(first, second)),
         Kind::Map => Taken::default(),
@@ -62,19 +63,19 @@ unsafe extern "C" fn called(call: &Call) -> u64 {
         _ if is_refused => taken.put_back(0..u64::MAX),
         Kind::Unmap => {}
         Kind::Map => mapped(call, pages(result, second), kind_of_map(call)),
-        // What was cut off is gone, the rest is as it was.
+        // What was cut off is gone; the rest is unchanged.
         Kind::Remap if result == first && third <= second => taken.put_back(pages(result, third)),
         Kind::Remap => mapped(call, pages(result, third), taken.kind()),
     }
     result
 }
 
-/// True if a call of mremap leaves the old pages where they are.
+/// Whether a call of mremap leaves the old pages in place.
 fn stays(call: &Call) -> bool {
     call.arguments[1] == 0 || call.arguments[3] & libc::MREMAP_DONTUNMAP as u64 != 0
 }
 
-/// What a call of mmap maps.
+/// Kind of the mapping that a call of mmap makes.
 fn kind_of_map(call: &Call) -> MappingKind {
     let [_, _, access, flags, ..] = call.arguments;
     let has = |flag: i32| flags & flag as u64 != 0;
@@ -86,39 +87,39 @@ fn kind_of_map(call: &Call) -> MappingKind {
     }
 }
 
-/// The whole pages from `start` on that hold so many bytes.
+/// The whole pages that contain `bytes` bytes from `start`.
 fn pages(start: u64, bytes: u64) -> Range<u64> {
     start..start.saturating_add(bytes).checked_next_multiple_of(PAGE).unwrap_or(start)
 }
 
-/// Makes the call.
+/// Calls the real function.
 fn real(call: &Call) -> u64 {
     type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
     let Some(address) = REAL.get(call.number()).and_then(Real::address) else { return u64::MAX };
     let [first, second, third, fourth, fifth, sixth] = call.arguments;
-    // SAFETY: the C library's function, which takes so many words or fewer; they are the program's own.
+    // SAFETY: the C library's function, which takes this many words or fewer; they are the program's arguments.
     let result = unsafe {
         core::mem::transmute::<usize, Function>(address)(first, second, third, fourth, fifth, sixth)
     };
-    // munmap gives an `int`.
+    // munmap returns an `int`.
     if call.kind() == Kind::Unmap { i64::from(result as i32) as u64 } else { result }
 }
 
-/// The recording of this very process, if it has a table of mappings.
+/// The recording of the calling process, if it has a table of mappings.
 fn own() -> Option<(&'static Recording, &'static LiveMappings)> {
     let recording = recording::current()?;
     Some((recording, recording.live_mappings.as_ref()?)).filter(|_| agent::is_own_process())
 }
 
-/// Changes the table, one thread after another. Where the program filters its calls nobody can wait: of changes that meet,
-/// one is counted as missing.
+/// Modifies the table, one thread at a time. Under a seccomp filter a thread cannot wait: of concurrent changes, one is
+/// counted as missing.
 fn change(change: impl FnOnce()) {
     let active = Active::enter();
     let _held = active.as_ref().map(|_| LOCK.hold());
     change();
 }
 
-/// Memory has been mapped.
+/// Records a mapping.
 fn mapped(call: &Call, range: Range<u64>, kind: MappingKind) {
     let Some((recording, table)) = own() else { return };
     let nonce = MappingNonce::new(range.end - range.start, kind, SERIAL.fetch_add(1, Ordering::Relaxed));
@@ -130,18 +131,18 @@ fn mapped(call: &Call, range: Range<u64>, kind: MappingKind) {
     });
 }
 
-/// What a call is about to unmap.
+/// The parts that a call is about to unmap.
 #[derive(Default)]
 struct Taken {
     parts: [Option<MappedPart>; PARTS],
-    /// Parts that found no room here.
+    /// Number of parts beyond the capacity.
     more: usize,
 }
 
-/// Takes what lies in `range` out of the table.
+/// Removes `range` from the table.
 fn take_out(range: Range<u64>) -> Taken {
     let mut taken = Taken::default();
-    // An address that is not a page's is refused.
+    // The kernel rejects an unaligned address.
     if !range.start.is_multiple_of(PAGE) {
         return taken;
     }
@@ -158,7 +159,7 @@ fn take_out(range: Range<u64>) -> Taken {
 }
 
 impl Taken {
-    /// Enters again what lies in `range`.
+    /// Reinserts what lies in `range`.
     fn put_back(self, range: Range<u64>) {
         if self.parts.iter().all(Option::is_none) {
             return;
@@ -172,7 +173,7 @@ impl Taken {
         });
     }
 
-    /// What was mapped there.
+    /// Kind of the removed mapping.
     fn kind(&self) -> MappingKind {
         self.parts.iter().flatten().next().map_or(MappingKind::Anonymous, |part| kind_of(part.id))
     }

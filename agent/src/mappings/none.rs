@@ -1,12 +1,11 @@
-//! The library that a recording without `-e mmap`, `-e alloc` and `-e lock` preloads: it has nothing to do with what the
-//! program maps.
+//! Stubs for the build that does not record mappings.
 
 use crate::lock::Lock;
 
-/// There are none.
+/// Does nothing.
 pub(crate) fn find_real_functions() {}
 
-/// Nobody needs it.
+/// A lock that nothing else uses.
 pub(crate) fn lock() -> &'static Lock {
     static LOCK: Lock = Lock::new();
     &LOCK

@@ -1,10 +1,10 @@
-//! What asks for samples: a timer on each thread's CPU clock, one ITIMER_PROF for the process, or the kernel by events
-//! of perf_event_open(2) on each thread.
+//! The sources of samples: a timer on each thread's CPU clock, one ITIMER_PROF for the process, or perf events on each
+//! thread.
 //!
-//! Timers are driven by the scheduler tick, so none fires more often than the kernel's HZ per second of CPU time; what
-//! a late signal stands for comes as its overrun count. The first expiry is at a random part of the period, so that
-//! threads and processes shorter than a period are sampled in proportion to their time. The kernel's events have a
-//! clock of their own.
+//! Timers are driven by the scheduler tick, so none fires more often than the kernel's HZ per second of CPU time;
+//! missed expirations are delivered as the overrun count. The first expiry is at a random point of the period, so that
+//! threads and processes shorter than a period are sampled in proportion to their time. perf events have their own
+//! clock.
 
 mod perf;
 pub(crate) mod process_timer;
@@ -23,21 +23,21 @@ use crate::config::Config;
 use crate::kernel::{self, Errno};
 use crate::sampling_signal;
 
-/// The kernel's events have ended, and timers go on in their place.
+/// The perf events have ended, and timers have replaced them.
 static EVENTS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Period of the timer for time in the kernel, where events are in user mode only: a tick of most kernels.
+/// Period of the timer for kernel time, used if perf events cover user mode only: the scheduler tick of most kernels.
 const KERNEL_TIME_PERIOD_NS: u64 = 4_000_000;
 
-/// What will ask for samples, and what there is to say about it.
+/// The chosen sources, and what to report about the choice.
 pub(crate) struct Choice {
-    /// The clock that this process may have, and what else is recorded.
+    /// The clock that this process is permitted, and what else is recorded.
     pub(crate) sources: Sources,
-    /// Why it is not the one asked for, or what it can see; for the reader.
+    /// For the reader: why it is not the requested one, or what it can see.
     pub(crate) note: Option<Vec<u8>>,
 }
 
-/// Chooses the clock asked for, or the best that this user may have. A forked child has what its parent had.
+/// Chooses the requested clock, or the best that this user is permitted. A forked child uses its parent's.
 pub(crate) fn choose(config: &Config, parent: Option<Sources>) -> Choice {
     if let Some(sources) = parent {
         return Choice { sources, note: None };
@@ -52,7 +52,7 @@ pub(crate) fn choose(config: &Config, parent: Option<Sources>) -> Choice {
     Choice { sources: config.sources.clocked_by(clock), note }
 }
 
-/// `wanted`, or what takes its place, and what there is to say about it.
+/// `wanted` or a replacement for it, and what to report.
 fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Vec<u8>>) {
     let mut note = None;
     let harm = match wanted {
@@ -80,7 +80,7 @@ fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Ve
                 wanted = Clock::ThreadTimer;
                 note = Some(refusal.text("cpu timers instead of perf: "));
             }
-            // No timer can take the place of events that are not time.
+            // No timer can replace events that do not measure time.
             Err(refusal) => {
                 sampling_signal::set_for_events();
                 return (Some(Clock::Perf), Some(refusal.text("nothing is sampled: ")));
@@ -95,18 +95,18 @@ fn choose_clock(config: &Config, mut wanted: Clock) -> (Option<Clock>, Option<Ve
     (Some(wanted), note)
 }
 
-/// From when on samples of a thread stand for its CPU time.
+/// From when on samples account for a thread's CPU time.
 #[derive(Clone, Copy)]
 pub(crate) enum Since {
-    /// From its birth, which was just now, or from the exec that made it the only one of a new image.
+    /// From its start, which was just now, or from the exec that made it the only thread of a new image.
     Birth,
-    /// From now on; by a timer, after so many nanoseconds of its CPU time.
+    /// From now on; a timer first expires after this much CPU time.
     Now { delay_ns: u64 },
 }
 
 impl Since {
-    /// Nanoseconds of a thread's CPU time before now that it is to be sampled for, at most. Nobody tells when an exec
-    /// was: the kernel and the loader take 1 to 2 ms until there is an agent.
+    /// Upper bound of a thread's CPU time before now that samples must account for. The time of an exec is not known:
+    /// kernel and loader take 1 to 2 ms before the agent starts.
     pub(crate) fn earlier_ns(self) -> u64 {
         match self {
             Since::Birth => 2_000_000,
@@ -122,15 +122,15 @@ impl Since {
     }
 }
 
-/// Why a thread is not sampled as the others are.
+/// Why a thread is not sampled like the others.
 pub(crate) struct Shortfall {
-    /// What was tried.
+    /// What was attempted.
     pub(crate) what: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     pub(crate) error: Errno,
 }
 
-/// Starts sampling the slot's thread, as the recording does it.
+/// Starts sampling the slot's thread, with the source of the recording.
 pub(crate) fn start_thread(
     recording: &Recording,
     slot: &Slot,
@@ -154,7 +154,7 @@ pub(crate) fn start_thread(
                 }
                 Ok(())
             }
-            // Events that are not time have no timer in their place.
+            // Events that do not measure time cannot be replaced by a timer.
             Err(error) if config.events.are_time() => {
                 timer("thread timer failed")?;
                 Err(Shortfall { what: "no kernel events for some threads, CPU timers instead", error })
@@ -164,21 +164,21 @@ pub(crate) fn start_thread(
     }
 }
 
-/// Has a timer tell of the time that the thread spends in the kernel, which no event of user mode does.
+/// Starts a timer that accounts for the thread's time in the kernel, which events in user mode do not see.
 fn watch_kernel_time(slot: &Slot, config: &Config, since: Since) {
     thread_timer::disarm(slot);
     let period_ns = config.period_ns().max(KERNEL_TIME_PERIOD_NS);
     if thread_timer::arm_beside_events(slot, sampling_signal::get(), period_ns, since).is_err() {
-        // Then events in user mode stand for it.
+        // The timer failed: events in user mode then stand for all time.
         slot.kernel_rings.weigh_all();
     }
 }
 
-/// Ends the kernel's events of all threads, before the program filters its system calls: an event inside the exec that
-/// may follow would kill the next image, and whoever wanted to end it then might be killed for the call. Timers go on
-/// where samples stand for time: they need no further call. False if there is nothing to end.
+/// Ends the perf events of all threads before the program installs a seccomp filter: an event inside a later exec would
+/// kill the next image, and the system call that ends it could then be forbidden. Where samples stand for time, timers
+/// continue: they need no further call. False if there is nothing to end.
 pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
-    // Events in user mode do not happen inside an exec; but those of a clock leave time in the kernel to be asked for.
+    // Events in user mode do not occur inside an exec; but those of a clock rely on a request for kernel time.
     let harmless = perf::is_user_only() && !config.events.are_one_clock();
     if !recording.is_clocked_by(Clock::Perf) || harmless || EVENTS_ENDED.swap(true, Ordering::SeqCst) {
         return false;
@@ -197,7 +197,7 @@ pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
     true
 }
 
-/// Keeps the slot's thread out of its handler, unless it does not leave it for a long time.
+/// Keeps the slot's thread out of its handler. `None` if it stays in the handler for a long time.
 fn enter(slot: &Slot) -> Option<Entered<'_>> {
     const ATTEMPTS: usize = 10_000;
     (0..ATTEMPTS).find_map(|_| {
@@ -209,7 +209,7 @@ fn enter(slot: &Slot) -> Option<Entered<'_>> {
     })
 }
 
-/// Begins the events again that were ended for a filter that the kernel refused.
+/// Starts the events again that were ended for a filter that the kernel refused.
 pub(crate) fn resume_events(recording: &Recording, config: &Config) {
     EVENTS_ENDED.store(false, Ordering::SeqCst);
     for slot in slot::taken() {
@@ -218,13 +218,13 @@ pub(crate) fn resume_events(recording: &Recording, config: &Config) {
     }
 }
 
-/// Ends the timer of a thread that may be in its handler. Events of the kernel end in the handler, when it finds that
-/// the recording has ended: only their own thread may unmap their rings.
+/// Ends the timer of a thread that may be in its handler. perf events end in the handler, when it finds that the
+/// recording has ended: only their own thread may unmap their rings.
 pub(crate) fn stop_timer(slot: &Slot) {
     thread_timer::disarm(slot);
 }
 
-/// Ends the sampling of the calling thread's slot, or of one whose thread is gone.
+/// Ends sampling of the calling thread, or of a thread that has ended.
 pub(crate) fn stop_thread(slot: &Slot) {
     thread_timer::disarm(slot);
     slot.kernel_rings.close();

@@ -1,9 +1,9 @@
-//! Events of perf_event_open(2) on each thread, which ask for stacks by a synchronous signal.
+//! perf events on each thread, which request stacks by a synchronous signal.
 //!
-//! An event writes into a ring of its own and then sends SIGTRAP, which the kernel delivers at the thread's return to
-//! user mode: no system call is interrupted. Never inherited, because a child would be killed by the signal or run
-//! the handler in its parent's memory; removed at exec. The descriptor is closed as soon as the ring is mapped: the
-//! mapping keeps the event.
+//! An event writes into a ring of its own and sends SIGTRAP, which the kernel delivers when the thread returns to user
+//! mode: no system call is interrupted. Events are never inherited, because the signal would kill a child or run the
+//! handler in its parent's memory; they are removed at exec. The descriptor is closed as soon as the ring is mapped:
+//! the mapping keeps the event alive.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -23,23 +23,23 @@ use crate::kernel::{self, Errno, File};
 use crate::perf_attributes::{Event, SHORTEST_PERIOD_NS, Scope};
 use crate::sources::Since;
 
-/// Pages of data of a ring, the most wanted first: locked memory is limited.
+/// Data pages of a ring, in order of preference: locked memory is limited.
 const SIZES: [usize; 5] = [16, 8, 4, 2, 1];
-/// As many for an event that is seldom: room for a hundred kernel stacks that wait for their answers, while signals are
-/// blocked or the thread is in a system call.
+/// Data pages for a rare event: space for a hundred kernel stacks that wait for their answers while signals are blocked
+/// or the thread is in a system call.
 const SELDOM: usize = 4;
 
 const IOC_ENABLE: usize = 0x2400;
 const IOC_SET_FILTER: usize = 0x4008_2406;
 const FLAG_CLOSE_ON_EXEC: usize = 8;
 
-/// Only what happens in user mode is permitted.
+/// Only user mode is permitted.
 static USER_ONLY: AtomicBool = AtomicBool::new(false);
-/// The kernel can walk user stacks later, and is to.
+/// The kernel supports deferred user call chains, and they are requested.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// What the kernel lets us see.
+/// What the kernel permits.
 #[derive(Clone, Copy)]
 pub(super) enum Tier {
     KernelAndUser,
@@ -63,7 +63,7 @@ impl Tier {
     }
 }
 
-/// Why there are no events at all.
+/// Why no events are permitted.
 #[derive(Clone, Copy)]
 pub(super) struct Refusal(Errno);
 
@@ -89,13 +89,13 @@ fn paranoid() -> alloc::string::String {
     alloc::string::String::from_utf8_lossy(text.trim_ascii()).into_owned()
 }
 
-/// Finds out what the calling thread may have, with deferred call chains if they are wanted. Nothing stays open.
+/// Determines what the calling thread is permitted, with deferred call chains if requested. Nothing stays open.
 pub(super) fn probe(events: &Events, deferred: bool) -> Result<Tier, Refusal> {
     let try_all = |scope| {
         events.all().iter().try_for_each(|event| {
             let file = open_event(event, scope, handler::sys::thread_id(), 0)?;
             let (base, bytes) = map_smallest(&file)?;
-            // SAFETY: mapped just now, and nobody knows it.
+            // SAFETY: mapped just now, and nobody else uses it.
             unsafe { kernel::unmap(base.as_ptr(), bytes) };
             Ok(())
         })
@@ -115,13 +115,13 @@ pub(super) fn probe(events: &Events, deferred: bool) -> Result<Tier, Refusal> {
     Err(Refusal(Errno(libc::EACCES)))
 }
 
-/// True if the kernel walks user stacks later.
+/// Whether the kernel defers user call chains.
 pub(super) fn is_deferring() -> bool {
     DEFERRED.load(Ordering::Relaxed)
 }
 
-/// Opens the events on the slot's thread and enables them. A process that has become another user since its start has
-/// those in user mode.
+/// Opens the events on the slot's thread and enables them. A process that has changed its user since its start gets
+/// them in user mode only.
 pub(super) fn open(recording: &Recording, slot: &Slot, events: &Events, since: Since) -> Result<(), Errno> {
     if slot.kernel_rings.are_attached() {
         return Ok(());
@@ -164,27 +164,28 @@ fn open_all(
     opened
 }
 
-/// Has the weights of the slot's thread count its CPU time, if its event is the clock. They begin to count at a random
-/// point of the period before, so that on average full periods are all the time there is (`remainder`).
+/// If the event is the clock, makes weights of the slot's thread account for its CPU time. Counting starts at a random
+/// point of the preceding period, so that on average full periods cover all time (`remainder`).
 fn count_time(slot: &Slot, events: &Events, user_only: bool, since: Since) {
     if events.are_one_clock() {
         let period_ns = events.unit_ns();
         let early = thread_timer::first_expiry(period_ns, slot.tid().into());
         let used_ns = clock::cpu_ns_of(slot.tid());
         let from_ns = used_ns.saturating_sub(since.earlier_ns()).wrapping_sub(early);
-        // An event that comes less often than asked for stands for more than a period, which only the clock tells.
+        // An event that occurs less often than requested stands for more than one period, which only the clock can
+        // tell.
         slot.kernel_rings.count_time(from_ns, period_ns, user_only && period_ns >= SHORTEST_PERIOD_NS);
     }
 }
 
-/// True if the kernel tells of user mode only.
+/// Whether only user mode is visible.
 pub(super) fn is_user_only() -> bool {
     USER_ONLY.load(Ordering::Relaxed)
 }
 
-/// Why the kernel's events would do harm in this process although it may have them, if they would.
+/// Why perf events would do harm in this process although they are permitted; `None` if they would not.
 pub(super) fn harm() -> Option<&'static str> {
-    // On the heap: a process may begin on a small stack.
+    // On the heap: a process may start on a small stack.
     let mut buffer = alloc::vec![0u8; 4096];
     let status = kernel::read_file(c"/proc/self/status", &mut buffer).ok()?;
     let is_set = |name: &[u8]| {
@@ -226,7 +227,7 @@ fn open_one(
     );
     // SAFETY: a ring of this size, unmapped only when it is detached.
     unsafe { ring.attach(base.as_ptr(), (bytes - PAGE) as u32, id) };
-    // The handler is installed since before any thread was registered.
+    // The handler was installed before any thread was registered.
     file.control(IOC_ENABLE, 0).inspect_err(|_| slot.kernel_rings.close())
 }
 
@@ -234,7 +235,7 @@ fn open_event(event: &Event, scope: Scope, tid: u32, data: u64) -> Result<File, 
     let attributes = event.attributes(scope, data);
     let any = usize::MAX;
     let arguments = [(&raw const attributes) as usize, tid as usize, any, any, FLAG_CLOSE_ON_EXEC, 0];
-    // SAFETY: the kernel reads one `perf_event_attr` of the size that it names.
+    // SAFETY: the kernel reads one `perf_event_attr` of the size that it states.
     let file = File::own(unsafe { kernel::call(libc::SYS_perf_event_open, arguments) }?);
     if !event.filter.is_empty() {
         file.control(IOC_SET_FILTER, event.filter.as_ptr() as usize)?;
@@ -242,7 +243,8 @@ fn open_event(event: &Event, scope: Scope, tid: u32, data: u64) -> Result<File, 
     Ok(file)
 }
 
-/// Maps the largest ring up to `most` pages that locked memory has room for; its bytes with the page before the data.
+/// Maps the largest ring of up to `most` pages that the limit on locked memory permits. Returns its size in bytes,
+/// including the control page.
 fn map(file: &File, most: usize) -> Result<(NonNull<u8>, usize), Errno> {
     let mut result = Err(Errno(libc::ENOMEM));
     for pages in SIZES.into_iter().filter(|&pages| pages <= most) {

@@ -6,19 +6,19 @@ use handler::thread_timer::first_expiry;
 use crate::kernel::{self, Errno};
 
 fn timeval(ns: u64) -> libc::timeval {
-    // Zero would disarm.
+    // Zero would disarm the timer.
     libc::timeval {
         tv_sec: (ns / SECOND_NS) as i64,
         tv_usec: (ns % SECOND_NS / 1000).max(u64::from(ns < SECOND_NS)) as i64,
     }
 }
 
-/// Arms ITIMER_PROF with our period.
+/// Arms ITIMER_PROF with the sampling period.
 pub(crate) fn start(period_ns: u64) -> Result<(), Errno> {
     set(&libc::itimerval { it_interval: timeval(period_ns), it_value: timeval(first_expiry(period_ns, 0)) })
 }
 
-/// What is left of ITIMER_PROF.
+/// The remaining time of ITIMER_PROF.
 pub(crate) fn get() -> libc::itimerval {
     let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut left = libc::itimerval { it_interval: zero, it_value: zero };
@@ -28,7 +28,7 @@ pub(crate) fn get() -> libc::itimerval {
     left
 }
 
-/// True if the timer runs.
+/// Whether the timer is running.
 pub(crate) fn is_armed(time: &libc::itimerval) -> bool {
     time.it_value.tv_sec != 0 || time.it_value.tv_usec != 0
 }

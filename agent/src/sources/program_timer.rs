@@ -1,6 +1,6 @@
-//! The program's own ITIMER_PROF, while ours is the kernel's.
+//! Emulates the program's ITIMER_PROF while the agent uses the kernel's.
 //!
-//! There is one ITIMER_PROF per process. When it is the source of samples, the program's is a timer on the
+//! There is one ITIMER_PROF per process. If it is the source of samples, the program's is replaced by a timer on the
 //! process's CPU clock, which counts the same time; [`handler::chain`] makes its signal look like the original.
 
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -11,11 +11,11 @@ use super::thread_timer::{NEVER, create_process_clock_timer, set_timer};
 use crate::kernel::{self, Errno};
 use crate::symbols::Real;
 
-/// The function by which the program asks for it.
+/// The function with which the program sets it.
 pub(crate) static SETITIMER: Real = Real::new(c"setitimer");
 
 const NONE: i32 = -1;
-/// The kernel's timer that takes its place.
+/// The kernel timer that replaces it.
 static FALLBACK: AtomicI32 = AtomicI32::new(NONE);
 
 /// Forgets the timer in a forked child, which does not inherit it.
@@ -23,8 +23,8 @@ pub(crate) fn forget() {
     FALLBACK.store(NONE, Ordering::Relaxed);
 }
 
-/// Has another timer take the place of the program's, of which this is left. False if there can be none, or if the
-/// program's calls do not come by here.
+/// Replaces the program's timer, which has `left` remaining, by another one. False if there can be none, or if the
+/// program's calls are not interposed.
 pub(crate) fn replace(left: &libc::itimerval) -> bool {
     SETITIMER.known().is_some() && set(left).is_ok()
 }
@@ -34,11 +34,11 @@ fn timespec(time: libc::timeval) -> libc::timespec {
 }
 
 fn timeval(time: libc::timespec) -> libc::timeval {
-    // Rounded up: an armed timer must not read as a stopped one.
+    // Rounded up: a running timer must not read as stopped.
     libc::timeval { tv_sec: time.tv_sec, tv_usec: ((time.tv_nsec + 999) / 1000).min(999_999) }
 }
 
-/// What is left of the program's timer.
+/// The remaining time of the program's timer.
 pub(crate) fn get() -> libc::itimerval {
     let mut left: libc::itimerspec = NEVER;
     let timer = FALLBACK.load(Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub(crate) fn get() -> libc::itimerval {
     libc::itimerval { it_interval: timeval(left.it_interval), it_value: timeval(left.it_value) }
 }
 
-/// Sets the program's timer and returns what was left of it.
+/// Sets the program's timer and returns what remained of it.
 pub(crate) fn set(new: &libc::itimerval) -> Result<libc::itimerval, Errno> {
     let before = get();
     let time = libc::itimerspec { it_interval: timespec(new.it_interval), it_value: timespec(new.it_value) };
