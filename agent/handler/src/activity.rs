@@ -1,35 +1,35 @@
-//! Who may make a system call now.
+//! Synchronizes the agent's system calls with the installation of a seccomp filter.
 //!
-//! A program that is about to filter its system calls, in one thread or in all, must not meet an agent in the middle of
-//! one that the filter kills for. So whoever makes calls that the program would not make says so before, and the
-//! installation of a filter waits until they are done. Afterwards nobody enters any more.
+//! The agent must not be inside a system call that the filter kills for. So code that makes system calls which the
+//! program would not make announces this first, and the installation of a filter waits until no such code is active.
+//! Afterwards no code can become active any more.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
-/// The program has restricted its system calls.
+/// The program has installed a seccomp filter, or is about to.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether a system call may kill.
+/// Sets whether a system call may kill the process.
 pub fn set_filtered(filtered: bool) {
     FILTERED.store(filtered, Ordering::Relaxed);
 }
 
-/// True if a system call that the program would not make itself may kill.
+/// Whether a system call that the program itself would not make may kill the process.
 #[inline]
 pub fn is_filtered() -> bool {
     FILTERED.load(Ordering::Relaxed)
 }
 
-/// The right to make system calls that the program may not make itself.
+/// The right to make system calls that the program itself would not make.
 pub struct Active(());
 
 impl Active {
-    /// The right, unless the program filters its calls.
+    /// Acquires the right, unless the program filters its system calls.
     pub fn enter() -> Option<Active> {
         ACTIVE.fetch_add(1, Ordering::Relaxed);
         let active = Active(());
-        // Either this sees the filter announced, or who announces it sees this at work.
+        // Either this sees that a filter was announced, or the announcing thread sees that this is active.
         fence(Ordering::SeqCst);
         (!is_filtered()).then_some(active)
     }
@@ -41,18 +41,18 @@ impl Drop for Active {
     }
 }
 
-/// Keeps everybody from making calls; who is at it still shows in [`anybody`].
+/// Lets nobody become active any more; [`anybody`] tells whether somebody still is.
 pub fn announce_filter() {
     set_filtered(true);
     fence(Ordering::SeqCst);
 }
 
-/// True while somebody makes calls.
+/// Whether any thread is active.
 pub fn anybody() -> bool {
     ACTIVE.load(Ordering::Acquire) != 0
 }
 
-/// Forgets, in a forked child, the threads that are not there any more.
+/// Forgets, in a forked child, the active threads of the parent.
 pub fn forget_others() {
     ACTIVE.store(0, Ordering::Relaxed);
 }

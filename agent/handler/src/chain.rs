@@ -1,7 +1,7 @@
-//! The program's own use of the signal, exactly as the kernel would serve it.
+//! Signal chaining: emulates the kernel's treatment of the sampling signal for the program.
 //!
-//! The agent owns the kernel's disposition of SIGPROF; the program's `sigaction` changes the one kept here. A
-//! signal that no timer of ours sent goes where the program wanted it.
+//! The kernel's disposition is the agent's; the program's `sigaction` changes the one stored here. A signal that no
+//! timer of the agent sent is treated according to that disposition.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -12,8 +12,8 @@ use crate::siginfo::SignalInfo;
 use crate::slot::{self, Slot};
 use crate::sys;
 
-/// What the program wants done with the signal. Immutable once published and never freed, so that a handler
-/// may read it at any time.
+/// A disposition set by the program. Immutable once published and never freed, so that a handler may read it at any
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disposition {
     /// Address of the handler, SIG_DFL or SIG_IGN.
@@ -25,7 +25,7 @@ pub struct Disposition {
 }
 
 impl Disposition {
-    /// What a fresh program has.
+    /// The disposition of a new program.
     pub const DEFAULT: Disposition = Disposition { handler: libc::SIG_DFL, flags: 0, mask: 0 };
 }
 
@@ -37,14 +37,14 @@ pub struct KernelAction {
     pub handler: usize,
     /// SA_ flags.
     pub flags: u64,
-    /// Where the handler returns to.
+    /// The code that the handler returns to.
     pub restorer: usize,
-    /// Signals to block during the handler.
+    /// Signals blocked during the handler.
     pub mask: u64,
 }
 
 impl KernelAction {
-    /// What a fresh program has.
+    /// The disposition of a new program.
     pub const DEFAULT: KernelAction = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 }
 
@@ -53,7 +53,7 @@ static CURRENT: AtomicPtr<Disposition> = AtomicPtr::new(ptr::null_mut());
 
 /// The program's disposition.
 pub fn disposition() -> &'static Disposition {
-    // SAFETY: published dispositions are never freed. Pairs with the release in `set_disposition`.
+    // SAFETY: published dispositions are never freed. The acquire pairs with the release in `set_disposition`.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.unwrap_or(&DEFAULT)
 }
 
@@ -62,12 +62,12 @@ pub fn set_disposition(disposition: &'static Disposition) {
     CURRENT.store(ptr::from_ref(disposition).cast_mut(), Ordering::Release);
 }
 
-/// True if the program handles the signal itself.
+/// Whether the program handles the signal itself.
 pub fn has_handler() -> bool {
     !matches!(disposition().handler, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-/// What the timer carries in its signals that takes the place of the program's ITIMER_PROF.
+/// The signal value of the timer that emulates the program's ITIMER_PROF.
 pub fn fallback_value() -> usize {
     (&raw const CURRENT) as usize
 }
@@ -77,7 +77,7 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Serves a signal that is not ours, unless it is for a handler of the program's: that is the result.
+/// Handles a signal that is not the agent's. Returns the program's disposition if its handler must run.
 #[cold]
 #[inline(never)]
 pub(crate) fn forward(
@@ -98,7 +98,7 @@ pub(crate) fn forward(
     }
     let wanted = disposition();
     match wanted.handler {
-        // The kernel forces its own traps upon a program that ignores them.
+        // The kernel does not let a program ignore its own traps.
         libc::SIG_IGN if forced => die(signal),
         libc::SIG_IGN => {}
         libc::SIG_DFL => die(signal),
@@ -107,8 +107,8 @@ pub(crate) fn forward(
     None
 }
 
-/// What the kernel does as a handler begins, for `wanted`; gives the handler. `context` is on the frame on which it is about
-/// to run.
+/// Does what the kernel does when a handler with this disposition begins; returns the handler. `context` is in the
+/// frame on which it is about to run.
 pub(crate) fn begin(signal: c_int, context: Context<'_>, wanted: &Disposition) -> usize {
     if wanted.flags & libc::SA_RESETHAND != 0 {
         set_disposition(&DEFAULT);
@@ -118,7 +118,7 @@ pub(crate) fn begin(signal: c_int, context: Context<'_>, wanted: &Disposition) -
     wanted.handler
 }
 
-/// Blocks the signal, as the program believes it is, and sends it once more, so that it waits.
+/// Blocks the signal, which the program believes is blocked, and sends it again, so that it becomes pending.
 fn keep_pending(slot: &Slot, signal: c_int, info: &SignalInfo, context: Context<'_>) {
     slot.set_hidden(false);
     context.block(bit(signal));
@@ -128,14 +128,14 @@ fn keep_pending(slot: &Slot, signal: c_int, info: &SignalInfo, context: Context<
     unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, arguments) };
 }
 
-/// Ends the process as an unhandled signal does.
+/// Ends the process as an unhandled signal would.
 fn die(signal: c_int) {
     let default = KernelAction::DEFAULT;
     let arguments = [signal as usize, (&raw const default) as usize, 0, sys::SIGSET_BYTES, 0, 0];
     // SAFETY: the default action is what the program asked for; the action is live during the call.
     unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
     let (process, thread) = (sys::process_id() as usize, sys::thread_id() as usize);
-    // SAFETY: a signal to this very thread; blocked until the mask below lets it through.
+    // SAFETY: a signal to this very thread, blocked until the mask below unblocks it.
     unsafe { sys::call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     sys::set_signal_mask(!bit(signal));
 }

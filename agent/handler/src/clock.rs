@@ -1,5 +1,5 @@
-//! The clock of all records: the time-stamp counter where it is invariant, else CLOCK_MONOTONIC through the
-//! vDSO. One tick of the latter is one nanosecond. Which it is gets decided once, before the first sample.
+//! The trace clock: the time-stamp counter if it is invariant, else CLOCK_MONOTONIC through the vDSO, in nanoseconds.
+//! The choice is made once, before the first sample.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,33 +9,33 @@ use crate::sys;
 /// `clock_gettime` of the vDSO.
 pub type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
-/// Time comes from the counter.
+/// Time is read from the counter.
 const COUNTER: usize = 0;
-/// Time comes from the kernel, because there is no vDSO function.
+/// Time is read by a system call, because the vDSO has no function for it.
 const SYSTEM_CALL: usize = 1;
 
 /// `COUNTER`, `SYSTEM_CALL`, or the address of the vDSO's function.
 static SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
 
-/// True if the processor says that its counter runs at one rate in every power state.
+/// Whether the processor guarantees a constant rate of the counter in every power state.
 pub fn counter_is_invariant() -> bool {
     arch::counter_is_invariant()
 }
 
-/// Takes the time from the kernel from now on, through the vDSO if it has the function.
+/// Uses CLOCK_MONOTONIC from now on, through the vDSO if it has the function.
 ///
 /// # Safety
-/// `vdso` is the vDSO's own `clock_gettime` and stays mapped.
+/// `vdso` must be the vDSO's `clock_gettime`, and stay mapped.
 pub unsafe fn use_monotonic(vdso: Option<ClockGettime>) {
     SOURCE.store(vdso.map_or(SYSTEM_CALL, |function| function as usize), Ordering::Relaxed);
 }
 
-/// True if time comes from the processor's counter.
+/// Whether time is read from the processor's counter.
 pub fn is_counter() -> bool {
     SOURCE.load(Ordering::Relaxed) == COUNTER
 }
 
-/// Now, in ticks.
+/// The current time in ticks.
 #[inline]
 pub fn now() -> u64 {
     match SOURCE.load(Ordering::Relaxed) {
@@ -50,7 +50,8 @@ fn monotonic(source: usize) -> u64 {
         return kernel_ns(libc::CLOCK_MONOTONIC);
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `use_monotonic` stored the address of such a function; it takes no lock a handler could meet.
+    // SAFETY: `use_monotonic` stored the address of such a function. It takes no lock that an interrupted thread could
+    // hold.
     unsafe {
         let function = core::mem::transmute::<usize, ClockGettime>(source);
         function(libc::CLOCK_MONOTONIC, &raw mut time);
@@ -61,29 +62,29 @@ fn monotonic(source: usize) -> u64 {
 /// Nanoseconds in a second.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-/// CPU time of the whole process in nanoseconds: one system call.
+/// CPU time of the process in nanoseconds, by a system call.
 pub fn process_cpu_ns() -> u64 {
     kernel_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// CPU time of the calling thread in nanoseconds: one system call.
+/// CPU time of the calling thread in nanoseconds, by a system call.
 pub fn thread_cpu_ns() -> u64 {
     kernel_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time of thread `tid` of this process in nanoseconds; 0 if there is none. One system call.
+/// CPU time of thread `tid` of this process in nanoseconds, by a system call; 0 if there is no such thread.
 pub fn cpu_ns_of(tid: u32) -> u64 {
     kernel_ns(cpu_clock(tid))
 }
 
-/// The clock of the CPU time of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
+/// The CPU clock id of thread `tid` (kernel: MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED).
 pub(crate) fn cpu_clock(tid: u32) -> libc::clockid_t {
     const PER_THREAD: u32 = 4;
     const SCHED: u32 = 2;
     (!tid << 3 | PER_THREAD | SCHED) as libc::clockid_t
 }
 
-/// CLOCK_MONOTONIC in nanoseconds: one system call.
+/// CLOCK_MONOTONIC in nanoseconds, by a system call.
 pub(crate) fn monotonic_ns() -> u64 {
     kernel_ns(libc::CLOCK_MONOTONIC)
 }

@@ -1,4 +1,4 @@
-//! What the kernel hands to a signal handler: the interrupted registers, stack and mask.
+//! The interrupted state that the kernel passes to a signal handler: registers, stack and mask.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
@@ -8,7 +8,7 @@ use unwind::Registers;
 use crate::arch;
 use crate::stack::Bounds;
 
-/// The interrupted state, as the kernel saved it on the stack of the handler and restores it when that returns.
+/// The interrupted state, which the kernel saved on the handler's stack and restores when the handler returns.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     raw: *mut libc::ucontext_t,
@@ -17,16 +17,16 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// # Safety
-    /// `raw` is the third argument of a signal handler installed with SA_SIGINFO, which has not returned. No reference
-    /// into it is held.
+    /// `raw` must be the third argument of an SA_SIGINFO handler that has not returned, and no reference into it may be
+    /// held.
     pub unsafe fn new(raw: *mut c_void) -> Self {
         Self { raw: raw.cast(), frame: PhantomData }
     }
 
-    /// The machine's part.
+    /// The machine-dependent part.
     fn machine(&self) -> &libc::mcontext_t {
-        // SAFETY: the kernel's `ucontext`, whose head has libc's layout. libc's type is longer (its signal set has 128
-        // bytes); nothing past the kernel's eight bytes of mask is read.
+        // SAFETY: the kernel's `ucontext`, which begins like libc's. libc's type is longer (its signal set has 128
+        // bytes); nothing beyond the kernel's eight bytes of mask is read.
         unsafe { &(*self.raw).uc_mcontext }
     }
 
@@ -40,26 +40,26 @@ impl Context<'_> {
         arch::stack_pointer(self.machine())
     }
 
-    /// The lowest address that the interrupted code may be using on its stack.
+    /// The lowest stack address that the interrupted code may be using.
     pub(crate) fn lowest_in_use(self) -> u64 {
         self.stack_pointer().saturating_sub(arch::RED_ZONE)
     }
 
-    /// The interrupted instruction.
+    /// The interrupted program counter.
     pub fn instruction_pointer(self) -> u64 {
         arch::instruction_pointer(self.machine())
     }
 
-    /// True if the thread comes from a system call, as far as the machine tells.
+    /// Whether the thread has just returned from a system call, as far as the architecture can tell.
     pub fn is_behind_a_call(self) -> bool {
         arch::is_behind_a_call(self.machine())
     }
 
     /// The thread's alternate signal stack; empty if it has none.
     pub fn alternate_stack(self) -> Bounds {
-        // SAFETY: the kernel's `ucontext`.
+        // SAFETY: the caller of `new` promised the kernel's `ucontext`.
         let stack = unsafe { &(*self.raw).uc_stack };
-        // In a process that has never set one no flag says so (fs/exec.c, `begin_new_exec`).
+        // If the process has never set one, the flag is clear although there is no stack (fs/exec.c, `begin_new_exec`).
         if stack.ss_flags & libc::SS_DISABLE != 0 || stack.ss_size == 0 {
             return Bounds::NONE;
         }
@@ -67,20 +67,20 @@ impl Context<'_> {
         Bounds { low, high: low.saturating_add(stack.ss_size as u64) }
     }
 
-    /// The kernel's description of that stack. Whoever holds the result calls nothing else here.
+    /// The kernel's description of that stack. No other method may be called while the result is held.
     pub(crate) fn alternate_stack_mut(&mut self) -> &mut libc::stack_t {
-        // SAFETY: the kernel's `ucontext`.
+        // SAFETY: the caller of `new` promised the kernel's `ucontext`.
         unsafe { &mut (*self.raw).uc_stack }
     }
 
-    /// The kernel's frame around this.
+    /// Address of the kernel's signal frame.
     pub(crate) fn frame(self) -> u64 {
         self.raw as u64 - arch::CONTEXT_AT
     }
 
-    /// The end of that frame.
+    /// End of that frame.
     pub(crate) fn frame_end(self) -> u64 {
-        // SAFETY: the kernel's `ucontext`.
+        // SAFETY: the caller of `new` promised the kernel's `ucontext`.
         unsafe { arch::frame_end(self.raw) }
     }
 
@@ -92,7 +92,7 @@ impl Context<'_> {
 
     /// Adds `signals` to the mask that the kernel restores when the handler returns.
     pub(crate) fn block(self, signals: u64) {
-        // SAFETY: as above.
+        // SAFETY: the kernel's set is the first eight bytes of the field.
         unsafe { (&raw mut (*self.raw).uc_sigmask).cast::<u64>().write(self.signal_mask() | signals) };
     }
 }

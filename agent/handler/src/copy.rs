@@ -1,10 +1,11 @@
-//! Copies a thread's registers and stack for whoever unwinds it elsewhere: the words that unwinding needs, and zeros for
-//! all others.
+//! Copies a thread's registers and stack for unwinding elsewhere: the words that unwinding needs, and zeros for all
+//! others.
 //!
-//! What a walk goes by is where functions return to and where their frames lie: addresses of code, and of the stack itself.
-//! All else is data of the program, and none of it leaves the process but for registers that the rule of the interrupted
-//! instruction names. Where code is generated at run time nobody knows it by its address; there a word of a frame record is kept
-//! if it leads behind a call, or if a walk would believe it (`unwind::Jumps`), and the instruction that a signal has interrupted.
+//! Unwinding needs the addresses that functions return to and where their frames are: code addresses, and addresses of
+//! the stack itself. Everything else is data of the program and must not leave the process, except for registers that
+//! the rule of the interrupted instruction uses. Generated code cannot be recognised by its address; there a word of a
+//! frame record is copied if it points behind a call, or if a walk would accept it (`unwind::Jumps`), as is the program
+//! counter in a signal frame.
 
 use shm_format::{CopiedWord, CopyEnd, CopyHead, CopyWriter, Loss, RecordKind, StackHead};
 use unwind::{Jumps, Memory, Modules, Registers};
@@ -22,16 +23,16 @@ use crate::snapshot::{self, Pinned};
 use crate::stack::{Bounds, Stack};
 use crate::unwinding::Unwind;
 
-/// Bytes of a word.
+/// Size of a word in bytes.
 const WORD: u64 = 8;
-/// Records of a thread between two looks for generated code, before any was met.
+/// Records of a thread between two searches for generated code, until some is found.
 const LOOK_EVERY: u64 = 16;
-/// Pages that may be asked for: where code is generated much that looks like a return address is none.
+/// Pages that may be probed: with generated code, many words merely look like return addresses.
 const PROBES: u32 = 1024;
-/// No code lies outside of these.
+/// Range of possible code addresses.
 const CODE: core::ops::Range<u64> = 0x1_0000..1 << 48;
 
-/// Where the frames of a walk lie.
+/// The stack range that a walk's frames cover.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     low: u64,
@@ -39,7 +40,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Of the slot's last walk. The caller is inside its nesting guard.
+    /// That of the slot's last walk. The caller must be inside its nesting guard.
     pub(crate) fn of_walk(slot: &Slot) -> Self {
         // SAFETY: the caller's guard makes this the only use of the stack cache.
         let stack_cache = unsafe { &*slot.stack_cache() };
@@ -50,13 +51,13 @@ impl Extent {
     }
 }
 
-/// How far a copy goes, and what its memory is.
+/// The range to copy, and how it is read.
 struct Reach<'p> {
-    /// The first word.
+    /// Address of the first word.
     low: u64,
-    /// Behind the last one that is wanted.
+    /// End of the requested range.
     until: u64,
-    /// The base of the stack, if it is known.
+    /// Base of the stack, if known.
     base: Option<u64>,
     memory: Stack<'p>,
 }
@@ -75,12 +76,12 @@ impl<'p> Reach<'p> {
         Self { low, until, base, memory }
     }
 
-    /// What addresses of the stack are.
+    /// The range that counts as stack addresses.
     fn stack(&self) -> Bounds {
         Bounds { low: self.low, high: self.base.unwrap_or(self.until) }
     }
 
-    /// Why a copy ends that has come to `until`.
+    /// Why a copy that reached `until` ends.
     fn end(&self) -> CopyEnd {
         match self.base {
             Some(base) if base - self.until < WORD => CopyEnd::Base,
@@ -89,8 +90,8 @@ impl<'p> Reach<'p> {
     }
 }
 
-/// Writes a copy of the interrupted stack. With an `extent` it is that of the walk whose stack is recorded next. The caller
-/// is inside the slot's nesting guard.
+/// Writes a copy of the interrupted stack. `extent` is given if the walk of the same stack is recorded next. The caller
+/// must be inside the slot's nesting guard.
 #[inline(never)]
 pub(crate) fn record(
     recording: &Recording,
@@ -147,8 +148,8 @@ fn write(
     writer.end(end, covers)
 }
 
-/// Writes the registers that unwinding needs, and those `computed` with by the rule for the CFA; the stack pointer and the
-/// frame pointer are the result. Apart, so that the others are not on the stack while the words are copied.
+/// Writes the registers that unwinding needs, among them those that the CFA is `computed` from. Returns stack pointer and
+/// frame pointer. Not inlined: the other registers must not be on the stack while the words are copied.
 #[inline(never)]
 fn write_registers<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     context: Context<'_>,
@@ -158,8 +159,7 @@ fn write_registers<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
 ) -> Result<[u64; 2], Loss> {
     let registers = context.registers();
     for (number, register) in registers.r.into_iter().enumerate() {
-        // A frame pointer that is not an address tells the walk so. Other registers may count words, as in libcrypto's
-        // assembly.
+        // The frame pointer is always needed. Others may hold counts of words, as in libcrypto's assembly.
         let is_named = register == registers.fp() || computed >> number & 1 != 0;
         let is_needed = register != 0 && is_named;
         match filter.find(register).or(is_needed.then_some(CopiedWord::Other(register))) {
@@ -171,8 +171,8 @@ fn write_registers<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     Ok([registers.sp(), registers.fp()])
 }
 
-/// Writes the words of the stack. Behind the last of them, and why it is the last. Apart: what it needs on the stack is not
-/// there when the rule for the CFA is looked up.
+/// Writes the words of the stack. Returns the end of the copied range, and why it ends there. Not inlined: its locals must
+/// not be on the stack while the CFA rule is looked up.
 #[inline(never)]
 fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     reach: &mut Reach,
@@ -181,12 +181,12 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     writer: &mut CopyWriter<'_, F>,
 ) -> Result<(u64, CopyEnd), Loss> {
     let mut at = reach.low;
-    // There may be return addresses, too: where a function has just begun, and where the frame pointer leads.
+    // Return addresses may also be here: at a function's first instruction, and where the frame pointer points.
     let places = [sp, sp.wrapping_add(WORD), fp.wrapping_add(WORD)];
-    // The word before, if it is an address in the stack.
+    // The preceding word, if it is a stack address.
     let mut saved_fp = None;
     let mut records = Records::default();
-    // Where the instruction of the last signal's frame stands; 0 for nowhere.
+    // Where the last signal frame holds the interrupted program counter; 0 for none.
     let mut interrupted = 0;
     while at < reach.until {
         let known = reach.memory.known_until(at).min(reach.until);
@@ -230,19 +230,19 @@ fn copy<F: FnMut(RecordKind, u64, &[u8]) -> Result<(), Loss>>(
     Ok((at, reach.end()))
 }
 
-/// Words near by that may be return addresses, as an address of the stack leads right before them: to a frame record, whose
-/// own frame pointer may be none, as that of compiled Java code.
+/// Nearby words that may be return addresses because a stack address points to the word before them: a frame record,
+/// whose own frame pointer may be anything, as with compiled Java code.
 #[derive(Default)]
 struct Records {
-    /// A bit for each word, by its place modulo [`Records::SPAN`].
+    /// One bit per word, by its index modulo [`Records::SPAN`].
     bits: [u64; 8],
 }
 
 impl Records {
-    /// Bytes that it looks ahead.
+    /// Bytes of look-ahead.
     const SPAN: u64 = 8 * 64 * WORD;
 
-    /// The word at `at` is the stack's address `to`.
+    /// The word at `at` is the stack address `to`.
     fn note(&mut self, at: u64, to: u64) {
         let place = to.wrapping_add(WORD);
         let is_ahead = place > at && place - at < Self::SPAN && place.is_multiple_of(WORD);
@@ -251,7 +251,7 @@ impl Records {
         }
     }
 
-    /// Whether such an address was met before `at`, which is the word behind the last one that was asked for.
+    /// Whether such an address was seen before `at`. Must be called for consecutive words.
     fn take(&mut self, at: u64) -> bool {
         let Some(bits) = self.bits.get_mut(index(at)) else { return false };
         let was_noted = *bits & bit(at) != 0;
@@ -260,7 +260,7 @@ impl Records {
     }
 }
 
-/// Where in [`Records`] a word has its bit.
+/// Index of a word's bit.
 fn index(place: u64) -> usize {
     (place / WORD / 64 % 8) as usize
 }
@@ -269,7 +269,8 @@ fn bit(place: u64) -> u64 {
     1 << (place / WORD % 64)
 }
 
-/// The code around `pc` if that lies in no module. If nobody registered it the agent is asked to look at its modules again.
+/// The code around `pc` if that is in no module. If it is not registered code either, the agent is told to rescan its
+/// modules.
 fn generated_code(
     modules: &Modules<'_>,
     regions: &[Region],
@@ -301,21 +302,21 @@ fn put(recording: &Recording, slot: &Slot, kind: RecordKind, first: u64, bytes: 
     Ok(())
 }
 
-/// Tells the words that are kept.
+/// Decides which words are copied.
 struct Filter<'m> {
     modules: &'m Modules<'m>,
-    /// Those in modules are holes there, which whoever unwinds the copy does not know.
+    /// Regions inside modules, which are holes here but not for whoever unwinds the copy.
     regions: &'m [Region],
     stack: Bounds,
-    /// Where the last addresses that were looked up lie: nearly all others lie there too.
+    /// The spans of the last addresses looked up: nearly all others lie there, too.
     near: [Span; 2],
     code_only: bool,
-    /// The program may have run code of no module.
+    /// Whether the program may have run code outside all modules.
     has_generated: bool,
     jumps: Jumps,
 }
 
-/// Addresses between two ends of modules.
+/// An address range between two boundaries of modules.
 #[derive(Clone, Copy)]
 struct Span {
     start: u64,
@@ -330,7 +331,7 @@ impl<'m> Filter<'m> {
         Self { modules, regions, stack, near: [nothing; 2], code_only: false, has_generated: false, jumps }
     }
 
-    /// What the word is, if it is kept.
+    /// Classifies the word; `None` if it is not copied.
     #[inline]
     fn find(&mut self, word: u64) -> Option<CopiedWord> {
         if word.wrapping_sub(self.stack.low) <= self.stack.high.wrapping_sub(self.stack.low) {
@@ -360,8 +361,8 @@ impl<'m> Filter<'m> {
         is_code
     }
 
-    /// What the word at `at` is if it may lead into generated code. `fps` are the frame pointers of a frame that would return
-    /// there, and of its caller.
+    /// Classifies the word at `at` if it may point into generated code. `fps` are the frame pointers of a frame that
+    /// would return there, and of its caller.
     #[cold]
     fn generated(
         &mut self,
@@ -387,7 +388,7 @@ impl<'m> Filter<'m> {
     }
 }
 
-/// Generated code with what stands before it.
+/// Generated code, with the bytes before it.
 fn generated(address: u64, memory: &mut Stack) -> CopiedWord {
     CopiedWord::Generated(address, memory.read(address.wrapping_sub(WORD)).unwrap_or(0))
 }
@@ -417,7 +418,7 @@ mod tests {
             for word in [0x1_1001, 0x1_2001, 0x1_2fff, 0x1_3001, 0x1_4000] {
                 assert_eq!(filter.find(word), Some(CopiedWord::Code(word)), "{word:x}");
             }
-            // Generated code is known by the call before it.
+            // Generated code is recognised by the preceding call.
             for word in [0x1_1000, 0x1_4001, 0x2_0001] {
                 assert_eq!(filter.find(word), None, "{word:x}");
             }

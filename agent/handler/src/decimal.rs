@@ -1,6 +1,6 @@
-//! Decimal numbers in what the kernel says, and in settings.
+//! Decimal numbers, in text from the kernel and in settings.
 
-/// The number that `digits` are, all of them; none if it has more than 64 bits.
+/// Parses all of `digits`; `None` if there is anything else, or the number does not fit 64 bits.
 #[inline(never)]
 pub fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {

@@ -1,8 +1,8 @@
-//! How long a thread was ready to run and had no processor.
+//! Run-queue delay: how long a thread was runnable without a CPU.
 //!
-//! Asked for with time off the processor only: the kernel tells when a thread left and came back, not when it was woken.
-//! The file is opened each time, because no descriptor of ours may stay in the program, and for the length of one read: a
-//! program that closes every number there is may close this one. Where that is not permitted, nothing is known.
+//! Recorded with off-CPU time only: the kernel reports when a thread left its CPU and returned, not when it was woken.
+//! The file is opened for each read, because no descriptor of the agent may stay open, and a program that closes all
+//! descriptors may close this one. Where opening it is not permitted, the delay is unknown.
 
 use core::ffi::CStr;
 
@@ -10,13 +10,13 @@ use crate::activity::Active;
 use crate::decimal::number;
 use crate::sys;
 
-/// Three numbers: nanoseconds on a processor, nanoseconds ready without one, turns (Documentation/scheduler/sched-stats).
+/// Three numbers: nanoseconds on a CPU, nanoseconds runnable, number of turns (Documentation/scheduler/sched-stats).
 const FILE: &CStr = c"/proc/thread-self/schedstat";
-/// More than three numbers of 64 bits need.
+/// Enough for three 64-bit numbers.
 const LONGEST: usize = 72;
 
-/// Nanoseconds for which the calling thread has been ready and had no processor, all together; none if the kernel does not
-/// tell, or system calls are filtered.
+/// Total run-queue delay of the calling thread in nanoseconds; `None` if the kernel does not tell, or system calls are
+/// filtered.
 pub(crate) fn of_this_thread() -> Option<u64> {
     let _active = Active::enter()?;
     let mut text = [0u8; LONGEST];
@@ -24,14 +24,14 @@ pub(crate) fn of_this_thread() -> Option<u64> {
     let open = [libc::AT_FDCWD as usize, FILE.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: the kernel reads the path, which is constant.
     let file = usize::try_from(unsafe { sys::call(libc::SYS_openat, open) }).ok()?;
-    // SAFETY: the kernel writes at most so many bytes into a live buffer; the descriptor is ours.
+    // SAFETY: the kernel writes at most `text.len()` bytes into `text`; the descriptor was opened just now.
     let read = unsafe { sys::call(libc::SYS_read, [file, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]) };
-    // SAFETY: opened just now, and known to nobody.
+    // SAFETY: opened just now, and nobody else uses it.
     unsafe { sys::call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
     second_number(text.get(..usize::try_from(read).ok()?)?)
 }
 
-/// The second of the numbers in `text`, which one space separates.
+/// The second of the numbers in `text`, which are separated by single spaces.
 fn second_number(text: &[u8]) -> Option<u64> {
     text.split(|byte| *byte == b' ').nth(1).and_then(number)
 }

@@ -1,10 +1,10 @@
-//! Threads that nobody has registered: made by a bare `clone`, by the C library for itself, by functions that we do not
-//! stand in front of, or in a process that the agent came into when it ran already.
+//! Thread discovery: registers threads that were created by a bare `clone`, by the C library for itself, by functions
+//! that are not interposed, or before the agent was injected.
 //!
-//! A process cannot discover them by itself without disturbing others: a timer for the whole process signals whom it likes,
-//! also threads that sleep, and the list of threads is a directory. So the recorder looks, from outside, and sends a
-//! request to a thread that is on a processor and that it has not been told of. The thread, being asked, starts itself: it
-//! gets a slot and a timer on its CPU clock, and its first sample stands for all it has used before.
+//! A process cannot discover them by itself without disturbing others: a process-wide timer signals arbitrary threads,
+//! including sleeping ones, and the list of threads is a directory in /proc. So the recorder looks from outside and
+//! sends a request to a thread that is running and not known to it. The thread's handler then registers its thread: it
+//! gets a slot and a timer on its CPU clock, and its first sample stands for all CPU time used before.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,16 +17,16 @@ use crate::slot::{self, Slot};
 use crate::sys;
 use crate::thread_timer;
 
-/// Slots that are looked at, when a thread starts, for threads that are gone.
+/// Slots that are checked for ended threads whenever a thread is registered.
 const VISITS: u32 = 8;
 /// Longest thread name, with its NUL (kernel: TASK_COMM_LEN).
 const NAME: usize = 16;
 
-/// The slots that are looked at next.
+/// Position of the next check.
 static VISITED: AtomicU32 = AtomicU32::new(0);
 
-/// Starts sampling the calling thread, whose slot is `slot`, unless it has a clock of its own. The periods it has used
-/// until now, for its first sample.
+/// Starts sampling the calling thread, whose slot is `slot`, unless it is sampled already. Returns the periods that it
+/// has used until now, for its first sample.
 #[cold]
 pub(crate) fn start(recording: &Recording, slot: &Slot) -> u32 {
     let late_start = &recording.late_start;
@@ -47,20 +47,20 @@ pub(crate) fn start(recording: &Recording, slot: &Slot) -> u32 {
     reap(recording);
     let first_ns = thread_timer::first_expiry(period_ns, slot.tid().into());
     if thread_timer::arm(slot, late_start.signal(), period_ns, first_ns).is_err() {
-        // The user may have no more timers.
+        // The user may not create more timers.
         thread_timer::disarm(slot);
     }
     periods(late_start.used_ns(), period_ns)
 }
 
-/// Releases slots of threads that are gone, of a few that are looked at in turn.
+/// Reaps: releases slots of threads that have ended, checking a few in turn.
 fn reap(recording: &Recording) {
     let process = sys::process_id();
     let first = VISITED.fetch_add(VISITS, Ordering::Relaxed);
     for number in first..first.saturating_add(VISITS) {
         let Some(slot) = slot::some(number).filter(|slot| slot.is_discovered()) else { continue };
         let (sequence, tid) = (slot.sequence(), slot.tid());
-        // SAFETY: signal 0 only asks whether the thread is there.
+        // SAFETY: signal 0 only tests whether the thread exists.
         let found = unsafe { sys::call(libc::SYS_tgkill, [process as usize, tid as usize, 0, 0, 0, 0]) };
         if found == -libc::ESRCH as isize {
             end(recording, slot, sequence);
@@ -68,14 +68,14 @@ fn reap(recording: &Recording) {
     }
 }
 
-/// So many periods are `used_ns`, rounded by chance, so that short threads weigh what they should together.
+/// Converts `used_ns` to periods, rounded randomly, so that short threads get the right total weight.
 fn periods(used_ns: u64, period_ns: u64) -> u32 {
     let chance = thread_timer::first_expiry(period_ns, used_ns) - 1;
     (used_ns.saturating_add(chance) / period_ns.max(1)).min(u32::MAX.into()) as u32
 }
 
-/// Finds or makes the slot of the calling thread, which nobody registered, and tells the reader of it. None where there is
-/// no memory, or system calls are filtered.
+/// Finds or creates the slot of the calling thread, which nobody registered, and reports it to the reader. `None` if
+/// there is no memory, or system calls are filtered.
 pub(crate) fn adopt(tid: u32) -> Option<&'static Slot> {
     let _active = Active::enter()?;
     let recording = recording::current();
@@ -96,13 +96,13 @@ pub(crate) fn adopt(tid: u32) -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// True if the slot was that of another thread, whose id the calling one has now: a timer of a thread that is gone says
-/// that nothing is left.
+/// Whether the slot belonged to an earlier thread whose id the calling one has now: the timer of a thread that has
+/// ended has no time left.
 fn is_stale(slot: &Slot) -> bool {
     slot.is_discovered() && slot.timer() != Slot::NO_TIMER && thread_timer::is_dead(slot.timer())
 }
 
-/// Ends the life of a slot whose thread is gone, unless somebody else does.
+/// Releases a slot whose thread has ended, unless another thread does so.
 fn end(recording: &Recording, slot: &Slot, sequence: u32) {
     if !slot.end_discovered(sequence) {
         return;
@@ -121,7 +121,7 @@ fn end(recording: &Recording, slot: &Slot, sequence: u32) {
     slot.release();
 }
 
-/// Tells the reader of the calling thread. Where the log is full nothing is told: samples say whose they are.
+/// Reports the calling thread to the reader. If the log is full nothing is reported: its records still carry its id.
 fn tell(recording: &Recording, slot: &Slot) {
     let mut name = [0u8; NAME];
     let arguments = [libc::PR_GET_NAME as usize, name.as_mut_ptr() as usize, 0, 0, 0, 0];

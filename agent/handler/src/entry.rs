@@ -1,7 +1,7 @@
-//! The ways into signal handlers: what the kernel calls, and where handlers of the program's return to.
+//! Entry points of signal handlers: what the kernel calls, and what the program's handlers return to.
 //!
-//! Each entry asks what is to run and on which frame, and goes there by a jump with nothing of us left on the stack: the
-//! program's handler begins as the kernel would have begun it.
+//! Each entry decides what runs on which frame, and jumps there with nothing of the agent left on the stack: the
+//! program's handler begins as if the kernel had called it.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::slot::{self, Slot};
 use crate::stack::Bounds;
 use crate::sys;
 
-/// Signals that the kernel knows.
+/// Number of signals of the kernel.
 const SIGNALS: usize = 64;
 
-/// The program's handlers, by signal; kept when it goes back to the default, because one may be about to run.
+/// The program's handlers, by signal; kept when a signal is reset to the default, because one may be about to run.
 static HANDLERS: [AtomicUsize; SIGNALS + 1] = [const { AtomicUsize::new(0) }; SIGNALS + 1];
 
 /// The handler that the program has set for `signal`.
@@ -27,12 +27,12 @@ pub fn handler(signal: c_int) -> Option<&'static AtomicUsize> {
     HANDLERS.get(usize::try_from(signal).ok()?)
 }
 
-/// What runs next, in the two registers in which a function returns it.
+/// What runs next; returned in two registers.
 #[repr(C)]
 pub struct Next {
-    /// The frame to run it on; 0: nothing runs, the signal is served.
+    /// The frame to run it on; 0 if the signal has been handled completely.
     frame: u64,
-    /// The handler, or what it is made from.
+    /// The handler, or the disposition to begin.
     what: usize,
 }
 
@@ -58,13 +58,14 @@ unsafe extern "C" fn serve(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Gives the thread a signal stack of ours, if it has none: its next signal needs no room on its own.
+/// Gives the thread a signal stack of the agent, if it has none, so that its next signal needs no space on its own
+/// stack.
 fn lend_stack(context: Context<'_>) {
     if context.alternate_stack() == Bounds::NONE
         && let Some(slot) = slot::noted()
         && slot.signal_stack.bounds() != Bounds::NONE
         && !is_filtered()
-        // The storage by which it was found may be another thread's.
+        // The thread-local storage through which it was found may be another thread's.
         && slot.tid() == sys::thread_id()
     {
         signal_stack::lend(&slot.signal_stack, context);
@@ -78,13 +79,13 @@ unsafe extern "C" fn begin(signal: c_int, context: *mut c_void, wanted: &'static
 
 unsafe extern "C" fn pass(signal: c_int, context: *mut c_void, frame: u64) -> Next {
     let what = handler(signal).map_or(0, |handler| handler.load(Ordering::Acquire));
-    // SAFETY: the argument is the kernel's if it lies in a frame of the kernel's; else nothing is read of it.
+    // SAFETY: the argument is the kernel's if it lies in a signal frame; otherwise nothing is read from it.
     let context = unsafe { Context::new(context) };
     let frame = if context.frame() == frame { settle(context, true) } else { frame };
     Next { frame, what }
 }
 
-/// Puts the frame where the program's handler would have it, and hides our stack in it.
+/// Moves the frame to where the program's handler expects it, and hides the agent's stack in it.
 #[cold]
 #[inline(never)]
 fn settle(context: Context<'_>, on_alternate: bool) -> u64 {
@@ -92,13 +93,14 @@ fn settle(context: Context<'_>, on_alternate: bool) -> u64 {
     let stack = &slot.signal_stack;
     let moved = signal_stack::place(stack, context, on_alternate);
     match signal_stack::hide(stack, moved) {
-        // SAFETY: a frame that was moved is as good as the kernel's.
+        // SAFETY: a frame that was moved is equivalent to the kernel's.
         true => unsafe { arch::return_to(moved.frame(), selfwind_guest_restore as *const () as usize) },
         false => moved.frame(),
     }
 }
 
-/// Our stack again, at the return from a handler of the program's. The thread may be another by now.
+/// Restores the agent's signal stack at the return from a handler of the program. The thread may have changed
+/// meanwhile.
 unsafe extern "C" fn return_stack(context: *mut c_void) {
     if let Some(slot) = slot::noted() {
         // SAFETY: the `ucontext` that the kernel is about to restore.
@@ -111,7 +113,7 @@ unsafe extern "C" {
     fn selfwind_guest_restore();
 }
 
-/// Where our own handler returns to.
+/// The code that the agent's handler returns to.
 pub fn restorer() -> usize {
     selfwind_restore as unsafe extern "C" fn() as usize
 }

@@ -1,35 +1,35 @@
-//! Generated code for which the program has registered call frame information, as walks find it.
+//! Generated code with registered call frame information, as walks look it up.
 //!
-//! Lists are published with the modules and immutable. What they say is the program's own, so nothing here is taken for
-//! sane: parts may overlap, and all of them may.
+//! The lists are published with the modules and immutable. Their contents come from the program, so they are untrusted:
+//! parts may overlap, all of them if need be.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use unwind::Module;
 
-/// Parts that are looked at for one address, and runs of them.
+/// Maximum number of parts, and of runs, examined for one address.
 const LOOKS: usize = 16;
 
-/// The program has taken something back that could not be taken out of the lists.
+/// The program has deregistered something that could not be removed from the lists.
 static OUTDATED: AtomicBool = AtomicBool::new(false);
 
-/// Something that begins at an address, in a list in the order of these.
+/// An element with a start address, in a sorted list.
 #[derive(Clone, Copy)]
 pub struct From<T> {
     /// The first address.
     pub start: u64,
-    /// The greatest address that ends this or something before it in the list.
+    /// The greatest end of this element and all before it in the list.
     pub reach: u64,
-    /// What it is.
+    /// The element.
     pub what: T,
 }
 
-/// The rules of code that was registered at once.
+/// The rules of one registration.
 pub type Part = From<&'static Module<'static>>;
-/// Neighbouring parts: a change copies one run, and the list of all runs.
+/// Adjacent parts: a change copies one run, and the list of runs.
 pub type Run = From<&'static [Part]>;
 
-/// Makes all lists void, those to come too.
+/// Invalidates all lists, including later ones.
 pub fn set_outdated() {
     OUTDATED.store(true, Ordering::Relaxed);
 }
@@ -49,7 +49,7 @@ fn search(runs: &[Run], address: u64) -> Option<&'static Module<'static>> {
     parts.take(LOOKS).map(|part| part.what).find(|module| module.covers(address))
 }
 
-/// Those of a list that may hold `address`, the nearest first.
+/// The elements of a list that may contain `address`, nearest first.
 fn reaching<T>(list: &[From<T>], address: u64) -> impl Iterator<Item = &From<T>> {
     let after = list.partition_point(|from| from.start <= address);
     let before = list.get(..after).unwrap_or_default().iter().rev();

@@ -1,4 +1,4 @@
-//! Carries what the kernel recorded into the pool, behind the stack that answers it.
+//! Copies the kernel's records from the perf rings into the pool, after the stack that answers them.
 
 use shm_format::{KernelAnswerHead, RecordKind, Skip};
 
@@ -9,17 +9,17 @@ use crate::outcome::Missed;
 use crate::recording::Recording;
 use crate::slot::Slot;
 
-/// Words of a ring in one record: several fit into a chunk.
+/// Words of a ring in one record; several such records fit into a chunk.
 const PIECE: u64 = 512;
 
-/// Refuses a request for what has been answered already.
+/// Refuses a request that has been answered already.
 #[inline(never)]
 pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request) -> Result<(), Missed> {
     if let Some(nonce) = request.repeats(&slot.kernel_rings).filter(|_| !request.is_empty()) {
-        // What the kernel saw of the handler itself: another stack would make it see more.
+        // The events were caused by the handler itself, and another stack would cause more.
         let head = KernelAnswerHead { nonce, ..head(request, KernelAnswerHead::REPEATED) };
         write(recording, slot, request, head);
-        // They are samples, so the next one does not stand for their time.
+        // They count as samples, so the next one must not account for their time, too.
         slot.kernel_rings.count(request.events, slot.kernel_rings.period_ns());
     } else if !request.is_empty() {
         return Ok(());
@@ -27,7 +27,7 @@ pub(crate) fn refuse_known(recording: &Recording, slot: &Slot, request: &Request
     Err(Missed::Skipped(Skip::Answered))
 }
 
-/// Carries along what the kernel recorded, if there is a stack to it.
+/// Copies the kernel's records, if there is a stack that answers them.
 #[inline(never)]
 pub(crate) fn follow(recording: &Recording, slot: &Slot, request: &Request, has_stack: bool) {
     if !has_stack {
@@ -40,8 +40,8 @@ pub(crate) fn follow(recording: &Recording, slot: &Slot, request: &Request, has_
     write(recording, slot, request, head);
 }
 
-/// Writes the answer to `request` and consumes what it answers. A piece for which the pool has no room is missing in
-/// the ring's stream, where the reader sees it.
+/// Writes the answer to `request` and consumes what it answers. If the pool has no space for a piece, that piece is
+/// missing in the ring's stream, which the reader notices.
 fn write(recording: &Recording, slot: &Slot, request: &Request, head: KernelAnswerHead) {
     for (ring, head_in) in slot.kernel_rings.attached().zip(request.heads) {
         let mut at = ring.tail();
@@ -65,7 +65,7 @@ fn write(recording: &Recording, slot: &Slot, request: &Request, head: KernelAnsw
     }
 }
 
-/// The fixed part for a stack that answers `request`.
+/// The fixed part of the answer to `request`.
 fn head(request: &Request, flags: u32) -> KernelAnswerHead {
     let blocked = if request.blocked { KernelAnswerHead::BLOCKED } else { 0 };
     let (ip, sp) = request.at;
@@ -81,7 +81,7 @@ fn copy(recording: &Recording, slot: &Slot, ring: &KernelRing, piece: &KernelAns
     record.copy_from(0, &piece.words());
     let first = ring.words(piece.offset, end);
     record.copy_from(KernelAnswerHead::WORDS, first);
-    // What lies round the end of the buffer.
+    // The part after the wrap-around of the buffer.
     let rest = ring.words(piece.offset.wrapping_add(first.len() as u64 * 8), end);
     record.copy_from(KernelAnswerHead::WORDS + first.len(), rest);
     if record.commit().wake {
@@ -89,7 +89,7 @@ fn copy(recording: &Recording, slot: &Slot, ring: &KernelRing, piece: &KernelAns
     }
 }
 
-/// Consumes what `request` asks for without an answer: it is counted as lost or skipped.
+/// Consumes what `request` asks for without an answer; the caller counts it as lost or skipped.
 pub(crate) fn discard(rings: &KernelRings, request: &Request) {
     for (ring, head) in rings.attached().zip(request.heads) {
         if ring.tail() < head {
@@ -98,8 +98,8 @@ pub(crate) fn discard(rings: &KernelRings, request: &Request) {
     }
 }
 
-/// Writes what the rings of an ending thread still hold: nothing will answer it. By the thread itself, outside of
-/// handlers, with all signals blocked.
+/// Writes what the rings of an ending thread still hold, as unanswered. Called by the thread itself, outside handlers,
+/// with all signals blocked.
 pub fn leave(recording: &Recording, slot: &Slot) {
     let request = slot.kernel_rings.request(false, (0, 0));
     if !request.is_empty() {

@@ -1,56 +1,56 @@
-//! The rings of perf_event_open(2) by which the kernel asks a thread for stacks.
+//! The perf rings by which the kernel requests stacks from a thread.
 //!
-//! Each event of a thread has one ring, which its thread alone consumes: the handler reads how far the kernel has
-//! written when it begins, carries that part into the pool, and gives its room back. A ring has no descriptor: its
-//! mapping alone keeps the event alive, so that a program which closes every descriptor neither meets nor ends it.
+//! Each perf event of a thread has one ring, consumed by that thread only: the handler reads how far the kernel has
+//! written when it starts, copies that part into the pool, and releases the space. A ring has no descriptor: its
+//! mapping keeps the event alive, so that a program which closes all descriptors neither sees nor ends it.
 
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
-/// Rings of one thread: one for each event of the session.
+/// Maximum number of rings of a thread: one per event of the session.
 pub const RINGS: usize = 16;
-/// Bytes of the page before the ring's data (perf_event_open(2), "MMAP layout").
+/// Size of the control page before the ring's data (perf_event_open(2), "MMAP layout").
 pub const PAGE: usize = sys::PAGE as usize;
 
-/// `data_head` and `data_tail` in that page.
+/// Offsets of `data_head` and `data_tail` in that page.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
-/// Records of the ring begin and end at multiples of this.
+/// Alignment of records in the ring.
 const WORD: u64 = 8;
 /// PERF_RECORD_LOST: id, then the number of records lost.
 const RECORD_LOST: u32 = 2;
 /// PERF_RECORD_SAMPLE.
 const RECORD_SAMPLE: u32 = 9;
-/// Time in the kernel that no sample stands for and that waits no longer for the thread to come from a call. A timer's
-/// tick at most kernels' HZ.
+/// Kernel time not yet accounted for that no longer waits for the thread to return from a system call: one tick at the
+/// HZ of most kernels.
 const OVERDUE_NS: u64 = 4_000_000;
-/// Bits of a nonce that hold the head; the ring's number lies above.
+/// Bits of a nonce that hold the head; the ring's number is above them.
 const HEAD_BITS: u32 = 40;
 
-/// One ring, or none.
+/// One ring; not attached to a mapping at first.
 #[derive(Debug, Default)]
 pub struct KernelRing {
     control: AtomicPtr<u8>,
     bytes: AtomicU32,
     id: AtomicU32,
-    /// The head when the last answer was complete: below it everything came from handlers or was answered.
+    /// The head at the last answer: everything below it was answered, or caused by handlers.
     answered: AtomicU64,
 }
 
-/// The rings of a thread, the last stack that answered them, and what they count.
+/// The rings of a thread, the last stack that answered them, and the accounting of CPU time.
 #[derive(Debug, Default)]
 pub struct KernelRings {
     rings: [KernelRing; RINGS],
     nonce: AtomicU64,
     ip: AtomicU64,
     sp: AtomicU64,
-    /// Nanoseconds of CPU time that a unit of weight stands for; 0 if weights count events.
+    /// Nanoseconds of CPU time per unit of weight; 0 if weights count events.
     period_ns: AtomicU64,
-    /// The thread's CPU time that its samples stand for so far.
+    /// CPU time of the thread that its samples account for so far.
     counted_ns: AtomicU64,
-    /// The kernel's events happen in user mode only.
+    /// Whether the perf events cover user mode only.
     user_only: AtomicBool,
 }
 
@@ -64,20 +64,20 @@ impl KernelRing {
         }
     }
 
-    /// Takes over a ring of `bytes` bytes of data, a power of two, that follow the page at `control`.
+    /// Attaches a ring with `bytes` bytes of data, a power of two, after the page at `control`.
     ///
     /// # Safety
-    /// The mapping is a ring of perf_event_open(2), readable and writable, and stays until [`KernelRing::detach`].
+    /// The mapping must be a ring of perf_event_open(2), readable and writable, and stay until [`KernelRing::detach`].
     pub unsafe fn attach(&self, control: *mut u8, bytes: u32, id: u32) {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.id.store(id, Ordering::Relaxed);
         self.answered.store(0, Ordering::Relaxed);
-        // Last: a handler that sees the mapping sees the rest, because it runs on this thread or after its event
+        // Last: a handler that sees the mapping also sees the rest, because it runs on this thread or after its event
         // was enabled.
         self.control.store(control, Ordering::Release);
     }
 
-    /// Gives the ring up; its mapping, if there was one, with all its bytes.
+    /// Detaches the ring. Returns its mapping and total size, if there was one.
     pub fn detach(&self) -> Option<(*mut u8, usize)> {
         let control = self.control.swap(ptr::null_mut(), Ordering::AcqRel);
         (!control.is_null()).then(|| (control, PAGE + self.bytes()))
@@ -93,7 +93,7 @@ impl KernelRing {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Bytes of its data.
+    /// Size of its data in bytes.
     fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed) as usize
     }
@@ -108,14 +108,14 @@ impl KernelRing {
         self.control().map(|control| unsafe { &*control.add(place).cast::<AtomicU64>() })
     }
 
-    /// How far the kernel has written: a multiple of eight.
+    /// How far the kernel has written; a multiple of eight.
     pub fn head(&self) -> u64 {
-        // Pairs with the kernel's barrier before it stores the head (kernel/events/ring_buffer.c).
+        // Acquire: pairs with the kernel's barrier before it stores the head (kernel/events/ring_buffer.c).
         self.word_at(HEAD).map_or(0, |head| head.load(Ordering::Acquire)) & !(WORD - 1)
     }
 
-    /// How far it has been consumed: a multiple of eight, and no further below the head than the ring is long. The page
-    /// is the program's memory too; where it holds anything else, all is taken as consumed.
+    /// How far it has been consumed; a multiple of eight, at most the ring's size below the head. The program can write
+    /// to the page: an invalid value means that everything is consumed.
     pub fn tail(&self) -> u64 {
         let tail = self.word_at(TAIL).map_or(0, |tail| tail.load(Ordering::Relaxed));
         let head = self.head();
@@ -123,24 +123,24 @@ impl KernelRing {
         if tail.is_multiple_of(WORD) && head.wrapping_sub(tail) <= whole { tail } else { head }
     }
 
-    /// Gives the room below `tail` back to the kernel; `answered` is the head at the end of the handler.
+    /// Releases the space below `tail` to the kernel. `answered` is the head at the end of the handler.
     pub fn consume(&self, tail: u64, answered: u64) {
         self.answered.store(answered, Ordering::Relaxed);
         if let Some(word) = self.word_at(TAIL) {
-            // The reads of the data come before.
+            // Release: after the reads of the data.
             word.store(tail, Ordering::Release);
         }
     }
 
-    /// The words of the stream from `from` on, without those beyond `to` or the end of the buffer: call again for what
-    /// follows. Only for what lies between tail and head.
+    /// The words of the stream from `from` up to `to` or the end of the buffer; call again for the rest. Only valid
+    /// between tail and head.
     pub fn words(&self, from: u64, to: u64) -> &[u64] {
         let bytes = self.bytes();
         let Some(control) = self.control() else { return &[] };
         let place = from as usize & bytes.wrapping_sub(1) & !(WORD as usize - 1);
         let len = (to.saturating_sub(from)).min(bytes.saturating_sub(place) as u64) as usize;
-        // SAFETY: inside the data of the attached ring, which begins on a page, at a multiple of eight. The kernel does
-        // not write there before the tail has passed.
+        // SAFETY: inside the data of the attached ring, which is page-aligned, at a multiple of eight. The kernel does
+        // not write there until the tail has passed.
         unsafe { core::slice::from_raw_parts(control.add(PAGE + place).cast::<u64>(), len / 8) }
     }
 
@@ -148,7 +148,7 @@ impl KernelRing {
         self.words(at, at.wrapping_add(8)).first().copied()
     }
 
-    /// Events between tail and `head` that are not answered yet: records and those the kernel had no room for.
+    /// Number of unanswered events between tail and `head`: records, and those that the kernel had no space for.
     fn events(&self, head: u64) -> u32 {
         let answered = self.answered.load(Ordering::Relaxed);
         let (mut at, mut events) = (self.tail(), 0u32);
@@ -174,7 +174,7 @@ impl KernelRing {
 }
 
 impl KernelRings {
-    /// No rings.
+    /// Without rings.
     pub const fn new() -> Self {
         Self {
             rings: [const { KernelRing::none() }; RINGS],
@@ -187,42 +187,43 @@ impl KernelRings {
         }
     }
 
-    /// The rings, attached or not.
+    /// All rings, attached or not.
     pub fn all(&self) -> &[KernelRing; RINGS] {
         &self.rings
     }
 
-    /// Those that the thread has: the first ones. A handler does not look at more than one that it has not.
+    /// The attached ones, which come first. Stops at the first that is not, to keep handlers short.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &KernelRing> {
         self.rings.iter().take_while(|ring| ring.is_attached())
     }
 
-    /// True if the thread has any.
+    /// Whether any is attached.
     pub fn are_attached(&self) -> bool {
         self.attached().next().is_some()
     }
 
-    /// Weights count periods of CPU time from `from_ns` of the thread's CPU clock on. By the thread itself with signals
-    /// blocked, or before its first sample.
+    /// Makes weights count periods of CPU time, from `from_ns` of the thread's CPU clock on. Called by the thread
+    /// itself with signals blocked, or before its first sample.
     pub fn count_time(&self, from_ns: u64, period_ns: u64, user_only: bool) {
         self.counted_ns.store(from_ns, Ordering::Relaxed);
         self.user_only.store(user_only, Ordering::Relaxed);
         self.period_ns.store(period_ns, Ordering::Relaxed);
     }
 
-    /// Nanoseconds of CPU time that a unit of weight stands for, while there are rings; 0 if weights count events.
+    /// Nanoseconds of CPU time per unit of weight while there are rings; 0 if weights count events.
     pub(crate) fn period_ns(&self) -> u64 {
         if self.are_attached() { self.period_ns.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Nanoseconds of CPU time that a unit of weight stands for; 0 if weights count events, or nobody has counted from the
-    /// thread's birth on.
+    /// Nanoseconds of CPU time per unit of weight; 0 if weights count events, or if the thread's time was not accounted
+    /// for from its start.
     pub(crate) fn counted_period_ns(&self) -> u64 {
         self.period_ns.load(Ordering::Relaxed)
     }
 
-    /// How many periods a sample stands for when the thread's CPU clock says `cpu_ns`; they are counted. It was asked for by
-    /// so many `events`, or by the timer for time in the kernel, of a thread that comes from a system call or not.
+    /// The number of periods that a sample stands for at `cpu_ns` of the thread's CPU clock; accounts for them. The
+    /// sample was triggered by `events` perf events, or by the timer for kernel time; `is_behind_a_call`: the thread
+    /// has just returned from a system call.
     pub(crate) fn weigh(
         &self,
         cpu_ns: u64,
@@ -233,13 +234,13 @@ impl KernelRings {
         let due = self.due(cpu_ns, period_ns);
         let left_ns = u64::from(due) * period_ns;
         let weight = match events {
-            // Events in user mode are right in number; what they leave is time in the kernel, which waits for its timer, but
-            // not if that does not come.
+            // Events in user mode have the right number. The remaining time was spent in the kernel and waits for its
+            // timer, unless that fails to come.
             Some(events) if self.user_only.load(Ordering::Relaxed) && left_ns < 4 * OVERDUE_NS => {
                 events.max(1)
             }
             Some(events) => events.max(due),
-            // This timer is for time in the kernel, which goes to whoever has just been there; in time, to anybody.
+            // This timer is for kernel time, which belongs to a sample in a system call; when overdue, to any sample.
             None if is_behind_a_call || left_ns >= OVERDUE_NS => due,
             None => 0,
         };
@@ -247,29 +248,29 @@ impl KernelRings {
         weight
     }
 
-    /// The full periods that no sample stands for when the thread's CPU clock says `cpu_ns`.
+    /// The full periods not accounted for at `cpu_ns` of the thread's CPU clock.
     fn due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
-        // Samples may stand for a part of a period that has not passed yet.
+        // Samples may account for a part of a period that has not passed yet.
         let passed = cpu_ns.wrapping_sub(self.counted_ns.load(Ordering::Relaxed)).cast_signed();
         let periods = u64::try_from(passed).map_or(0, |ns| ns / period_ns.max(1));
         periods.min(u32::MAX.into()) as u32
     }
 
-    /// The full periods that no sample stands for yet; they are counted.
+    /// The full periods not accounted for; accounts for them.
     pub(crate) fn take_due(&self, cpu_ns: u64, period_ns: u64) -> u32 {
         let due = self.due(cpu_ns, period_ns);
         self.count(due, period_ns);
         due
     }
 
-    /// A sample stands for so many periods.
+    /// Accounts for periods that a sample stands for.
     pub(crate) fn count(&self, periods: u32, period_ns: u64) {
         let counted = self.counted_ns.load(Ordering::Relaxed);
         self.counted_ns
             .store(counted.wrapping_add(u64::from(periods).wrapping_mul(period_ns)), Ordering::Relaxed);
     }
 
-    /// Forgets the rings, which a forked child has not inherited.
+    /// Forgets the rings, which a forked child does not inherit.
     pub fn forget(&self) {
         for ring in &self.rings {
             ring.detach();
@@ -278,23 +279,23 @@ impl KernelRings {
         self.note_answer(0, (0, 0));
     }
 
-    /// Ends the events of the thread, by a system call for each; the last one first, as handlers look from the first on.
+    /// Ends the thread's events, by one system call each; the last one first, since handlers search from the first.
     pub fn close(&self) {
         for ring in self.rings.iter().rev() {
             if let Some((control, bytes)) = ring.detach() {
-                // SAFETY: the ring's own mapping, which nobody uses any more. With it goes the event.
+                // SAFETY: the ring's mapping, which nobody uses any more. Unmapping it ends the event.
                 unsafe { sys::call(libc::SYS_munmap, [control as usize, bytes, 0, 0, 0, 0]) };
             }
         }
     }
 
-    /// Events in user mode stand for the time in the kernel, too: nothing else does.
+    /// Makes events in user mode stand for kernel time, too, because nothing else accounts for it.
     pub fn weigh_all(&self) {
         self.user_only.store(false, Ordering::Relaxed);
     }
 
-    /// Reads what the kernel asks for of the thread, which is interrupted at this instruction and stack pointer: as early in a
-    /// handler as the rings are known to be the thread's own.
+    /// Reads what the kernel requests from the thread, which was interrupted at this program counter and stack pointer.
+    /// Must run as soon as the handler knows that the rings are this thread's.
     pub fn request(&self, blocked: bool, at: (u64, u64)) -> Request {
         let mut request = Request { heads: [0; RINGS], nonce: 0, events: 0, blocked, at };
         for (ring, place) in self.attached().zip(&mut request.heads) {
@@ -319,29 +320,29 @@ impl KernelRings {
     }
 }
 
-/// What the kernel asks for: all it has recorded for a thread when the handler begins.
+/// A request of the kernel: everything that it has recorded for a thread when the handler starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// How far each ring was written.
+    /// The head of each ring.
     pub heads: [u64; RINGS],
-    /// Name of the stack that will answer.
+    /// Nonce of the stack that will answer.
     pub nonce: u64,
-    /// Events that it answers.
+    /// Number of events that it answers.
     pub events: u32,
-    /// The signal was blocked when the kernel asked.
+    /// The signal was blocked when the kernel made the request.
     pub blocked: bool,
-    /// The interrupted instruction and stack pointer.
+    /// The interrupted program counter and stack pointer.
     pub at: (u64, u64),
 }
 
 impl Request {
-    /// True if nothing was recorded since the last answer.
+    /// Whether nothing has been recorded since the last answer.
     pub fn is_empty(&self) -> bool {
         self.nonce == 0
     }
 
-    /// The nonce of the last answer, if the thread still stands where it stood then, having been in the handler ever
-    /// since: what the kernel recorded came from the handler.
+    /// The nonce of the last answer, if the thread is still at the same place and has been in the handler ever since:
+    /// then the handler itself caused the events.
     pub fn repeats(&self, rings: &KernelRings) -> Option<u64> {
         let nonce = rings.nonce.load(Ordering::Relaxed);
         let at = (rings.ip.load(Ordering::Relaxed), rings.sp.load(Ordering::Relaxed));
@@ -359,7 +360,7 @@ mod tests {
 
     use super::*;
 
-    /// A ring as the kernel would fill it, of one page of data.
+    /// A ring with one page of data, filled as the kernel would.
     struct Made {
         base: *mut u8,
         rings: KernelRings,
@@ -401,7 +402,7 @@ mod tests {
         made.record(14, &[9]);
         let request = made.rings.request(false, (7, 8));
         assert_eq!((request.events, request.heads[0], request.nonce), (6, 64, 3 << 40 | 64));
-        // One more comes while the handler runs: it is the handler's own.
+        // Another event during the handler is caused by the handler itself.
         made.record(RECORD_SAMPLE, &[1, 2]);
         made.rings.rings[0].consume(request.heads[0], made.rings.rings[0].head());
         let request = made.rings.request(true, (7, 8));
@@ -444,7 +445,7 @@ mod tests {
             assert_eq!((ring.tail(), ring.head() % 8), (ring.head(), 0), "{head} {tail}");
         }
         let made = Made::new();
-        // A size that would leave the words' places.
+        // A size that would break the alignment.
         made.write(&[u64::from(RECORD_SAMPLE) | 9 << 48, 0, 0, 0]);
         assert_eq!(made.rings.request(false, (7, 8)).events, 0);
         assert_eq!(made.rings.rings[0].words(3, 32).as_ptr().align_offset(8), 0);

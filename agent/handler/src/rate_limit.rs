@@ -1,54 +1,54 @@
-//! The limit of what sampling may cost, as a share of the program's CPU time.
+//! The rate limiter: a token bucket that bounds the share of CPU time spent on sampling.
 //!
-//! Every tick brings its share of the CPU time that it stands for, every sample takes what its handler took. While
-//! nothing is left no stack is walked: the weight of such a tick goes to the next sample of its thread, so that the
-//! profile weighs what it should and has fewer samples; what a thread leaves at its end goes to the next sample of any.
-//! The account is the process's. A run that takes much longer than others was most likely preempted, on a machine that is
-//! busy: of such a one the thread's CPU clock says what it took.
+//! Every tick refills the bucket by its share of the CPU time that it stands for; every sample takes the ticks that its
+//! handler took. While the bucket is empty no stack is walked: the weight of the tick is carried over to the thread's
+//! next sample, so the profile has the right total and fewer samples. What a thread carries over at its end goes to the
+//! next sample of any thread. The bucket is shared by the process. A handler run that took much longer than the moving
+//! average was probably preempted; then the thread's CPU clock tells the time that it really took.
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::activity::is_filtered;
 use crate::clock::{self, SECOND_NS};
 
-/// From so many typical runs on, one is looked at more closely.
+/// A run longer than this many times the average is checked against the CPU clock.
 const LONG_RUN: u64 = 4;
-/// A run counts as no more than so many typical ones.
+/// A run counts as at most this many times the average.
 const LONGEST_RUN: u64 = 8;
-/// Nanoseconds for which the clock's rate is kept.
+/// Time span in nanoseconds for which the clock's rate is stored.
 const RATE_NS: u64 = 1 << 16;
-/// The share by which a run changes what is typical.
+/// Weight of the moving average: a run changes it by this fraction of the difference.
 const INERTIA: u64 = 16;
-/// Ticks of the clock that the first run may take.
+/// Cap of the first run, in clock ticks.
 const FIRST_RUN: u64 = 1 << 18;
-/// Ticks of the clock from which its rate can be told.
+/// Clock ticks needed to measure the rate of the clock.
 const BASE_LINE: u64 = 1 << 26;
-/// Parts of the base line by which the two clocks may be read apart.
+/// The two clocks must be read within this fraction of the base line.
 const PRECISION: u64 = 64;
 
-/// Decides whether there is time for a sample.
+/// Decides whether a sample may be taken.
 #[derive(Debug)]
 pub struct RateLimit {
-    /// Ticks and nanoseconds of the same moment.
+    /// Ticks and nanoseconds read at the same time.
     began: (u64, u64),
     limit: AtomicU64,
     period_ns: AtomicU64,
-    /// Ticks of the clock that a period of the source brings; 0 while unknown.
+    /// Clock ticks that one period of the source adds to the bucket; 0 while unknown.
     refill: AtomicU64,
-    /// Ticks of the clock that a run typically takes; 0 while unknown.
+    /// Moving average of the clock ticks per run; 0 while unknown.
     average: AtomicU64,
     tokens: AtomicI64,
-    /// Ticks of the clock in [`RATE_NS`]; 0 while unknown.
+    /// Clock ticks in [`RATE_NS`]; 0 while unknown.
     rate: AtomicU64,
-    /// Periods that threads have left at their end.
+    /// Periods carried over by threads that have ended.
     orphaned: AtomicU32,
 }
 
 impl RateLimit {
-    /// A limit that is none.
+    /// A limit of 100 %: no limit.
     pub const NO_LIMIT: u64 = 10_000;
 
-    /// Keeps handlers below `limit` hundredths of a percent of the CPU time, of which a tick's weight counts periods.
+    /// Limits handlers to `limit` hundredths of a percent of CPU time. A tick's weight counts periods of `period_ns`.
     pub fn new(limit: u64, period_ns: u64) -> Self {
         Self {
             began: (clock::now(), clock::monotonic_ns()),
@@ -62,31 +62,31 @@ impl RateLimit {
         }
     }
 
-    /// True if ticks may have to be left out.
+    /// Whether there is a limit.
     pub(crate) fn is_set(&self) -> bool {
         self.limit.load(Ordering::Relaxed) < Self::NO_LIMIT
     }
 
-    /// Leaves the periods of a thread that has ended to the next sample of any.
+    /// Carries the periods of an ended thread over to the next sample of any thread.
     pub fn inherit(&self, periods: u32) {
         if periods > 0 {
             self.orphaned.fetch_add(periods, Ordering::Relaxed);
         }
     }
 
-    /// The periods that threads have left.
+    /// Takes the periods carried over by ended threads.
     pub fn take_orphaned(&self) -> u32 {
         if self.orphaned.load(Ordering::Relaxed) == 0 { 0 } else { self.orphaned.swap(0, Ordering::Relaxed) }
     }
 
-    /// Another limit and period, from now on.
+    /// Changes limit and period.
     pub fn set(&self, limit: u64, period_ns: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         self.period_ns.store(period_ns, Ordering::Relaxed);
         self.refill.store(0, Ordering::Relaxed);
     }
 
-    /// True if a tick that stands for so many periods may be sampled.
+    /// Refills the bucket by this many periods, and returns whether the tick may be sampled.
     pub(crate) fn admits(&self, periods: u32) -> bool {
         if !self.is_set() {
             return true;
@@ -98,7 +98,7 @@ impl RateLimit {
         if refill == 0 {
             return true;
         }
-        // No more is saved than a second brings.
+        // The bucket holds at most the refill of one second.
         let most =
             as_signed(refill.saturating_mul(SECOND_NS / self.period_ns.load(Ordering::Relaxed).max(1)));
         let more = as_signed(refill.saturating_mul(periods.into()));
@@ -109,8 +109,8 @@ impl RateLimit {
         tokens >= 0
     }
 
-    /// A handler took so many ticks of the clock for a sample, from the moment on when its thread's CPU clock said
-    /// `cpu_ns`; 0 if that was not asked.
+    /// Takes the ticks of a handler run from the bucket. `cpu_ns` is the thread's CPU clock at the start of the run; 0
+    /// if it was not read.
     pub(crate) fn spend(&self, ticks: u64, cpu_ns: u64) {
         let average = match self.average.load(Ordering::Relaxed) {
             0 => ticks.clamp(1, FIRST_RUN),
@@ -133,7 +133,8 @@ impl RateLimit {
         self.tokens.fetch_sub(as_signed(ticks), Ordering::Relaxed);
     }
 
-    /// Finds out what a period brings, once enough time has passed to tell the clock's rate. One system call.
+    /// Determines the refill per period, once enough time has passed to measure the clock's rate. Makes one system
+    /// call.
     #[cold]
     fn learn(&self) -> u64 {
         let (ticks, ns) = self.began;
@@ -144,13 +145,13 @@ impl RateLimit {
         let passed_ns = clock::monotonic_ns().saturating_sub(ns).max(1);
         let passed = before.wrapping_sub(ticks);
         if clock::now().wrapping_sub(before) > passed / PRECISION {
-            // Interrupted in between.
+            // Interrupted between the readings.
             return 0;
         }
         let (limit, period_ns) = (self.limit.load(Ordering::Relaxed), self.period_ns.load(Ordering::Relaxed));
         let in_ticks = |ns: u128| (ns * u128::from(passed) / u128::from(passed_ns)) as u64;
         let share = in_ticks(u128::from(period_ns) * u128::from(limit) / u128::from(Self::NO_LIMIT)).max(1);
-        // What the first runs cost, with cold caches, is not held against the others.
+        // The first runs are slow because of cold caches: start with a full bucket.
         self.tokens.store(as_signed(share.saturating_mul(SECOND_NS / period_ns.max(1))), Ordering::Relaxed);
         self.rate.store(in_ticks(RATE_NS.into()), Ordering::Relaxed);
         self.refill.store(share, Ordering::Relaxed);
@@ -166,14 +167,14 @@ fn as_signed(ticks: u64) -> i64 {
 mod tests {
     use super::*;
 
-    /// A clock of one tick per nanosecond, with ticks every millisecond.
+    /// A limiter with a clock of one tick per nanosecond, and a tick every millisecond.
     fn limited(limit: u64) -> RateLimit {
         let made = RateLimit::new(limit, 1_000_000);
         made.refill.store(1_000_000 * limit / RateLimit::NO_LIMIT, Ordering::Relaxed);
         made
     }
 
-    /// Of `ticks` ticks with handlers of `cost_ns`, those that are sampled.
+    /// Runs `ticks` ticks with handlers of `cost_ns`; returns how many are sampled.
     fn sampled(limit: &RateLimit, ticks: usize, cost_ns: u64) -> usize {
         let run = |_: &usize| {
             let admitted = limit.admits(1);
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn cheap_handlers_are_let_be_and_dear_ones_held_to_the_limit() {
         assert_eq!(sampled(&limited(200), 10_000, 10_000), 10_000);
-        // 2 % of a millisecond is a tenth of what each takes.
+        // 2 % of a millisecond is a tenth of what each run takes.
         let found = sampled(&limited(200), 10_000, 200_000);
         assert!((900..1_100).contains(&found), "{found}");
         assert_eq!(sampled(&limited(RateLimit::NO_LIMIT), 10_000, 2_000_000), 10_000);
@@ -202,7 +203,7 @@ mod tests {
         limit.spend(1_000, 0);
         limit.spend(u64::MAX, 0);
         assert_eq!(limit.tokens.load(Ordering::Relaxed), 20_000_000 - 1_000 - 8 * 1_000);
-        // Not for ever, should all runs get so long.
+        // But not for ever, if all runs become that long.
         (0..100).for_each(|_| limit.spend(50_000, 0));
         assert!(limit.average.load(Ordering::Relaxed) > 40_000);
     }
@@ -213,7 +214,7 @@ mod tests {
         limit.rate.store(RATE_NS, Ordering::Relaxed);
         limit.spend(1_000, 0);
         let tokens = limit.tokens.load(Ordering::Relaxed);
-        // Off the processor for most of the time that passed.
+        // Preempted for most of that time.
         limit.spend(60_000_000, clock::thread_cpu_ns());
         let spent = tokens - limit.tokens.load(Ordering::Relaxed);
         assert!((0..=8_000).contains(&spent), "{spent}");

@@ -1,7 +1,7 @@
-//! The recording of this process: where records go, what asks for samples, what they may cost.
+//! The recording of this process: its region, its sources of samples, and their limits.
 //!
-//! The agent writes it outside the handler. One page that leads to it is wiped by the kernel in a forked child, so a
-//! child that nobody has prepared (a bare `clone`) finds nothing here, and never touches its parent's records.
+//! The agent creates it outside the handler. The page that refers to it is wiped by the kernel in a forked child, so
+//! that a child that was not prepared (a bare `clone`) finds no recording and never touches its parent's records.
 
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -16,21 +16,20 @@ use crate::rate_limit::RateLimit;
 use crate::sys;
 use crate::unwinding::Unwind;
 
-/// Which clock asks for samples: a recording has one or none.
+/// The clock that triggers samples; a recording has at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// One timer per thread, on the thread's own CPU clock; its signals carry the slot.
+    /// A timer per thread on the thread's CPU clock; its signals carry the slot.
     ThreadTimer,
-    /// One timer for the whole process, ITIMER_PROF; the kernel picks a thread.
+    /// One timer for the process, ITIMER_PROF; the kernel picks the thread that is signalled.
     ProcessTimer,
-    /// Events of perf_event_open(2) on each thread, with a synchronous SIGTRAP that carries the slot. A thread that
-    /// cannot have them has a timer on its CPU clock instead, with the same signal.
+    /// perf events on each thread, with a synchronous SIGTRAP that carries the slot. A thread that cannot have them
+    /// gets a timer on its CPU clock instead, with the same signal.
     Perf,
 }
 
 impl Clock {
-    /// The number of the source in records: 1 for the process's timer, 2 for the threads' timers, 3 for the kernel's
-    /// events.
+    /// Number of the source in records: 1 for the process timer, 2 for thread timers, 3 for perf events.
     pub const fn number(self) -> u8 {
         match self {
             Clock::ProcessTimer => 1,
@@ -40,22 +39,21 @@ impl Clock {
     }
 }
 
-/// What else is recorded, beside a clock or alone: things that the program does.
+/// What else is recorded, with or without a clock: activities of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// The bytes that it allocates.
+    /// Bytes that it allocates.
     Allocations,
-    /// Tracepoints of its own.
+    /// Its tracepoints.
     Tracepoints,
-    /// The time that its threads wait for locks.
+    /// Time that its threads wait for locks.
     Locks,
-    /// The memory that it maps.
+    /// Memory that it maps.
     Mappings,
 }
 
 impl Probe {
-    /// The number of the source in records: 4 for allocations, 5 for tracepoints, 7 for waits for locks, 8 for
-    /// mappings.
+    /// Number of the source in records: 4 for allocations, 5 for tracepoints, 7 for lock waits, 8 for mappings.
     pub const fn number(self) -> u8 {
         match self {
             Probe::Allocations => 4,
@@ -66,87 +64,87 @@ impl Probe {
     }
 }
 
-/// Everything that asks for samples in a process.
+/// All sources of samples in a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// The clock, if there is one.
     pub clock: Option<Clock>,
-    /// A bit for each number of a [`Probe`].
+    /// One bit per number of a [`Probe`].
     probes: u32,
 }
 
 impl Sources {
-    /// This clock, or none, and nothing else.
+    /// This clock, or none, without probes.
     pub const fn of_clock(clock: Option<Clock>) -> Sources {
         Sources { clock, probes: 0 }
     }
 
-    /// The same with `probe`.
+    /// With `probe` added.
     #[must_use]
     pub const fn with(self, probe: Probe) -> Sources {
         Sources { probes: self.probes | 1 << probe.number(), ..self }
     }
 
-    /// True if `probe` is recorded.
+    /// Whether `probe` is recorded.
     pub const fn have(self, probe: Probe) -> bool {
         self.probes & 1 << probe.number() != 0
     }
 
-    /// The same with another clock.
+    /// With another clock.
     #[must_use]
     pub const fn clocked_by(self, clock: Option<Clock>) -> Sources {
         Sources { clock, ..self }
     }
 
-    /// The number by which the process is told of: the clock's; without one that of the first of the others; 0 for none.
+    /// The number in the process's record: the clock's; without a clock that of the first probe; 0 for none.
     pub fn number(self) -> u8 {
         let first = || if self.probes == 0 { 0 } else { self.probes.trailing_zeros() as u8 };
         self.clock.map_or_else(first, Clock::number)
     }
 }
 
-/// Everything fixed from the start of recording to the end of the process.
+/// Everything that is fixed from the start of recording to the end of the process.
 pub struct Recording {
-    /// Where records go.
+    /// The region that records go to.
     pub region: Region,
-    /// How the reader is woken; none when nobody waits.
+    /// How the reader is woken; `None` without a reader.
     pub doorbell: Option<Doorbell>,
-    /// What asks for samples.
+    /// The sources of samples.
     pub sources: Sources,
-    /// What a clock's samples hold of a stack. All others are walked.
+    /// What samples of a clock hold of a stack. All other samples are walked.
     pub unwind: Unwind,
-    /// Bytes of a stack that are copied at most.
+    /// Maximum bytes copied of a stack.
     pub copy_limit: u64,
-    /// Most frames per sample.
+    /// Maximum frames per sample.
     pub max_frames: usize,
-    /// Rules met before.
+    /// The rule cache.
     pub cache: &'static RuleCache,
-    /// Answers tell how long their thread had to wait for a processor.
+    /// Whether answers report the thread's run-queue delay.
     pub tells_delay: bool,
-    /// What ITIMER_PROF's ticks stand for.
+    /// Weights of ITIMER_PROF ticks.
     pub process_time: ProcessTime,
-    /// What sampling may cost.
+    /// The rate limiter.
     pub rate_limit: RateLimit,
-    /// How threads start that nobody has registered.
+    /// How discovered threads start.
     pub late_start: LateStart,
-    /// Sampled blocks that nobody has freed; none if allocations are not sampled.
+    /// The table of live blocks; `None` if allocations are not sampled.
     pub live_blocks: Option<LiveBlocks>,
-    /// Memory that is mapped; none if mappings are not recorded.
+    /// The table of live mappings; `None` if mappings are not recorded.
     pub live_mappings: Option<LiveMappings>,
 }
 
 impl Recording {
-    /// True if no more samples are wanted: the process is ending, or the reader has finished.
+    /// Whether sampling must stop: the process is ending, or the reader has finished.
     pub fn is_over(&self) -> bool {
         is_stopped() || self.doorbell.is_some_and(|doorbell| doorbell.is_stopped())
     }
 
-    /// True if this clock asks for samples.
+    /// Whether this clock is the source.
     pub fn is_clocked_by(&self, clock: Clock) -> bool {
         self.sources.clock == Some(clock)
     }
 
-    /// True unless another recording has taken the place of this one.
+    /// Whether this recording has not been replaced by another one.
     pub(crate) fn is_current(&self) -> bool {
         current().is_some_and(|current| ptr::eq(current, self))
     }
@@ -162,7 +160,7 @@ impl Recording {
     }
 }
 
-/// The page that a fork wipes.
+/// The page that is wiped by a fork.
 #[repr(C, align(4096))]
 pub struct Page {
     recording: AtomicPtr<Recording>,
@@ -171,40 +169,40 @@ pub struct Page {
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// The recording of this very process, or none before the start, and in a child that was not prepared.
+/// The recording of this process; `None` before the start, and in a child that was not prepared.
 #[inline]
 pub fn current() -> Option<&'static Recording> {
-    // SAFETY: a published page stays mapped for ever.
+    // SAFETY: a published page stays mapped forever.
     let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
-    // SAFETY: a published recording is never freed. Pairs with the release in `publish`.
+    // SAFETY: a published recording is never freed. The acquire pairs with the release in `publish`.
     unsafe { page.recording.load(Ordering::Acquire).as_ref() }
 }
 
-/// Makes `recording` this process's.
+/// Publishes the recording of this process.
 ///
 /// # Safety
-/// `page` is a zeroed page that stays mapped for ever, and that a fork wipes or the agent clears.
+/// `page` must be a zeroed page that stays mapped forever and that a fork wipes, or the agent clears.
 pub unsafe fn publish(page: *mut Page, recording: &'static Recording) {
     PAGE.store(page, Ordering::Release);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a page that stays mapped.
     let page = unsafe { &*page };
     page.recording.store(ptr::from_ref(recording).cast_mut(), Ordering::Release);
 }
 
 /// Forgets the recording, in a child to which it does not belong.
 pub fn forget() {
-    // SAFETY: a published page stays mapped for ever.
+    // SAFETY: a published page stays mapped forever.
     if let Some(page) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
         page.recording.store(ptr::null_mut(), Ordering::Release);
     }
 }
 
-/// Notes that no more samples are wanted.
+/// Sets whether sampling must stop.
 pub fn set_stopped(stopped: bool) {
     STOPPED.store(stopped, Ordering::Relaxed);
 }
 
-/// True if no more samples are wanted.
+/// Whether sampling must stop.
 pub fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }

@@ -1,10 +1,10 @@
-//! The CPU time that a thread has used and no sample stands for, when its recording begins and when the thread ends.
+//! Samples for CPU time that no other sample accounts for, when a thread's recording begins and when the thread ends.
 //!
-//! An event of the kernel comes after a whole period, a timer expires at the kernel's next tick: threads that live shorter
-//! would be in no sample, and of each other one the last part would be missing. But periods are counted from a random
-//! point before the thread's start (`Since`), so whether one is full when the thread ends is a matter of chance with the
-//! right odds: then it is sampled where it ends. Likewise where it begins, for the time that the loader took before there
-//! was an agent.
+//! A perf event occurs after a whole period, and a timer expires at the kernel's next tick: shorter threads would have
+//! no sample at all, and the last part of every other thread would be missing. Since periods are counted from a random
+//! point before the thread's start (`Since`), the last one is full with the right probability when the thread ends:
+//! then it is sampled at that point. Likewise at the beginning, for the time that the loader took before the agent
+//! started.
 
 use core::ops::Range;
 
@@ -21,14 +21,14 @@ use crate::sample::{Sample, words};
 use crate::slot::Slot;
 use crate::tick::Tick;
 
-/// Samples the calling thread where it stands if there are full periods of its CPU time that no sample stands for. Frames
-/// in `own_code`, which this was called from, are left out. With signals that are due delivered.
+/// Samples the calling thread here if there are full periods of CPU time that no sample accounts for. Frames in
+/// `own_code`, from which this is called, are left out. No sampling signal may be pending.
 #[inline(never)]
 pub fn record(recording: &Recording, own_code: &Range<u64>) {
     let registers = arch::registers_here();
     let Some(slot) = own_slot(registers.sp()) else { return };
     let period_ns = slot.kernel_rings.counted_period_ns();
-    // A filter may forbid to ask for the clock.
+    // A seccomp filter may forbid reading the clock.
     if period_ns == 0 || is_filtered() || recording.is_over() || !recording.is_current() {
         return;
     }

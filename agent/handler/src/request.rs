@@ -1,11 +1,11 @@
-//! Requests: another process wants the stack of this thread, now.
+//! Answers requests from another process for the stack of this thread.
 //!
-//! The signal that brings a request is of the same number as our ticks, and standard signals merge: what the kernel
-//! delivers may be a tick that stands for a request too, or a request whose stack a tick has given already. So every
-//! run of the handler looks whether its thread is asked, and a signal is known as a request by its nonce, not by
-//! whether somebody still waits. Such a signal never reaches the program, whose default action may be to die.
+//! The signal of a request has the same number as ticks, and standard signals merge: a delivered tick may stand for a
+//! request as well, and a request may have been answered by a tick already. So every run of the handler checks whether
+//! its thread is asked, and a signal is recognised as a request by its nonce, not by whether anybody still waits. Such
+//! a signal must never reach the program, whose default action may be to die.
 //!
-//! What the requester writes is believed in nothing: a lie costs a walk.
+//! What the requester writes is untrusted: a false request costs a walk.
 
 use shm_format::{Nonce, Occasion, StackHead};
 
@@ -19,19 +19,19 @@ use crate::siginfo::{Sender, SignalInfo};
 use crate::slot::{self, Slot};
 use crate::tick::Tick;
 
-/// What brought a signal that is no tick.
+/// Signal origin, of a signal that is no tick.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// A request: it carries a nonce of ours.
+    /// A request: it carries a nonce of this region.
     Request,
-    /// The kernel had no room for what it carried (RLIMIT_SIGPENDING) and delivers it bare.
+    /// Unknown: the kernel had no memory for its value (RLIMIT_SIGPENDING) and delivers it without.
     Unknown,
-    /// The program, or somebody who means the program.
+    /// The program, or another process.
     Program,
 }
 
-/// Serves a signal that is no tick of ours: gives the stack to whoever asks this thread for it. False if the program
-/// must be given the signal.
+/// Handles a signal that is no tick: answers all requests to this thread. Returns false if the signal must be passed to
+/// the program.
 #[cold]
 #[inline(never)]
 pub(crate) fn serve(
@@ -54,17 +54,17 @@ pub(crate) fn serve(
             take_owed();
             true
         }
-        // Sent by nobody, for all that can be seen: a request, if this thread is asked or was.
+        // The sender is unknown: it is a request if this thread is or was asked.
         Origin::Unknown => answered || take_owed(),
     }
 }
 
-/// True if the thread has answered a request whose signal it has not seen; that is settled now.
+/// Whether the thread has answered a request whose signal has not arrived; counts it as arrived.
 fn take_owed() -> bool {
     slot::noted().is_some_and(Slot::take_owed)
 }
 
-/// True if a request brought the signal that `info` describes, which nobody handled.
+/// Whether the signal described by `info`, which was not handled, was that of a request.
 pub fn is_request(info: &SignalInfo, recording: &Recording) -> bool {
     origin(info, recording) == Origin::Request
 }
@@ -77,7 +77,7 @@ fn origin(info: &SignalInfo, recording: &Recording) -> Origin {
     }
 }
 
-/// Walks the interrupted stack for the requests of this thread; how many it answered.
+/// Walks the interrupted stack for the requests to this thread. Returns how many it answered.
 fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, occasion: Occasion) -> u32 {
     if recording::is_stopped() {
         return 0;
@@ -95,7 +95,7 @@ fn walk_and_answer(recording: &Recording, context: Context<'_>, entered: u64, oc
     answered
 }
 
-/// Starts sampling the calling thread if nobody has registered it; its first sample is this stack.
+/// Starts sampling the calling thread if it is not registered. This stack is its first sample.
 fn begin(recording: &Recording, slot: &Slot, sample: &Sample<'_>) {
     let weight = discovery::start(recording, slot);
     if weight == 0 {

@@ -1,60 +1,61 @@
-//! The kernel's `siginfo`: who sent a signal, and what it carries (include/uapi/asm-generic/siginfo.h).
+//! The kernel's `siginfo`: the sender of a signal, and its value (include/uapi/asm-generic/siginfo.h).
 
-/// All of it. Which fields mean something depends on the code.
+/// All of it. Which fields are valid depends on the code.
 #[repr(C)]
 pub struct SignalInfo {
     signal: i32,
     errno: i32,
     code: i32,
     padding: i32,
-    /// Of a timer its id, and its overruns above; of a process its pid, and its uid above; of an event the address.
+    /// Timer: its id, overrun count in the upper half. Process: its pid, uid in the upper half. perf event: the
+    /// address.
     sender: u64,
-    /// What the sender has the signal carry.
+    /// The value that the sender attached.
     value: u64,
-    /// Of an event what it is, and its flags above.
+    /// perf event: type, flags in the upper half.
     event: u64,
     rest: [u64; 11],
 }
 
-/// As long as the C library's.
+/// The same size as the C library's type.
 const _: [(); size_of::<libc::siginfo_t>()] = [(); size_of::<SignalInfo>()];
 
-/// kill(2); also what the kernel says where it had no room for what the signal carried (RLIMIT_SIGPENDING).
+/// kill(2); also if the kernel had no memory for the signal's value (RLIMIT_SIGPENDING).
 const USER: i32 = 0;
 /// rt_sigqueueinfo(2).
 const QUEUE: i32 = -1;
 /// timer_settime(2).
 const TIMER: i32 = -2;
-/// The kernel itself: ITIMER_PROF, but also a breakpoint of the processor.
+/// The kernel itself: ITIMER_PROF, but also a breakpoint trap of the processor.
 const KERNEL: i32 = 0x80;
-/// An event of perf_event_open(2) with `sigtrap`.
+/// A perf event with `sigtrap`.
 const EVENT: i32 = 6;
 /// The signal was blocked when the event happened (TRAP_PERF_FLAG_ASYNC).
 const BLOCKED: u32 = 1;
 
-/// Who sent a signal.
+/// Sender of a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// A timer of this id, which expired so many times more since the signal was sent.
+    /// A timer with this id; `overrun` further expirations since the signal was sent.
     Timer { id: i32, overrun: i32, value: u64 },
-    /// An event of perf_event_open(2).
+    /// A perf event.
     Event { data: u64, blocked: bool },
     /// The kernel.
     Kernel,
     /// A process, with a value.
     Queue { value: u64 },
-    /// Nobody, for all that can be seen.
+    /// Unknown.
     Nobody,
-    /// Anybody else.
+    /// Any other sender.
     Other,
 }
 
 impl SignalInfo {
-    /// For the kernel to fill.
+    /// Empty, for the kernel to fill in.
     pub const EMPTY: SignalInfo =
         SignalInfo { signal: 0, errno: 0, code: 0, padding: 0, sender: 0, value: 0, event: 0, rest: [0; 11] };
 
-    /// Who sent the signal.
+    /// The sender of the signal.
     #[inline]
     pub(crate) fn sender(&self) -> Sender {
         match self.code {
@@ -71,18 +72,18 @@ impl SignalInfo {
         }
     }
 
-    /// True if the kernel itself sent it, as ITIMER_PROF does.
+    /// Whether the kernel itself sent it, as for ITIMER_PROF.
     pub fn is_kernels(&self) -> bool {
         self.code == KERNEL
     }
 
-    /// True for a trap of the processor: a breakpoint, a single step. Neither blocked nor ignored, it ends the process
+    /// Whether it is a trap of the processor: a breakpoint or single step. If blocked or ignored, it ends the process
     /// (kernel/signal.c, `force_sig_info_to_task`).
     pub(crate) fn is_forced(&self, signal: i32) -> bool {
         signal == libc::SIGTRAP && (self.code == KERNEL || (1..EVENT).contains(&self.code))
     }
 
-    /// Makes the signal of a timer that carries `value` look like that of ITIMER_PROF.
+    /// Makes the signal of a timer with this value look like that of ITIMER_PROF.
     pub(crate) fn disguise(&mut self, value: usize) {
         if self.code == TIMER && self.value == value as u64 {
             (self.errno, self.code, self.sender, self.value) = (0, KERNEL, 0, 0);

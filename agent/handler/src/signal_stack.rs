@@ -1,9 +1,9 @@
-//! A thread's alternate signal stack that is the agent's own.
+//! Alternate signal stacks of the agent.
 //!
-//! A signal needs room on the stack that it interrupts, and a thread may have none left. So a thread for which the
-//! program has set no alternate stack gets one of ours, as far as the kernel knows; the program sees none. What runs on
-//! it is the sampling handler. A handler of the program's is put where the kernel would have put it, before it runs:
-//! it may use as much stack as it likes, and leave by a jump or a switch of contexts.
+//! A signal needs space on the stack that it interrupts, and a thread may have none left. So a thread for which the
+//! program has set no alternate stack gets one of the agent; the kernel knows it, the program sees none. Only the
+//! sampling handler runs on it. The frame of a handler of the program is moved to where the kernel would have put it,
+//! before the handler runs: that may use any amount of stack, and leave by a jump or a context switch.
 
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,26 +12,26 @@ use crate::arch;
 use crate::context::Context;
 use crate::stack::Bounds;
 
-/// Bytes mapped for one, with its guard, where the kernel does not say what its frame takes.
+/// Bytes mapped for a stack, with its guard, if the kernel does not report the size of its signal frame.
 const UNKNOWN: usize = 32 << 10;
-/// Bytes at its low end that stay inaccessible.
+/// Bytes of the inaccessible guard at the low end.
 pub const GUARD: usize = 4096;
-/// Frames of a signal keep their place in this alignment, which the processor's state in them needs.
+/// Moved frames keep their address modulo this, as the processor state in them requires.
 const ALIGNMENT: u64 = 64;
-/// What the handler needs below the kernel's frame, and a little.
+/// Stack use of the handler below the kernel's frame, with a margin.
 const HANDLER: u64 = 2048 + 512;
-/// What an unwinder of a region may need on top of that.
+/// Additional stack for the unwinder of a region.
 const UNWINDER: usize = 3072;
-/// Signals that may lie on each other: a request that comes while a tick is handled.
+/// Signals that may nest: a request during the handling of a tick.
 const NESTED: usize = 2;
 
-/// Bytes mapped for one, with its guard.
+/// Bytes mapped for a stack, with its guard.
 static MAPPED: AtomicUsize = AtomicUsize::new(UNKNOWN);
-/// The program may have taken stacks of ours for its own.
+/// The program may use stacks of the agent as its own.
 static ADOPTED: AtomicBool = AtomicBool::new(false);
 
-/// Sets what is mapped for a stack by `frame`, the bytes that the kernel writes for a signal (getauxval(3),
-/// AT_MINSIGSTKSZ; 0 if it does not say). Before the first stack is made.
+/// Sets the size of a stack from `frame`, the size of the kernel's signal frame (getauxval(3), AT_MINSIGSTKSZ; 0 if
+/// unknown). Must be called before the first stack is mapped.
 pub fn set_frame(frame: usize) {
     if frame > 0 {
         let used = NESTED * (frame + HANDLER as usize + ALIGNMENT as usize);
@@ -39,30 +39,30 @@ pub fn set_frame(frame: usize) {
     }
 }
 
-/// Bytes mapped for one, with its guard.
+/// Bytes mapped for a stack, with its guard.
 pub fn mapped() -> usize {
     MAPPED.load(Ordering::Relaxed)
 }
 
-/// From now on no thread gets a stack of ours, and handlers stay on those that are there. Go's runtime asks the kernel
-/// past the C library, and has its handlers run on the stack that it finds.
+/// From now on no thread gets a stack of the agent, and handlers stay on existing ones. Go's runtime asks the kernel
+/// directly, and runs its handlers on the stack that it finds.
 pub fn leave_to_program() {
     ADOPTED.store(true, Ordering::Relaxed);
 }
 
-/// True since [`leave_to_program`].
+/// Whether [`leave_to_program`] was called.
 pub fn is_left_to_program() -> bool {
     ADOPTED.load(Ordering::Relaxed)
 }
 
-/// Where a thread's stack of ours is, if it has one. Stays mapped when the thread ends, for the next one.
+/// A thread's stack of the agent, if it has one. Stays mapped when the thread ends, for the next one.
 #[derive(Debug, Default)]
 pub struct SignalStack {
     base: AtomicU64,
 }
 
 impl SignalStack {
-    /// The part that may be used; empty if there is none.
+    /// The usable part; empty if there is none.
     pub fn bounds(&self) -> Bounds {
         match self.base.load(Ordering::Acquire) {
             0 => Bounds::NONE,
@@ -70,13 +70,13 @@ impl SignalStack {
         }
     }
 
-    /// Notes a mapping of [`mapped`] bytes at `base`; false if there is one already.
+    /// Stores a mapping of [`mapped`] bytes at `base`; false if there is one already.
     pub fn set(&self, base: u64) -> bool {
-        // Pairs with the acquire in `bounds`.
+        // Release: pairs with the acquire in `bounds`.
         self.base.compare_exchange(0, base, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Leaves the mapping to a thread that may go on using it, for ever.
+    /// Leaves the mapping to a thread that may use it forever.
     pub fn abandon(&self) {
         self.base.store(0, Ordering::Relaxed);
     }
@@ -86,7 +86,7 @@ impl SignalStack {
         describe(self.bounds())
     }
 
-    /// True if `stack` is this one.
+    /// Whether `stack` is this one.
     pub fn is(&self, stack: &libc::stack_t) -> bool {
         self.begins_at(stack.ss_sp as u64)
     }
@@ -106,19 +106,19 @@ pub fn describe(bounds: Bounds) -> libc::stack_t {
     }
 }
 
-/// True if a stack pointer is on the stack, by the kernel's rule (include/linux/sched/signal.h, `__on_sig_stack`).
+/// Whether a stack pointer is on the stack, by the kernel's rule (include/linux/sched/signal.h, `__on_sig_stack`).
 fn is_on(bounds: Bounds, sp: u64) -> bool {
     bounds.low < sp && sp <= bounds.high
 }
 
-/// True if there is room for the handler below the kernel's frame, as far as is known; `own` is the thread's stack.
+/// Whether the handler has enough space below the kernel's frame, as far as is known; `own` is the thread's stack.
 pub(crate) fn has_room(context: Context<'_>, own: Bounds) -> bool {
     let frame = context.frame();
     let around = [context.alternate_stack(), own].into_iter().find(|bounds| is_on(*bounds, frame));
     around.is_none_or(|bounds| frame - bounds.low >= HANDLER)
 }
 
-/// Has the thread be on `stack`, its own, from the next signal on, if the program has set none. The kernel does that at the
+/// Makes the thread use `stack` from the next signal on, if the program has set none. The kernel applies that at the
 /// return from this handler.
 pub(crate) fn lend(stack: &SignalStack, mut context: Context<'_>) {
     let alternate = context.alternate_stack_mut();
@@ -127,14 +127,14 @@ pub(crate) fn lend(stack: &SignalStack, mut context: Context<'_>) {
     }
 }
 
-/// Where a handler of the program's is to find its frame: on the interrupted stack, if ours is the one it is on or if
-/// it did not ask for another (`wants_alternate`). The frame is moved.
+/// Moves the signal frame to where a handler of the program expects it: to the interrupted stack, if the frame is on
+/// the agent's stack or the handler did not ask for an alternate one (`wants_alternate`).
 pub(crate) fn place<'a>(stack: &SignalStack, context: Context<'a>, wants_alternate: bool) -> Context<'a> {
     let (bounds, interrupted) = (context.alternate_stack(), context.stack_pointer());
     let switched = is_on(bounds, context.frame()) && !is_on(bounds, interrupted);
     let stays = wants_alternate && (is_left_to_program() || !stack.begins_at(bounds.low));
     match switched && !stays {
-        // SAFETY: the kernel's frame; the interrupted stack is where it would have written.
+        // SAFETY: the kernel's frame; the kernel would have written it below the interrupted stack pointer itself.
         true => unsafe {
             let to = move_frame(context.frame(), context.frame_end(), interrupted - arch::RED_ZONE);
             Context::new((to + arch::CONTEXT_AT) as *mut _)
@@ -143,15 +143,15 @@ pub(crate) fn place<'a>(stack: &SignalStack, context: Context<'a>, wants_alterna
     }
 }
 
-/// Copies a frame to below `top`, with the processor's state in it.
+/// Copies a frame to below `top`, including the processor state.
 ///
 /// # Safety
-/// `frame..end` is a signal's frame, and the program may write below `top` as the kernel would.
+/// `frame..end` must be a signal frame, and the memory below `top` writable, as for the kernel.
 unsafe fn move_frame(frame: u64, end: u64, top: u64) -> u64 {
     let length = end - frame;
     let place = top - length;
     let to = place - (place.wrapping_sub(frame) & (ALIGNMENT - 1));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a signal frame and writable memory.
     unsafe {
         arch::copy(frame, to, length);
         arch::relocate((to + arch::CONTEXT_AT) as *mut libc::ucontext_t, to.wrapping_sub(frame));
@@ -159,7 +159,8 @@ unsafe fn move_frame(frame: u64, end: u64, top: u64) -> u64 {
     to
 }
 
-/// Hides the stack from the program in a frame that its handler is about to get; true if it is in there.
+/// Hides the stack from the program in a frame that its handler is about to get; returns whether the frame contained
+/// it.
 pub(crate) fn hide(stack: &SignalStack, mut context: Context<'_>) -> bool {
     let alternate = context.alternate_stack_mut();
     let is_ours = stack.is(alternate) && !is_left_to_program();

@@ -1,6 +1,6 @@
-//! The loaded modules at one time, as walks use them: published by the agent, kept by hazard pointers.
+//! The snapshot of the loaded modules that walks use: published by the agent, protected by hazard pointers.
 //!
-//! A snapshot is immutable. The agent frees one that it has replaced when no thread's [`Pin`] holds it any more.
+//! A snapshot is immutable. The agent frees a replaced one when no thread's [`Pin`] holds it any more.
 
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -11,28 +11,28 @@ use crate::generated::Run;
 use crate::interpreter::python::Python;
 use crate::interpreter::regions::Region;
 
-/// The modules at one time, immutable once published.
+/// The modules at one time. Immutable once published.
 pub struct Snapshot {
-    /// What the walker looks up.
+    /// The modules, for the walker.
     pub modules: Modules<'static>,
-    /// The interpreter among them.
+    /// The interpreter, if one is loaded.
     pub python: Option<Python>,
     /// Regions with unwinders of their own, by address.
     pub regions: &'static [Region],
-    /// Generated code with rules, by address.
+    /// Generated code with registered call frame information, by address.
     pub generated: &'static [Run],
 }
 
 static PUBLISHED: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
-/// A thread ran code that no module of the snapshot holds.
+/// A sample hit code outside all modules of the snapshot since the last rescan.
 static STALE: AtomicBool = AtomicBool::new(false);
-/// One ever did.
+/// A sample has ever hit such code.
 static MET_UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
-/// Replaces the snapshot and returns the one before, which may still be pinned.
+/// Replaces the snapshot and returns the previous one, which may still be pinned.
 pub fn replace(snapshot: *mut Snapshot) -> *mut Snapshot {
-    // Sequentially consistent with the store and load in `Pinned::new`: either the handler sees the new
-    // snapshot, or `Pin::holds` sees the handler's pin.
+    // Sequentially consistent with the store and load in `Pinned::new`: either the handler sees the new snapshot, or
+    // `Pin::holds` sees the handler's pin.
     PUBLISHED.swap(snapshot, Ordering::SeqCst)
 }
 
@@ -41,62 +41,62 @@ pub fn published() -> *mut Snapshot {
     PUBLISHED.load(Ordering::Acquire)
 }
 
-/// Notes that the loaded modules are not those of the snapshot.
+/// Requests a rescan of the loaded modules.
 pub fn set_stale() {
     STALE.store(true, Ordering::Relaxed);
 }
 
-/// Notes that a sample met code of no known module, which may be in one that is not known yet.
+/// Notes that a sample hit code outside all known modules, which may be in a new one.
 pub fn note_unknown_code() {
     MET_UNKNOWN_CODE.store(true, Ordering::Relaxed);
     set_stale();
 }
 
-/// True if a sample met code of no known module.
+/// Whether a sample has hit code outside all known modules.
 pub fn met_unknown_code() -> bool {
     MET_UNKNOWN_CODE.load(Ordering::Relaxed)
 }
 
-/// True if the modules must be looked at again.
+/// Whether a rescan is needed.
 #[inline]
 pub fn is_stale() -> bool {
     STALE.load(Ordering::Relaxed)
 }
 
-/// True if the modules must be looked at again; the caller does.
+/// Whether a rescan is needed; if so, the caller must do it.
 pub fn take_stale() -> bool {
     is_stale() && STALE.swap(false, Ordering::Relaxed)
 }
 
-/// A thread's hazard pointer: the snapshot that its walk uses is not freed.
+/// A thread's hazard pointer, which keeps the snapshot of its walk alive.
 #[derive(Debug, Default)]
 pub struct Pin {
     snapshot: AtomicPtr<Snapshot>,
 }
 
 impl Pin {
-    /// True if the thread may be walking with `snapshot`, which is no longer published.
+    /// Whether the thread may be walking with `snapshot`, which is no longer published.
     pub fn holds(&self, snapshot: *mut Snapshot) -> bool {
         ptr::eq(self.snapshot.load(Ordering::SeqCst), snapshot)
     }
 
-    /// Forgets a walk that was cut off.
+    /// Forgets the pin of an abandoned walk.
     pub(crate) fn reset(&self) {
         self.snapshot.store(ptr::null_mut(), Ordering::Relaxed);
     }
 }
 
-/// A snapshot that is not freed while this lives.
+/// A pinned snapshot.
 pub(crate) struct Pinned<'a> {
     pin: &'a Pin,
     snapshot: *mut Snapshot,
 }
 
 impl<'a> Pinned<'a> {
-    /// Times a handler tries to pin while snapshots are being replaced under it.
+    /// Attempts to pin a snapshot while it is being replaced.
     const ATTEMPTS: usize = 8;
 
-    /// Pins the published snapshot by the thread's own `pin`.
+    /// Pins the published snapshot with the thread's `pin`.
     pub(crate) fn new(pin: &'a Pin) -> Option<Self> {
         for _ in 0..Self::ATTEMPTS {
             let snapshot = PUBLISHED.load(Ordering::SeqCst);
@@ -111,35 +111,35 @@ impl<'a> Pinned<'a> {
 
     /// The pinned modules.
     pub(crate) fn modules(&self) -> &Modules<'static> {
-        // SAFETY: published when pinned, and not freed before the pin is gone.
+        // SAFETY: published when it was pinned, and not freed while it is.
         unsafe { &(*self.snapshot).modules }
     }
 
-    /// The interpreter that is loaded, if there is one.
+    /// The loaded interpreter, if there is one.
     #[inline]
     pub(crate) fn python(&self) -> Option<&Python> {
-        // SAFETY: as of the modules.
+        // SAFETY: published when it was pinned, and not freed while it is.
         unsafe { (*self.snapshot).python.as_ref() }
     }
 
-    /// The regions that have unwinders of their own.
+    /// The regions with unwinders of their own.
     #[inline]
     pub(crate) fn regions(&self) -> &[Region] {
-        // SAFETY: as of the modules.
+        // SAFETY: published when it was pinned, and not freed while it is.
         unsafe { (*self.snapshot).regions }
     }
 
-    /// The generated code that has rules.
+    /// Generated code with registered call frame information.
     #[inline]
     pub(crate) fn generated(&self) -> &[Run] {
-        // SAFETY: as of the modules.
+        // SAFETY: published when it was pinned, and not freed while it is.
         unsafe { (*self.snapshot).generated }
     }
 }
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        // Pairs with the load in `Pin::holds`: the walk's reads come before the release of the snapshot.
+        // Release: the walk's reads come before; pairs with the load in `Pin::holds`.
         self.pin.snapshot.store(ptr::null_mut(), Ordering::Release);
     }
 }

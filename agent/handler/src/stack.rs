@@ -1,9 +1,9 @@
 //! Reads of the interrupted thread's stack that can never fault.
 //!
-//! Inside the bounds known for the thread a read is a plain load, as long as the walk has not had to guess. Anywhere else (a coroutine's stack, a wild
-//! pointer in a corrupt frame) each page is asked for once per walk, by a system call that reports an unmapped
-//! page instead of faulting on it; after the program has installed a seccomp filter even that is not done and
-//! such memory counts as unreadable.
+//! Inside the known bounds of the thread's stack a read is a plain load, as long as the walk has not had to guess.
+//! Elsewhere (a coroutine's stack, a wild pointer in a corrupt frame) each page is probed once per walk, by a system
+//! call that reports an unmapped page instead of faulting; once the program has installed a seccomp filter even that is
+//! not done, and such memory counts as unreadable.
 
 use unwind::Memory;
 
@@ -11,12 +11,12 @@ use crate::arch::load;
 use crate::probed_pages::ProbedPages;
 use crate::sys::{self, PAGE};
 
-/// Probes per walk. Code without call frame information is looked at frame by frame: as many as a walk has frames.
+/// Probes per walk. Code without call frame information is probed frame by frame: as many as a walk has frames.
 const PROBES: u32 = 1024;
-/// Those that may find nothing, so that a chain of wild pointers stays cheap.
+/// Probes per walk that may fail, so that a chain of wild pointers stays cheap.
 const WILD: u32 = 64;
 
-/// A range of addresses that stays mapped while its thread lives.
+/// An address range that stays mapped while its thread lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// The first address.
@@ -26,10 +26,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Nothing is known.
+    /// No known range.
     pub const NONE: Bounds = Bounds { low: 0, high: 0 };
 
-    /// True if the eight bytes at `address` lie inside.
+    /// Whether the eight bytes at `address` lie inside.
     #[inline]
     pub fn hold(self, address: u64) -> bool {
         self.low <= address && address < self.high && self.high - address >= 8
@@ -45,13 +45,13 @@ pub struct Stack<'p> {
 }
 
 impl<'p> Stack<'p> {
-    /// Memory with the two ranges `known` to be mapped; elsewhere probing if `may_probe`. `pages` is the thread's.
+    /// Memory with two ranges `known` to be mapped; elsewhere probed if `may_probe`. `pages` is the thread's.
     #[inline]
     pub(crate) fn new(known: [Bounds; 2], may_probe: bool, pages: &'p mut ProbedPages) -> Self {
         Self { wild: WILD, ..Self::probing(known, if may_probe { PROBES } else { 0 }, pages) }
     }
 
-    /// The same with so many probes, whatever they find.
+    /// The same with a given number of probes, all of which may fail.
     #[inline]
     pub(crate) fn probing(known: [Bounds; 2], probes: u32, pages: &'p mut ProbedPages) -> Self {
         pages.begin_walk();
@@ -65,7 +65,7 @@ impl<'p> Stack<'p> {
         self.page_is_readable(first) && (first == last || self.page_is_readable(last))
     }
 
-    /// The end of the page, if it is readable.
+    /// End of the page, if it is readable.
     #[cold]
     fn readable_until(&mut self, address: u64) -> u64 {
         let page = address & !(PAGE - 1);
@@ -93,7 +93,7 @@ impl Memory for Stack<'_> {
     #[inline]
     fn read(&mut self, address: u64) -> Option<u64> {
         let known = self.known[0].hold(address) || self.known[1].hold(address);
-        // SAFETY: the eight bytes lie in a range known to be mapped, or in pages that were just seen mapped.
+        // SAFETY: the eight bytes lie in a range known to be mapped, or in pages that were just probed.
         (known || self.is_readable(address)).then(|| unsafe { load(address) })
     }
 
@@ -111,7 +111,7 @@ impl Memory for Stack<'_> {
 
     #[inline]
     unsafe fn load(&mut self, address: u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises bytes within what `known_until` returned, which are mapped.
         unsafe { load(address) }
     }
 }

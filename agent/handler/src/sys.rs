@@ -1,25 +1,25 @@
-//! System calls by the instruction itself.
+//! Raw system calls.
 //!
-//! A libc wrapper would write `errno`, may be interposed, and may be bound lazily; none of that may happen
-//! between the entry and the return of a signal handler. Results are the kernel's own: `-errno` on failure.
+//! A libc wrapper would write `errno`, may be interposed, and may be bound lazily; none of that may happen between
+//! entry and return of a signal handler. Results are the kernel's: `-errno` on failure.
 
 use core::sync::atomic::AtomicU32;
 
 use crate::arch;
 
-/// Number of bytes in the kernel's signal set.
+/// Size of the kernel's signal set in bytes.
 pub const SIGSET_BYTES: usize = 8;
 
-/// Bytes of a page: the least that any machine has. The kernel's errors, as results, are the last addresses there are.
+/// Smallest page size of any machine, in bytes. Errors of system calls are in the last page of the address space.
 pub const PAGE: u64 = 4096;
 
-/// Makes the system call `number`; unused arguments are zero.
+/// Makes system call `number`; unused arguments are zero.
 ///
 /// # Safety
-/// The caller answers for what this system call does to the process with these arguments.
+/// The caller is responsible for the effect of this system call with these arguments.
 #[inline(always)]
 pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller is responsible for the effect.
     unsafe { arch::system_call(number, arguments) }
 }
 
@@ -35,19 +35,19 @@ pub fn process_id() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// Maps zeroed memory for ever, not locked where the program locks all that is mapped from now on (mlockall(2)): so
-/// little of it is used that it had better come page by page.
+/// Maps zeroed memory forever, unlocked even if the program locks all future mappings (mlockall(2)): little of it is
+/// used, so it had better be populated page by page.
 pub fn map_unlocked(bytes: usize) -> Option<*mut u8> {
     let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a new mapping at an address the kernel chooses overlaps nothing. Nothing is made present yet, locked or
-    // not, because nobody may access it.
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing. It is inaccessible, so nothing is
+    // populated yet, locked or not.
     let base =
         unsafe { call(libc::SYS_mmap, [0, bytes, libc::PROT_NONE as usize, kind, usize::MAX, 0]) } as usize;
     if base > usize::MAX - PAGE as usize {
         return None;
     }
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: the mapping is the one made above, which nobody knows.
+    // SAFETY: the mapping made above, which nobody else uses.
     let made = unsafe {
         call(libc::SYS_munlock, [base, bytes, 0, 0, 0, 0]);
         call(libc::SYS_mprotect, [base, bytes, access, 0, 0, 0])
@@ -71,24 +71,24 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     }
 }
 
-/// True if the eight bytes at `address` can be read now. Never faults. Only for a thread that has all signals blocked,
-/// as the handler has: then it changes nothing.
+/// Whether the eight bytes at `address` are readable now. Never faults. All signals must be blocked, as in the handler:
+/// then it has no effect.
 ///
-/// `rt_sigprocmask` copies the set in from there: an unreadable address gives EFAULT (kernel/signal.c). The set, whatever
-/// it is, is added to the blocked signals. An invalid `how` would need no such care, but valgrind complains of it.
+/// `rt_sigprocmask` reads a signal set from there: an unreadable address gives EFAULT (kernel/signal.c). The set,
+/// whatever it is, is added to the blocked signals. An invalid `how` would not need that, but valgrind reports it.
 pub fn is_readable(address: u64) -> bool {
     if address == 0 {
-        // No set at all, to the kernel.
+        // For the kernel, a null pointer means no set.
         return false;
     }
-    // SAFETY: the kernel checks the address; blocking more changes nothing while all signals are blocked.
+    // SAFETY: the kernel checks the address; blocking more has no effect while all signals are blocked.
     let result = unsafe {
         call(libc::SYS_rt_sigprocmask, [libc::SIG_BLOCK as usize, address as usize, 0, SIGSET_BYTES, 0, 0])
     };
     result == 0
 }
 
-/// All signals of the calling thread are blocked, until this is dropped.
+/// Blocks all signals of the calling thread until dropped.
 #[derive(Debug)]
 pub(crate) struct SignalsBlocked {
     before: u64,
@@ -114,7 +114,7 @@ pub fn signal_mask() -> u64 {
     mask
 }
 
-/// Replaces the calling thread's signal mask and returns the one before.
+/// Replaces the calling thread's signal mask and returns the previous one.
 pub fn set_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: both sets are live eight-byte words.

@@ -1,4 +1,4 @@
-//! A timer of the kernel on the CPU clock of one thread, whose signals go to that thread and carry its slot.
+//! A POSIX timer on the CPU clock of one thread, whose signals go to that thread and carry its slot.
 
 use core::ptr;
 
@@ -6,18 +6,18 @@ use crate::clock::{self, SECOND_NS};
 use crate::slot::Slot;
 use crate::sys;
 
-/// The kernel's `struct sigevent` with a thread to signal.
+/// The kernel's `struct sigevent` for signalling a thread.
 #[repr(C)]
 pub struct SignalEvent {
-    /// What the signal carries.
+    /// The value of the signal.
     pub value: usize,
-    /// Its number.
+    /// Number of the signal.
     pub signal: i32,
-    /// Whom it goes to: SIGEV_.
+    /// How it is delivered (SIGEV_).
     pub notify: i32,
-    /// The thread, if it goes to one.
+    /// The thread, if it is delivered to one.
     pub thread: i32,
-    /// Nothing.
+    /// Unused.
     pub padding: [i32; 11],
 }
 
@@ -25,13 +25,13 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / SECOND_NS) as i64, tv_nsec: (ns % SECOND_NS) as i64 }
 }
 
-/// The time to the first expiry: random within the period, at least one nanosecond.
+/// Time to the first expiry: random within the period, at least one nanosecond.
 pub fn first_expiry(period_ns: u64, salt: u64) -> u64 {
     let mixed = (clock::now() ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((u128::from(mixed) * u128::from(period_ns)) >> 64) as u64 + 1
 }
 
-/// Makes a timer as `event` says; its number, or the kernel's error.
+/// Creates a timer. Returns its id, or the kernel's error.
 pub fn create(clock: usize, event: &SignalEvent) -> Result<i32, i32> {
     let mut timer = 0i32;
     let arguments = [clock, ptr::from_ref(event) as usize, (&raw mut timer) as usize, 0, 0, 0];
@@ -42,8 +42,8 @@ pub fn create(clock: usize, event: &SignalEvent) -> Result<i32, i32> {
     }
 }
 
-/// Arms a timer for the slot's thread, which expires first after `first_ns` of its CPU time. Fails where the user may not
-/// queue more signals (`ulimit -i`), and when the thread is gone.
+/// Arms a timer for the slot's thread that first expires after `first_ns` of its CPU time. Fails if the user may not
+/// queue more signals (`ulimit -i`), or the thread has ended.
 pub fn arm(slot: &Slot, signal: i32, period_ns: u64, first_ns: u64) -> Result<(), i32> {
     let tid = slot.tid();
     let event = SignalEvent {
@@ -59,30 +59,30 @@ pub fn arm(slot: &Slot, signal: i32, period_ns: u64, first_ns: u64) -> Result<()
     set(timer, &time)
 }
 
-/// Sets a timer made here.
+/// Sets a timer created here.
 pub fn set(timer: i32, time: &libc::itimerspec) -> Result<(), i32> {
     let arguments = [timer as usize, 0, ptr::from_ref(time) as usize, 0, 0, 0];
-    // SAFETY: the kernel reads one `itimerspec`; the timer is ours.
+    // SAFETY: the kernel reads one `itimerspec`; the timer is the agent's.
     match unsafe { sys::call(libc::SYS_timer_settime, arguments) } {
         0 => Ok(()),
         error => Err(-error as i32),
     }
 }
 
-/// True if a timer on a thread's clock will never expire any more, because the thread is gone (kernel:
-/// posix_cpu_timer_get finds no task). One that runs has some time left.
+/// Whether a timer on a thread's clock can no longer expire, because the thread has ended (kernel: posix_cpu_timer_get
+/// finds no task). A running timer has time left.
 pub(crate) fn is_dead(timer: i32) -> bool {
     let mut left = [0u64; 4];
-    // SAFETY: the kernel writes one `itimerspec`, four words; the timer is ours.
+    // SAFETY: the kernel writes one `itimerspec`, four words; the timer is the agent's.
     let asked =
         unsafe { sys::call(libc::SYS_timer_gettime, [timer as usize, (&raw mut left) as usize, 0, 0, 0, 0]) };
-    // The interval, then what is left.
+    // The interval, then the time left.
     asked != 0 || matches!(left, [_, _, 0, 0])
 }
 
-/// Deletes a timer made here.
+/// Deletes a timer created here.
 pub fn delete(timer: i32) {
-    // SAFETY: the timer is ours and is not used again.
+    // SAFETY: the timer is the agent's and is not used again.
     unsafe { sys::call(libc::SYS_timer_delete, [timer as usize, 0, 0, 0, 0, 0]) };
 }
 

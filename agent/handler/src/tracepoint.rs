@@ -1,12 +1,12 @@
-//! One event of a tracepoint of the program's: its fields, and the stack of whoever came by.
+//! Records one event of a tracepoint in the program: its fields, and the stack of its caller.
 //!
-//! The program calls, and may be anywhere: in a signal handler, in one that interrupted another event of the same thread.
-//! Without a stack an event needs nothing but the thread's place in the pool, where records nest, so it has no guard. With
-//! one it uses what its thread has for samples; an event inside such an event borrows a workspace for its walk and stands
-//! outside the chain of stacks, and one inside that has no stack.
+//! The program may call from anywhere: in a signal handler, even one that interrupted another event of the same thread.
+//! Without a stack, an event needs only the thread's position in the pool, where records nest, so it has no guard. With
+//! a stack it uses the thread's workspace for samples; an event nested in such an event borrows a second workspace and
+//! writes a standalone stack, and one nested in that has no stack.
 //!
-//! An event costs a few nanoseconds, and the processors would fight for counters: so a thread counts its own, and gives
-//! them to the region many at a time. What is not recorded is counted at once.
+//! An event takes a few nanoseconds, and shared counters would be contended: so a thread counts its own events and adds
+//! them to the region's counters in batches. Events that are not recorded are counted at once.
 
 use shm_format::{Committed, FieldTypes, Fields, Loss, Skip, StackHead};
 use unwind::Walk;
@@ -19,7 +19,7 @@ use crate::recording::{Probe, Recording};
 use crate::sample;
 use crate::slot::{BorrowedBench, Slot, Workbench};
 
-/// An event, as the program tells it.
+/// An event with its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// `types | id`.
@@ -28,11 +28,11 @@ pub struct Event {
 }
 
 impl Event {
-    /// Of the tracepoint with this number and these types: [`FieldTypes::bits`] with the id below, and nothing else. `values` has a word for
-    /// each field, of strings the address, or 0.
+    /// An event of the tracepoint with this number and these types: [`FieldTypes::bits`] with the id below. `values`
+    /// has one word per field, for strings their address or 0.
     ///
     /// # Safety
-    /// The values are there, and their strings as [`Fields::measure`] wants them, while the event is recorded.
+    /// The values, and their strings as [`Fields::measure`] requires, must be valid while the event is recorded.
     #[inline]
     pub unsafe fn new(number: u64, values: *const u64) -> Self {
         Self { number, values }
@@ -60,7 +60,7 @@ impl Event {
     #[inline(always)]
     fn fields(&self, has_stack: bool) -> Fields<'_> {
         let types = FieldTypes::from_bits(self.number);
-        // SAFETY: the promise of `new`.
+        // SAFETY: the caller of `new` promised valid values and strings.
         unsafe {
             let values = core::slice::from_raw_parts(self.values, types.count());
             Fields::measure(self.number as u32, types, values, has_stack)
@@ -73,7 +73,7 @@ impl Event {
         let committed = if types.has_strings() {
             self.write_strings(recording, slot)
         } else {
-            // SAFETY: the promise of `new`.
+            // SAFETY: the caller of `new` promised one word per field.
             let values = unsafe { core::slice::from_raw_parts(self.values, types.count()) };
             slot.cursor.write_numbers(region, self.number, values, clock::now)
         };
@@ -95,7 +95,7 @@ impl Event {
             if !slot.prepare() {
                 return Err(Missed::Lost(Loss::NoSlot));
             }
-            // SAFETY: inside the guard, prepared, and the only one.
+            // SAFETY: inside the guard, prepared, and the only user of the workspace.
             let bench = unsafe { slot.bench() };
             return self.write_walk(recording, slot, caller, bench, false);
         }
@@ -141,7 +141,7 @@ fn begin(recording: &Recording, stack_pointer: u64) -> Result<&'static Slot, Mis
     own_slot(stack_pointer).ok_or(Missed::Skipped(Skip::DisabledThread))
 }
 
-/// Counts an event that could not be told of: its description found no room in the durable log.
+/// Counts an event as lost because its description did not fit the durable log.
 #[cold]
 pub fn lose_undescribed(recording: &Recording) {
     count_missed(recording, Missed::Lost(Loss::DurableFull));

@@ -1,22 +1,22 @@
-//! Who unwinds stacks: what samples hold of them.
+//! What samples contain of a stack: walked frames, a copy, or both.
 
-/// What a sample holds of its thread's stack.
+/// What a sample contains of its thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwind {
-    /// Its frames, walked here.
+    /// Frames, walked in the handler.
     Own,
-    /// A copy, of which addresses of code and of the stack itself are kept.
+    /// A copy of registers and stack, reduced to code addresses and stack addresses.
     Copy,
-    /// A copy, of which addresses of code are kept.
+    /// A copy reduced to code addresses.
     CopyCode,
-    /// Every word that leads behind a call.
+    /// A scan: every word that points behind a call.
     Guess,
-    /// Its frames, and the copy.
+    /// Both frames and a copy.
     Both,
 }
 
 impl Unwind {
-    /// By its name in settings.
+    /// The variant with this name in settings.
     pub fn from_name(name: &[u8]) -> Option<Unwind> {
         [Unwind::Own, Unwind::Copy, Unwind::CopyCode, Unwind::Guess, Unwind::Both]
             .into_iter()
@@ -34,7 +34,7 @@ impl Unwind {
         }
     }
 
-    /// True if readers get copies.
+    /// Whether records contain copies.
     pub const fn copies(self) -> bool {
         matches!(self, Unwind::Copy | Unwind::CopyCode | Unwind::Both)
     }

@@ -1,4 +1,4 @@
-//! A function that calls itself, with a name for each level: `record -- levels` shows `level 3 (levels:4)_[levels]` inside each
+//! A recursive function with a name for each level: `record -- levels` shows `level 3 (levels:4)_[levels]` inside each
 //! frame of `descend`.
 
 use std::ffi::CStr;
@@ -30,7 +30,7 @@ impl Unwinder for Levels {
     }
 }
 
-// Alone in its section, of which the linker knows the bounds.
+// Alone in its section, so that the linker provides its bounds.
 #[inline(never)]
 #[unsafe(link_section = "levels")]
 extern "C" fn descend(depth: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! agent/include/selfwind.h in Rust, to the letter.
+//! agent/include/selfwind.h in Rust, with identical layouts.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -52,7 +52,7 @@ pub(crate) struct Unwinder {
 pub(crate) struct Abi {
     pub(crate) size: u32,
     pub(crate) version: u32,
-    /// Of the tracepoints of C and C++.
+    /// For tracepoints in C and C++.
     tracepoint: *const c_void,
     pub(crate) add_region: unsafe extern "C" fn(*const Unwinder, u64, u64) -> c_int,
     pub(crate) add_symbol: unsafe extern "C" fn(*const Unwinder, *const c_char) -> c_int,
@@ -60,10 +60,11 @@ pub(crate) struct Abi {
     pub(crate) name: unsafe extern "C" fn(*const u8, usize) -> u32,
 }
 
-/// What the agent offers, if it is in the process.
+/// The agent's function table, if the agent is in the process.
 pub(crate) fn agent() -> Option<&'static Abi> {
     type Find = unsafe extern "C" fn(u32) -> *const Abi;
-    // SAFETY: a look-up by name. The agent's function is of this type, is never unloaded, and gives null or its own table.
+    // SAFETY: a look-up by name. The agent's function has this type, is never unloaded, and returns null or its own
+    // table.
     unsafe {
         let found = libc::dlsym(libc::RTLD_DEFAULT, c"selfwind_abi".as_ptr());
         if found.is_null() {

@@ -1,6 +1,7 @@
-//! Unwinders for regions of code, in Rust: agent/include/selfwind.h with types. docs/plug-ins.md has the contract.
+//! Unwinders for regions of code, in Rust: a typed interface to agent/include/selfwind.h. docs/plug-ins.md is the
+//! contract.
 //!
-//! Nothing of the profiler is linked: the agent is found at run time, and without it everything says [`Error::NO_AGENT`].
+//! The profiler is not linked: the agent is found at run time, and without it every call returns [`Error::NO_AGENT`].
 #![no_std]
 #![warn(missing_docs)]
 
@@ -9,47 +10,47 @@ mod abi;
 use core::ffi::{CStr, c_int};
 use core::ops::Range;
 
-/// Registers that a frame may have, by DWARF number.
+/// Number of registers that a frame may have, by DWARF number.
 pub const COLUMNS: usize = abi::COLUMNS;
 /// The column of the stack pointer.
 pub const SP: usize = if cfg!(target_arch = "aarch64") { 31 } else { 7 };
 /// The column of the frame pointer.
 pub const FP: usize = if cfg!(target_arch = "aarch64") { 29 } else { 6 };
-/// The registers that calls preserve, for [`Unwinder::WANTS`].
+/// The callee-saved registers, for [`Unwinder::WANTS`].
 pub const CALLEE_SAVED: u64 = if cfg!(target_arch = "aarch64") { 0x7ff8_0000 } else { 0xf048 };
 
 /// An unwinder.
 pub trait Unwinder: Sync + 'static {
-    /// What marks its frames: 2 to 15 of `a-z0-9+-_`.
+    /// Tag of its frames: 2 to 15 characters of `a-z0-9+-_`.
     const LANGUAGE: &'static CStr;
-    /// The registers it wants beside the stack and frame pointer, a bit for each column.
+    /// The registers that it needs besides the stack and frame pointer, one bit per column.
     const WANTS: u64;
 
-    /// Says what a frame of its region is. In a signal handler: see [`add_region`].
+    /// Unwinds a frame of its region. Runs in a signal handler: see [`add_region`].
     fn unwind(&self, walk: &mut Walk<'_>) -> Step;
 }
 
-/// What an unwinder says of a frame.
+/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// As if there were no unwinder; what was emitted is forgotten.
+    /// Declined: unwind as if there were no unwinder. Emitted frames are discarded.
     NotMine,
-    /// The registers are the caller's now. What was emitted takes the place of the native frame.
+    /// The registers are now the caller's. Emitted frames replace the native one.
     Caller {
-        /// The caller did not call but was interrupted.
+        /// Whether the caller was interrupted instead of making a call.
         interrupted: bool,
-        /// It may be on another stack.
+        /// Whether it may be on another stack.
         other_stack: bool,
     },
-    /// The native frame stays. What was emitted stands inside it.
+    /// The native frame stays. Emitted frames are placed inside it.
     Beside,
     /// The stack is complete.
     Root,
     /// Memory could not be read.
     Unreadable,
-    /// A register is not known.
+    /// A register is unknown.
     LostRegister,
-    /// Nothing is known of this code.
+    /// The unwinder has no rule for this code.
     NoRule,
 }
 
@@ -69,18 +70,18 @@ impl Step {
     }
 }
 
-/// The id of a text.
+/// Id of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name(u32);
 
 impl Name {
-    /// The id of a text, the same for the same one. Not for unwinders.
+    /// Id of a text; equal texts have equal ids. Not for use in unwinders.
     ///
     /// # Errors
-    /// No agent, or no room.
+    /// There is no agent, or no space.
     pub fn new(text: &str) -> Result<Name, Error> {
         let agent = abi::agent().ok_or(Error::NO_AGENT)?;
-        // SAFETY: so many bytes are there.
+        // SAFETY: the string's bytes are readable.
         match unsafe { (agent.name)(text.as_ptr(), text.len()) } {
             0 => Err(Error(-libc::ENOMEM)),
             id => Ok(Name(id)),
@@ -88,7 +89,7 @@ impl Name {
     }
 }
 
-/// A frame that an unwinder is asked about.
+/// The frame being unwound.
 pub struct Walk<'a>(&'a mut abi::Walk);
 
 impl Walk<'_> {
@@ -97,7 +98,7 @@ impl Walk<'_> {
         self.0.frame
     }
 
-    /// The program counter is the next instruction, and no return address.
+    /// Whether the program counter is the next instruction rather than a return address.
     pub fn is_interrupted(&self) -> bool {
         self.0.interrupted != 0
     }
@@ -107,18 +108,18 @@ impl Walk<'_> {
         self.0.registers.pc
     }
 
-    /// The value of a register, if it is known.
+    /// The value of a register, if known.
     pub fn register(&self, column: usize) -> Option<u64> {
         let is_known = column < COLUMNS && self.0.registers.known >> column & 1 != 0;
         self.0.registers.value.get(column).copied().filter(|_| is_known)
     }
 
-    /// Makes the program counter the caller's, for [`Step::Caller`].
+    /// Sets the caller's program counter, for [`Step::Caller`].
     pub fn set_pc(&mut self, pc: u64) {
         self.0.registers.pc = pc;
     }
 
-    /// Makes a register the caller's, or one that is not known.
+    /// Sets a register of the caller; `None` if it is unknown.
     pub fn set_register(&mut self, column: usize, value: Option<u64>) {
         if let Some(place) = self.0.registers.value.get_mut(column) {
             *place = value.unwrap_or(0);
@@ -127,12 +128,12 @@ impl Walk<'_> {
         }
     }
 
-    /// The unwinder's own words, from one frame of a stack to the next; 0 at first.
+    /// The unwinder's state words, kept from frame to frame of a stack; 0 at first.
     pub fn state(&mut self) -> &mut [u64; 4] {
         &mut self.0.state
     }
 
-    /// Copies memory; none if it cannot be read, or the budget is used up.
+    /// Copies memory; `None` if it is unreadable, or the budget is used up.
     pub fn read(&mut self, address: u64, to: &mut [u8]) -> Option<()> {
         // SAFETY: the agent's function, for its own walk, with room for so many bytes.
         let result = unsafe { (self.0.read)(self.0, address, to.as_mut_ptr(), to.len()) };
@@ -146,7 +147,8 @@ impl Walk<'_> {
         Some(u64::from_ne_bytes(bytes))
     }
 
-    /// The id of the text of `bytes` bytes at `address`. `key` tells it from all others of this unwinder for ever.
+    /// Id of the text of `bytes` bytes at `address`. `key` must identify it uniquely among all texts of this unwinder,
+    /// forever.
     pub fn name(&mut self, key: [u64; 2], address: u64, bytes: usize) -> Option<Name> {
         // SAFETY: the agent's function, for its own walk; it checks the address.
         let id = unsafe { (self.0.name)(self.0, key[0], key[1], address, bytes) };
@@ -164,7 +166,7 @@ impl Walk<'_> {
     }
 }
 
-/// Why something could not be done: `-errno`.
+/// An error, as `-errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error(pub i32);
 
@@ -185,21 +187,21 @@ impl core::fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// A region that has an unwinder. It stays when this is dropped.
+/// A registered region. It stays registered when this is dropped.
 #[derive(Debug)]
 pub struct Region(c_int);
 
 /// Registers `unwinder` for the code in `range`.
 ///
 /// # Errors
-/// As `selfwind_add_region` says: no agent, a range that cannot be or has an unwinder, too many regions.
+/// As for `selfwind_add_region`: no agent, an invalid range, a range that already has an unwinder, too many regions.
 ///
 /// # Safety
-/// [`Unwinder::unwind`] runs in a signal handler, at any instruction of the thread: it allocates nothing, locks nothing,
-/// calls no library, does not panic, uses at most 2 KiB of stack, and always returns.
+/// [`Unwinder::unwind`] runs in a signal handler, at any instruction of the thread: it must not allocate, lock, call a
+/// library or panic, must use at most 2 KiB of stack, and must always return.
 pub unsafe fn add_region<U: Unwinder>(unwinder: &'static U, range: Range<u64>) -> Result<Region, Error> {
     unsafe extern "C" fn unwind<U: Unwinder>(walk: *mut abi::Walk) -> c_int {
-        // SAFETY: the agent's walk, until this returns; `data` is what `add_region` was given.
+        // SAFETY: the agent's walk, valid until this returns; `data` is what `add_region` registered.
         unsafe {
             let unwinder = &*(*walk).data.cast::<U>();
             unwinder.unwind(&mut Walk(&mut *walk)).result()
@@ -214,7 +216,7 @@ pub unsafe fn add_region<U: Unwinder>(unwinder: &'static U, range: Range<u64>) -
         data: core::ptr::from_ref(unwinder).cast_mut().cast(),
         wants: U::WANTS,
     };
-    // SAFETY: a whole structure, which is copied.
+    // SAFETY: a complete structure, which the agent copies.
     match unsafe { (agent.add_region)(&given, range.start, range.end) } {
         region if region > 0 => Ok(Region(region)),
         error => Err(Error(error)),
@@ -222,13 +224,13 @@ pub unsafe fn add_region<U: Unwinder>(unwinder: &'static U, range: Range<u64>) -
 }
 
 impl Region {
-    /// Removes the region. When it is gone no thread runs its unwinder any more.
+    /// Removes the region. On success no thread runs its unwinder any more.
     ///
     /// # Errors
-    /// As `selfwind_remove` says.
+    /// As for `selfwind_remove`.
     pub fn remove(self) -> Result<(), Error> {
         let agent = abi::agent().ok_or(Error::NO_AGENT)?;
-        // SAFETY: any number may be given.
+        // SAFETY: the agent accepts any number.
         match unsafe { (agent.remove)(self.0) } {
             0 => Ok(()),
             error => Err(Error(error)),
@@ -255,7 +257,7 @@ mod tests {
 
     #[test]
     fn without_an_agent_it_is_inert() {
-        // SAFETY: the unwinder does nothing.
+        // SAFETY: the unwinder does nothing, so it fulfils the contract.
         assert_eq!(unsafe { add_region(&Nobody, 4096..8192) }.unwrap_err(), Error::NO_AGENT);
         assert_eq!(Name::new("f"), Err(Error::NO_AGENT));
         assert_eq!(std::format!("{}", Error(-libc::EEXIST)), "errno 17");

@@ -4,20 +4,21 @@ use core::arch::asm;
 
 use unwind::{Memory, Registers};
 
-/// Compiled code leaves what is below the stack pointer alone.
+/// The ABI has no red zone: nothing below the stack pointer is in use.
 pub(crate) const RED_ZONE: u64 = 0;
-/// Where the `ucontext` is in the kernel's frame of a signal: above the `siginfo`.
+/// Offset of the `ucontext` in the kernel's signal frame: after the `siginfo`.
 pub(crate) const CONTEXT_AT: u64 = 128;
 
-/// Where the interrupted instruction is told, if the return address at `at` is that of a signal's frame: none has one here.
+/// Where a signal frame whose return address is at `at` holds the interrupted program counter: frames have no return
+/// address here.
 pub(crate) fn interrupted<M: Memory>(_at: u64, _memory: &mut M) -> Option<u64> {
     None
 }
 
-/// Registers that a call preserves, beside the stack pointer, and the one that it leaves the return address in.
+/// Number of callee-saved registers besides the stack pointer, plus the link register.
 pub(crate) const PRESERVED: usize = 12;
 
-/// The registers at a function's first instruction, as far as calls preserve them: x19 to x29, and x30 with the return
+/// The registers at a function's first instruction, as far as calls preserve them: x19 to x29, and x30, the return
 /// address.
 pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) -> Registers {
     let mut registers = Registers { pc, ..Registers::default() };
@@ -30,11 +31,11 @@ pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) 
     registers
 }
 
-/// The registers where this stands, as far as calls preserve them.
+/// The current registers, as far as calls preserve them.
 #[inline(always)]
 pub(crate) fn registers_here() -> Registers {
     let mut found = [0u64; PRESERVED + 2];
-    // SAFETY: writes the fourteen words of the array.
+    // SAFETY: writes the fourteen words of the array only.
     unsafe {
         asm!(
             "stp x19, x20, [{found}]",
@@ -72,19 +73,19 @@ pub(crate) fn stack_pointer(machine: &libc::mcontext_t) -> u64 {
     machine.sp
 }
 
-/// The interrupted instruction.
+/// The interrupted program counter.
 #[inline]
 pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {
     machine.pc
 }
 
-/// A system call leaves no trace in the registers: nothing says that the thread comes from one.
+/// Whether the thread has just returned from a system call: on aarch64 the registers do not tell.
 pub(crate) fn is_behind_a_call(_: &libc::mcontext_t) -> bool {
     false
 }
 
-/// The head of a record of the processor's state (arch/arm64/include/uapi/asm/sigcontext.h, `_aarch64_ctx`), and of the one
-/// that says where more of them are (`extra_context`).
+/// Header of a record of processor state (arch/arm64/include/uapi/asm/sigcontext.h, `_aarch64_ctx`), and of the record
+/// that points to further ones (`extra_context`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct State {
@@ -94,39 +95,39 @@ struct State {
     more_bytes: u32,
 }
 
-/// Bytes for records behind the registers.
+/// Bytes for state records after the registers.
 const STATES: usize = 4096;
 
-/// The record that says where more of them are, if there is one.
+/// The record that points to further ones, if there is one.
 ///
 /// # Safety
-/// `context` is that of a signal, whole, in the kernel's frame or a copy of it.
+/// `context` must be complete, in the kernel's signal frame or in a copy of it.
 unsafe fn extra(context: *mut libc::ucontext_t) -> Option<*mut State> {
     const EXTRA: u32 = 0x4558_5401;
-    // SAFETY: the records are the last bytes of the kernel's `ucontext`, as of libc's.
+    // SAFETY: the records are the last bytes of the kernel's `ucontext`, and of libc's.
     let first = unsafe { context.add(1).cast::<u8>().sub(STATES) };
     let mut at = 0;
     while at + size_of::<State>() <= STATES {
         // SAFETY: inside the records, which are aligned to 16 bytes.
         let state = unsafe { first.add(at).cast::<State>() };
-        // SAFETY: as above.
+        // SAFETY: inside the records; every bit pattern is a valid header.
         match unsafe { *state } {
             State { magic: EXTRA, .. } => return Some(state),
             State { magic: 0, .. } => return None,
-            // A length that is no length ends the search.
+            // An invalid length ends the search.
             State { size, .. } => at += (size as usize).next_multiple_of(16).max(16),
         }
     }
     None
 }
 
-/// The end of the kernel's frame: behind the `ucontext`, what there is no room for in it, and a frame record.
+/// End of the kernel's signal frame: after the `ucontext`, the state that does not fit into it, and a frame record.
 ///
 /// # Safety
-/// `context` is that of a signal, in the kernel's frame.
+/// `context` must be in the kernel's signal frame.
 pub(crate) unsafe fn frame_end(context: *const libc::ucontext_t) -> u64 {
     const FRAME_RECORD: u64 = 16;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a complete context.
     let end = unsafe {
         let whole = context.add(1) as u64;
         extra(context.cast_mut())
@@ -135,12 +136,12 @@ pub(crate) unsafe fn frame_end(context: *const libc::ucontext_t) -> u64 {
     end.next_multiple_of(16) + FRAME_RECORD
 }
 
-/// Has a frame that was copied from `distance` bytes below point to its own state.
+/// Adjusts the pointers in a signal frame that was copied from `distance` bytes below.
 ///
 /// # Safety
-/// `context` is that in the copy, which is whole.
+/// `context` must be complete and in the copy.
 pub(crate) unsafe fn relocate(context: *mut libc::ucontext_t, distance: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a complete context.
     unsafe {
         if let Some(state) = extra(context) {
             (*state).more = (*state).more.wrapping_add(distance);
@@ -148,21 +149,22 @@ pub(crate) unsafe fn relocate(context: *mut libc::ucontext_t, distance: u64) {
     }
 }
 
-/// Has the handler that runs on the frame at `frame` return to `restorer`; what the entry is to be given for it. The return
-/// address is in a register, so the entry sets it: the lowest bit says so, which no frame's address has.
+/// Makes the handler that is about to run on `frame` return to `restorer`. Returns the frame to pass to the entry code.
+/// The return address is in a register here, so the entry code sets it; the lowest bit of the result, clear in any
+/// frame's address, tells it to.
 ///
 /// # Safety
-/// A signal's frame, on which a handler is about to run; `restorer` is `selfwind_guest_restore`.
+/// `frame` must be a signal frame on which a handler is about to run, and `restorer` be `selfwind_guest_restore`.
 pub(crate) unsafe fn return_to(frame: u64, _restorer: usize) -> u64 {
     frame | 1
 }
 
-/// Copies as the machine does: the compiler would call `memcpy`.
+/// Copies without `memcpy`, which the compiler would call otherwise.
 ///
 /// # Safety
-/// `length` bytes, a multiple of eight, are readable at `from` and writable at `to`, and they do not overlap.
+/// `length` bytes, a multiple of eight, must be readable at `from` and writable at `to`, without overlap.
 pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises readable and writable bytes.
     unsafe {
         asm!(
             "2:",
@@ -181,35 +183,34 @@ pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
     }
 }
 
-/// What `pthread_self` says: not known, for it lies below the thread pointer by what only the C library knows.
+/// The result of `pthread_self`: unknown here, since only the C library knows its offset from the thread pointer.
 pub(crate) fn pthread_self() -> Option<u64> {
     None
 }
 
-/// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
+/// Loads eight bytes (any alignment) by one instruction: the program may be writing them.
 ///
 /// # Safety
-/// The bytes are mapped readable.
+/// The bytes must be mapped readable.
 #[inline]
 pub(crate) unsafe fn load(address: u64) -> u64 {
     let value;
-    // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
-    // Rust's sense.
+    // SAFETY: the caller promises readable bytes. A load in assembly has no provenance and is no data race for Rust.
     unsafe {
         asm!("ldr {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags))
     };
     value
 }
 
-/// Makes a system call: the kernel's own result.
+/// Makes a system call and returns the kernel's result.
 ///
 /// # Safety
-/// The caller answers for what this system call does to the process with these arguments.
+/// The caller is responsible for the effect of this system call with these arguments.
 #[inline(always)]
 pub(crate) unsafe fn system_call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let result;
     // SAFETY: the aarch64 system call convention: number in x8, arguments in x0..x5; the kernel clobbers x0 only. The
-    // effect of the call is the caller's promise.
+    // caller is responsible for the effect.
     unsafe {
         asm!(
             "svc #0",
@@ -226,28 +227,28 @@ pub(crate) unsafe fn system_call(number: libc::c_long, arguments: [usize; 6]) ->
     result
 }
 
-/// The generic timer's counter.
+/// Reads the generic timer's counter.
 #[inline]
 pub(crate) fn counter() -> u64 {
     let value;
-    // SAFETY: Linux lets user mode read it.
+    // SAFETY: Linux permits user mode to read it.
     unsafe { asm!("mrs {}, cntvct_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }
 
-/// The generic timer runs at one rate in every power state (Arm ARM, D12.1.2).
+/// The generic timer runs at a constant rate in every power state (Arm ARM, D12.1.2).
 pub(crate) fn counter_is_invariant() -> bool {
     true
 }
 
-/// The calling thread's own word, or 0.
+/// The agent's thread-local word of the calling thread, or 0.
 ///
-/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
-/// thread's own control block begins (TLS variant I), so no variable's.
+/// In an injected library the variable does not exist and its offset is 0. Since each thread's control block begins
+/// there (TLS variant I), offset 0 is never that of a variable.
 #[inline]
 pub(crate) fn thread_word() -> u64 {
     let word;
-    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
+    // SAFETY: reads eight bytes of the thread's static TLS block, at an offset fixed by the loader.
     unsafe {
         asm!(
             "adrp {0}, :gottprel:selfwind_slot",
@@ -264,9 +265,9 @@ pub(crate) fn thread_word() -> u64 {
     word
 }
 
-/// Sets the calling thread's own word.
+/// Sets the agent's thread-local word of the calling thread.
 pub(crate) fn set_thread_word(word: u64) {
-    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
+    // SAFETY: writes eight bytes of the thread's static TLS block that nothing else uses.
     unsafe {
         asm!(
             "adrp {0}, :gottprel:selfwind_slot",
@@ -283,9 +284,9 @@ pub(crate) fn set_thread_word(word: u64) {
     }
 }
 
-// x0 = the new frame, x9 = what runs there; the handler's arguments and the return address are on the stack. What
-// points into the old frame is moved along, the frame record that x29 points to as well. The lowest bit of the frame
-// says that the handler returns through us.
+// x0 = the new frame, x9 = what to run there; the handler's arguments and the return address are on the stack. Pointers
+// into the old frame are adjusted, including the frame record that x29 points to. The lowest bit of the frame says that
+// the handler returns through the agent.
 macro_rules! switch_frame {
     () => {
         "ldp x10, x1, [sp]
@@ -307,7 +308,7 @@ macro_rules! switch_frame {
 }
 pub(crate) use switch_frame;
 
-/// What `on_own_signal` does.
+/// The code of `on_own_signal`.
 macro_rules! own_signal {
     ($serve:path, $begin:path) => {
         core::arch::naked_asm!(
@@ -321,7 +322,7 @@ macro_rules! own_signal {
             "2:",
             "mov x9, x1",
             $crate::arch::switch_frame!(),
-            // The mask changes on that frame only: another signal may come at once.
+            // The mask changes in that frame only: another signal may be delivered at once.
             "stp x0, x1, [sp, #-32]!",
             "stp x2, x30, [sp, #16]",
             "mov x1, x2",
@@ -339,7 +340,7 @@ macro_rules! own_signal {
 }
 pub(crate) use own_signal;
 
-/// What `on_guest_signal` does.
+/// The code of `on_guest_signal`.
 macro_rules! guest_signal {
     ($pass:path) => {
         core::arch::naked_asm!(
@@ -357,10 +358,10 @@ macro_rules! guest_signal {
 }
 pub(crate) use guest_signal;
 
-/// Where handlers return to.
+/// The code that handlers return to.
 macro_rules! restorers {
     ($return_stack:path) => {
-        // The instructions of the first return are those that unwinders and debuggers recognise.
+        // Unwinders and debuggers recognise the instructions of the first one.
         core::arch::global_asm!(
             ".text",
             ".p2align 4",

@@ -1,11 +1,12 @@
-//! All that differs between architectures. Nothing else in this crate asks which one it is built for.
+//! Everything that differs between architectures. No other file of this crate tests which one it is built for.
 //!
-//! The files are twins, each has the same names: the registers in the kernel's `ucontext`, the shape of its signal frame
-//! and the ways in and out of one, a word of thread-local storage, the system call, the clock, and a load that the
-//! compiler does not know. Nothing here decides anything.
+//! The files define the same names: the registers in the kernel's `ucontext`, the layout of its signal frame and the
+//! code that enters and leaves one, a thread-local word, the system call, the clock, and a load that is opaque to the
+//! compiler. No policy here.
 
-/// Defines `$bytes` bytes of thread-local storage, zero at first, as the symbol `$symbol`. Initial-exec: they are found without
-/// a call. A general-dynamic variable would reach the loader's resolver, which may allocate inside the handler.
+/// Defines `$bytes` bytes of zeroed thread-local storage as the symbol `$symbol`. Initial-exec, so that access needs no
+/// call: a general-dynamic variable would go through the loader's resolver, which may allocate, and must not in a
+/// handler.
 #[macro_export]
 macro_rules! thread_bytes {
     ($symbol:literal, $bytes:expr) => {
@@ -34,18 +35,18 @@ pub(crate) use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
-// The calling thread's own word.
+// The agent's thread-local word.
 thread_bytes!("selfwind_slot", 8);
 
-/// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and where handlers return to, `selfwind_restore`
-/// and `selfwind_guest_restore`. `$serve` and `$pass` say what runs next; `$begin` readies the program's own handler of the
-/// sampling signal; `$return_stack` comes before the return from a handler of the program's.
+/// Defines what the kernel calls, `on_own_signal` and `on_guest_signal`, and what handlers return to,
+/// `selfwind_restore` and `selfwind_guest_restore`. `$serve` and `$pass` decide what runs next; `$begin` prepares the
+/// program's own handler of the sampling signal; `$return_stack` runs before the return from a handler of the program.
 macro_rules! signal_entries {
     ($serve:path, $begin:path, $pass:path, $return_stack:path) => {
-        /// Our own handler, as the kernel calls it.
+        /// The agent's signal handler, called by the kernel.
         ///
         /// # Safety
-        /// For the kernel to call, as an SA_SIGINFO handler with every signal blocked.
+        /// Only for the kernel to call, as an SA_SIGINFO handler with all signals blocked.
         #[unsafe(naked)]
         pub unsafe extern "C" fn on_own_signal(
             signal: c_int,
@@ -55,10 +56,11 @@ macro_rules! signal_entries {
             $crate::arch::own_signal!($serve, $begin)
         }
 
-        /// The program's handlers of other signals, as the kernel calls them.
+        /// Stands in for the program's handlers of other signals, called by the kernel.
         ///
         /// # Safety
-        /// For the kernel to call. May be called as a function too, by a program that has found it out: it is the handler.
+        /// For the kernel to call. A program that obtains its address may also call it as a function: then it runs the
+        /// handler.
         #[unsafe(naked)]
         pub unsafe extern "C" fn on_guest_signal(
             signal: c_int,

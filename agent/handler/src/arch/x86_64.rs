@@ -6,7 +6,7 @@ use core::ffi::c_int;
 
 use unwind::{Memory, Registers};
 
-/// Puts registers on the stack, the first one first, and says so in the call frame information: a line of `asm!`.
+/// Pushes registers, the first one first, with call frame information: lines of `asm!`.
 #[macro_export]
 macro_rules! push {
     ($($register:ident)*) => {
@@ -14,7 +14,7 @@ macro_rules! push {
     };
 }
 
-/// Takes registers off the stack, as [`push!`] puts them there.
+/// Pops registers that [`push!`] pushed.
 #[macro_export]
 macro_rules! pop {
     ($($register:ident)*) => {
@@ -22,18 +22,18 @@ macro_rules! pop {
     };
 }
 
-/// Defines `$name`, which gives the calling thread's own `$type`, in the thread-local storage `$symbol`: all zero at first, and
-/// none where no loader has placed the library.
+/// Defines `$name`, which returns the calling thread's `$type` in the thread-local storage `$symbol`: all zero at
+/// first; `None` in an injected library.
 #[macro_export]
 macro_rules! thread_block {
     ($visibility:vis fn $name:ident() -> $type:ty, $symbol:literal) => {
         $crate::thread_bytes!($symbol, size_of::<$type>());
 
-        /// The calling thread's; none where no loader has placed the library.
+        /// The calling thread's; `None` in an injected library.
         $visibility fn $name() -> Option<*mut $type> {
             let address: usize;
-            // SAFETY: computes the address of the thread's own bytes. The first word of a thread's block is its own address
-            // (x86-64 TLS ABI).
+            // SAFETY: computes the address of the thread's own bytes. The first word of a thread's block is its own
+            // address (x86-64 TLS ABI).
             unsafe {
                 core::arch::asm!(
                     concat!("mov {0}, [rip + ", $symbol, "@GOTTPOFF]"),
@@ -50,18 +50,18 @@ macro_rules! thread_block {
     };
 }
 
-/// Compiled code may use this much below the stack pointer (System V ABI, the red zone).
+/// The red zone: bytes below the stack pointer that compiled code may use (System V ABI).
 pub(crate) const RED_ZONE: u64 = 128;
-/// Where the `ucontext` is in the kernel's frame of a signal: above the return address.
+/// Offset of the `ucontext` in the kernel's signal frame: after the return address.
 pub(crate) const CONTEXT_AT: u64 = 8;
 
-/// Where the interrupted instruction is told, if the return address at `at` is that of the kernel's frame of a signal: the code
-/// segment behind it is that of 64-bit programs, and the flags before that are those of a program.
+/// Where a signal frame whose return address is at `at` holds the interrupted program counter; `None` if it is no
+/// signal frame. Checks that the saved code segment is that of 64-bit user code and that the saved flags are plausible.
 #[inline(never)]
 pub(crate) fn interrupted<M: Memory>(at: u64, memory: &mut M) -> Option<u64> {
     const REGISTERS_AT: u64 = CONTEXT_AT + 40;
     const USER_CODE: u64 = 0x33;
-    /// Always set; and interrupts are on.
+    /// Always set in user mode: bit 1, and interrupts enabled.
     const FLAGS: u64 = 0x202;
     let register = |index: c_int| at.checked_add(REGISTERS_AT + 8 * index as u64);
     let segments = memory.read(register(libc::REG_CSGSFS)?)?;
@@ -94,7 +94,7 @@ fn register(machine: &libc::mcontext_t, index: c_int) -> u64 {
     machine.gregs.get(index as usize).map_or(0, |value| *value as u64)
 }
 
-/// Registers that a call preserves, beside the stack pointer.
+/// Number of callee-saved registers besides the stack pointer.
 pub(crate) const PRESERVED: usize = 6;
 
 /// The registers at a function's first instruction, as far as calls preserve them: rbx, rbp, r12, r13, r14, r15.
@@ -104,11 +104,11 @@ pub(crate) fn registers_at_entry(pc: u64, sp: u64, preserved: [u64; PRESERVED]) 
     Registers { r: [0, 0, 0, rbx, 0, 0, rbp, sp, 0, 0, 0, 0, r12, r13, r14, r15], pc }
 }
 
-/// The registers where this stands, as far as calls preserve them.
+/// The current registers, as far as calls preserve them.
 #[inline(always)]
 pub(crate) fn registers_here() -> Registers {
     let mut found = [0u64; PRESERVED + 2];
-    // SAFETY: writes the eight words of the array.
+    // SAFETY: writes the eight words of the array only.
     unsafe {
         asm!(
             "mov [{found}], rbx",
@@ -141,68 +141,68 @@ pub(crate) fn stack_pointer(machine: &libc::mcontext_t) -> u64 {
     register(machine, libc::REG_RSP)
 }
 
-/// The interrupted instruction.
+/// The interrupted program counter.
 #[inline]
 pub(crate) fn instruction_pointer(machine: &libc::mcontext_t) -> u64 {
     register(machine, libc::REG_RIP)
 }
 
-/// True if the thread comes from a system call: the instruction leaves its return address in rcx, and the kernel keeps
-/// it there.
+/// Whether the thread has just returned from a system call: the instruction stores its return address in rcx, and the
+/// kernel preserves that.
 pub(crate) fn is_behind_a_call(machine: &libc::mcontext_t) -> bool {
     register(machine, libc::REG_RCX) == instruction_pointer(machine)
 }
 
-/// The end of the kernel's frame, which the processor's state is at (arch/x86/kernel/fpu/signal.c).
+/// End of the kernel's signal frame, where the processor state ends (arch/x86/kernel/fpu/signal.c).
 ///
 /// # Safety
-/// `context` is that of a signal, in the kernel's frame.
+/// `context` must be in the kernel's signal frame.
 pub(crate) unsafe fn frame_end(context: *const libc::ucontext_t) -> u64 {
-    /// Of the kernel's `ucontext` and the `siginfo` after it, without the processor's state.
+    /// Size of the kernel's `ucontext` and `siginfo`, without the processor state.
     const WITHOUT_STATE: u64 = 304 + 128;
-    /// Of the state that every processor has.
+    /// Size of the state that every processor has.
     const LEGACY: u64 = 512;
-    /// In the last bytes of that: a mark that more follows, and the length of all.
+    /// In its last bytes: a mark that more state follows, and the total length.
     const MARK: (usize, u32) = (464, 0x4650_5853);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a context in the kernel's frame.
     let state = unsafe { (*context).uc_mcontext.fpregs }.cast::<u8>();
     if state.is_null() {
         return context as u64 + WITHOUT_STATE;
     }
-    // SAFETY: the kernel's pointer to at least 512 bytes in this very frame.
+    // SAFETY: the kernel's pointer to at least 512 bytes in this frame.
     let (mark, length) =
         unsafe { (state.add(MARK.0).cast::<u32>().read(), state.add(MARK.0 + 4).cast::<u32>().read()) };
     state as u64 + if mark == MARK.1 { u64::from(length) } else { LEGACY }
 }
 
-/// Has a frame that was copied from `distance` bytes below point to its own state.
+/// Adjusts the pointers in a signal frame that was copied from `distance` bytes below.
 ///
 /// # Safety
-/// `context` is that in the copy, which is whole.
+/// `context` must be complete and in the copy.
 pub(crate) unsafe fn relocate(context: *mut libc::ucontext_t, distance: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a complete context.
     let state = unsafe { &mut (*context).uc_mcontext.fpregs };
     if !state.is_null() {
         *state = state.wrapping_byte_offset(distance as isize);
     }
 }
 
-/// Has the handler that runs on the frame at `frame` return to `restorer`; what the entry is to be given for it.
+/// Makes the handler that is about to run on `frame` return to `restorer`. Returns the frame to pass to the entry code.
 ///
 /// # Safety
-/// A signal's frame, on which a handler is about to run.
+/// `frame` must be a signal frame on which a handler is about to run.
 pub(crate) unsafe fn return_to(frame: u64, restorer: usize) -> u64 {
-    // SAFETY: the caller's promise; the frame begins with the return address.
+    // SAFETY: the caller promises a signal frame, which begins with the return address.
     unsafe { (frame as *mut usize).write(restorer) };
     frame
 }
 
-/// Copies as the machine does: the compiler would call `memcpy`.
+/// Copies without `memcpy`, which the compiler would call otherwise.
 ///
 /// # Safety
-/// `length` bytes are readable at `from` and writable at `to`, and they do not overlap.
+/// `length` bytes must be readable at `from` and writable at `to`, without overlap.
 pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises readable and writable bytes.
     unsafe {
         asm!(
             "rep movsb",
@@ -214,42 +214,41 @@ pub(crate) unsafe fn copy(from: u64, to: u64, length: u64) {
     }
 }
 
-/// What `pthread_self` says, with glibc and musl alike: the first word of the thread's control block is its own address
-/// (System V ABI, x86-64 supplement; variant II of thread-local storage).
+/// The result of `pthread_self`, with glibc and musl alike: the first word of the thread's control block is its own
+/// address (System V ABI, x86-64 supplement; TLS variant II).
 pub(crate) fn pthread_self() -> Option<u64> {
     let pointer;
-    // SAFETY: a load from the thread's control block, which every thread with a C library has; one without has no
-    // interpreter either, and is not asked.
+    // SAFETY: a load from the thread's control block, which every thread with a C library has; a thread without one
+    // runs no interpreter, so this is not called for it.
     unsafe {
         asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
     }
     Some(pointer)
 }
 
-/// Loads eight bytes of any alignment, as the machine does: the program may be writing them.
+/// Loads eight bytes (any alignment) by one instruction: the program may be writing them.
 ///
 /// # Safety
-/// The bytes are mapped readable.
+/// The bytes must be mapped readable.
 #[inline]
 pub(crate) unsafe fn load(address: u64) -> u64 {
     let value;
-    // SAFETY: the caller's promise. A load by the instruction itself has no provenance and no data race in
-    // Rust's sense.
+    // SAFETY: the caller promises readable bytes. A load in assembly has no provenance and is no data race for Rust.
     unsafe {
         asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly, preserves_flags))
     };
     value
 }
 
-/// Makes a system call: the kernel's own result.
+/// Makes a system call and returns the kernel's result.
 ///
 /// # Safety
-/// The caller answers for what this system call does to the process with these arguments.
+/// The caller is responsible for the effect of this system call with these arguments.
 #[inline(always)]
 pub(crate) unsafe fn system_call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let result;
-    // SAFETY: the x86-64 system call convention: number in rax, arguments in rdi rsi rdx r10 r8 r9; the kernel
-    // clobbers rcx and r11 only. The effect of the call is the caller's promise.
+    // SAFETY: the x86-64 system call convention: number in rax, arguments in rdi rsi rdx r10 r8 r9; the kernel clobbers
+    // rcx and r11 only. The caller is responsible for the effect.
     unsafe {
         asm!(
             "syscall",
@@ -268,14 +267,15 @@ pub(crate) unsafe fn system_call(number: libc::c_long, arguments: [usize; 6]) ->
     result
 }
 
-/// The processor's counter.
+/// Reads the time-stamp counter.
 #[inline]
 pub(crate) fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has rdtsc; a process that had it forbidden (PR_SET_TSC) asks for a fault of its own.
+    // SAFETY: every x86-64 processor has rdtsc. It faults in a process that has disabled it (PR_SET_TSC), as that asked
+    // for.
     unsafe { _rdtsc() }
 }
 
-/// True if the processor says that its counter runs at one rate in every power state.
+/// Whether the processor guarantees a constant rate of the counter in every power state (invariant TSC).
 pub(crate) fn counter_is_invariant() -> bool {
     const HIGHEST_EXTENDED: u32 = 0x8000_0000;
     const POWER_MANAGEMENT: u32 = 0x8000_0007;
@@ -283,14 +283,14 @@ pub(crate) fn counter_is_invariant() -> bool {
     __cpuid(HIGHEST_EXTENDED).eax >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT != 0
 }
 
-/// The calling thread's own word, or 0.
+/// The agent's thread-local word of the calling thread, or 0.
 ///
-/// Where no loader has placed the library there is no such variable, and its offset is 0: which is where every
-/// thread's own control block begins (x86-64 TLS ABI), so no variable's.
+/// In an injected library the variable does not exist and its offset is 0. Since each thread's control block begins
+/// there (x86-64 TLS ABI), offset 0 is never that of a variable.
 #[inline]
 pub(crate) fn thread_word() -> u64 {
     let word;
-    // SAFETY: reads eight bytes of the thread's static block, at an offset the loader fixed.
+    // SAFETY: reads eight bytes of the thread's static TLS block, at an offset fixed by the loader.
     unsafe {
         asm!(
             "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
@@ -305,9 +305,9 @@ pub(crate) fn thread_word() -> u64 {
     word
 }
 
-/// Sets the calling thread's own word.
+/// Sets the agent's thread-local word of the calling thread.
 pub(crate) fn set_thread_word(word: u64) {
-    // SAFETY: writes eight bytes of the thread's static block that nothing else uses.
+    // SAFETY: writes eight bytes of the thread's static TLS block that nothing else uses.
     unsafe {
         asm!(
             "mov {0}, [rip + selfwind_slot@GOTTPOFF]",
@@ -322,7 +322,7 @@ pub(crate) fn set_thread_word(word: u64) {
     }
 }
 
-// rax = the new frame, on which rsp shall point to the return address. What points into the old frame is moved along.
+// rax = the new frame, with the return address that rsp is to point to. Pointers into the old frame are adjusted.
 macro_rules! switch_frame {
     () => {
         "mov r8, rax
@@ -334,7 +334,7 @@ macro_rules! switch_frame {
 }
 pub(crate) use switch_frame;
 
-/// What `on_own_signal` does.
+/// The code of `on_own_signal`.
 macro_rules! own_signal {
     ($serve:path, $begin:path) => {
         core::arch::naked_asm!(
@@ -348,7 +348,7 @@ macro_rules! own_signal {
             "ret",
             "2:",
             $crate::arch::switch_frame!(),
-            // The mask changes on that frame only: another signal may come at once.
+            // The mask changes in that frame only: another signal may be delivered at once.
             $crate::push!(rdi rsi rdx),
             "mov rsi, rdx",
             "mov rdx, rcx",
@@ -363,7 +363,7 @@ macro_rules! own_signal {
 }
 pub(crate) use own_signal;
 
-/// What `on_guest_signal` does.
+/// The code of `on_guest_signal`.
 macro_rules! guest_signal {
     ($pass:path) => {
         core::arch::naked_asm!(
@@ -383,11 +383,11 @@ macro_rules! guest_signal {
 }
 pub(crate) use guest_signal;
 
-/// Where handlers return to.
+/// The code that handlers return to.
 macro_rules! restorers {
     ($return_stack:path) => {
-        // The bytes of the first return are those that unwinders and debuggers recognise, and the CFI says the same: rsp
-        // points to the kernel's `ucontext`, whose registers begin at offset 40.
+        // Unwinders and debuggers recognise the bytes of the first one, and its CFI is equivalent: rsp points to the
+        // kernel's `ucontext`, whose registers begin at offset 40.
         core::arch::global_asm!(
             ".text",
             ".p2align 4",
@@ -412,7 +412,7 @@ macro_rules! restorers {
             ".cfi_escape 0x10,0x0e,0x03,0x77,0xd8,0x00", // r14
             ".cfi_escape 0x10,0x0f,0x03,0x77,0xe0,0x00", // r15
             ".cfi_escape 0x10,0x10,0x03,0x77,0xa8,0x01", // return address
-            // The rows must hold one byte before each label too: unwinders look a return address up at itself minus one.
+            // The rows must also cover the byte before each label: unwinders look a return address up minus one.
             "nop",
             ".globl selfwind_restore",
             ".hidden selfwind_restore",

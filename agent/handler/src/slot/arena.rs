@@ -1,8 +1,8 @@
-//! All slots there are, found by the thread's id.
+//! All slots, found by thread id.
 //!
-//! A slot stays for ever in the chain of the first id that it was made for, modulo the number of chains. So a chain
-//! only grows, at its head, and a search needs no care for whoever changes it meanwhile: it ends after as many steps as
-//! the chain has slots. Blocks of slots are never returned to the kernel.
+//! A slot stays forever in the chain of the first id that it was made for, modulo the number of chains. So chains only
+//! grow, at their heads, and a search needs no synchronization with insertions: it ends after at most as many steps as
+//! the chain has slots. Blocks of slots are never unmapped.
 
 use core::mem::size_of;
 use core::ptr;
@@ -12,20 +12,20 @@ use super::{Phase, Slot, TAKEN, note};
 use crate::activity::Active;
 use crate::sys;
 
-/// Slots in a block.
+/// Slots per block.
 const BLOCK: usize = 64;
-/// Blocks: 524,288 slots are more threads than a process ever has.
+/// Maximum number of blocks: 524,288 slots are more threads than a process ever has.
 const BLOCKS: usize = 8192;
-/// Bytes of a block.
+/// Size of a block in bytes.
 const BLOCK_BYTES: usize = BLOCK * size_of::<Slot>();
 const CHAINS: usize = 128;
-/// Times that a thread tries to change a word while others do.
+/// Attempts to modify a word that other threads modify as well.
 const ATTEMPTS: usize = 64;
 
 static ARENA: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 /// Number of the first slot of each chain, plus one; 0 for none.
 static FIRST: [AtomicU32; CHAINS] = [const { AtomicU32::new(0) }; CHAINS];
-/// Slots that have been put into chains or are about to be.
+/// Number of slots that are in chains, or about to be.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 fn slot(number: usize) -> Option<&'static Slot> {
@@ -38,9 +38,9 @@ fn chain(tid: u32) -> Option<&'static AtomicU32> {
     FIRST.get(tid as usize % CHAINS)
 }
 
-/// The slots that were made for ids like `tid`.
+/// The slots in the chain of `tid`.
 fn candidates(tid: u32) -> impl Iterator<Item = &'static Slot> {
-    // Acquire: pairs with the exchange in `insert`, for the slot's own link.
+    // Acquire: pairs with the exchange in `insert`, for the slot's link.
     let first = chain(tid).map_or(0, |first| first.load(Ordering::Acquire));
     let at = |link: u32| (link as usize).checked_sub(1).and_then(slot);
     core::iter::successors(at(first), move |slot| at(slot.next.load(Ordering::Relaxed)))
@@ -51,8 +51,8 @@ pub fn find(tid: u32) -> Option<&'static Slot> {
     candidates(tid).find(|slot| slot.is_taken() && slot.tid() == tid)
 }
 
-/// Claims a free slot for `tid`, which has none, mapping more of them if need be. None if there is no memory, or the
-/// kernel may not be asked for it.
+/// Claims a free slot for `tid`, which has none; maps more slots if necessary. `None` if there is no memory, or system
+/// calls are filtered.
 pub(super) fn claim_as(tid: u32, sequence: u32, phase: Phase) -> Option<&'static Slot> {
     let slot = match candidates(tid).find(|slot| slot.seize(Phase::Free)) {
         Some(slot) => slot,
@@ -63,7 +63,7 @@ pub(super) fn claim_as(tid: u32, sequence: u32, phase: Phase) -> Option<&'static
     Some(slot)
 }
 
-/// A new slot in the chain of `tid`, seized.
+/// A new slot in the chain of `tid`, already seized.
 #[cold]
 fn make(tid: u32) -> Option<&'static Slot> {
     for _ in 0..ATTEMPTS {
@@ -82,13 +82,13 @@ fn make(tid: u32) -> Option<&'static Slot> {
     None
 }
 
-/// Puts a slot at the head of a chain. If others do so all the time it stays outside: nobody finds it by its thread's id.
+/// Inserts a slot at the head of a chain. If all attempts fail it stays outside: it cannot be found by its thread's id.
 fn insert(slot: &Slot, first: &AtomicU32) {
     let link = slot.number.load(Ordering::Relaxed) + 1;
     let mut head = first.load(Ordering::Relaxed);
     for _ in 0..ATTEMPTS {
         slot.next.store(head, Ordering::Relaxed);
-        // Pairs with the acquire in `candidates`.
+        // Release: pairs with the acquire in `candidates`.
         match first.compare_exchange(head, link, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
@@ -96,21 +96,21 @@ fn insert(slot: &Slot, first: &AtomicU32) {
     }
 }
 
-/// Maps block `index`, unless another thread was faster; none if that cannot be.
+/// Maps block `index`, unless another thread did; `None` if that fails.
 fn add_block(index: usize) -> Option<()> {
     let place = ARENA.get(index)?;
     let _active = Active::enter()?;
     let block = sys::map_unlocked(BLOCK_BYTES)?;
-    // A zeroed slot is free. Pairs with the acquire in `slot`.
+    // A zeroed slot is free. The release pairs with the acquire in `slot`.
     let (order, fresh) = (Ordering::Release, block.cast::<Slot>());
     if place.compare_exchange(ptr::null_mut(), fresh, order, Ordering::Relaxed).is_err() {
-        // SAFETY: mapped just now, and nobody knows it.
+        // SAFETY: mapped just now, and nobody else uses it.
         unsafe { sys::call(libc::SYS_munmap, [block as usize, BLOCK_BYTES, 0, 0, 0, 0]) };
     }
     Some(())
 }
 
-/// All slots that were ever made.
+/// All slots ever made.
 pub(super) fn all() -> impl Iterator<Item = &'static Slot> {
     (0..MADE.load(Ordering::Relaxed) as usize).map_while(slot)
 }
@@ -120,22 +120,22 @@ pub fn taken() -> impl Iterator<Item = &'static Slot> {
     all().filter(|slot| slot.is_taken())
 }
 
-/// The slot of this number, modulo how many there are.
+/// The slot with this number, modulo their count.
 pub(crate) fn some(number: u32) -> Option<&'static Slot> {
     let made = MADE.load(Ordering::Relaxed);
     slot(number.checked_rem(made)? as usize)
 }
 
-/// The slot that a signal or a thread names by `token`.
+/// The slot that a signal or a thread refers to by `token`.
 pub fn at(token: u64) -> Option<&'static Slot> {
     let number = note::number(token)?;
     (number < MADE.load(Ordering::Relaxed) as usize).then(|| slot(number)).flatten()
 }
 
-/// The calling thread's slot, if it has one noted.
+/// The calling thread's slot, if its thread-local word refers to one.
 #[inline]
 pub fn noted() -> Option<&'static Slot> {
-    // A thread of a bare `clone` may have memory of its own where others have the variable: whatever it holds.
+    // A thread made by a bare `clone` may have arbitrary memory in place of the variable; a token is checked.
     at(note::read())
 }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_idle_thread_is_cheap() {
-        // It has a slot and nothing else.
+        // This is all that a thread without samples takes.
         assert!(size_of::<Slot>() <= 768, "{}", size_of::<Slot>());
     }
 

@@ -1,10 +1,10 @@
-//! A workspace for an event that came while its thread was at work in its own: in a signal handler of the program's.
+//! A second workspace, for an event during a walk of the same thread: in a signal handler of the program.
 
 use super::Slot;
 use super::workspace::{self, Workbench, Workspace};
 use crate::nesting::Entered;
 
-/// A workspace that is one event's. Goes back when dropped.
+/// A borrowed workspace, returned when dropped.
 pub(crate) struct BorrowedBench<'a> {
     slot: &'a Slot,
     workspace: &'static Workspace,
@@ -12,16 +12,16 @@ pub(crate) struct BorrowedBench<'a> {
 }
 
 impl<'a> BorrowedBench<'a> {
-    /// Borrows one; none if the thread has one already, or there is no memory.
+    /// Borrows one; `None` if the thread has borrowed one already, or there is no memory.
     #[cold]
     pub(crate) fn take(slot: &'a Slot) -> Option<Self> {
         let entered = slot.nested.enter()?;
         Some(Self { slot, workspace: workspace::take()?, _entered: entered })
     }
 
-    /// What a walk needs.
+    /// The parts that a walk needs.
     pub(crate) fn bench(&mut self) -> Workbench<'_> {
-        // SAFETY: `take` gives a workspace to one alone, and this borrows it for as long as the result lives.
+        // SAFETY: `take` gives a workspace to one caller only, and the result borrows this value.
         unsafe {
             Workbench {
                 stack_cache: &mut *self.workspace.stack_cache.get(),

@@ -1,14 +1,14 @@
-//! How a thread, or a signal, says which slot is its own: by a token, the slot's number under a mark.
+//! Tokens: how a thread, or a signal, refers to its slot. A token is the slot's number below a mark.
 //!
-//! A token is no address: whatever stands in the memory of a thread that the C library did not make, or in a signal
-//! that somebody else has sent, leads to a slot or to nothing.
+//! A token is no address: whatever the memory of a thread without a C library contains, or a signal from another
+//! sender, it refers to a slot or to nothing.
 
 use crate::arch::{set_thread_word, thread_word};
 
-/// Upper half of every token: no address of user space begins like this.
+/// Upper half of every token: no user-space address begins like this.
 const MARK: u64 = 0x5357_534c << 32;
 const MARK_BITS: u64 = 0xffff_ffff << 32;
-/// Of a thread that has given its slot back and is about to end.
+/// The token of a thread that has released its slot and is about to end.
 const ENDED: u64 = MARK | 0xffff_ffff;
 
 /// The token of slot `number`.
@@ -21,23 +21,23 @@ pub(super) fn number(token: u64) -> Option<usize> {
     (token & MARK_BITS == MARK && token != ENDED).then_some((token & !MARK_BITS) as usize)
 }
 
-/// What is noted for the calling thread, or 0.
+/// The calling thread's token, or 0.
 #[inline]
 pub(super) fn read() -> u64 {
     thread_word()
 }
 
-/// Notes `token` for the calling thread.
+/// Sets the calling thread's token.
 pub(super) fn write(token: u64) {
     set_thread_word(token);
 }
 
-/// Notes that the calling thread has given its slot back and is about to end.
+/// Marks the calling thread as about to end, with its slot released.
 pub fn note_end() {
     write(ENDED);
 }
 
-/// True after [`note_end`].
+/// Whether [`note_end`] was called.
 pub(crate) fn has_ended() -> bool {
     read() == ENDED
 }

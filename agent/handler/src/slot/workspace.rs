@@ -1,9 +1,8 @@
-//! What a thread needs for its samples and not before the first one: the memory of its last walk and of its last record.
+//! What a thread needs from its first sample on: its stack cache and its previous record.
 //!
-//! Some 130 KiB of addresses, of which a thread touches what its stacks need. Most threads of most programs sleep, so
-//! workspaces are lent: the handler takes one for a thread's first sample, and it goes back with the slot. They are
-//! mapped a few at a time, never given back to the kernel, and not locked into memory where the program locks all of its
-//! own.
+//! Some 130 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
+//! so workspaces are lent: the handler takes one for a thread's first sample, and returns it with the slot. They are
+//! mapped a few at a time, never unmapped, and not locked even if the program locks all of its memory.
 
 use core::cell::UnsafeCell;
 use core::mem::size_of;
@@ -22,26 +21,26 @@ use crate::sys;
 /// Workspaces mapped at a time.
 const AT_ONCE: usize = 2;
 const PAGE_BITS: u32 = 12;
-/// Bits of a page's number: user space has addresses of 47 bits unless asked for more.
+/// Bits of a page number: user-space addresses have 47 bits unless more are requested.
 const PLACE_BITS: u32 = 36;
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
-/// Times that a thread tries to take a workspace while others do.
+/// Attempts to take a workspace while other threads do.
 const ATTEMPTS: usize = 64;
 
-/// One thread's, on pages of its own.
+/// The workspace of one thread, on pages of its own.
 #[repr(C, align(4096))]
 pub(super) struct Workspace {
-    /// The place of the next free one, while it is free.
+    /// While it is free: page number of the next free one.
     next: AtomicU64,
     pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
     pub(super) probed_pages: UnsafeCell<ProbedPages>,
-    /// The last two: most programs touch nothing of them.
+    /// The last two fields: most programs never touch them.
     pub(super) scratch: UnsafeCell<Scratch>,
     pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
 }
 
-/// What a walk needs of its thread's, each for the caller alone.
+/// The parts of a workspace that a walk needs, borrowed exclusively.
 pub(crate) struct Workbench<'a> {
     pub(crate) stack_cache: &'a mut StackCache,
     pub(crate) chain: &'a mut StackChain,
@@ -50,21 +49,21 @@ pub(crate) struct Workbench<'a> {
     pub(crate) pin: &'a Pin,
 }
 
-/// `changes:28 | place:36` of the first free workspace; the place is its address in pages, 0 for none. The count of
-/// changes keeps a slow thread from taking the head for the same one after it went and came.
+/// `changes:28 | place:36` of the first free workspace. The place is its page number, 0 for none; the count of changes
+/// avoids the ABA problem.
 static FREE: AtomicU64 = AtomicU64::new(0);
 
 fn changed(head: u64, place: u64) -> u64 {
     (head & !PLACE).wrapping_add(1 << PLACE_BITS) | place
 }
 
-/// A workspace without memories of anybody; none if the kernel gives no memory, or may not be asked.
+/// A cleared workspace; `None` if there is no memory, or system calls are filtered.
 #[cold]
 pub(super) fn take() -> Option<&'static Workspace> {
     let found = take_free().or_else(|| map().map(|first| first.cast_const()));
     // SAFETY: a mapped workspace, zeroed or used before, that nobody else has.
     let workspace = unsafe { found?.as_ref() }?;
-    // SAFETY: nobody else has it.
+    // SAFETY: taken just now, so nobody else has it.
     unsafe {
         (*workspace.stack_cache.get()).forget();
         (*workspace.chain.get()).reset();
@@ -81,8 +80,8 @@ fn take_free() -> Option<*const Workspace> {
             return None;
         }
         let first = (place << PAGE_BITS) as *const Workspace;
-        // SAFETY: workspaces stay mapped for ever. What is read is old if another thread was faster, which the exchange
-        // finds out.
+        // SAFETY: workspaces stay mapped forever. The value read is stale if another thread was faster, which the
+        // exchange detects.
         let next = unsafe { (*first).next.load(Ordering::Relaxed) };
         match FREE.compare_exchange(head, changed(head, next), Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => return Some(first),
@@ -92,15 +91,15 @@ fn take_free() -> Option<*const Workspace> {
     None
 }
 
-/// Gives a workspace back.
+/// Returns a workspace.
 pub(super) fn give(workspace: *const Workspace) {
     let place = (workspace as u64) >> PAGE_BITS;
-    // SAFETY: mapped for ever, and the caller's until the exchange succeeds.
+    // SAFETY: mapped forever, and owned by the caller until the exchange succeeds.
     let next = unsafe { &(*workspace).next };
     let mut head = FREE.load(Ordering::Relaxed);
     for _ in 0..ATTEMPTS {
         next.store(head & PLACE, Ordering::Relaxed);
-        // Pairs with the acquires in `take_free`.
+        // Release: pairs with the acquires in `take_free`.
         match FREE.compare_exchange(head, changed(head, place), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
@@ -108,7 +107,7 @@ pub(super) fn give(workspace: *const Workspace) {
     }
 }
 
-/// Maps some more, keeps the first for the caller and gives the others to all.
+/// Maps several, keeps the first for the caller and frees the others for all.
 fn map() -> Option<*mut Workspace> {
     let _active = Active::enter()?;
     let first = sys::map_unlocked(AT_ONCE * size_of::<Workspace>())?.cast::<Workspace>();
@@ -122,7 +121,7 @@ fn map() -> Option<*mut Workspace> {
     Some(first)
 }
 
-/// Empty: the place of a slot's workspace before its first sample.
+/// No workspace: a slot before its first sample.
 pub(super) const NONE: *mut Workspace = ptr::null_mut();
 
 #[cfg(test)]
