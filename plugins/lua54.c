@@ -1,13 +1,13 @@
-/* Lua 5.4 for selfwind: the functions of Lua programs among the native frames.
+/* Unwinder plug-in for Lua 5.4: shows the functions of Lua programs among the native frames.
  *
  *   cc -O2 -shared -fPIC -I agent/include -o lua54.so plugins/lua54.c
  *   selfwind record --plugin ./lua54.so -- lua5.4 program.lua
  *
- * Each native frame of luaV_execute evaluates a run of Lua calls: from the state's innermost one, or from where the run
- * further in ended, to the first that is CIST_FRESH. The frame's registers, or its own part of the stack, hold the lua_State;
- * that needs more than pc, sp and fp. Nothing of Lua is linked, and no address of it is believed without a look: offsets are
- * those of 5.4.0 to 5.4.7 on 64-bit machines (lstate.h, lobject.h). luaV_execute has no exported name; it is the largest
- * function of the object that has lua_newstate. */
+ * Each native frame of luaV_execute runs a sequence of Lua calls: from the state's innermost one, or from where the
+ * sequence of the next inner frame ended, up to the first that is CIST_FRESH. The frame's registers, or its part of
+ * the stack, hold the lua_State, which needs more than pc, sp and fp. Nothing of Lua is linked, and no address is
+ * trusted before it is checked: offsets are those of 5.4.0 to 5.4.7 on 64-bit machines (lstate.h, lobject.h).
+ * luaV_execute is not exported; it is the largest function of the object that has lua_newstate. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -51,7 +51,7 @@ static int is_state(struct selfwind_walk *walk, uint64_t address, struct state *
 	       get(walk, state->global, &other, 8);
 }
 
-/* The lua_State of a frame: in a register that calls preserve, else in what the frame keeps on the stack. */
+/* The lua_State of a frame: in a callee-saved register, or on the frame's part of the stack. */
 static uint64_t find_state(struct selfwind_walk *walk, struct state *state)
 {
 	const struct selfwind_registers *registers = &walk->registers;
@@ -67,7 +67,8 @@ static uint64_t find_state(struct selfwind_walk *walk, struct state *state)
 	return 0;
 }
 
-/* Whether a frame that has called something holds the address of the innermost call that it runs: it will need it again. */
+/* Whether a frame that has made a call holds the address of the innermost CallInfo that it runs, which it will need
+ * again. */
 static __attribute__((noinline)) int holds(struct selfwind_walk *walk, uint64_t call)
 {
 	const struct selfwind_registers *registers = &walk->registers;
@@ -102,13 +103,14 @@ static int proto_of(struct selfwind_walk *walk, const struct call *call, uint64_
 	       call->saved_pc >= proto->code && call->saved_pc <= proto->code + 4 * (uint64_t)proto->code_size;
 }
 
-/* Whether an instruction's register A is what it sets; not those that store, compare or jump. */
+/* Whether an instruction sets its register A: not if it stores, compares or jumps. */
 static int sets_register(uint32_t op)
 {
 	return op < OP_JMP && op != OP_SETUPVAL && (op < OP_SETTABUP || op > OP_SETFIELD);
 }
 
-/* How the calling instruction names what it calls: a global, a field, a method or an upvalue. Lua keeps no other name. */
+/* The name in the calling instruction: a global, a field, a method or an upvalue. Lua keeps no other name of a
+ * function. */
 static uint64_t name_at_call(struct selfwind_walk *walk, const struct call *caller, size_t *length)
 {
 	struct proto proto;
@@ -129,7 +131,7 @@ static uint64_t name_at_call(struct selfwind_walk *walk, const struct call *call
 		;
 	if (at < 0)
 		return 0;
-	/* Whoever jumps over it comes with another value. */
+	/* A jump over it arrives with another value. */
 	for (int jump = 0; jump < at; jump++) {
 		int target = jump + 1 + (int)(code[jump] >> 7) - 0xffffff;
 		if ((code[jump] & 0x7f) == OP_JMP && target > at && target < (int)count)
@@ -151,7 +153,7 @@ static uint32_t line(struct selfwind_walk *walk, const struct proto *proto, uint
 	int8_t steps[256];
 	if (pc < 0)
 		pc = 0;
-	/* Entries are 128 instructions apart at most; fewer where lines are far from each other. */
+	/* Entries are at most 128 instructions apart; less where line numbers differ a lot. */
 	for (int32_t low = 0, high = proto->abs_size; low < high && high < 1 << 20;) {
 		int32_t middle = (low + high) / 2;
 		if (!get(walk, proto->abs + 8 * (uint64_t)middle, entry, 8))
@@ -202,7 +204,7 @@ static int unwind(struct selfwind_walk *walk)
 	uint64_t at = walk->state[0] == of ? walk->state[1] : state.ci;
 	if (!get(walk, at, &call, sizeof call))
 		return SELFWIND_NOT_MINE;
-	/* After an error there are calls whose frames are gone, until Lua has taken them away. */
+	/* After an error, CallInfos remain whose frames are gone, until Lua removes them. */
 	for (int n = 0; !walk->interrupted && (call.status & CIST_C || !holds(walk, at)); n++) {
 		at = call.previous;
 		if (n == CALLS || !get(walk, at, &call, sizeof call))
@@ -225,7 +227,7 @@ static int unwind(struct selfwind_walk *walk)
 	return SELFWIND_BESIDE;
 }
 
-/* Finds the largest function of the object that holds an address, by its table of functions (.eh_frame_hdr). */
+/* Finds the largest function of the object that contains an address, by its search table (.eh_frame_hdr). */
 struct search { uint64_t inside, start, end; };
 
 static int look(struct dl_phdr_info *object, size_t size, void *data)
@@ -240,7 +242,7 @@ static int look(struct dl_phdr_info *object, size_t size, void *data)
 		if (header->p_type == PT_GNU_EH_FRAME)
 			table = (const uint8_t *)object->dlpi_addr + header->p_vaddr;
 	}
-	/* Version 1, a count, and pairs of 32 bits relative to the table: what every linker writes. */
+	/* Version 1, a count, and pairs of 32-bit values relative to the table: what every linker emits. */
 	if (!holds || !table || table[0] != 1 || table[2] != 3 || table[3] != 0x3b)
 		return holds;
 	const int32_t *pairs = (const int32_t *)(table + 12);

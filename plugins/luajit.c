@@ -1,20 +1,23 @@
-/* LuaJIT 2.1 for selfwind: the functions of Lua programs among the native frames, interpreted and compiled.
+/* Unwinder plug-in for LuaJIT 2.1: shows the functions of Lua programs among the native frames, interpreted and
+ * compiled.
  *
  *   cc -O2 -shared -fPIC -I agent/include -o luajit.so plugins/luajit.c
  *   selfwind record --plugin ./luajit.so -- luajit program.lua
  *
  * For x86-64 with 64-bit references (GC64, the default), 2.1 from June 2021 on (lj_obj.h, lj_frame.h, lj_jit.h).
  *
- * All Lua code runs in frames of the interpreter, `C frames`: 80 bytes that hold the lua_State, which leads back to the newest of
- * them. Traces and the interpreter's own subroutines lie deeper on the same stack, by as much as no table says; so that pair
- * is looked for from the stack pointer on, and found or not: then the caller's registers are where the interpreter saved them.
+ * All Lua code runs in frames of the interpreter, `C frames`: 80 bytes that contain the lua_State, which points back
+ * to the newest of them. Traces and the interpreter's own subroutines are deeper on the same stack, by an amount that
+ * no table gives; so that pair is searched for from the stack pointer on. Once it is found, the caller's registers
+ * are where the interpreter saved them.
  *
- * Where the Lua stack begins is less sure. The interpreter has its base in a register and stores it only before calls that may
- * look. What is tried (`find_base`) is believed only if a function stands there whose bytecode holds the instruction that is
- * running, and behind it a call that leads to it. Else a mark takes the place of the innermost functions. In a trace the base is
- * that of the trace's beginning, and the newest snapshot before the instruction tells what was called inside.
+ * The base of the Lua stack is less certain. The interpreter has it in a register and stores it only before calls
+ * that may read it. A candidate (`find_base`) is accepted only if there is a function whose bytecode contains the
+ * current instruction, and behind it a call that leads to it. Otherwise a marker replaces the innermost functions. In
+ * a trace the base is that of the trace's start, and the newest snapshot before the instruction tells which calls
+ * were inlined.
  *
- * Traces are registered as LuaJIT tells libgcc of its areas of machine code (__register_frame). */
+ * Traces are registered whenever LuaJIT registers its areas of machine code with libgcc (__register_frame). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -31,7 +34,7 @@ static int emit_mark(const struct lua *lua, uint32_t name)
 	return lua->walk->emit(lua->walk, &frame) == 0;
 }
 
-/* Emits a function that is at `pc`, if it is Lua's. 0 if there is no room. */
+/* Emits a function at `pc`, if it is a Lua function. 0 if there is no space. */
 static int emit(const struct lua *lua, uint64_t value, uint64_t pc, const struct caller *caller)
 {
 	struct selfwind_frame frame = { .size = sizeof frame };
@@ -57,7 +60,7 @@ static int emit(const struct lua *lua, uint64_t value, uint64_t pc, const struct
 	return lua->walk->emit(lua->walk, &frame) == 0;
 }
 
-/* A frame of the Lua stack: its function, how it leads to the one it was called from, and where that is. */
+/* A frame of the Lua stack: its function, its link to the calling frame, and where that is. */
 struct frame { uint64_t value, link, outer, outer_pc; int ends; };
 
 static int frame_at(const struct lua *lua, uint64_t base, struct frame *frame)
@@ -81,7 +84,7 @@ static int frame_at(const struct lua *lua, uint64_t base, struct frame *frame)
 	return frame->outer >= lua->state.stack + 8 && frame->outer < base;
 }
 
-/* Whether the link of a frame leads to a function that made the call. */
+/* Whether the link of a frame refers to a function that made the call. */
 static int is_linked(const struct lua *lua, const struct frame *frame)
 {
 	struct function function;
@@ -93,7 +96,7 @@ static int is_linked(const struct lua *lua, const struct frame *frame)
 	       position(&function, &proto, frame->link) > 0;
 }
 
-/* Whether `base` can be that of a function that is at `pc`. */
+/* Whether `base` can be that of a function at `pc`. */
 static int is_base(const struct lua *lua, uint64_t base, uint64_t pc)
 {
 	struct frame frame;
@@ -102,13 +105,13 @@ static int is_base(const struct lua *lua, uint64_t base, uint64_t pc)
 	if (!frame_at(lua, base, &frame) || !is_linked(lua, &frame))
 		return 0;
 	if (proto_of(lua, frame.value, &function, &proto))
-		/* About to return, it has fetched the caller's already. */
+		/* When about to return, it has loaded the caller's already. */
 		return position(&function, &proto, pc) >= 0 || pc == frame.link;
 	return function.kind == GC_FUNCTION && (pc == frame.link || pc - lua->state.global < GLOBAL);
 }
 
-/* Emits the functions from `base` on that this C frame runs; the base behind them, 0 if something cannot be. The innermost one
- * is at `pc`. */
+/* Emits the functions from `base` on that this C frame runs; the innermost one is at `pc`. Returns the base after
+ * them, 0 if something is inconsistent. */
 static uint64_t emit_section(const struct lua *lua, uint64_t base, uint64_t pc, int silent)
 {
 	struct frame frame, outer;
@@ -126,7 +129,7 @@ static uint64_t emit_section(const struct lua *lua, uint64_t base, uint64_t pc, 
 			return frame.outer;
 		if (!has_outer)
 			return 0;
-		/* A function with variable arguments has two frames. */
+		/* A vararg function has two frames. */
 		is_copy = silent || (frame.link & 7) == LINK_VARG;
 		pc = frame.outer_pc;
 		base = frame.outer, frame = outer;
@@ -143,7 +146,7 @@ static int is_trace(const struct lua *lua, uint64_t list, uint32_t number, uint6
 	       trace->number == (uint16_t)number && pc - trace->code < trace->code_size;
 }
 
-/* The trace whose code holds `pc`. Its number is the state of the machine, but while the collector runs. */
+/* The trace whose code contains `pc`. Its number is the VM state, except while the garbage collector runs. */
 static int find_trace(struct lua *lua, uint64_t pc, struct trace *trace)
 {
 	static _Atomic uint16_t seen[256];
@@ -173,7 +176,7 @@ static int find_trace(struct lua *lua, uint64_t pc, struct trace *trace)
 	return 0;
 }
 
-/* A constant of a trace's code; 0 if it is none. */
+/* A constant of a trace; 0 if `ref` is none. */
 static uint64_t constant(const struct lua *lua, const struct trace *trace, uint32_t ref)
 {
 	uint8_t words[16];
@@ -184,10 +187,11 @@ static uint64_t constant(const struct lua *lua, const struct trace *trace, uint3
 	return words[5] == IR_KGC ? value | (uint64_t)FUNCTION << 47 : words[5] == IR_KNUM || words[5] == IR_KINT64 ? value : 0;
 }
 
-/* Frames that a trace has not put on the Lua stack: as its snapshot would. */
+/* Frames that a trace has not stored to the Lua stack, as its snapshot would restore them. */
 struct inlined { uint64_t map, value, link; int entry; };
 
-/* The next frame further out, below slot `most`; its function is 0 if that is no constant. 0 if it is the trace's own. */
+/* The next outer frame, below slot `most`; its function is 0 if that is no constant. 0 if it is the trace's own
+ * frame. */
 static int next_inlined(const struct lua *lua, const struct trace *trace, struct inlined *frame, uint32_t most)
 {
 	uint32_t entry, below;
@@ -204,8 +208,8 @@ static int next_inlined(const struct lua *lua, const struct trace *trace, struct
 	return 0;
 }
 
-/* Emits what a trace has inlined at `pc`, unless `silent`; then the instruction and the function of the trace's own frame, if
- * they are others. */
+/* Emits what a trace has inlined at `pc`, unless `silent`; then gives the instruction and the function of the trace's
+ * own frame, if they differ. */
 APART static int emit_inlined(struct lua *lua, uint64_t pc, uint64_t own, uint64_t *own_pc, uint64_t *own_value, int silent)
 {
 	struct trace trace;
@@ -230,7 +234,7 @@ APART static int emit_inlined(struct lua *lua, uint64_t pc, uint64_t own, uint64
 	frame = (struct inlined){ trace.map + 4ull * snap.map, 0, 0, snap.entries };
 	if (!get(lua, frame.map + 4ull * snap.entries, &behind, 8))
 		return 1;
-	/* The instruction that runs next, and the slots up to the innermost base. */
+	/* The next instruction, and the slots up to the innermost base. */
 	uint64_t at = (behind >> 8) + 4;
 	uint32_t most = (behind & 0xff) + 1;
 	if (get(lua, frame.map, &first, 4) && snap.entries && first >> 24 == 0)
@@ -253,8 +257,8 @@ APART static int emit_inlined(struct lua *lua, uint64_t pc, uint64_t own, uint64
 
 /* ------------------------------------------------- The frame */
 
-/* Looks for the C frame: at the stack pointer, or deeper by what a trace or a subroutine has pushed. It is the newest of its
- * lua_State, or the one behind that which was met last. */
+/* Searches for the C frame: at the stack pointer, or above what a trace or a subroutine has pushed. It is the newest
+ * of its lua_State, or the one that follows the last one found. */
 static int find_cframe(struct lua *lua, uint64_t sp)
 {
 	uint64_t slots[8];
@@ -274,14 +278,15 @@ static int find_cframe(struct lua *lua, uint64_t sp)
 	return 0;
 }
 
-/* The base of the interpreter in its newest C frame, and the instruction behind the running one. 0 if nothing can be. */
+/* The interpreter's base in its newest C frame, and the instruction after the current one. 0 if no candidate is
+ * plausible. */
 static uint64_t find_base(const struct lua *lua, uint64_t *pc)
 {
 	const struct selfwind_registers *registers = &lua->walk->registers;
 	uint64_t base = registers->value[RDX], saved = registers->value[RBP];
 	struct frame frame;
 	uint32_t code;
-	/* It has resumed the coroutine that was met last: all of it was put where it belongs. */
+	/* It has resumed the coroutine found last: everything has been stored. */
 	if (lua->walk->state[0] && lua->walk->state[0] != lua->at) {
 		*pc = frame_at(lua, lua->state.base, &frame) ? frame.link : 0;
 		return is_base(lua, lua->state.base, *pc) ? lua->state.base : 0;
@@ -292,7 +297,7 @@ static uint64_t find_base(const struct lua *lua, uint64_t *pc)
 	if (lua->walk->interrupted) {
 		if (is_base(lua, base, *pc))
 			return base;
-		/* A return to C: its link is taken apart, and no result is where the function was. */
+		/* A return to C: its link has been decoded, and no result is where the function was. */
 		if (frame_at(lua, base, &frame) && (frame.link & 7) == LINK_C) {
 			uint64_t link = registers->value[RBX], delta = frame.link ^ LINK_C;
 			if (link == delta || link == delta - base || (link == frame.outer && registers->value[R11] != frame.value)) {
@@ -300,17 +305,17 @@ static uint64_t find_base(const struct lua *lua, uint64_t *pc)
 				return base;
 			}
 		}
-		/* A call that begins: the base is the new one, the instruction still the call. */
+		/* A call is beginning: the base is the new one, the instruction still the call. */
 		if (get(lua, *pc - 4, &code, 4) && is_base(lua, base - 8 * (2 + (code >> 8 & 0xff)), *pc))
 			return base - 8 * (2 + (code >> 8 & 0xff));
 	}
-	/* Around calls that need not know it the base is here. */
+	/* Around calls that do not need it, the base is here. */
 	if (registers->known >> RBP & 1 && is_base(lua, saved, *pc))
 		return saved;
 	return !lua->walk->interrupted && is_base(lua, lua->state.base, *pc) ? lua->state.base : 0;
 }
 
-/* Whether an instruction is one of a Lua function. */
+/* Whether an instruction belongs to a Lua function. */
 static int holds(const struct lua *lua, uint64_t value, uint64_t pc)
 {
 	struct function function;
@@ -318,7 +323,7 @@ static int holds(const struct lua *lua, uint64_t value, uint64_t pc)
 	return proto_of(lua, value, &function, &proto) && position(&function, &proto, pc) >= 0;
 }
 
-/* Emits what the newest C frame runs; the base behind. */
+/* Emits what the newest C frame runs; returns the base after it. */
 APART static uint64_t emit_newest(struct lua *lua, int in_trace)
 {
 	struct frame frame;
@@ -331,13 +336,14 @@ APART static uint64_t emit_newest(struct lua *lua, int in_trace)
 		}
 	}
 	if (lua->cframe - lua->walk->registers.value[SELFWIND_SP] >= 16) {
-		/* At a trace's end its base is where it belongs again. */
+		/* At the end of a trace its base has been stored again. */
 		base = base ? base : lua->state.base;
 		if (frame_at(lua, base, &frame) && is_linked(lua, &frame)) {
 			uint64_t at = lua->walk->registers.pc - !lua->walk->interrupted;
 			if (!in_trace)
 				return emit_section(lua, base, 0, 0);
-			/* Where one trace goes on in another the base may still be the other's; behind a tail call it is not told from that. */
+			/* Where one trace continues in another, the base may still be the other's; after a tail call the two
+			 * cannot be told apart. */
 			if (emit_inlined(lua, at, frame.value, &pc, &value, 1) && (!value || value == frame.value) &&
 			    (!pc || holds(lua, frame.value, pc)))
 				return emit_inlined(lua, at, frame.value, &pc, &value, 0) ? emit_section(lua, base, pc, 0) : 0;
@@ -350,12 +356,12 @@ APART static uint64_t emit_newest(struct lua *lua, int in_trace)
 	return frame_at(lua, base, &frame) && is_linked(lua, &frame) ? emit_section(lua, base, 0, 1) : 0;
 }
 
-/* Makes the registers those of the interpreter's caller. */
+/* Replaces the registers by those of the interpreter's caller. */
 static int go_to_caller(const struct lua *lua, const uint64_t *saved)
 {
 	struct selfwind_registers *registers = &lua->walk->registers;
 	uint64_t *value = registers->value;
-	/* Traces keep two more where they begin. */
+	/* Traces save two more registers at their start. */
 	if (lua->cframe - value[SELFWIND_SP] >= 16) {
 		if (!get(lua, lua->cframe - 8, &value[R13], 8))
 			return SELFWIND_UNREADABLE;
@@ -390,7 +396,7 @@ static int unwind(struct selfwind_walk *walk)
 	return lua.cframe == sp ? SELFWIND_BESIDE : go_to_caller(&lua, saved);
 }
 
-/* ------------------------------------------------- Where all this is */
+/* ------------------------------------------------- Locating the interpreter */
 
 static int add(uint64_t start, uint64_t end, void *is_trace)
 {
@@ -398,7 +404,7 @@ static int add(uint64_t start, uint64_t end, void *is_trace)
 	return selfwind_add_region(&unwinder, start, end);
 }
 
-/* Finds the interpreter in the object that holds an address: by how its frame is described (vm_x64.dasc). */
+/* Finds the interpreter in the object that contains an address, by the CFI of its frame (vm_x64.dasc). */
 struct search { uint64_t inside, start, end; };
 
 static int look(struct dl_phdr_info *object, size_t size, void *data)
@@ -414,7 +420,7 @@ static int look(struct dl_phdr_info *object, size_t size, void *data)
 		if (header->p_type == PT_GNU_EH_FRAME)
 			table = (const uint8_t *)object->dlpi_addr + header->p_vaddr;
 	}
-	/* Version 1, a count, and pairs of 32 bits relative to the table: what every linker writes. */
+	/* Version 1, a count, and pairs of 32-bit values relative to the table: what every linker emits. */
 	if (!holds || !table || table[0] != 1 || table[2] != 3 || table[3] != 0x3b)
 		return holds;
 	const int32_t *pairs = (const int32_t *)(table + 12);
@@ -429,7 +435,7 @@ static int look(struct dl_phdr_info *object, size_t size, void *data)
 	return 1;
 }
 
-/* What LuaJIT tells of an area of machine code: nothing but where it is (lj_err.c). */
+/* LuaJIT's registration of an area of machine code: only its address range (lj_err.c). */
 static uint64_t area(const uint8_t *frames, uint64_t *end)
 {
 	static const uint8_t begin[] = { 0x1c, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'P', 'R', 0, 1, 0x78, 16, 10, 0 };

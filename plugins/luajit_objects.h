@@ -1,5 +1,5 @@
-/* What luajit.c reads of LuaJIT: its objects, lines, and the names by which functions are called. Offsets are those of
- * lj_obj.h and lj_jit.h from June 2021 on; no address is believed without a look. */
+/* LuaJIT's objects and line tables, and the names by which functions are called, for luajit.c. Offsets are those of
+ * lj_obj.h and lj_jit.h from June 2021 on; no address is trusted before it is checked. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -7,7 +7,7 @@
 
 enum { STRING = ~4, FUNCTION = ~8, TABLE = ~11 };			 /* Tags of values. */
 enum { GC_THREAD = 6, GC_PROTO = 7, GC_FUNCTION = 8, GC_TRACE = 9 };	 /* Kinds of objects. */
-enum { LINK_C = 1, LINK_CONT = 2, LINK_VARG = 3 };			 /* Lowest bits of a link between frames. */
+enum { LINK_C = 1, LINK_CONT = 2, LINK_VARG = 3 };			 /* Low bits of a frame link. */
 enum { OP_MOV = 18, OP_UGET = 45, OP_GGET = 54, OP_TGETS = 57, OP_CALLM = 65, OP_CALL = 66, OP_ITERC = 69 };
 enum { IR_KGC = 24, IR_KNUM = 28, IR_KINT64 = 29 };
 /* By DWARF number. */
@@ -34,14 +34,14 @@ _Static_assert(offsetof(struct state, cframe) == 80 && offsetof(struct function,
 	       offsetof(struct proto, source) == 64 && offsetof(struct table, mask) == 52 && offsetof(struct trace, code) == 88 &&
 	       offsetof(struct trace, number) == 104 && sizeof(struct snap) == 12, "lj_obj.h, lj_jit.h");
 
-/* Where global_State has the running lua_State, and how far behind it the array of traces is; by time. */
+/* Offsets of the running lua_State in global_State, and from there to the array of traces; oldest layout first. */
 static const struct { uint16_t current, traces; } layouts[] = { { 368, 1112 }, { 368, 1120 }, { 376, 1128 } };
 enum { VM_STATE = 184, BASE_BEHIND = 8, INDEX_BEHIND = 56, SIZE_BEHIND = 12, GLOBAL = 1 << 16 };
 
-/* Not into its caller, so that stacks stay small. */
+/* Not inlined, to limit stack use. */
 #define APART __attribute__((noinline))
 
-/* One C frame, and what is asked about it. */
+/* One C frame, with the walk that it belongs to. */
 struct lua { struct selfwind_walk *walk; struct state state; uint64_t at, cframe; int layout; };
 
 
@@ -50,10 +50,10 @@ static int get(const struct lua *lua, uint64_t address, void *to, size_t bytes)
 	return address % 4 == 0 && address >= 4096 && lua->walk->read(lua->walk, address, to, bytes) == 0;
 }
 
-/* What a value of this kind refers to, or 0. */
+/* The object that a value with this tag refers to, or 0. */
 static uint64_t object(uint64_t value, int tag) { return (int64_t)value >> 47 == tag ? value & ((1ull << 47) - 1) : 0; }
 
-/* The Lua function that a value is, and its prototype. Others have none: 0, with the function if it is one. */
+/* The Lua function in a value, and its prototype. 0 if it is no Lua function; a C function is stored all the same. */
 static uint64_t proto_of(const struct lua *lua, uint64_t value, struct function *function, struct proto *proto)
 {
 	uint64_t at = object(value, FUNCTION);
@@ -64,7 +64,7 @@ static uint64_t proto_of(const struct lua *lua, uint64_t value, struct function 
 	return get(lua, at, proto, sizeof *proto) && proto->kind == GC_PROTO ? at : 0;
 }
 
-/* Number of the instruction before `pc`; it may be the header's, 0. -1 outside of the function. */
+/* Index of the instruction before `pc`, possibly 0 for the header. -1 if outside the function. */
 static int64_t position(const struct function *function, const struct proto *proto, uint64_t pc)
 {
 	uint64_t bytes = pc - function->pc;
@@ -84,8 +84,8 @@ static uint32_t line(const struct lua *lua, const struct proto *proto, int64_t p
 
 /* The name by which the calling instruction finds a function.
  *
- * LuaJIT keeps no other. After a tail call the calling instruction is that of another function: so a name counts only if
- * what it stands for is the function. */
+ * LuaJIT keeps no other. After a tail call the calling instruction is that of another function: so a name counts only
+ * if it evaluates to the function. */
 
 struct name { uint64_t at; size_t length; };
 
@@ -102,7 +102,7 @@ static uint8_t byte(const struct lua *lua, uint64_t at)
 	return value;
 }
 
-/* A text that ends with 0. */
+/* A NUL-terminated text. */
 static struct name until_zero(const struct lua *lua, uint64_t at)
 {
 	struct name name = { at, 0 };
@@ -129,7 +129,7 @@ static struct name local_name(const struct lua *lua, const struct proto *proto, 
 	uint64_t at = proto->local_names, start = 0;
 	for (int n = 0; at && n < 256; n++) {
 		struct name name = until_zero(lua, at);
-		/* The first six are those of loops, by number; 0 ends the list. */
+		/* The first six are the internal variables of loops, by number; 0 ends the list. */
 		if (name.length == 0)
 			break;
 		if (byte(lua, at) < 7)
@@ -146,7 +146,7 @@ static struct name local_name(const struct lua *lua, const struct proto *proto, 
 	return (struct name){ 0, 0 };
 }
 
-/* What a table has under a string, or what its metatables say. */
+/* The value of a table at a string key, or by its metatables. */
 APART static uint64_t look_up(const struct lua *lua, uint64_t value, uint64_t string)
 {
 	struct table table;
@@ -154,7 +154,7 @@ APART static uint64_t look_up(const struct lua *lua, uint64_t value, uint64_t st
 	uint32_t id;
 	get(lua, lua->state.global + layouts[lua->layout].current + INDEX_BEHIND, &index, 8);
 	for (int n = 0; n < 8; n++) {
-		/* Twice a table: for the string, then for __index in its metatable. */
+		/* Two look-ups per table: the string, then __index in its metatable. */
 		uint64_t wanted = n % 2 ? index : string, at = object(value, TABLE), found = 0;
 		if (n % 2 && at && get(lua, at, &table, sizeof table))
 			at = table.meta;
@@ -172,10 +172,10 @@ APART static uint64_t look_up(const struct lua *lua, uint64_t value, uint64_t st
 	return 0;
 }
 
-/* Where the caller of a function is: its base is 0 if its variables are not in memory. */
+/* The caller of a function; `base` is 0 if its variables are not in memory. */
 struct caller { uint64_t value, base, pc; };
 
-/* The value that is in a slot before the instruction, and how it is called there. */
+/* The value of a slot before the instruction, and its name there. */
 static uint64_t evaluate(const struct lua *lua, const struct caller *caller, const struct function *function,
 			 const struct proto *proto, int64_t position, uint32_t slot, struct name *name, int depth)
 {

@@ -1,9 +1,9 @@
-/* What a program can tell selfwind about itself. Header only: nothing is linked, and without the agent all of it does
- * nothing. For C99 and C++11 and later, GCC and clang, on Linux.
+/* The interface by which programs and plug-ins talk to selfwind's agent. Header only: nothing is linked, and without
+ * the agent everything is a no-op. For C99 and C++11 or later, GCC and clang, on Linux.
  *
  * - Common: how the agent is found at run time.
  * - Tracepoints: SELFWIND_TRACEPOINT(provider, name, fields...).
- * - Region unwinders: selfwind_add_region(unwinder, start, end). The words of their contract are in docs/plug-ins.md.
+ * - Region unwinders: selfwind_add_region(unwinder, start, end). docs/plug-ins.md is their contract.
  */
 #ifndef SELFWIND_H
 #define SELFWIND_H
@@ -17,34 +17,37 @@ extern "C" {
 
 /* ---------------------------------------------------------------- Common */
 
-/* The version of what is here: another meaning raises it. An agent that does not know it answers as if it were not there. */
+/* Version of this interface, raised by incompatible changes. An agent that does not support it behaves as if it were
+ * absent. */
 #define SELFWIND_ABI_VERSION 1
 
 struct selfwind_tracepoint;
 struct selfwind_unwinder;
 
-/* What the agent does for a program. What is appended raises no version: `size` says how far it goes. */
+/* The agent's function table. Fields are only ever appended, without a new version: `size` says how many there are. */
 struct selfwind_abi {
     uint32_t size;
     uint32_t version;
-    /* Decides about a tracepoint that runs for the first time: sets its `record`. Non-zero if it is enabled. May be called
-     * from any context, a signal handler too. */
+    /* Decides whether a tracepoint is enabled when it is first hit, and sets its `record`. Returns non-zero if it is
+     * enabled. May be called from any context, including signal handlers. */
     int (*tracepoint)(struct selfwind_tracepoint *tracepoint);
-    /* What selfwind_add_region, selfwind_add_symbol, selfwind_remove and selfwind_name call. */
+    /* Called by selfwind_add_region, selfwind_add_symbol, selfwind_remove and selfwind_name. */
     int (*add_region)(const struct selfwind_unwinder *unwinder, uint64_t start, uint64_t end);
     int (*add_symbol)(const struct selfwind_unwinder *unwinder, const char *symbol);
     int (*remove)(int region);
     uint32_t (*name)(const char *text, size_t bytes);
 };
 
-/* What this agent does, or NULL. The agent's one name for programs; not called but through selfwind_agent(). */
+/* Returns the agent's function table, or NULL. The only symbol that the agent exports for programs; call it through
+ * selfwind_agent() only. */
 typedef const struct selfwind_abi *(*selfwind_abi_function)(uint32_t version);
 
-/* The agent of this process, or NULL. Makes no call of the C library's: a word that the loader has filled, or left 0. */
+/* The agent of this process, or NULL. Calls nothing in the C library: reads a word that the loader has filled in, or
+ * left 0. */
 static inline const struct selfwind_abi *selfwind_agent(void) {
     selfwind_abi_function find;
 #if defined(__x86_64__) && !defined(__ILP32__)
-    /* Through the global offset table in every kind of code: else a linker may settle in a program that there is none. */
+    /* Always through the global offset table: otherwise the linker of an executable may resolve the weak symbol to 0. */
     __asm__(".weak selfwind_abi\n\tmovq selfwind_abi@GOTPCREL(%%rip), %0" : "=r"(find));
 #else
     extern const struct selfwind_abi *selfwind_abi(uint32_t) __attribute__((weak));
@@ -57,20 +60,21 @@ static inline const struct selfwind_abi *selfwind_agent(void) {
  *
  *     SELFWIND_TRACEPOINT(app, request, SELFWIND_STR(path), SELFWIND_U64(bytes));
  *
- * An event, with up to 12 fields that are called by what they are computed from; SELFWIND_U64_AS(size, n * 8) gives
- * another name. Enabled by `selfwind record -e tp:app:request`; disabled, it is a load and a branch that is not taken, and
- * the fields are not computed. Strings end with NUL, are read up to 256 bytes, and may be NULL.
+ * An event with up to 12 fields. A field is named after the expression that computes it; SELFWIND_U64_AS(size, n * 8)
+ * gives it another name. Enabled by `selfwind record -e tp:app:request`; when disabled, it costs a load and a branch
+ * that is not taken, and the fields are not computed. Strings are NUL-terminated, truncated to 256 bytes, and may be
+ * NULL.
  *
- * It may stand anywhere: in signal handlers, in inline functions and templates, in libraries that are unloaded.
+ * Allowed anywhere: in signal handlers, in inline functions and templates, in libraries that are unloaded.
  */
 
-/* One place in the program. The agent's words are none of the program's business. */
+/* A tracepoint in the program. The words in `agent` are private to the agent. */
 struct selfwind_tracepoint {
-    /* Records an event; NULL: disabled; SELFWIND_UNDECIDED before it ran for the first time. */
+    /* Records an event; NULL if disabled; SELFWIND_UNDECIDED before the first hit. */
     void (*record)(struct selfwind_tracepoint *tracepoint, const uint64_t *values);
     const char *provider;
     const char *name;
-    /* A letter for each field: i, u, f or s; and their names, each ended by NUL. */
+    /* One letter per field: i, u, f or s; and the names of the fields, each terminated by NUL. */
     const char *types;
     const char *fields;
     uint32_t count;
@@ -82,7 +86,7 @@ typedef void (*selfwind_record_function)(struct selfwind_tracepoint *, const uin
 
 #define SELFWIND_UNDECIDED ((selfwind_record_function)(uintptr_t)1)
 
-/* The first run of a tracepoint: asks the agent, if there is one. Non-zero if it is enabled. */
+/* The first hit of a tracepoint: asks the agent, if there is one. Returns non-zero if it is enabled. */
 __attribute__((cold, noinline, unused)) static int selfwind_tracepoint_first(struct selfwind_tracepoint *tracepoint) {
     const struct selfwind_abi *agent = selfwind_agent();
     if (agent && agent->size >= offsetof(struct selfwind_abi, tracepoint) + sizeof agent->tracepoint)
@@ -167,18 +171,17 @@ static inline uint64_t selfwind_str(const char *value) { return (uint64_t)(uintp
 
 /* ------------------------------------------------------ Region unwinders
  *
- * An unwinder is asked about every frame whose code is in its region, innermost first, while a thread's stack is walked:
- * in a signal handler, on the thread that was interrupted, at any instruction. It
+ * An unwinder is called for every frame whose code is in its region, innermost first, while a thread's stack is
+ * walked: in a signal handler, on the interrupted thread, at any instruction. It must
  *
- * - allocates nothing, takes no lock, waits for nothing, calls no library, and does not touch errno or thread-local storage
- *   that is made on first use;
- * - reads the program's memory through `read` alone;
- * - uses at most SELFWIND_STACK bytes of stack, the calls below included;
- * - always returns: nobody can interrupt it. Each of the calls below costs of a budget per sample, and fails when that is
- *   used up; a loop that calls none of them must have a bound of its own. */
+ * - not allocate, lock, wait, call a library, or touch errno or thread-local storage that is allocated on first use;
+ * - read the program's memory through `read` only;
+ * - use at most SELFWIND_STACK bytes of stack, including the calls below;
+ * - always return: nothing can interrupt it. Each of the calls below takes from a budget per sample and fails once
+ *   that is used up; a loop that makes none of these calls must be bounded by itself. */
 
-/* The agent is not there. Other results below 0 are -errno. Structures begin with their size, which SELFWIND_INIT sets: a
- * later version only appends. */
+/* There is no agent. Other results below 0 are -errno. Structures begin with their size, which SELFWIND_INIT sets:
+ * later versions only append fields. */
 #define SELFWIND_NO_AGENT (-38) /* -ENOSYS */
 
 #define SELFWIND_STACK 2048
@@ -199,56 +202,58 @@ static inline uint64_t selfwind_str(const char *value) { return (uint64_t)(uintp
 
 /* Registers of a frame, by DWARF number. */
 struct selfwind_registers {
-    uint64_t known; /* Bit n: value[n] is what the register held in this frame. */
+    uint64_t known; /* Bit n: value[n] is the register's value in this frame. */
     uint64_t pc;    /* The next instruction if the frame was interrupted, else the return address. */
     uint64_t value[SELFWIND_COLUMNS];
 };
 
-/* A frame of meaning: a function of the program that an interpreter runs, or one that was compiled at run time. */
+/* An interpreted frame: a function that an interpreter runs, or that was compiled at run time. */
 struct selfwind_frame {
     uint32_t size;
-    uint32_t name;       /* An id of `name` or of selfwind_name. */
+    uint32_t name;       /* An id returned by `name` or selfwind_name. */
     uint32_t file;       /* The same, or 0. */
     uint32_t first_line; /* Of the function, or 0. */
-    uint32_t line;       /* That is running, up to 16,777,215, or 0. */
+    uint32_t line;       /* The current line, up to 16,777,215, or 0. */
 };
 
 struct selfwind_walk;
 
-/* What an unwinder says of a frame. SELFWIND_CALLER may be or-ed with the flags below it. */
+/* Result of an unwinder for a frame. SELFWIND_CALLER may be combined with the flags at the end. */
 enum selfwind_result {
-    /* I know nothing of it: as if there were no unwinder. What was emitted is forgotten. */
+    /* Declined: unwind as if there were no unwinder. Emitted frames are discarded. */
     SELFWIND_NOT_MINE = 0,
-    /* `registers` are the caller's now. The frames that were emitted take the place of the native one. */
+    /* `registers` are now the caller's. Emitted frames replace the native one. */
     SELFWIND_CALLER = 1,
-    /* The native frame stays, and its caller is found as if there were no unwinder. What was emitted stands inside it. */
+    /* The native frame stays, and its caller is found as if there were no unwinder. Emitted frames are placed inside
+     * it. */
     SELFWIND_BESIDE = 2,
-    /* The stack ends here: complete, or with a reason. What was emitted stands inside the native frame. */
+    /* The stack ends here: complete, or for the given reason. Emitted frames are placed inside the native frame. */
     SELFWIND_ROOT = 3,
     SELFWIND_UNREADABLE = 4,
     SELFWIND_LOST_REGISTER = 5,
     SELFWIND_NO_RULE = 6,
-    /* The caller did not call but was interrupted: its pc is the next instruction. */
+    /* The caller was interrupted instead of making a call: its pc is the next instruction. */
     SELFWIND_INTERRUPTED = 0x100,
-    /* The caller is on another stack, whose addresses may be lower; otherwise the stack pointer must rise. */
+    /* The caller is on another stack, possibly at lower addresses; otherwise the stack pointer must increase. */
     SELFWIND_OTHER_STACK = 0x200
 };
 
-/* One frame that an unwinder is asked about. The agent's, valid until the unwinder returns. */
+/* The frame to unwind. Owned by the agent, valid until the unwinder returns. */
 struct selfwind_walk {
     uint32_t size;
     uint32_t version;     /* SELFWIND_ABI_VERSION of the agent. */
-    uint32_t frame;       /* Number of the native frame, the interrupted one is 0. */
+    uint32_t frame;       /* Number of the native frame; the interrupted one is 0. */
     uint32_t interrupted; /* 1: `pc` is the next instruction, not a return address. */
-    struct selfwind_registers registers; /* The frame's; to be made its caller's for SELFWIND_CALLER. */
-    uint64_t state[4];    /* The unwinder's own from one frame of a stack to the next; 0 at first. */
+    struct selfwind_registers registers; /* The frame's; to be replaced by its caller's for SELFWIND_CALLER. */
+    uint64_t state[4];    /* For the unwinder, kept from frame to frame of a stack; 0 at first. */
     void *data;           /* As registered. */
-    /* Copies memory of the process. 0, or -1 if it cannot be read or the budget is used up. */
+    /* Copies memory of the process. Returns 0, or -1 if it is unreadable or the budget is used up. */
     int (*read)(struct selfwind_walk *walk, uint64_t address, void *to, size_t bytes);
-    /* The id of a text of up to 1024 bytes of UTF-8 at `address`. `key` and `other` tell it from all others of this unwinder,
-     * for ever: only where they are met first the text is read. 0 if it cannot be, or there are no bytes and it was not met. */
+    /* Returns the id of a text of up to 1024 bytes of UTF-8 at `address`. `key` and `other` identify it uniquely
+     * among all texts of this unwinder, forever: the text is read only when they are first seen. Returns 0 if it is
+     * unreadable, or if `bytes` is 0 and they have not been seen. */
     uint32_t (*name)(struct selfwind_walk *walk, uint64_t key, uint64_t other, uint64_t address, size_t bytes);
-    /* Adds a frame of meaning; the innermost comes first. 0, or -1 if there is no room or no such name. */
+    /* Emits an interpreted frame, innermost first. Returns 0, or -1 if there is no space or no such name. */
     int (*emit)(struct selfwind_walk *walk, const struct selfwind_frame *frame);
     void *agent;
 };
@@ -256,46 +261,47 @@ struct selfwind_walk {
 struct selfwind_unwinder {
     uint32_t size;
     uint32_t version;     /* SELFWIND_ABI_VERSION. */
-    const char *language; /* What marks its frames: "lua" shows as `f (a.lua:1)_[lua]`. 2 to 15 of a-z, 0-9, '+', '-', '_'. */
+    const char *language; /* Tag of its frames: "lua" shows as `f (a.lua:1)_[lua]`. 2 to 15 of a-z, 0-9, '+', '-', '_'. */
     int (*unwind)(struct selfwind_walk *walk); /* An enum selfwind_result. */
     void *data;
-    /* The registers it wants, as in `known`. With others than the stack and frame pointer among them all are tracked, which
-     * costs more; otherwise the frame may come with these two alone, and its callers know no others but what `registers`
-     * says. */
+    /* The registers that it needs, as in `known`. If these include others than the stack and frame pointer, all
+     * registers are tracked, which costs more; otherwise frames may have only these two, and callers only what
+     * `registers` gives. */
     uint64_t wants;
 };
 
-/* How an initialiser begins: struct selfwind_unwinder u = { SELFWIND_INIT(u), "lua", unwind, 0, 0 }. */
+/* The first part of an initialiser: struct selfwind_unwinder u = { SELFWIND_INIT(u), "lua", unwind, 0, 0 }. */
 #define SELFWIND_INIT(object) sizeof(object), SELFWIND_ABI_VERSION
 
-/* The calls below are for ordinary code: not from an unwinder, nor from a signal handler. */
+/* The functions below are for ordinary code: not for unwinders or signal handlers. */
 
-/* Registers an unwinder for code in [start, end). The region's number, from 1 on; -EINVAL for what cannot be, -EEXIST if a
- * part of it has an unwinder, -ENOSPC beyond 1024 regions, -ENOMEM, -EPERM once the program filters its system calls. The
- * structure is copied. */
+/* Registers an unwinder for code in [start, end). Returns the region's number, from 1 on; -EINVAL for invalid
+ * arguments, -EEXIST if part of the range has an unwinder, -ENOSPC beyond 1024 regions, -ENOMEM, or -EPERM once the
+ * program has installed a seccomp filter. The structure is copied. */
 static inline int selfwind_add_region(const struct selfwind_unwinder *unwinder, uint64_t start, uint64_t end)
 {
     const struct selfwind_abi *agent = selfwind_agent();
     return agent ? agent->add_region(unwinder, start, end) : SELFWIND_NO_AGENT;
 }
 
-/* The same for a function that a loaded object exports with its size; -ENOENT if none does. */
+/* The same for an exported function of a loaded object, by name; -ENOENT if no object exports it with its size. */
 static inline int selfwind_add_symbol(const struct selfwind_unwinder *unwinder, const char *symbol)
 {
     const struct selfwind_abi *agent = selfwind_agent();
     return agent ? agent->add_symbol(unwinder, symbol) : SELFWIND_NO_AGENT;
 }
 
-/* Removes a region. 0: no thread runs its unwinder any more, and none will; code and data may go. -EBUSY: none will, but
- * one may be in it still (it has not returned for a second): they must stay. -ENOENT for no region, -EPERM as above. */
+/* Removes a region. 0: no thread runs its unwinder any more, and none will; code and data may be freed. -EBUSY: no
+ * thread will enter it, but one may still be inside (it has not returned for a second): they must stay. -ENOENT if
+ * there is no such region, -EPERM once the program has installed a seccomp filter. */
 static inline int selfwind_remove(int region)
 {
     const struct selfwind_abi *agent = selfwind_agent();
     return agent ? agent->remove(region) : SELFWIND_NO_AGENT;
 }
 
-/* The id of a text for frames, the same for the same text; 0 without an agent, or where there are too many (131,071 or
- * 4 MiB). It stays good for the life of the process, and in children that it forks. */
+/* The id of a text for frames; equal texts have equal ids. 0 without an agent, or if there are too many (131,071 or 4
+ * MiB). Valid for the life of the process, and in its forked children. */
 static inline uint32_t selfwind_name(const char *text, size_t bytes)
 {
     const struct selfwind_abi *agent = selfwind_agent();
