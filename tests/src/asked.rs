@@ -1,4 +1,4 @@
-//! A program that is asked for its stacks, or otherwise visited, while it runs.
+//! A running program, as the target of dumps and other visits.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ impl Asked {
         self.directory.path()
     }
 
-    /// Lets the program end; what it said, and its status as a shell gives it.
+    /// Lets the program end. Returns its output, and its status as a shell reports it.
     pub fn end(&mut self) -> (String, i32) {
         drop(self.child.stdin.take());
         let mut said = String::new();

@@ -1,4 +1,4 @@
-//! Programs that run already, and `selfwind` that comes to them.
+//! Running programs, and `selfwind` attaching to them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,21 +10,21 @@ use crate::binary::selfwind;
 use crate::outcome::{Outcome, run_within};
 use crate::scratch::Scratch;
 
-/// To attach or to refuse; on a machine that others use too, several times what selfwind itself waits.
+/// Timeout of an attach; several times that of selfwind itself, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// A program that runs for two seconds and is not done by then hangs.
+/// A program that should run for two seconds and is not done by then is hung.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
-/// A program that runs alone and is to be attached.
+/// A program started without the agent, to be attached to.
 pub struct Guest {
     /// The process.
     pub child: Child,
-    /// What it says.
+    /// Its output.
     pub output: BufReader<ChildStdout>,
 }
 
 impl Guest {
-    /// Starts it and waits until it is at work.
+    /// Starts it and waits until it is working.
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
@@ -41,7 +41,7 @@ impl Guest {
         self.child.id().to_string()
     }
 
-    /// Waits for its end: status and last words.
+    /// Waits for its end. Returns status and remaining output.
     pub fn end(mut self) -> (Option<i32>, String) {
         let begin = Instant::now();
         let status = loop {
@@ -61,11 +61,11 @@ impl Guest {
     }
 }
 
-/// A program that answers each line it is given by a number.
+/// A program that answers each input line with a number.
 pub struct Conversation {
-    /// The process.
+    /// Its input.
     pub child: Child,
-    /// What it is told.
+    /// Its output.
     pub input: ChildStdin,
     /// What it says.
     pub output: BufReader<ChildStdout>,

@@ -1,5 +1,5 @@
-//! The distinct cache lines that one run of the handler touches: what a sample costs that finds nothing in the caches,
-//! as a number without noise.
+//! Counts the distinct cache lines that one run of the handler touches: the cost of a sample with cold caches, as a
+//! number without noise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +17,14 @@ pub struct CacheLines {
 }
 
 impl CacheLines {
-    /// Notes what the instruction `code` touches, which the thread with these registers is about to run.
+    /// Notes what the instruction `code` touches when executed with these registers.
     pub fn note(&mut self, code: &[u8], now: &Registers) {
         let instruction = Decoder::with_ip(64, code, now.rip, DecoderOptions::NONE).decode();
         let length = instruction.len() as u64;
         add(&mut self.code, now.rip, length);
         let mut factory = InstructionInfoFactory::new();
         for used in factory.info(&instruction).used_memory() {
-            // A `lea` and a prefetch wait for nothing.
+            // `lea` and prefetches do not wait for memory.
             if matches!(used.access(), OpAccess::None | OpAccess::NoMemAccess) {
                 continue;
             }
@@ -40,7 +40,7 @@ impl CacheLines {
         self.code.len()
     }
 
-    /// Lines of data by whose they are, as `owner` says of an address.
+    /// Number of data cache lines, by the owner that `owner` gives for an address.
     pub fn data(&self, owner: impl Fn(u64) -> String) -> BTreeMap<String, usize> {
         let mut lines = BTreeMap::new();
         for line in &self.data {

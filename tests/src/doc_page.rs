@@ -1,16 +1,16 @@
-//! The commands of a page of documentation, and running them.
+//! Runs the commands of a documentation page.
 //!
-//! Blocks fenced as `console` hold commands after `$ ` (continued after `> `) and what they print. They are run in
-//! order, by one shell per page, in an empty directory. Each must succeed, and each line shown must come in what
-//! is really printed, in order; numbers may differ, `...` stands for any lines. The word after `console` changes that:
-//! `fails` when the last command of the block fails, `no-run: REASON` for what cannot run in a test.
+//! Blocks fenced as `console` contain commands after `$ ` (continued after `> `) and their output. The commands run in
+//! order, in one shell per page, in an empty directory. Each must succeed, and each line shown must occur in the real
+//! output, in order; numbers may differ, and `...` stands for any lines. A word after `console` changes that: `fails`
+//! if the last command of the block fails, `no-run: REASON` for what cannot run in a test.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::outcome::run;
 
-/// A command and what the page says it prints.
+/// A command and its output according to the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Line of the page.
@@ -25,7 +25,7 @@ pub struct Step {
     pub not_run: Option<String>,
 }
 
-/// Lines where blocks begin whose commands are not run because they are no `console` blocks.
+/// Line numbers of the blocks whose commands are not run because they are no `console` blocks.
 pub fn unrun_blocks(text: &str) -> Vec<usize> {
     let languages = ["```sh", "```bash", "```shell"];
     let lines = text.lines().enumerate().filter(|(_, line)| languages.contains(&line.trim_end()));
@@ -77,7 +77,7 @@ pub fn run_page(name: &str, text: &str, directory: &Path, bin: &Path) {
     for (number, step) in steps.iter().enumerate() {
         match &step.not_run {
             Some(reason) => println!("{name}:{}: not run, {reason}: {}", step.line, step.command),
-            // A group, so that variables and background processes stay for the commands to come.
+            // A group instead of a subshell, so that variables and background processes stay for later commands.
             None => script.push_str(&format!("{{\n{}\n}}\necho \"@@{number} $?\"\n", step.command)),
         }
     }
@@ -120,8 +120,8 @@ fn assert_shown(place: &str, shown: &[String], printed: &str) {
     }
 }
 
-/// A line without what differs from run to run: how large numbers are, and how many blanks line up columns. None at all
-/// is no such difference: `0 lost` is not 7 lost. Of a fraction it may be.
+/// Normalizes a line: large numbers and the blanks that align columns vary from run to run. Whether a number is 0 does
+/// not: `0 lost` is not 7 lost. In a fraction it may.
 fn normal(line: &str) -> String {
     let mut text = String::new();
     for word in line.split_whitespace() {

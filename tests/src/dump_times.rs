@@ -1,5 +1,5 @@
-//! How long repeated dumps of a program take, beside what the hypervisor took from the machine meanwhile: time that no
-//! program can make good.
+//! Durations of repeated dumps, and which of them coincide with CPU time stolen by the hypervisor, for which no program
+//! can compensate.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,12 +10,12 @@ pub struct DumpTimes(Vec<Dump>);
 
 struct Dump {
     elapsed: Duration,
-    /// The hypervisor ran something else for a moment, which the kernel counts in ticks of ten milliseconds.
+    /// The hypervisor ran something else meanwhile; the kernel counts that in units of ten milliseconds.
     was_robbed: bool,
 }
 
 impl DumpTimes {
-    /// Runs `dump`, which says how long it took besides what it found, and notes the time.
+    /// Runs `dump`, which returns how long it took and its result, and records the time.
     pub fn time<T>(&mut self, dump: impl FnOnce() -> (Duration, T)) -> T {
         let before = stolen_ticks();
         let (elapsed, found) = dump();
@@ -24,7 +24,7 @@ impl DumpTimes {
     }
 }
 
-/// Ticks of all processors that the hypervisor gave to others (`steal` in proc_stat(5)); 0 where nobody counts them.
+/// Stolen ticks of all CPUs (`steal` in proc_stat(5)); 0 where nobody counts them.
 fn stolen_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     stat.split_whitespace().nth(8).and_then(|field| field.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! A program that is preloaded by hand and keeps its latest samples, with nobody who reads them.
+//! A preloaded program with a flight recorder: it keeps its latest samples, without a reader.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

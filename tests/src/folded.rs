@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Outermost functions of a thread that say the stack is complete, in glibc and musl. Versions and offsets
-/// aside, a stack that begins with one of these reached its bottom.
+/// Outermost functions of a thread in glibc and musl: a stack that begins with one of these, ignoring versions and
+/// offsets, is complete.
 const ROOTS: [&str; 10] = [
     "_start",
     "_start_c",
@@ -80,7 +80,7 @@ impl Folded {
     }
 }
 
-/// Functions are compared without what some symbolizers append: `@@VERSION`, `.constprop.0`, arguments.
+/// Compares function names without the suffixes of some symbolizers: `@@VERSION`, `.constprop.0`, arguments.
 fn is(shown: &str, function: &str) -> bool {
     let end = shown.strip_prefix(function);
     end.is_some_and(|rest| rest.is_empty() || rest.starts_with(['@', '.', '(']))

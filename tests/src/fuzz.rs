@@ -1,8 +1,8 @@
-//! What the fuzzers feed: the builder, the table file, the walker and the decoder of copied stacks, each from one string of
-//! bytes.
+//! The fuzz targets: the table builder, the table file, the walker and the decoder of stack copies, each fed with a
+//! byte string.
 //!
-//! The same functions run under libFuzzer (`tests/fuzz`) for as long as one likes, and in `tests/fuzz.rs` briefly on
-//! every run of the tests. Nothing may panic or go on for ever; what must hold beside that is asserted here.
+//! The same functions run under libFuzzer (`tests/fuzz`) for any length of time, and briefly in `tests/fuzz.rs` in
+//! every test run. Nothing may panic or loop forever; further properties are asserted here.
 
 use shm_format::{
     Copied, CopiedWord, CopyBuffer, CopyEnd, CopyHead, CopyPiece, CopyReader, CopyWriter, Loss,
@@ -13,19 +13,19 @@ use unwind::{
     X86_64, cfi, compile, walk,
 };
 
-/// Where the sections that are fed claim to be.
+/// Address of the sections under test.
 const ADDRESS: u64 = 0x10_0000;
 const TEXT: u64 = 0x20_0000;
 const TEXT_LENGTH: u64 = 0x1_0000;
 const STACK: u64 = 0x7000_0000;
-/// Most frames of a walk here.
+/// Maximum frames of a walk.
 const FRAMES: usize = 64;
-/// Reads that one frame may take: a scan of 128 words with a look at the code for each, the registers, expressions.
+/// Upper bound of reads per frame: a scan of 128 words with the code before each, the registers, expressions.
 const READS_PER_FRAME: u64 = 4 * 1024;
-/// Shortest thing that has the header of a table.
+/// Size of a table's header in bytes.
 const HEADER: usize = 152;
 
-/// Numbers made of bytes, and pseudo-random ones when these are used up.
+/// Numbers taken from bytes, and pseudo-random ones after their end.
 struct Numbers<'a> {
     bytes: &'a [u8],
     state: u64,
@@ -58,7 +58,7 @@ impl<'a> Numbers<'a> {
         (self.word() >> 16) % limit
     }
 
-    /// A number that is interesting to arithmetic, or an address.
+    /// A number near an edge of arithmetic, or an address.
     fn edge(&mut self) -> u64 {
         let small = u64::from(self.byte() & 15);
         match self.byte() % 8 {
@@ -73,7 +73,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Compiles `bytes` as `.eh_frame`. What comes out is a table, and says what decoding on demand says.
+/// Compiles `bytes` as `.eh_frame`. The result must be a valid table that agrees with decoding on demand.
 pub fn builder(bytes: &[u8]) {
     let _ = ElfFile::parse(bytes);
     builder_for::<X86_64>(bytes);
@@ -92,7 +92,7 @@ fn builder_for<A: Abi>(bytes: &[u8]) {
         for address in [fde.start, fde.start + (fde.end - fde.start) / 2, fde.end - 1] {
             let _ = fde.row_at(address);
             if let (true, Some(rule)) = (alone, fde.rule_at(address)) {
-                // A program that is malformed further on may be complex from there on, not before.
+                // The table may be complex from the error of a malformed program on, but not before.
                 assert!(
                     [rule, Rule::COMPLEX].contains(&table.lookup(address)),
                     "{address:#x}: table {:?}, on demand {rule:?}",
@@ -104,12 +104,12 @@ fn builder_for<A: Abi>(bytes: &[u8]) {
     }
 }
 
-/// Takes `bytes` for a table file, as they are and under a right checksum, and looks addresses up in it.
+/// Treats `bytes` as a table file, as they are and with a corrected checksum, and looks addresses up in it.
 pub fn table(bytes: &[u8]) {
     let _ = Table::from_bytes(bytes);
     let mut sealed = bytes.to_vec();
     if sealed.len() >= HEADER {
-        // What a fuzzer would hardly guess; the checksum comes with the source.
+        // A fuzzer would hardly guess these fields; `set_source` also updates the checksum.
         sealed[..8].copy_from_slice(b"SWUNWIND");
         sealed[8..16].copy_from_slice(&[2, 0, 0, 0, 62, 0, HEADER as u8, 0]);
         let length = (sealed.len() & !7) as u64;
@@ -133,7 +133,7 @@ pub fn table(bytes: &[u8]) {
     let _ = (table.build_id(), table.source(), table.as_bytes());
 }
 
-/// Memory in which everything that is readable looks like a stack or like code; the same at every reading.
+/// Memory in which every readable word looks like a stack or like code; constant.
 struct Hostile<'a> {
     bytes: &'a [u8],
     reads: u64,
@@ -155,8 +155,8 @@ impl Memory for Hostile<'_> {
     }
 }
 
-/// Walks from registers and over memory made of the second half of `bytes`, by the call frame information in the first,
-/// decoded on demand and compiled; and again with the memory of the walk before, which changes nothing.
+/// Walks from registers and over memory derived from the second half of `bytes`, by the call frame information in the
+/// first half, decoded on demand and compiled; and again with a warm stack cache, which must not change the result.
 pub fn walker(bytes: &[u8]) {
     let (section, rest) = bytes.split_at(bytes.len() / 2);
     let section = Section { bytes: section, address: ADDRESS };
@@ -195,8 +195,8 @@ pub fn walker(bytes: &[u8]) {
     }
 }
 
-/// Takes `bytes` for a piece of a copied stack, and for a whole copy. What is one is written again, and read as the same; and
-/// it can be walked.
+/// Treats `bytes` as a piece of a stack copy, and as a whole copy. A valid copy is written again and must read back the
+/// same; and it can be walked.
 pub fn copy(bytes: &[u8]) {
     if let Some(piece) = CopyPiece::parse(bytes) {
         assert!(piece.bytes.len() <= bytes.len());
@@ -215,11 +215,11 @@ pub fn copy(bytes: &[u8]) {
     assert!((1..=FRAMES).contains(&walked.depth), "{walked:?}");
 }
 
-/// A copy, all that is in it.
+/// Everything in a copy.
 struct CopyParts {
     head: CopyHead,
     registers: [u64; REGISTERS],
-    /// None for those that were not kept.
+    /// `None` for words that were not copied.
     words: Vec<Option<CopiedWord>>,
     end: CopyEnd,
     covers: bool,

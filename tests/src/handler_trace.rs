@@ -1,6 +1,6 @@
-//! The sampling handler under ptrace: every instruction from the kernel's signal frame to `rt_sigreturn`.
+//! Traces the sampling handler by ptrace: every instruction from the kernel's signal frame to `rt_sigreturn`.
 //!
-//! Nothing can hide from this: the code it runs, the system calls it makes, the stack it uses.
+//! It shows exactly which code runs, which system calls it makes, and how much stack it uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,31 +17,31 @@ use crate::single_step::image::{Images, mappings};
 use crate::single_step::instruction::{Flow, classify};
 use crate::single_step::tracee::{Event, Registers, Tracee};
 
-/// What so many runs of the handler did.
+/// What the traced runs of the handler did.
 #[derive(Clone, Debug, Default)]
 pub struct HandlerTrace {
-    /// Runs seen whole.
+    /// Complete runs traced.
     pub runs: u64,
     /// Instructions of each run.
     pub instructions: Vec<u64>,
-    /// Most bytes of stack of one run below the kernel's frame.
+    /// Maximum stack use of a run below the kernel's frame, in bytes.
     pub stack: u64,
-    /// System calls by number, the return from the signal left out.
+    /// System calls by number, without the return from the signal.
     pub calls: BTreeMap<i64, u64>,
-    /// Cache lines of code of each run, and of data by whose they are.
+    /// Cache lines per run: of code, and of data by owner.
     pub lines: Vec<(usize, BTreeMap<String, usize>)>,
-    /// Instructions outside the agent and the vdso, by place.
+    /// Instructions outside the agent and the vdso, by location.
     pub outside: BTreeMap<String, u64>,
 }
 
 impl HandlerTrace {
-    /// Instructions of the run in the middle.
+    /// Instructions of the median run.
     pub fn usual_instructions(&self) -> u64 {
         median(self.instructions.iter().copied())
     }
 
-    /// Instructions, cache lines of code and cache lines of data of a run, on average over all but the first, which finds
-    /// nothing done: what does not depend on where a program happened to be interrupted.
+    /// Instructions, code cache lines and data cache lines, averaged over all runs but the first, which does one-time
+    /// work: independent of where the program happened to be interrupted.
     pub fn average(&self) -> [f64; 3] {
         let instructions = self.instructions.iter().map(|count| *count as f64);
         let code = self.lines.iter().map(|(code, _)| *code as f64);
@@ -49,15 +49,15 @@ impl HandlerTrace {
         [mean(instructions), mean(code), mean(data)]
     }
 
-    /// The first quartile of the cache lines of code and of data. How many of the others have more to do depends
-    /// on how the program's threads contend.
+    /// First quartile of the code and data cache lines. How many of the other runs do more depends on contention
+    /// between the program's threads.
     pub fn first_quartile_lines(&self) -> (usize, usize) {
         let code = quarter(self.lines.iter().map(|(code, _)| *code));
         let data = quarter(self.lines.iter().map(|(_, data)| data.values().sum()));
         (code, data)
     }
 
-    /// Cache lines of the run in the middle: of code, and of data by whose they are.
+    /// Cache lines of the median run: of code, and of data by owner.
     pub fn usual_lines(&self) -> (usize, BTreeMap<String, usize>) {
         let code = median(self.lines.iter().map(|(code, _)| *code));
         let owners: BTreeSet<&String> = self.lines.iter().flat_map(|(_, data)| data.keys()).collect();
@@ -80,15 +80,15 @@ fn quarter<T: Ord + Copy + Default>(values: impl Iterator<Item = T>) -> T {
     quantile(values, 4)
 }
 
-/// The value that one in `parts` does not exceed.
+/// The 1/`parts` quantile.
 fn quantile<T: Ord + Copy + Default>(values: impl Iterator<Item = T>, parts: usize) -> T {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();
     values.get(values.len() / parts).copied().unwrap_or_default()
 }
 
-/// Runs `program` under the agent with `settings` (its environment, `SELFWIND_FREQ` and others), and steps through one run in
-/// `every` of its handler, until it ends or that was done `limit` times.
+/// Runs `program` under the agent with `settings` (environment variables such as `SELFWIND_FREQ`), and single-steps
+/// every `every`-th run of its handler, until it ends or `limit` runs have been traced.
 pub fn watch(
     program: &Path,
     arguments: &[&OsStr],
@@ -101,7 +101,7 @@ pub fn watch(
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("LD_PRELOAD", agent().to_str().expect("UTF-8")),
         ("XDG_RUNTIME_DIR", scratch.path().to_str().expect("UTF-8")),
-        // Step by step a run takes for ever.
+        // Single-stepped runs take very long, so there must be no rate limit.
         ("SELFWIND_MAX_OVERHEAD", "100"),
     ];
     environment.extend(settings);
@@ -109,8 +109,8 @@ pub fn watch(
     trace(&tracee, agent().file_name().and_then(OsStr::to_str).expect("a file"), every, limit)
 }
 
-/// Runs `tracee` freely and steps through one run in `every` of its SIGPROF handler, until it ends or that was done `limit`
-/// times. `agent` is the file name of the agent.
+/// Lets `tracee` run and single-steps every `every`-th run of its SIGPROF handler, until it ends or `limit` runs have
+/// been traced. `agent` is the file name of the agent.
 fn trace(tracee: &Tracee, agent: &str, every: u64, limit: u64) -> io::Result<HandlerTrace> {
     let mut tracer = Tracer { tracee, agent, images: Images::default(), found: HandlerTrace::default() };
     tracee.resume(tracee.pid(), None)?;
@@ -147,7 +147,7 @@ struct Tracer<'a> {
 }
 
 impl Tracer<'_> {
-    /// Steps `thread`, about to receive the signal, through its handler, and lets it go.
+    /// Single-steps `thread`, which is about to receive the signal, through its handler, and resumes it.
     fn run(&mut self, thread: Pid) -> io::Result<()> {
         self.images.refresh(self.tracee)?;
         let before = self.tracee.registers(thread)?;
@@ -182,7 +182,7 @@ impl Tracer<'_> {
         self.tracee.resume(thread, None)
     }
 
-    /// Waits for the stop of `thread` after a step; others go on meanwhile. False when it ended.
+    /// Waits for the stop of `thread` after a step, while other threads continue. False when it ended.
     fn stopped(&self, thread: Pid) -> io::Result<bool> {
         match self.tracee.wait_for(thread)? {
             Event::Step(_) => Ok(true),
@@ -195,7 +195,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Whose the lines of data are: of the stack that the handler runs on, of a file, or of memory without a name.
+    /// Attributes data cache lines: to the handler's stack, to a file, or to anonymous memory.
     fn data_lines(&self, lines: &CacheLines, sp: u64) -> io::Result<BTreeMap<String, usize>> {
         let mappings = mappings(self.tracee.pid().as_raw())?;
         let of =

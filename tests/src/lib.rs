@@ -1,9 +1,9 @@
-//! Shared ground of the promises under `tests/tests`.
+//! What the tests under `tests/tests` share.
 //!
-//! Hazard programs are built once into the build's target directory ([`target`]), run with and without the
-//! profiler ([`outcome`], [`recording`]), and their profiles read back through the public commands only
-//! ([`stats`], [`folded`]). The single-step oracle ([`single_step`]) and the handler's tracer ([`handler_trace`])
-//! look inside.
+//! Hazard programs are built once into the build's target directory ([`target`]), run with and without the profiler
+//! ([`outcome`], [`recording`]), and their profiles are read back through the public commands only ([`stats`],
+//! [`folded`]). Only the single-step oracle ([`single_step`]) and the handler's tracer ([`handler_trace`]) use
+//! internals.
 
 pub mod asked;
 pub mod attacher;

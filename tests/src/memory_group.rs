@@ -1,4 +1,4 @@
-//! A cgroup whose processes may use so much memory, and are killed beyond.
+//! A cgroup with a memory limit, beyond which its processes are killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as usize % limit.max(1)
     }
 
-    /// Changes, removes, doubles or adds some bytes, one to `most` times.
+    /// Modifies, removes, duplicates or inserts some bytes, one to `most` times.
     fn mutate(&mut self, bytes: &mut Vec<u8>, most: usize) {
         for _ in 0..=self.below(most) {
             let at = self.below(bytes.len());

@@ -1,4 +1,4 @@
-//! How a program ended and what it said.
+//! Runs a program, and reports how it ended and what it printed.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// Longer than any program of the tests runs on a slow, shared machine; a program that takes longer hangs.
+/// Longer than any test program takes on a slow, shared machine; a program that takes longer is hung.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Worth a word in the test's output.
+/// Runs that take longer are mentioned in the test's output.
 const SLOW: Duration = Duration::from_secs(30);
 
 /// The visible behaviour of one run.
@@ -25,15 +25,15 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-/// Runs `command` to its end with empty input and collects what it says; fails the test if it hangs.
+/// Runs `command` to its end with empty input and collects its output; fails the test if it hangs.
 ///
 /// The program runs in a process group of its own, so that a hung one is killed with its children.
 pub fn run(command: &mut Command) -> Outcome {
     run_within(command, PATIENCE).unwrap_or_else(|said| panic!("{command:?} hung; {said:?}"))
 }
 
-/// Like [`run`], for programs that may take for ever: one that outlives `limit` is killed, and the error is what it
-/// had said by then.
+/// Like [`run`], for programs that may never end: one that exceeds `limit` is killed, and its output so far is the
+/// error.
 pub fn run_within(command: &mut Command, limit: Duration) -> Result<Outcome, Outcome> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -72,7 +72,7 @@ pub fn shell_status(status: ExitStatus) -> i32 {
 fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A pipe that breaks ends the output; what came is what counts.
+        // A broken pipe ends the output; what was read before counts.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })

@@ -78,8 +78,8 @@ impl Recorder {
     }
 }
 
-/// Records `program` and asserts that it behaves as it does alone: exit status, standard output, standard error;
-/// that the accounting adds up, and that the folded output has the weight of the profile.
+/// Records `program` and asserts that it behaves as it does alone (exit status, standard output, standard error), that
+/// the accounting adds up, and that the folded output has the weight of the profile.
 pub fn record_unharmed<S: AsRef<OsStr>>(recorder: &Recorder, program: &Path, arguments: &[S]) -> Recording {
     let mut alone = Command::new(program);
     let alone = run(alone.args(arguments).envs(recorder.environment.iter().map(|(k, v)| (k, v))));
@@ -91,7 +91,7 @@ pub fn record_unharmed<S: AsRef<OsStr>>(recorder: &Recorder, program: &Path, arg
 }
 
 impl Recording {
-    /// Asserts that nothing is unaccounted for and that the folded output weighs what the profile does.
+    /// Asserts that nothing is unaccounted for, and that the folded output has the weight of the profile.
     pub fn assert_adds_up(&self) {
         let stats = self.stats();
         stats.assert_adds_up();

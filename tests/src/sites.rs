@@ -1,4 +1,4 @@
-//! Programs whose sites count for themselves what they allocate or map, and profiles that must say the same.
+//! Programs that count their own allocations or mappings per site, and comparison with their profiles.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -1,25 +1,24 @@
-//! What a test does where the machine does not have, or does not allow, what it needs: the only way to leave something
-//! out.
+//! Skips tests that need something which the machine lacks or forbids: the only way to leave something out.
 //!
-//! Each is said, and written to the file that SELFWIND_SKIPS names, so that `scripts/test` counts and lists them.
-//! With SELFWIND_REQUIRE_ALL=1, as in CI, it is a failure.
+//! Each skip is printed, and appended to the file that SELFWIND_SKIPS names, so that `scripts/test` counts and lists
+//! them. With SELFWIND_REQUIRE_ALL=1, as in CI, it is a failure.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::Command;
 
-/// Says that the rest of a test, or a part of it, is left out and why.
+/// Reports that the rest of a test, or a part of it, is skipped, and why.
 ///
 /// # Panics
-/// Where everything is required.
+/// With SELFWIND_REQUIRE_ALL=1.
 pub fn skip(why: impl Display) {
     let why = why.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty() && *value != "0");
     assert!(set("SELFWIND_REQUIRE_ALL").is_none(), "skipped although SELFWIND_REQUIRE_ALL is set: {why}");
     let test = std::env::var("NEXTEST_TEST_NAME")
         .unwrap_or_else(|_| std::thread::current().name().unwrap_or("a thread of a test").to_owned());
-    // Past the harness, which hides what passing tests print.
+    // Bypasses the test harness, which hides the output of passing tests.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
     if let Some(file) = set("SELFWIND_SKIPS") {
         let opened = OpenOptions::new().create(true).append(true).open(&file);
@@ -28,11 +27,11 @@ pub fn skip(why: impl Display) {
     }
 }
 
-/// Leaves a test that cannot go on without something, from however deep. Where each test has a process of its own
-/// (nextest) the process ends well; else the test fails, for the others must go on.
+/// Ends a test that cannot continue, from any call depth. If each test has a process of its own (nextest), the process
+/// exits successfully; otherwise the test fails, since other tests must continue.
 ///
 /// # Panics
-/// Without nextest, and where everything is required.
+/// Without nextest, and with SELFWIND_REQUIRE_ALL=1.
 pub fn leave(why: impl Display) -> ! {
     let why = why.to_string();
     skip(&why);

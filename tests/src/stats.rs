@@ -1,4 +1,4 @@
-//! `selfwind stats --json`, and the sums it must keep.
+//! `selfwind stats --json`, and the sums that must hold.
 
 use serde_json::Value;
 
@@ -48,12 +48,12 @@ impl Stats {
         images.iter().map(|i| (name(&i["exe"]), i["samples"].as_u64().unwrap_or(0))).collect()
     }
 
-    /// Everything that fired must be accounted for: recorded, lost or skipped with a cause, found recorded
-    /// earlier, or cut short by the end of its process. The sums are made here, from the parts.
+    /// Asserts that everything that fired is accounted for: recorded, lost or skipped with a cause, found already
+    /// recorded, or cut short by the end of its process. The sums are computed here, from their parts.
     pub fn assert_adds_up(&self) {
         let (samples, lost) = (self.number("samples"), self.number("lost"));
         let part = |name| self.detail(&["accounting", name]);
-        // Events of the kernel that happened before one walk are so many samples of one stack.
+        // Several perf events before one walk are as many samples with one stack.
         let unwinds = self.detail(&["unwinds"]);
         let accounted = unwinds + lost + part("skipped") + part("earlier") + part("cut_short");
         assert_eq!(part("fired"), accounted, "fired = unwinds + lost + skipped + ...: {:#}", self.0);

@@ -1,4 +1,4 @@
-//! Building the hazard programs: each once, into the target directory, by the machine's C compilers.
+//! Builds the hazard programs, each once, into the target directory, with the machine's C compilers.
 
 use std::fs::{self, File};
 use std::io;
@@ -121,7 +121,7 @@ impl Target {
         let parent = output.parent().expect("outputs lie in a directory");
         fs::create_dir_all(parent).expect("the target directory is writable");
         let stamp = append(&output, ".command");
-        // Tests are processes and threads of their own: one builds, the others wait.
+        // Tests run in parallel: one builds, the others wait.
         let lock = File::create(append(&output, ".lock")).expect("the target directory is writable");
         let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).expect("flock");
         let temporary = append(&output, ".new");

@@ -1,4 +1,4 @@
-//! A terminal without a screen: tmux with one pane, driven by keys and read as text.
+//! A terminal without a screen: tmux with one pane, controlled by key presses and read as text.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Every output's total is the weight of the profile, and everything that fired is accounted for: under either
-//! source, at rates the kernel cannot deliver, with a pool too small for what comes, with every thread busy.
+//! The total of every output is the weight of the profile, and everything that fired is accounted for: with every
+//! source, at rates that the kernel cannot deliver, with a pool that is too small, with every thread busy.
 //!
-//! That the profiler's own numbers add up proves little, where one of them is the rest of the others: what fired is held
-//! against the program's own CPU clocks.
+//! That the profiler's own numbers add up proves little if one of them is computed from the others. So what fired is
+//! also compared with the program's own CPU clocks.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -47,7 +47,7 @@ fn every_output_has_the_weight_of_the_profile() {
     assert!(svg.contains("</svg>") && svg.contains("spin_first"), "a flame graph");
 }
 
-/// What the threads of `own_clocks` say that they used, by thread, in nanoseconds.
+/// CPU time by thread, in nanoseconds, as printed by `own_clocks`.
 fn clocks(said: &str) -> BTreeMap<u32, f64> {
     let line = |line: &str| {
         let (tid, ns) = line.strip_prefix("clock ")?.split_once(' ')?;
@@ -58,8 +58,9 @@ fn clocks(said: &str) -> BTreeMap<u32, f64> {
     clocks
 }
 
-/// Asserts that `weight` periods at `hertz` are the time that `threads` threads used by their own clocks: more only
-/// by two, since a first sample weighs one or two by chance, and by what its end takes; less only by what comes after a thread's last tick, two ticks of the slowest kernels, and a twentieth.
+/// Asserts that `weight` periods at `hertz` equal the CPU time of `threads` threads by their own clocks. It may exceed
+/// that by two periods, since a first sample weighs one or two by chance, plus the thread's end; it may fall short by
+/// what follows a thread's last tick (two ticks of the slowest kernels) and by 5 %.
 fn assert_is_time(what: &str, weight: u64, hertz: f64, ns: f64, threads: usize) {
     const LAST_TICKS_NS: f64 = 2e7;
     let threads = threads as f64;
@@ -69,7 +70,7 @@ fn assert_is_time(what: &str, weight: u64, hertz: f64, ns: f64, threads: usize) 
     assert!(weight <= most && weight >= least, "{what}: weight {weight}, not {least:.0} to {most:.0}");
 }
 
-/// The weight of each thread, from the stacks themselves.
+/// Weight by thread, from the stacks themselves.
 fn by_thread(file: &Path) -> BTreeMap<u32, u64> {
     let mut sums = BTreeMap::new();
     for line in read(&["export", "-f", "folded", "--per-thread"], file).lines() {
@@ -81,7 +82,7 @@ fn by_thread(file: &Path) -> BTreeMap<u32, u64> {
     sums
 }
 
-/// All that fired, by the clocks of the program and by nothing that the profiler says.
+/// Asserts what fired, by the program's clocks and independently of the profiler's numbers.
 fn assert_fired(what: &str, stats: &Stats, hertz: f64, clocks: &BTreeMap<u32, f64>) {
     let used: f64 = clocks.values().sum();
     let counted = stats.number("weight") + stats.causes("lost_weight");
@@ -111,19 +112,19 @@ fn threads_weigh_what_their_own_clocks_say() {
 
 #[test]
 fn one_timer_for_the_process_finds_all_its_threads() {
-    // Twice the kernel's tick on Debian, and three threads share one timer: most expiries are merged.
+    // Twice the kernel's tick on Debian, and three threads share one timer: most expirations are merged.
     let program = Target::c("own_clocks").build();
     let recording = Recorder::at(499).event("itimer").record(&program, &["200"]);
     recording.assert_adds_up();
     assert_fired("itimer", &recording.stats(), 499.0, &clocks(&recording.outcome.stdout));
     for function in ["clock_first", "clock_second", "clock_third"] {
-        // It hits whoever runs when it is due: by chance, not by the clock of each thread.
+        // The timer hits whichever thread runs when it expires: at random, not by each thread's clock.
         assert!(recording.folded().inclusive(function) > 0, "{function}: {:?}", recording.folded());
     }
 }
 
 #[test]
-fn a_rate_beyond_the_clock_is_paid_in_weight() {
+fn a_rate_beyond_the_clock_gives_larger_weights() {
     for source in ["cpu", "perf"] {
         let recorder = Recorder::at(50_000).event(source).env("SELFWIND_MAX_OVERHEAD", "100");
         let recording = recorder.record(&Target::c("own_clocks").build(), &["100"]);
@@ -134,13 +135,13 @@ fn a_rate_beyond_the_clock_is_paid_in_weight() {
     }
 }
 
-/// A recorder that stands still does not empty a small pool: what is recorded and what has no room are all there was.
+/// A stopped recorder does not drain a small pool: recorded and lost samples together must be all that fired.
 #[test]
 fn a_small_pool_records_and_loses_what_the_clock_says() {
     let scratch = Scratch::new();
     let file = scratch.join("x.data");
     let recorder = Recorder::at(997).env("SELFWIND_POOL", "65536").event("cpu");
-    // Stacks of hundreds of frames that change; it says so when it has used up its time.
+    // Stacks of hundreds of frames that change; the program says when its time is over.
     let mut command = recorder.command(&file, &Target::c("deep_changes").build(), &["3000"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("selfwind runs");
     let pid = Pid::from_raw(child.id() as i32);
@@ -163,12 +164,12 @@ fn rates_from_one_to_the_highest() {
     }
 }
 
-/// Where handlers would take more than they may, fewer samples are taken; the profile weighs the same.
+/// If handlers would exceed their share of CPU time, fewer samples are taken; the total weight stays the same.
 #[test]
-fn dear_stacks_are_sampled_less_often() {
+fn the_rate_limit_lowers_the_rate_for_expensive_stacks() {
     let target = Target::c("deep_changes").build();
     for source in ["cpu", "itimer", "perf"] {
-        // A handler walks hundreds of frames; of a tick of four milliseconds it may take 800 ns, less than on any machine.
+        // A handler walks hundreds of frames; at a tick of 4 ms its share is 800 ns, too little on any machine.
         let recorder = Recorder::at(9973).event(source).env("SELFWIND_MAX_OVERHEAD", "0.02");
         let recording = record_unharmed(&recorder, &target, &["3000"]);
         let stats = recording.stats();
@@ -177,7 +178,7 @@ fn dear_stacks_are_sampled_less_often() {
         let delivered = stats.0["detail"]["rate"]["delivered"].as_f64().expect("a rate");
         assert!(delivered < 0.5 * 9973.0, "{source}: {:#}", stats.0["detail"]["rate"]);
         let (weight, due) = (stats.number("weight") as f64, 3.0 * 9973.0);
-        // What was left out last has no sample that it could go to.
+        // Weight carried over at the end has no sample to go to.
         assert!(weight > 0.6 * due && weight < 1.1 * due, "{source}: weight {weight}, {due} used");
         let words = read(&["stats"], &recording.file);
         assert!(words.contains("(--max-overhead)"), "{words}");
@@ -185,14 +186,14 @@ fn dear_stacks_are_sampled_less_often() {
 }
 
 #[test]
-fn ordinary_stacks_are_not() {
+fn the_rate_limit_does_not_affect_ordinary_stacks() {
     for source in ["cpu", "itimer"] {
         let recording = spin(&Recorder::at(99).event(source), "500");
         assert_eq!(recording.stats().detail(&["rate", "left_out"]), 0, "{:#}", recording.stats().0);
     }
 }
 
-/// What a handler takes is its thread's CPU time: with hundreds of threads on few processors it is preempted all the time.
+/// A handler's cost is the CPU time of its thread: with hundreds of threads on few CPUs it is preempted all the time.
 #[test]
 fn being_preempted_does_not_lower_the_rate() {
     let recorder = Recorder::at(997).event("perf").env("SELFWIND_POOL", "8388608");
@@ -202,10 +203,10 @@ fn being_preempted_does_not_lower_the_rate() {
     assert!(left_out <= samples / 10, "{left_out} left out: {:#}", stats.0["detail"]["rate"]);
 }
 
-/// Programs that are over before a period has passed are in the samples in proportion to their CPU time, with what the
-/// kernel and the loader took before the agent was there. What the kernel needs to end a process is in none.
+/// Programs shorter than a period are sampled in proportion to their CPU time, including what kernel and loader used
+/// before the agent started. What the kernel needs to end a process is not sampled.
 #[test]
-fn programs_shorter_than_a_period_have_their_share() {
+fn programs_shorter_than_a_period_are_sampled_in_proportion() {
     for source in ["auto", "cpu"] {
         let scratch = Scratch::new();
         let file = scratch.join("x.data");
@@ -226,9 +227,9 @@ fn programs_shorter_than_a_period_have_their_share() {
     }
 }
 
-/// The summary of programs that most of the CPU time is not sampled of says so.
+/// The summary says so if most of the CPU time was not sampled.
 #[test]
-fn the_summary_tells_what_the_samples_do_not_cover() {
+fn the_summary_says_what_the_samples_do_not_cover() {
     const SCRIPT: &str = "\"$0\" 100; i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done";
     let scratch = Scratch::new();
     let file = scratch.join("x.data");
@@ -240,7 +241,7 @@ fn the_summary_tells_what_the_samples_do_not_cover() {
 }
 
 #[test]
-fn the_summary_tells_of_a_lowered_rate() {
+fn the_summary_reports_a_lowered_rate() {
     let scratch = Scratch::new();
     let file = scratch.join("x.data");
     let mut command = Command::new(selfwind());

@@ -1,6 +1,6 @@
-//! Programs that people run are asked for all their stacks again and again, and never notice.
+//! Dumps everyday programs again and again; they must not notice.
 //!
-//! With SELFWIND_LONG a thousand times each; `--nocapture` shows how long it took.
+//! A thousand times each with SELFWIND_LONG; `--nocapture` shows how long it took.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ fn is_installed(program: &str) -> bool {
     there.is_ok()
 }
 
-/// Dumps all threads of `pid` many times: each time every thread must answer, and one of `functions` occurs somewhere.
+/// Dumps all threads of `pid` many times: every thread must answer each time, and one of `functions` must occur.
 fn ask(name: &str, pid: u32, functions: &[&str]) {
     let (mut times, mut latencies, mut threads) = (DumpTimes::default(), Vec::new(), 0);
     for _ in 0..rounds() {
@@ -41,7 +41,7 @@ fn ask(name: &str, pid: u32, functions: &[&str]) {
         let all = dump["threads"].as_array().expect("threads");
         threads = threads.max(all.len());
         for thread in all {
-            // jemalloc starts its threads behind the agent's back, with all signals blocked: they are named.
+            // jemalloc creates its threads bypassing the agent, with all signals blocked: they are reported as silent.
             let silent = thread["silent"].as_str().unwrap_or("");
             if thread["name"] == "jemalloc_bg_thd" && silent.contains("blocks signal") {
                 continue;
@@ -95,7 +95,7 @@ fn node() {
     assert_eq!(asked.end(), ("ended\n".into(), 0));
 }
 
-/// A server, killed when it is not wanted any more.
+/// A server, killed when dropped.
 struct Server(Child);
 
 impl Drop for Server {

@@ -1,6 +1,5 @@
-//! `selfwind attach` comes into the middle of anything, and nothing is damaged by it: each program, whatever it was busy
-//! with, is attached within five seconds, runs on, and ends with the right words. Also when the one who attaches is
-//! killed while at it.
+//! `selfwind attach` at any moment does no damage: each program, whatever it was doing, is attached to within five
+//! seconds, continues, and ends with the expected output. Also if the attaching process is killed meanwhile.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -22,7 +21,7 @@ fn is_long() -> bool {
     std::env::var_os("SELFWIND_LONG").is_some()
 }
 
-/// Numbers without order, the same each time.
+/// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -42,7 +41,7 @@ fn programs() -> Vec<(PathBuf, PathBuf)> {
 }
 
 #[test]
-fn whatever_it_is_busy_with() {
+fn programs_are_attached_to_at_any_moment() {
     let (attacher, mut dice) = (Attacher::new(), Dice(1));
     let programs = programs();
     let milliseconds = "1200";
@@ -57,7 +56,7 @@ fn whatever_it_is_busy_with() {
         let begin = Instant::now();
         let attached = attacher.run(&["attach", "-F", "997", "-p", &pid]);
         longest = longest.max(begin.elapsed());
-        // On a busy machine the program may be done before anybody comes to it.
+        // On a busy machine the program may end before it is attached to.
         let mut is_late = |outcome: &Outcome| {
             let late = outcome.status == 1
                 && (outcome.stderr.contains("does not exist") || outcome.stderr.contains("ended"));
@@ -82,9 +81,9 @@ fn whatever_it_is_busy_with() {
     assert!(too_late < rounds / 2 && longest < PATIENCE);
 }
 
-/// What stands still is neither running nor ready, so a busy machine makes no difference.
+/// A stopped thread is neither running nor runnable, so a busy machine makes no difference.
 #[test]
-fn a_process_of_a_thousand_threads_goes_on_meanwhile() {
+fn a_process_of_a_thousand_threads_continues_meanwhile() {
     let attacher = Attacher::new();
     for threads in ["1000", "2000"] {
         let mut guest = Conversation::start(&Target::c("pause").build(), &[threads, "idle"]);
@@ -100,14 +99,14 @@ fn a_process_of_a_thousand_threads_goes_on_meanwhile() {
         }
         assert_eq!(guest.end(), "ok\n");
         println!("{threads} threads stood still for so many microseconds: {pauses:?}");
-        // The kernel brings its times up to date at ticks; so a time may also be too small, and the next too large. One in
-        // a hundred may be longer: a busy machine takes the processor from the attacher too, while a thread waits for it.
+        // The kernel updates its times at ticks, so a time may be too small and the next one too large. One in a
+        // hundred may be longer: a busy machine may preempt the attacher while a thread waits for it.
         let long = pauses.iter().filter(|pause| **pause > 10_000).count();
         assert!(long <= (pauses.len() / 100).max(1), "{threads}: {pauses:?}");
     }
 }
 
-/// Each library lies where the one before lay.
+/// Each library is loaded at the address of the previous one.
 #[test]
 fn libraries_that_come_and_go_keep_their_names() {
     const LIBRARIES: usize = 12;
@@ -131,7 +130,7 @@ fn libraries_that_come_and_go_keep_their_names() {
         let mut guest = Conversation::start(&program, &libraries);
         let file = attacher.scratch.join("churn.data");
         let path = file.to_str().expect("UTF-8");
-        // Beside other tests a handler may be kept from its processor, and ticks be left out for it.
+        // In parallel with other tests a handler may be preempted, and ticks be skipped because of that.
         let mut record = attacher.command(&["record", "-F", "199", "--max-overhead", "100", "-o", path]);
         record.args(["-p", &guest.child.id().to_string()]);
         let mut record = record.stderr(Stdio::piped()).spawn().expect("selfwind runs");
@@ -146,7 +145,7 @@ fn libraries_that_come_and_go_keep_their_names() {
         stats(&file).assert_adds_up();
         let folded = folded(&file);
         for name in &names {
-            // 20 ticks each; on a busy machine some come late, and stand for what came before.
+            // 20 ticks each; on a busy machine some are late and stand for earlier ones, too.
             assert!(folded.inclusive(name) >= 3, "musl {musl} {name}: {folded:?}");
         }
         let of_all: u64 = names.iter().map(|name| folded.inclusive(name)).sum();
@@ -155,7 +154,7 @@ fn libraries_that_come_and_go_keep_their_names() {
 }
 
 #[test]
-fn threads_that_wait_have_time_to_get_back_to_it() {
+fn stopped_waits_resume_before_the_first_tick() {
     let attacher = Attacher::new();
     let guest = Guest::start(&Target::c("attached_wait").with("pthread", &["-pthread"]).build(), &[]);
     // A period of 100 us.
@@ -173,8 +172,7 @@ fn a_killed_attacher_leaves_the_program_whole() {
     let (attacher, mut dice) = (Attacher::new(), Dice(2));
     let (program, plugin) = programs().swap_remove(0);
     for round in 0..if is_long() { 200 } else { 14 } {
-        // All but the waits: `epoll_wait` ends early if the kill hits the moment between a thread's stop and what is
-        // done about it.
+        // All but the waits: `epoll_wait` ends early if the kill happens between a thread's stop and its restart.
         let mode = MODES[round % (MODES.len() - 1)];
         let guest = Guest::start(&program, &[mode, "400", plugin.to_str().expect("UTF-8")]);
         let mut attach = attacher.command(&["attach", "-p", &guest.pid()]);
@@ -216,7 +214,7 @@ fn a_recording_of_a_process_without_the_agent() {
 }
 
 #[test]
-fn what_comes_after_the_attach_is_recorded_too() {
+fn threads_and_libraries_after_the_attach_are_recorded() {
     let attacher = Attacher::new();
     for (target, plugin) in [
         (Target::c("attach_later").with("dl", &["-ldl"]), Target::c("plugin").shared("attach-plugin.so")),
@@ -229,7 +227,7 @@ fn what_comes_after_the_attach_is_recorded_too() {
             let guest = Guest::start(&program, &[mode, plugin.to_str().expect("UTF-8")]);
             let file = attacher.scratch.join("later.data");
             let path = file.to_str().expect("UTF-8");
-            // To its end, however long a busy machine takes for it.
+            // Wait for the end, however long a busy machine takes.
             let mut record = attacher.command(&["record", "-q", "-F", "499", "-o", path, "-p", &guest.pid()]);
             let outcome = run(&mut record);
             assert_eq!(outcome.status, 0, "{}", outcome.stderr);
@@ -242,7 +240,7 @@ fn what_comes_after_the_attach_is_recorded_too() {
 }
 
 #[test]
-fn the_rate_is_the_one_that_the_process_has() {
+fn a_process_keeps_its_sampling_rate() {
     let attacher = Attacher::new();
     let guest = Guest::start(&Target::c("attach").with("lm", &["-lm"]).build(), &["heap", "6000"]);
     let file = attacher.scratch.join("rate.data");
@@ -261,7 +259,7 @@ fn the_rate_is_the_one_that_the_process_has() {
 }
 
 #[test]
-fn refusals_name_the_cause_and_the_way_out() {
+fn refusals_name_cause_and_remedy() {
     let attacher = Attacher::new();
     let refused = |pid: &str, part: &str| {
         let outcome = attacher.run(&["attach", "-p", pid]);
@@ -294,7 +292,7 @@ fn refusals_name_the_cause_and_the_way_out() {
     preloaded.wait().expect("our child");
 
     if nix::unistd::geteuid().is_root() {
-        // Of another user, who is not root either.
+        // A process of a user who is neither root nor the attacher.
         let mut other = sleeper(Command::new("sleep").arg("100"));
         let mut command = attacher.command(&["attach", "-p", &other.id().to_string()]);
         let outcome = run(command.uid(65534).env("XDG_RUNTIME_DIR", "/nonexistent"));

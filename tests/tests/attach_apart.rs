@@ -1,4 +1,4 @@
-//! Root attaches to anybody: to other users' processes, and to those in namespaces and root directories of their own.
+//! Root attaches to everything: processes of other users, and those in other namespaces and root directories.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use selfwind_tests::recording::{folded, stats};
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
-/// Attaches to the program that `wrapper` starts in its surroundings, records it, and looks for its `work` by name.
+/// Attaches to the program that `wrapper` starts, records it, and looks for its function `work`.
 fn is_recorded(what: &str, wrapper: &[&str], program: &str, work: Option<&str>) {
     let attacher = Attacher::new();
     let (first, rest) = wrapper.split_first().expect("a command");
@@ -40,7 +40,7 @@ fn is_recorded(what: &str, wrapper: &[&str], program: &str, work: Option<&str>) 
     let _ = guest.end();
 }
 
-/// The process itself, or its child where a new pid namespace needs one.
+/// The process, or its child if a new pid namespace needs one.
 fn own_pid(pid: u32) -> String {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().next().map_or(pid.to_string(), str::to_owned)
@@ -79,7 +79,7 @@ fn another_root_directory_is_no_obstacle() {
     let path = root.path().to_str().expect("UTF-8");
     let mount = format!("mount -t proc none {path}/proc && exec \"$0\" \"$@\"");
     let wrapper = ["unshare", "--mount", "sh", "-c", &mount, "chroot", "--userspec=65534:65534", path];
-    // The file is not where the process says.
+    // The file is not at the path that the process reports.
     is_recorded("root directory", &wrapper, "/program", None);
     let _ = Command::new("umount").arg(root.join("proc")).output();
 }

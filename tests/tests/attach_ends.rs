@@ -1,4 +1,4 @@
-//! What an attach leaves behind when it ends, however it ends: nothing that samples, and no way to harm.
+//! After an attach has ended, in whichever way, nothing of it samples or can do harm.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ fn guest() -> Conversation {
     Conversation::start(&Target::c("pause").build(), &["4", "idle"])
 }
 
-/// What is left in a process: timers, and whether it has a handler for the signal.
+/// What is left in a process: the number of timers, and whether it has a handler for the signal.
 fn left(pid: &str) -> (usize, bool) {
     let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it runs");
     let timers = read("timers").lines().filter(|line| line.starts_with("ID:")).count();
@@ -48,7 +48,7 @@ fn a_recording_that_cannot_be_written_leaves_nothing() {
     assert_eq!(guest.end(), "ok\n");
 }
 
-/// A limit on the size of files leaves no room for the region.
+/// A file size limit leaves no space for the region.
 #[test]
 fn a_refusal_leaves_nothing() {
     let attacher = Attacher::new();
@@ -67,7 +67,7 @@ fn a_refusal_leaves_nothing() {
 }
 
 #[test]
-fn the_next_recording_ends_what_a_killed_one_has_left() {
+fn the_next_recording_cleans_up_after_a_killed_one() {
     let attacher = Attacher::new();
     let guest = guest();
     let pid = guest.child.id().to_string();
@@ -84,7 +84,7 @@ fn the_next_recording_ends_what_a_killed_one_has_left() {
     let outcome = attacher.run(&["record", "-q", "-d", "0.2", "-o", path, "-p", &pid]);
     assert_eq!(outcome.status, 0, "{outcome:?}");
     assert_eq!(left(&pid), (0, false));
-    // What `attach` began goes on.
+    // Continues what `attach` began.
     for arguments in [&["attach", "-p", &pid][..], &["record", "-q", "-d", "0.2", "-o", path, "-p", &pid]] {
         let outcome = attacher.run(arguments);
         assert_eq!(outcome.status, 0, "{outcome:?}");
@@ -115,7 +115,7 @@ fn a_dump_comes_back_to_a_process_that_was_recorded() {
 }
 
 #[test]
-fn many_rounds_leave_no_more_than_one() {
+fn many_attaches_leave_no_more_than_one() {
     let attacher = Attacher::new();
     let guest = guest();
     let pid = guest.child.id().to_string();
@@ -131,7 +131,8 @@ fn many_rounds_leave_no_more_than_one() {
         if round == 2 {
             before = now;
         }
-        // The agent's heap takes a quarter of a megabyte at a time, the first sample 300 KB; the pages of both are few.
+        // The agent's heap grows by a quarter of a MiB at a time, and the first sample takes 300 KB; few of these pages
+        // are touched.
         let grown = now.0 > before.0 + 256 + 300 || now.1 > before.1 + 256 || now.2 > before.2;
         assert!(round < 2 || !grown, "round {round}: {before:?} {now:?}");
         assert_eq!(left(&pid), (0, false));

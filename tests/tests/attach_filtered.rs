@@ -1,5 +1,5 @@
-//! Processes that filter their system calls, as most containers and many services do: attached to where the filter lets the
-//! agent's calls through, left alone where it does not.
+//! Processes with a seccomp filter, as in most containers and many services: attached to if the filter permits the
+//! agent's system calls, left alone if not.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ fn program() -> PathBuf {
     Target::c("filtered").with("threads", &["-pthread"]).build()
 }
 
-/// The filter of the program kills for every call that is not in its list.
+/// The program's filter kills for every system call that is not on its list.
 #[test]
-fn a_process_is_recorded_whose_filter_allows_it() {
+fn a_process_whose_filter_permits_it_is_recorded() {
     if !geteuid().is_root() {
         return skip("reading a filter takes root");
     }
@@ -45,7 +45,7 @@ fn a_process_is_recorded_whose_filter_allows_it() {
 }
 
 #[test]
-fn a_filter_in_the_way_is_named_and_leaves_the_process_alone() {
+fn a_process_whose_filter_forbids_it_is_left_alone() {
     if !geteuid().is_root() {
         return skip("reading a filter takes root");
     }
@@ -60,7 +60,7 @@ fn a_filter_in_the_way_is_named_and_leaves_the_process_alone() {
 }
 
 #[test]
-fn who_cannot_read_a_filter_is_told_to_be_root() {
+fn reading_a_filter_needs_root() {
     let attacher = Attacher::new();
     let mut command = Command::new(program());
     command.arg("1").stdin(Stdio::null()).stdout(Stdio::null());
@@ -70,7 +70,7 @@ fn who_cannot_read_a_filter_is_told_to_be_root() {
         attach.uid(NOBODY).gid(NOBODY).env("XDG_RUNTIME_DIR", "/nonexistent");
     }
     let mut guest = command.spawn().expect("it was just built");
-    // It filters its calls once it is at work.
+    // It installs its filter once it is working.
     while !std::fs::read_to_string(format!("/proc/{}/status", guest.id()))
         .expect("our child")
         .contains("Seccomp:\t2")

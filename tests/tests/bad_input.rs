@@ -1,4 +1,4 @@
-//! Bad input gets one clear line that names the cause and a way out, a status of its own, and never a panic.
+//! Bad input gives one clear line with the cause and a remedy, its own exit status, and never a panic.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +12,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
-/// Runs `selfwind` in `directory` and asserts that it fails in an orderly way.
+/// Runs `selfwind` in `directory` and asserts that it reports an error properly.
 fn refuse(directory: &Path, arguments: &[&str], status: i32, naming: &str) -> Outcome {
     let outcome = run(Command::new(selfwind()).args(arguments).current_dir(directory));
     assert_eq!(outcome.status, status, "{arguments:?}: {}", outcome.stderr);
@@ -59,7 +59,7 @@ fn programs_that_cannot_run() {
     let text = scratch.join("text");
     fs::write(&text, "neither ELF nor script\n").expect("ours");
     fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).expect("ours");
-    // A shell runs a file without `#!` by itself, and so it is here.
+    // Shells execute a file without `#!` as a shell script, and so must the recorder.
     let outcome = run(Command::new(selfwind()).args(["record", "-q", "--"]).arg(&text).current_dir(at));
     assert_eq!(outcome, run(Command::new("sh").arg("-c").arg(&text)));
     let truncated = scratch.join("truncated");
@@ -96,7 +96,7 @@ fn outputs_that_cannot_be_written() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_the_program_lives() {
+fn a_full_disk_is_reported_and_the_program_continues() {
     let scratch = Scratch::new();
     let program = Target::c("cpu_shares").build();
     let mut command = Command::new(selfwind());
@@ -112,7 +112,7 @@ fn a_full_disk_is_said_and_the_program_lives() {
 }
 
 #[test]
-fn a_setuid_program_runs_and_is_said_not_to_be_recorded() {
+fn a_setuid_program_runs_and_is_reported_as_not_recorded() {
     if !nix::unistd::geteuid().is_root() {
         skip("making a setuid program of another user takes root");
         return;
@@ -120,13 +120,13 @@ fn a_setuid_program_runs_and_is_said_not_to_be_recorded() {
     let scratch = Scratch::new();
     let program = scratch.join("setuid");
     fs::copy(Target::c("exit_status").build(), &program).expect("ours");
-    // Under /work or /home nobody may not search the directories: ids change at exec, paths are resolved before.
+    // The user nobody may not search /work or /home: ids change at exec, after paths have been resolved.
     chown(&program, Some(65534), Some(65534)).expect("root");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("root");
     let recording = Recorder::default().record(&program, &["return"]);
     let outcome = recording.outcome;
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
-    // Either refused with its cause, or run as it is with a profile without samples.
+    // Either refused with the cause, or run normally with a profile without samples.
     if outcome.status == 42 {
         assert_eq!(outcome.stdout, "at exit\n");
     } else {
@@ -154,13 +154,13 @@ fn files_that_are_no_profiles() {
 }
 
 #[test]
-fn missing_files_are_no_verified_tables() {
+fn missing_files_fail_verification() {
     let outcome = run(Command::new(selfwind()).args(["tables", "verify", "/nonexistent/file"]));
     assert_ne!(outcome.status, 0, "{} {}", outcome.stdout, outcome.stderr);
     assert!(!outcome.stderr.contains("panicked"));
 }
 
-/// Damaged profiles: every cut and every flipped byte is read as far as it is whole, or refused in one line.
+/// Damaged profiles: with any truncation or flipped byte, the intact part is read, or the file is refused in one line.
 #[test]
 fn damaged_profiles() {
     let recording = Recorder::default().record(&Target::c("fork").build(), &[""; 0]);

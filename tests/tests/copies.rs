@@ -1,4 +1,4 @@
-//! `record --unwind`: copies of stacks that the recorder unwinds lead to the frames that the threads find themselves.
+//! `record --unwind`: unwinding stack copies in the recorder gives the same frames as the walks in the threads.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn recorder(unwind: &str) -> Recorder {
     Recorder::at(1999).event("cpu").env("SELFWIND_UNWIND", unwind).env("SELFWIND_MAX_OVERHEAD", "100")
 }
 
-/// Every copy that holds the whole stack gives the stack; how many that were.
+/// Asserts that every copy that contains the whole stack gives the same stack; returns the number of such copies.
 fn assert_identical(recording: &Recording) -> u64 {
     let stats = recording.stats();
     let [identical, differ, cut] = ["identical", "differ", "cut"].map(|name| stats.detail(&["copy", name]));
@@ -22,7 +22,7 @@ fn assert_identical(recording: &Recording) -> u64 {
     if differ > 0 {
         panic!("{}", read(&["report", "--differences"], &recording.file));
     }
-    // Not compared: what threads and images sample of themselves where they begin and end, and a copy that was torn.
+    // Not compared: samples at the start and end of threads and process images, and torn copies.
     let samples = stats.number("samples");
     let apart = 2 * (stats.number("threads") + stats.detail(&["images"])) + 2;
     assert!(compared + apart >= samples, "{compared} of {samples} are compared");
@@ -37,15 +37,14 @@ fn copies_lead_to_the_same_frames() {
     assert!(assert_identical(&recording) >= 50);
 }
 
-/// Landing pads, catch blocks, and the unwinder of the language itself at work.
+/// Landing pads, catch blocks, and the C++ exception unwinder itself.
 #[test]
-fn exceptions_are_no_hazard_to_copies() {
+fn exceptions_are_unwound_from_copies() {
     let throw = Target::cpp("throw").build();
     let recording = record_unharmed(&recorder("both"), &throw, &[] as &[&str]);
     let stats = recording.stats();
     let [identical, differ] = ["identical", "differ"].map(|name| stats.detail(&["copy", name]));
-    // At the jump into a landing pad libgcc's call frame information is no more true: the walk of the thread itself goes
-    // astray.
+    // During the jump to a landing pad libgcc's call frame information is wrong: the thread's own walk goes astray.
     let text = read(&["report", "--differences", "--json", "--limit", "0"], &recording.file);
     assert!(identical >= 50 && differ * 30 <= identical, "{text}");
     let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -55,10 +54,10 @@ fn exceptions_are_no_hazard_to_copies() {
     }
 }
 
-/// Frames that the kernel makes for handlers, on the stack of the thread and on another one, which is not in the copy; and
-/// frames whose size run time tells.
+/// Signal frames, on the thread's stack and on another one, which is not in the copy; and frames whose size is only
+/// known at run time.
 #[test]
-fn odd_frames_are_no_hazard_to_copies() {
+fn odd_frames_are_unwound_from_copies() {
     let odd = Target::c("odd_frames").build();
     assert!(assert_identical(&record_unharmed(&recorder("both"), &odd, &[] as &[&str])) >= 50);
     let handled = Target::c("sigaltstack").build();
@@ -68,9 +67,9 @@ fn odd_frames_are_no_hazard_to_copies() {
     assert!(identical > 0 && differ == 0, "{}", read(&["report", "--differences"], &recording.file));
 }
 
-/// The register by which the frame is found is no address.
+/// The register that locates the frame is not an address.
 #[test]
-fn frames_that_a_register_has_the_size_of_are_no_hazard_to_copies() {
+fn frames_sized_by_a_register_are_unwound_from_copies() {
     let counted = Target::c("counted_frame").build();
     let recording = record_unharmed(&recorder("both"), &counted, &[] as &[&str]);
     assert!(assert_identical(&recording) >= 50);
@@ -79,9 +78,9 @@ fn frames_that_a_register_has_the_size_of_are_no_hazard_to_copies() {
     assert!(worked > 50 && 100 * whole >= 99 * worked, "{whole} of {worked}");
 }
 
-/// The instruction of generated code that a signal interrupted follows no call, and is no data either.
+/// The interrupted program counter in generated code follows no call, but must be copied as well.
 #[test]
-fn generated_code_that_traps_is_no_hazard_to_copies() {
+fn traps_in_generated_code_are_unwound_from_copies() {
     let trap = Target::c("trap_in_generated").build();
     let recording = recorder("both").record(&trap, &[] as &[&str]);
     assert_eq!(recording.outcome.status, 36, "{}", recording.outcome.stderr);
@@ -91,9 +90,9 @@ fn generated_code_that_traps_is_no_hazard_to_copies() {
     assert!(worked > 50 && 100 * whole >= 99 * worked, "{whole} of {worked}");
 }
 
-/// Code without call frame information is looked at where it lies, page by page, by the thread itself and in the file.
+/// Code without call frame information is read page by page: in place by the thread, from the file by the recorder.
 #[test]
-fn deep_code_without_frame_information_is_copied_as_it_is_walked() {
+fn deep_code_without_cfi_is_unwound_from_copies() {
     let flags = ["-fno-asynchronous-unwind-tables", "-fno-omit-frame-pointer", "-g0"];
     let bare = Target::c("bare_pages").with("no_cfi", &flags).build();
     let recording = recorder("both").record(&bare, &[] as &[&str]);
@@ -106,8 +105,7 @@ fn deep_code_without_frame_information_is_copied_as_it_is_walked() {
     assert!(burnt > 50 && 100 * whole >= 99 * burnt, "{whole} of {burnt}: {:#}", recording.stats().0);
 }
 
-/// What only a section for debuggers says counts from the first recording on, compressed or not: for the thread as for its
-/// copy.
+/// `.debug_frame`, compressed or not, is used from the first recording on, for walks as well as for copies.
 #[test]
 fn debug_frames_count_from_the_first_recording_on() {
     let bare = ["-fno-asynchronous-unwind-tables", "-fomit-frame-pointer"];
@@ -147,7 +145,7 @@ fn programs_are_copied_as_they_walk() {
     }
 }
 
-/// A profile made of copies is like one made of stacks.
+/// A profile made from copies is like one made from walks.
 #[test]
 fn copies_make_a_profile() {
     let job = Target::c("job").build();
@@ -164,9 +162,9 @@ fn copies_make_a_profile() {
     }
 }
 
-/// Guessed frames are marked, and every stack has them.
+/// Guessed frames are marked, and every stack has some.
 #[test]
-fn guesses_say_that_they_are() {
+fn guessed_frames_are_marked() {
     let job = Target::c("job").build();
     for unwind in ["guess", "copy-code"] {
         let recording = record_unharmed(&recorder(unwind), &job, &[] as &[&str]);
@@ -176,9 +174,9 @@ fn guesses_say_that_they_are() {
     }
 }
 
-/// A limit cuts copies off, and what is cut off is said to be.
+/// A limit truncates copies, and truncated copies are reported as such.
 #[test]
-fn a_limit_cuts_deep_stacks_off() {
+fn a_limit_truncates_deep_stacks() {
     let deep = Target::c("deep_recursion").build();
     let recording = recorder("both").env("SELFWIND_COPY_LIMIT", "1K").record(&deep, &[] as &[&str]);
     let stats = recording.stats();
@@ -202,7 +200,7 @@ fn the_kernel_s_clock_copies_too() {
 }
 
 #[test]
-fn bad_values_are_told() {
+fn bad_values_are_reported() {
     let scratch = Scratch::new();
     for (arguments, wanted) in [
         (&["--unwind", "dwarf"][..], "self, copy, copy-code, guess, both"),

@@ -1,5 +1,5 @@
-//! A library preloaded under the agent dies when the allocator, a lock, the loader or stdio run inside the
-//! sampling handler. None does, at a high rate, in programs that spend their time in just these.
+//! The detector, a library preloaded with the agent, aborts if the allocator, a lock, the loader or stdio runs inside
+//! the sampling handler. Nothing of that happens at a high rate, in programs that spend their time in exactly these.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use selfwind_tests::recording::Recorder;
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 
-/// The loader's list is `first`, then the detector.
+/// Runs with LD_PRELOAD set to `first` and the detector.
 fn watched(first: &str, offence: &str, program: &PathBuf, scratch: &Scratch) -> Outcome {
     let detector = Target::preload("detector").build();
     run(Command::new(program)
@@ -21,7 +21,7 @@ fn watched(first: &str, offence: &str, program: &PathBuf, scratch: &Scratch) -> 
         .env("SELFWIND_OFFENCE", offence))
 }
 
-/// Calls looked at, and calls that found every signal blocked.
+/// Number of checked calls, and of calls made with all signals blocked.
 fn counts(scratch: &Scratch) -> (u64, u64) {
     let text = fs::read_to_string(scratch.join("count")).expect("the detector's words");
     let line = text.lines().next().expect("a line");
@@ -43,7 +43,7 @@ fn it_catches_every_offender() {
 }
 
 #[test]
-fn it_lets_the_innocent_live() {
+fn it_does_not_catch_harmless_calls() {
     let offender = Target::preload("offender").build().display().to_string();
     let scratch = Scratch::new();
     let outcome = watched(&offender, "none", &Target::c("malloc_storm").build(), &scratch);
@@ -73,23 +73,23 @@ fn survives(target: &Target, frequency: u32, source: &str) {
 }
 
 #[test]
-fn the_handler_calls_none_of_it_under_malloc() {
+fn the_handler_is_clean_under_malloc() {
     survives(&Target::c("malloc_storm"), 20_000, "cpu");
     survives(&Target::c("malloc_storm"), 20_000, "itimer");
 }
 
 #[test]
-fn nor_while_threads_come_and_go() {
+fn the_handler_is_clean_under_thread_churn() {
     survives(&Target::c("thread_churn"), 20_000, "cpu");
 }
 
 #[test]
-fn nor_under_exceptions() {
+fn the_handler_is_clean_under_exceptions() {
     survives(&Target::cpp("throw"), 20_000, "cpu");
 }
 
 #[test]
-fn nor_while_libraries_come_and_go() {
+fn the_handler_is_clean_under_library_churn() {
     let plugins: Vec<String> = (0..3)
         .map(|n| {
             Target::c("plugin")

@@ -1,7 +1,7 @@
 //! Every command in `docs/` does what its page says.
 //!
-//! The pages speak of two programs: `./job`, which computes for a while, and `./server`, which runs until it is
-//! stopped; `selfwind.h` is there, too.
+//! The pages use two programs: `./job`, which computes for a while, and `./server`, which runs until it is stopped;
+//! `selfwind.h` is provided, too.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -27,7 +27,7 @@ fn check(page: &str) {
     run_page(page, &text, scratch.path(), bin);
 }
 
-/// A test for each page, and one that none is left out.
+/// A test per page, and one that checks that no page is missing.
 macro_rules! pages {
     ($($test:ident $page:literal)*) => {
         $(#[test]
@@ -35,7 +35,7 @@ macro_rules! pages {
             check($page);
         })*
 
-        /// Pages that have no test of their own yet.
+        /// Pages without a test of their own.
         #[test]
         fn all_others() {
             let files = fs::read_dir(workspace().join("docs")).expect("docs are there").flatten();
@@ -45,7 +45,7 @@ macro_rules! pages {
         }
 
         #[test]
-        fn commands_stand_where_they_are_run() {
+        fn commands_are_in_console_blocks() {
             for page in [$($page),*] {
                 let text = fs::read_to_string(workspace().join("docs").join(page)).expect("the page is there");
                 assert!(unrun_blocks(&text).is_empty(), "{page}: commands outside `console` blocks");

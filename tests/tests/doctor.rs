@@ -1,5 +1,5 @@
-//! The doctor tells what this machine allows: each fact with its consequence and what to do, and no failure unless
-//! nothing can be recorded.
+//! The doctor reports what this machine permits: each fact with its consequence and a remedy. It fails only if nothing
+//! can be recorded.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -90,7 +90,7 @@ fn limits_are_noticed() {
     assert_eq!(finding(&told["machine"], "debuginfod")["value"], "https://debuginfod.example");
 }
 
-/// What is refused is found by trying: here the kernel's answer is a filter's.
+/// Restrictions are found by trying: here a seccomp filter refuses.
 #[test]
 fn refused_perf_events_are_noticed() {
     let outcome = doctor(|command| {
@@ -107,7 +107,7 @@ fn refused_perf_events_are_noticed() {
     assert_eq!(finding(&told["machine"], "seccomp")["grade"], "limited", "{told:#}");
 }
 
-/// Has this thread's perf_event_open fail with EACCES (seccomp, BPF).
+/// Makes this thread's perf_event_open fail with EACCES (seccomp, BPF).
 fn refuse_perf_event_open() -> std::io::Result<()> {
     const LOAD_NUMBER: u16 = 0x20;
     const JUMP_IF_EQUAL: u16 = 0x15;

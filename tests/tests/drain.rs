@@ -1,7 +1,7 @@
-//! The recorder takes everything: at any rate, of any depth, from any number of threads. If it is kept from it, it says for
-//! how long and what would have helped; and it takes from nobody but whom it was told to.
+//! The recorder drains everything: at any rate and depth, from any number of threads. If it is prevented, it reports
+//! for how long, and what would have helped; and it drains only the processes that it was told to.
 //!
-//! Every rate, depth and crowd with `SELFWIND_LONG=1`.
+//! All combinations of rate, depth and number of threads with `SELFWIND_LONG=1`.
 
 use std::fs;
 use std::io::Read;
@@ -21,7 +21,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::may_mount;
 use selfwind_tests::target::Target;
 
-/// Records `busy_stacks` with so many frames and threads, and asserts that nothing is lost.
+/// Records `busy_stacks` with this depth and number of threads, and asserts that nothing is lost.
 fn assert_whole(source: &str, frequency: u32, depth: u32, threads: u32) {
     let milliseconds = (1600 / threads.max(2)).to_string();
     let (depth, threads) = (depth.to_string(), threads.to_string());
@@ -48,18 +48,18 @@ fn nothing_is_lost() {
     }
 }
 
-/// Seconds of CPU time that the only child of a process has used.
+/// CPU time in seconds of the only child of a process.
 fn used_by_child(pid: Pid) -> f64 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it lives");
     let stat = fs::read_to_string(format!("/proc/{}/stat", children.trim())).expect("it lives");
-    // Behind the name: user and system time, in hundredths.
+    // After the name: user and system time, in hundredths of a second.
     let (_, fields) = stat.rsplit_once(") ").expect("a stat file");
     let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<f64>().expect("a number"));
     ticks.sum::<f64>() / 100.0
 }
 
-/// Records `busy_stacks` with `arguments`, with the recorder stopped for two seconds at least, and for so long that what is
-/// sampled meanwhile takes 4 MB.
+/// Records `busy_stacks` with `arguments`, with the recorder stopped for at least two seconds, and for as long as it
+/// takes to sample 4 MB.
 fn stopped_in_between(arguments: &[&str], file: &Path) -> Outcome {
     let program = Target::c("busy_stacks").build();
     let mut command = Command::new(selfwind());
@@ -86,7 +86,7 @@ fn stopped_in_between(arguments: &[&str], file: &Path) -> Outcome {
 }
 
 #[test]
-fn a_recorder_that_was_away_says_what_would_have_helped() {
+fn a_delayed_recorder_says_what_would_have_helped() {
     let scratch = Scratch::new();
     let file = scratch.join("small.data");
     let outcome = stopped_in_between(&["--buffer", "128K"], &file);
@@ -107,7 +107,7 @@ fn a_recorder_that_was_away_says_what_would_have_helped() {
 }
 
 #[test]
-fn sizes_that_are_none_are_named() {
+fn invalid_sizes_are_named() {
     let mut command = Command::new(selfwind());
     let outcome = run(command.args(["record", "--buffer", "4Q", "true"]));
     assert_eq!(outcome.status, 125, "{outcome:?}");
@@ -123,7 +123,7 @@ fn record(flight: &Flight) -> Outcome {
 }
 
 #[test]
-fn the_agent_tells_of_a_size_that_is_none_and_takes_one_with_a_unit() {
+fn the_agent_reports_an_invalid_size_and_accepts_units() {
     let flight = Flight::start(&[("SELFWIND_POOL", "4Q")]);
     let outcome = record(&flight);
     let wanted = "ignored SELFWIND_POOL=4Q (a size from 64K to 1G, such as 512K or 16M)";
@@ -136,9 +136,9 @@ fn the_agent_tells_of_a_size_that_is_none_and_takes_one_with_a_unit() {
     assert!(!outcome.stderr.contains("ignored"), "{outcome:?}");
 }
 
-/// Another process had the same number: what it left is not the living one's.
+/// Another process had the same pid: its region does not belong to the living one.
 #[test]
-fn a_pid_alone_chooses_nobody() {
+fn a_pid_alone_selects_no_region() {
     let (flight, former) = (Flight::start(&[]), Flight::start(&[]));
     sleep(Duration::from_millis(200));
     let mut bytes = fs::read(former.region()).expect("readable");
@@ -166,7 +166,7 @@ fn a_pid_alone_chooses_nobody() {
     assert!(left.exists(), "what another process left was removed");
 }
 
-/// Kilobytes of address space of a program that says its own.
+/// Address space in KB of a program that prints its own.
 fn address_space(recorded: bool) -> u64 {
     let scratch = Scratch::new();
     let mut command = Command::new(if recorded { selfwind() } else { Path::new("/usr/bin/env") });
@@ -179,12 +179,12 @@ fn address_space(recorded: bool) -> u64 {
 }
 
 #[test]
-fn a_small_process_is_mapped_little() {
+fn a_small_process_gets_a_small_mapping() {
     let (alone, recorded) = (address_space(false), address_space(true));
     assert!(recorded - alone < 40 << 10, "{alone} kB alone, {recorded} kB recorded");
 }
 
-/// Older kernels (before 5.14) cannot back a mapping without its file.
+/// Kernels before 5.14 cannot back a mapping without its file.
 #[test]
 fn pools_grow_where_the_kernel_cannot_populate() {
     let scratch = Scratch::new();
@@ -205,7 +205,7 @@ fn pools_grow_where_the_kernel_cannot_populate() {
 }
 
 #[test]
-fn who_outlives_the_command_is_named() {
+fn processes_that_outlive_the_command_are_named() {
     let scratch = Scratch::new();
     let program = Target::c("spin").build();
     let script = format!("{} 60000 >/dev/null 2>&1 & echo $!; sleep 0.3", program.display());
@@ -251,7 +251,7 @@ fn a_recorder_with_few_descriptors_says_so_or_needs_no_more() {
     }
 }
 
-/// Records on a file system that fills, and sends the recorder SIGTERM some time after; the command then says so.
+/// Records on a file system that fills up, and later sends the recorder SIGTERM; the command then prints a line.
 const FULL: &str = r#"
 mkdir "$2.d" && mount -t tmpfs -o size=100k tmpfs "$2.d" || exit 9
 "$1" record -e perf -F 9973 -o "$2.d/x.data" -- sh -c '"$1" 60 1 60000 & trap "echo told; kill $!; exit 7" TERM; wait' sh "$3" &

@@ -1,5 +1,5 @@
-//! Asking a running process for its stacks: every thread answers, those that cannot are named, and the process never
-//! notices, whoever sends it what.
+//! Dumps of a running process: every thread answers, threads that cannot are named, and the process never notices,
+//! whichever signals it is sent.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 use serde_json::Value;
 
-/// Times a dump is repeated; a thousand with `SELFWIND_LONG`.
+/// Number of dumps; a thousand with `SELFWIND_LONG`.
 fn rounds() -> usize {
     if std::env::var_os("SELFWIND_LONG").is_some() { 1000 } else { 50 }
 }
@@ -61,7 +61,7 @@ fn queue(pid: u32, value: u64) {
 }
 
 #[test]
-fn every_thread_answers_again_and_again_and_goes_on() {
+fn every_thread_answers_repeatedly_and_continues() {
     let mut asked = Asked::program(&["threads", "100"]);
     let mut times = DumpTimes::default();
     for _ in 0..rounds() {
@@ -77,7 +77,7 @@ fn every_thread_answers_again_and_again_and_goes_on() {
                 "asked" => "until_end_of_input".to_owned(),
                 name => format!("asked_{name}"),
             };
-            // One that burns is on its way to or from sleep now and then.
+            // A computing thread occasionally goes to sleep or wakes up.
             let found = functions(thread);
             assert!(found.contains(&expected.as_str()) || name == "spins", "{name}: {found:?}");
             assert_eq!(thread["end"], "root", "{thread:#}");
@@ -104,7 +104,7 @@ fn one_thread_can_be_asked() {
     asked.end();
 }
 
-/// True if the process, or all of it that could answer, was gone by then.
+/// Whether the process, or every thread that could answer, had ended by then.
 fn said_to_be_over(outcome: &Outcome) -> bool {
     let over = ["does not exist", "sampling has stopped", "about to end", "runs without the agent"];
     outcome.status != 0
@@ -112,7 +112,7 @@ fn said_to_be_over(outcome: &Outcome) -> bool {
 }
 
 #[test]
-fn a_recording_goes_on_meanwhile() {
+fn a_recording_continues_during_dumps() {
     let scratch = Scratch::new();
     let file = scratch.join("selfwind.data");
     let program = Target::c("spin").build();
@@ -134,7 +134,7 @@ fn a_recording_goes_on_meanwhile() {
     for _ in 0..20 {
         let pid = target.to_string();
         let outcome = selfwind_says(&["dump", "--timeout", "20", "--json", "-p", &pid]);
-        // A slow machine asks so slowly that the program comes to its end.
+        // On a slow machine the program may end first.
         if said_to_be_over(&outcome) {
             break;
         }
@@ -156,7 +156,7 @@ fn a_recording_goes_on_meanwhile() {
 }
 
 #[test]
-fn several_ask_at_once() {
+fn concurrent_dumps_all_succeed() {
     let mut asked = Asked::program(&["threads", "20"]);
     let pid = asked.pid();
     std::thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn several_ask_at_once() {
 }
 
 #[test]
-fn a_signal_without_a_request_is_the_programs() {
+fn a_signal_without_a_request_is_passed_to_the_program() {
     for value in [0, 1, 0x8000_0000_0000_0010, u64::MAX] {
         let mut own = Asked::program(&["handler"]);
         dump(own.pid(), &[]);
@@ -203,18 +203,18 @@ fn late_requests_never_reach_the_program() {
     let file = File::options().read(true).write(true).open(asked.region()).expect("our region");
     let nonce = word(&file, REGION_NONCE);
     let tag = (nonce >> 32 ^ nonce) << 32 | 1 << 63;
-    // Slot 2 has seen seven requests, the last one withdrawn.
+    // Slot 2 has had seven requests; the last one was withdrawn.
     file.write_at(&(tag | 7 << 4).to_le_bytes(), SLOTS + 2 * 16).expect("our region");
     for serial in 1..=7 {
         queue(asked.pid(), tag | serial << 4 | 2);
     }
     dump(asked.pid(), &[]);
-    // The eighth has never been made.
+    // The eighth was never made.
     queue(asked.pid(), tag | 20 << 4 | 2);
     assert_eq!(asked.end(), (String::new(), 128 + libc::SIGPROF));
 }
 
-/// Waits until no thread has a request on its way or in its handler.
+/// Waits until no thread has a request pending or in its handler.
 fn wait_until_all_are_served(asked: &Asked) {
     const SIGNAL: u64 = 1 << (libc::SIGPROF - 1);
     let busy = |task: std::fs::DirEntry| {
@@ -234,7 +234,7 @@ fn wait_until_all_are_served(asked: &Asked) {
 }
 
 #[test]
-fn lies_in_the_slots_hurt_nobody() {
+fn hostile_slots_hurt_nobody() {
     let mut asked = Asked::program(&["threads", "12"]);
     let file = File::options().read(true).write(true).open(asked.region()).expect("our region");
     let mut state = 0x1234_5678_9abc_def1_u64;
@@ -242,7 +242,7 @@ fn lies_in_the_slots_hurt_nobody() {
     while Instant::now() < end {
         for offset in (6400..6400 + 384).step_by(8) {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Not `closed`, or nobody would be asked.
+            // Except `closed`, which would stop all requests.
             if offset != 6408 {
                 file.write_at(&(state ^ state >> 31).to_le_bytes(), offset).expect("our region");
             }
@@ -250,7 +250,7 @@ fn lies_in_the_slots_hurt_nobody() {
         let pid = asked.pid().to_string();
         let outcome = selfwind_says(&["dump", "--timeout", "0.02", "-p", &pid]);
         assert!(outcome.status == 0 || outcome.status == 1, "{outcome:?}");
-        // Only the slot itself tells a late request from a signal of the program's.
+        // Only the slot itself distinguishes a late request from a signal of the program.
         wait_until_all_are_served(&asked);
     }
     assert_eq!(asked.end(), ("12 threads ended, 0 reads went wrong\n".into(), 0));
@@ -271,7 +271,7 @@ fn wait_for_state(asked: &Asked, stopped: bool) {
 }
 
 #[test]
-fn who_cannot_answer_is_named() {
+fn threads_that_cannot_answer_are_named() {
     let silence = |asked: &Asked, name: &str, timeout: &str| {
         let pid = asked.pid().to_string();
         let outcome = selfwind_says(&["dump", "--timeout", timeout, "--json", "-p", &pid]);
@@ -287,7 +287,7 @@ fn who_cannot_answer_is_named() {
     assert!(silence(&asked, "asked", "1").contains("it is stopped"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).expect("our child");
     wait_for_state(&asked, false);
-    // Whoever blocks everything is in a handler, or the like, and is asked when it is out of it.
+    // A thread with all signals blocked is in a handler or the like, and is asked once it has left it.
     for _ in 0..5 {
         assert_eq!(dump(asked.pid(), &[])["answered"], 2);
     }
@@ -296,7 +296,7 @@ fn who_cannot_answer_is_named() {
     let mut waiting = Asked::program(&["vfork"]);
     let text = silence(&waiting, "asked", "0.1");
     assert!(text.contains("no answer within 100 ms: it is in uninterruptible sleep"), "{text}");
-    // What was asked comes when the child is gone, too late, and does no harm.
+    // The late answer arrives when the child has ended, and does no harm.
     assert_eq!(waiting.end(), ("child 7\n".into(), 0));
 
     let mut sleeping = Asked::program(&["threads", "3"]);
@@ -309,7 +309,7 @@ fn who_cannot_answer_is_named() {
 
 /// The kernel drops the nonce of a signal when its user has too many queued.
 #[test]
-fn a_full_signal_queue_is_no_death() {
+fn a_full_signal_queue_kills_nobody() {
     let mut command = Command::new(Target::c("asked").build());
     command.arg("default");
     // SAFETY: setrlimit is async-signal-safe.
@@ -331,12 +331,13 @@ fn a_full_signal_queue_is_no_death() {
 
 #[test]
 fn a_process_may_execute_while_it_is_asked() {
-    // Whether it is asked between two of its execs is up to the scheduler: on a busy machine it may take several runs.
+    // Whether it is asked between two of its execs depends on the scheduler: on a busy machine it may take several
+    // runs.
     let answered = (0..5).map(|_| answers_between_execs()).find(|&answered| answered > 0);
     assert!(answered.is_some(), "never asked in time");
 }
 
-/// Asks a program that executes itself all the time; how often it answered.
+/// Dumps a program that executes itself continually; returns how often it answered.
 fn answers_between_execs() -> usize {
     let program = Target::c("asked").build();
     let directory = Scratch::new();
@@ -360,7 +361,7 @@ fn answers_between_execs() -> usize {
 }
 
 #[test]
-fn what_cannot_be_asked_is_named() {
+fn processes_that_cannot_be_asked_are_named() {
     let mut plain = Command::new("sleep").arg("100").spawn().expect("sleep runs");
     let outcome = selfwind_says(&["dump", "-p", &plain.id().to_string()]);
     assert!(outcome.status == 1 && outcome.stderr.contains("runs without the agent"), "{outcome:?}");

@@ -1,4 +1,5 @@
-//! What commands read and write: pipes as well as files, and no output that costs a profile or is half there.
+//! Files that commands read and write: pipes work as well as files, and no output destroys a profile or is left
+//! incomplete.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -53,7 +54,7 @@ fn no_output_replaces_its_own_profile() {
 }
 
 #[test]
-fn a_failed_export_leaves_what_was_there() {
+fn a_failed_export_keeps_the_previous_file() {
     let scratch = Scratch::new();
     recorded(&scratch);
     // Without samples there is nothing to draw.
@@ -130,7 +131,7 @@ fn binary_formats_stay_off_the_terminal() {
 }
 
 #[test]
-fn perfs_own_file_is_called_so() {
+fn a_perf_data_file_is_recognised() {
     let scratch = Scratch::new();
     let program = Target::c("spin").build();
     let mut record = Command::new(selfwind());
@@ -171,7 +172,7 @@ fn a_damaged_profile_is_read_up_to_the_damage() {
 }
 
 #[test]
-fn reaping_says_what_it_removes() {
+fn reaping_reports_what_it_removes() {
     let scratch = Scratch::new();
     let directory = scratch.path().display().to_string();
     // A flight recorder whose process was killed.

@@ -1,5 +1,5 @@
 //! The flight recorder: a program started by hand keeps its last samples in memory; a snapshot writes them and leaves
-//! them there; nothing that anybody does to the memory in between breaks the one who reads.
+//! them there; no modification of that memory breaks the reader.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
-/// What a snapshot says, and its file.
+/// Takes a snapshot; returns its statistics and file.
 fn snapshot(flight: &Flight, file: &str) -> (Stats, PathBuf) {
     let outcome = run(&mut flight.record(&["--snapshot"], file));
     assert_eq!(outcome.status, 0, "{outcome:?}");
@@ -37,14 +37,14 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Samples in a profile that may still be written.
+/// Number of samples in a profile that may still be written.
 fn samples(file: &Path) -> u64 {
     let outcome = run(Command::new(selfwind()).args(["stats", "--json"]).arg(file));
     if outcome.status == 0 { Stats::parse(&outcome.stdout).number("samples") } else { 0 }
 }
 
 #[test]
-fn a_snapshot_leaves_everything_where_it_is() {
+fn a_snapshot_removes_nothing() {
     let flight = Flight::start(&[("SELFWIND_FREQ", "999")]);
     wait_for("samples", || snapshot(&flight, "early.data").0.number("samples") > 300);
     flight.signal(Signal::SIGSTOP);
@@ -59,14 +59,14 @@ fn a_snapshot_leaves_everything_where_it_is() {
 }
 
 #[test]
-fn what_was_overwritten_is_counted_and_the_rest_is_whole() {
+fn overwritten_samples_are_counted_and_the_rest_is_intact() {
     let flight = Flight::start(&[("SELFWIND_FREQ", "9999"), ("SELFWIND_POOL", "65536")]);
     let is_overwritten = |stats: &Stats| {
         let unread = stats.0["detail"]["lost"]["unread"].as_u64().unwrap_or(0);
         stats.detail(&["accounting", "earlier"]) + unread > 0
     };
     wait_for("the ring to be full", || is_overwritten(&snapshot(&flight, "early.data").0));
-    // Under full fire, and names are known though the modules were told long ago.
+    // Under full load; and names are known although the modules were reported long ago.
     for _ in 0..8 {
         let (stats, file) = snapshot(&flight, "late.data");
         assert!(stats.number("samples") > 0, "{:#}", stats.0);
@@ -102,18 +102,18 @@ fn a_signal_asks_a_running_recorder_for_a_snapshot() {
     assert!(!recorder.wait().expect("our child").success(), "the status is that of the program");
     let whole = stats(&file);
     whole.assert_adds_up();
-    // The snapshots have taken nothing away.
+    // The snapshots have not removed anything.
     assert!(whole.number("samples") >= samples(&scratch.join(&format!("whole.data.{taken}"))));
 }
 
 #[test]
-fn a_region_made_shorter_does_not_kill_its_recorder() {
+fn a_truncated_region_does_not_kill_its_recorder() {
     for length in [0, 4096, 8192, 1 << 16] {
         let flight = Flight::start(&[("SELFWIND_FREQ", "999"), ("SELFWIND_MODE", "discard")]);
         let mut command = flight.record(&[], "cut.data");
         let mut recorder = command.stderr(Stdio::piped()).spawn().expect("selfwind runs");
         wait_for("samples", || samples(&flight.file("cut.data")) > 10);
-        // The program itself would die of what was done to it.
+        // The program itself would crash from the modifications.
         flight.signal(Signal::SIGSTOP);
         let region = OpenOptions::new().write(true).open(flight.region()).expect("our file");
         region.set_len(length).expect("our file");
@@ -123,7 +123,7 @@ fn a_region_made_shorter_does_not_kill_its_recorder() {
         assert_eq!(status.code(), Some(0), "length {length}: {status:?}: {said}");
         assert!(said.contains("was truncated"), "length {length}: {said}");
         assert!(samples(&flight.file("cut.data")) > 10);
-        // Nor the one who comes after.
+        // Nor does the next reader.
         let after: Outcome = run(&mut flight.record(&["--snapshot"], "after.data"));
         assert_ne!(after.status, 0, "{after:?}");
         assert!(after.stderr.contains("selfwind: process"), "{after:?}");

@@ -1,7 +1,7 @@
-//! Code that programs generate and describe: stacks through it are what they must be, also while other code takes its
-//! place.
+//! Generated code with registered call frame information: stacks through it are correct, even while other code replaces
+//! it.
 //!
-//! Oracle: a program all of whose stacks are parts of one that is known.
+//! Oracle: a program all of whose stacks are parts of one known stack.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ use selfwind_tests::target::{Target, is_installed};
 
 const TRUNCATED: &str = "[truncated";
 
-/// What `work` of `registered_frames` calls, root first.
+/// The call path of `work` in `registered_frames`, root first.
 fn truth() -> Vec<String> {
     let generated = || (0..10).map(|n| format!("gen{n}"));
     let twice = (0..2).flat_map(|_| generated().chain(["middle".to_owned()]));
     twice.chain(["burn".to_owned()]).collect()
 }
 
-/// Records `registered_frames`; how often it registered code.
+/// Records `registered_frames`; also returns how often it registered code.
 fn record(recorder: &Recorder, arguments: &[&str]) -> (Recording, u64) {
     let program = Target::c("registered_frames").with("libgcc", &["-lgcc_s"]).build();
     let recording = recorder.record(&program, arguments);
@@ -40,7 +40,7 @@ fn record(recorder: &Recorder, arguments: &[&str]) -> (Recording, u64) {
     (recording, churned)
 }
 
-/// The weight of the stacks in `work`, all of which must be possible, and of those as deep as any can be.
+/// Asserts that all stacks in `work` are possible; returns their weight, and the weight of those with full depth.
 fn assert_possible(what: &str, folded: &Folded) -> (u64, u64) {
     let truth = truth();
     let (mut inside, mut deepest) = (0, 0);
@@ -58,7 +58,7 @@ fn assert_possible(what: &str, folded: &Folded) -> (u64, u64) {
     (inside, deepest)
 }
 
-/// The weight of stacks that end early, for another reason than that their thread was about to end: it blocks all signals.
+/// Weight of truncated stacks, except those of threads about to end, which block all signals.
 fn truncated(folded: &Folded) -> u64 {
     let is_cut = |stack: &[String]| {
         stack.iter().any(|element| element.starts_with(TRUNCATED) && !element.contains("no-answer"))
@@ -67,7 +67,7 @@ fn truncated(folded: &Folded) -> u64 {
 }
 
 #[test]
-fn stacks_through_registered_code_are_the_program_s() {
+fn stacks_through_registered_code_are_correct() {
     for source in ["cpu", "itimer", "perf"] {
         let (recording, _) = record(&Recorder::at(9973).event(source), &["2000"]);
         let folded = recording.folded();
@@ -79,9 +79,9 @@ fn stacks_through_registered_code_are_the_program_s() {
     }
 }
 
-/// The names are in the process's memory alone, in the list that debuggers read.
+/// The names are only in the process's memory, in the list for debuggers.
 #[test]
-fn what_debuggers_are_told_has_its_names() {
+fn code_registered_with_debuggers_has_its_names() {
     let (recording, _) = record(&Recorder::at(997), &["1500", "2", "0", "1"]);
     let folded = recording.folded();
     let (inside, deepest) = assert_possible("debugger", &folded);
@@ -90,9 +90,9 @@ fn what_debuggers_are_told_has_its_names() {
     assert!(read(&["report"], &recording.file).contains("gen3"));
 }
 
-/// A walk that went by the rules of code that is gone would find an impossible stack.
+/// A walk with the rules of replaced code would give an impossible stack.
 #[test]
-fn other_code_in_its_place_has_other_rules() {
+fn replaced_code_is_walked_by_its_own_rules() {
     let is_long = std::env::var_os("SELFWIND_LONG").is_some();
     let (milliseconds, least) = if is_long { ("16000", 1_000_000) } else { ("1500", 10_000) };
     for source in ["cpu", "perf"] {
@@ -104,9 +104,9 @@ fn other_code_in_its_place_has_other_rules() {
     }
 }
 
-/// Whatever is said of generated code, the program goes on, and what is said of its other code is not believed.
+/// Whatever is registered for generated code, the program continues, and claims about other code are ignored.
 #[test]
-fn lies_end_a_stack_at_worst() {
+fn false_registrations_truncate_a_stack_at_worst() {
     let program = Target::c("registered_lies").build();
     for source in ["cpu", "perf"] {
         let recording = Recorder::at(9973).event(source).record(&program, &["2000"]);
@@ -128,9 +128,9 @@ fn lies_end_a_stack_at_worst() {
     }
 }
 
-/// Whatever debuggers are told, the recorder neither fails nor falls behind.
+/// Whatever the list for debuggers contains, the recorder neither fails nor falls behind.
 #[test]
-fn lies_for_debuggers_stop_no_recorder() {
+fn false_debugger_lists_do_not_stop_the_recorder() {
     let program = Target::c("debugger_lies").build();
     let begun = Instant::now();
     let recording = Recorder::at(997).record(&program, &["6000"]);
@@ -143,9 +143,9 @@ fn lies_for_debuggers_stop_no_recorder() {
     assert!(total > 100, "{total}");
 }
 
-/// LLVM's compilers say all that is wanted: rules of unwinding, and names in one way or another.
+/// LLVM's JIT compilers provide everything: unwind rules, and names in one way or another.
 #[test]
-fn llvm_s_functions_have_callers_and_names() {
+fn functions_jitted_by_llvm_have_callers_and_names() {
     if !is_installed("lli") {
         return skip("lli is not installed");
     }
@@ -156,9 +156,9 @@ fn llvm_s_functions_have_callers_and_names() {
     }
 }
 
-/// What was registered before the agent came it does not know: callers are guessed, and names are what debuggers see.
+/// Registrations from before the attach are unknown: callers are guessed, and names come from the list for debuggers.
 #[test]
-fn llvm_s_functions_have_callers_and_names_in_a_process_that_runs() {
+fn functions_jitted_before_an_attach_have_callers_and_names() {
     if !is_installed("lli") {
         return skip("lli is not installed");
     }
@@ -185,7 +185,7 @@ fn jit_shares() -> [[String; 2]; 2] {
     ["mcjit", "orc"].map(|kind| [format!("--jit-kind={kind}"), program.to_owned()])
 }
 
-/// Three quarters of the time is `often`'s, a quarter `once`'s, in whole stacks.
+/// Asserts that three quarters of the time are in `often` and a quarter in `once`, in complete stacks.
 fn assert_shares(arguments: &[String], folded: &Folded) {
     let share = |called: &[&str]| {
         let is_it = |stack: &[String]| stack.windows(called.len()).any(|part| part == called);
@@ -197,7 +197,7 @@ fn assert_shares(arguments: &[String], folded: &Folded) {
     assert!((often / (often + once) - 0.75).abs() < 0.04, "{arguments:?}: {often} {once}");
 }
 
-/// Until the process has executable memory of its own.
+/// Waits until the process has executable anonymous memory.
 fn wait_until_generated(process: u32) {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What people are used to: Ctrl-C, a result that opens, screens that do not overflow, colours that can be turned
+//! What users expect of a command: Ctrl-C, a result that opens, output that fits the screen, colours that can be turned
 //! off, completions, manual pages.
 
 use std::fs::{self, Permissions};
@@ -15,7 +15,7 @@ use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 use selfwind_tests::terminal::Terminal;
 
-/// Says `caught` for each SIGINT and goes on computing.
+/// Prints `caught` for each SIGINT and continues.
 const STUBBORN: &str = "import signal
 signal.signal(signal.SIGINT, lambda *_: print('caught', flush=True))
 print('ready', flush=True)
@@ -36,7 +36,7 @@ fn script(scratch: &Scratch, name: &str, text: &str) {
 }
 
 #[test]
-fn one_interrupt_is_the_programs_two_are_the_recorders() {
+fn one_interrupt_goes_to_the_program_two_end_the_recording() {
     let scratch = Scratch::new();
     fs::write(scratch.join("stubborn.py"), STUBBORN).expect("ours");
     let terminal = terminal(&scratch);
@@ -45,7 +45,7 @@ fn one_interrupt_is_the_programs_two_are_the_recorders() {
     terminal.press(&["C-c"]);
     let screen = terminal.wait_for("the program's answer", |screen| screen.contains("caught\n"));
     assert!(!screen.contains("samples"), "one Ctrl-C does not end the recording:\n{screen}");
-    // On a busy machine two may be one to the kernel, or a second apart to the recorder.
+    // On a busy machine the kernel may merge two of them, or the recorder see them a second apart.
     let screen = terminal.wait_for("the end of the recording", |screen| {
         terminal.press(&["C-c"]);
         std::thread::sleep(Duration::from_millis(200));
@@ -58,7 +58,7 @@ fn one_interrupt_is_the_programs_two_are_the_recorders() {
 
 #[test]
 fn a_signal_in_the_commands_first_moment_is_passed_on() {
-    // Many at once: the command is there long before its recorder gets on.
+    // Many at once: the command starts long before its recorder.
     let recorders: Vec<_> = (0..12)
         .map(|_| {
             let scratch = Scratch::new();
@@ -81,7 +81,7 @@ fn a_signal_in_the_commands_first_moment_is_passed_on() {
 }
 
 #[test]
-fn a_delay_leaves_out_the_beginning_and_accounts_for_it() {
+fn a_delay_skips_the_beginning_and_accounts_for_it() {
     let scratch = Scratch::new();
     let spin = Target::c("spin").build();
     let record = |name: &str, delay: &[&str]| {
@@ -107,7 +107,7 @@ fn a_delay_leaves_out_the_beginning_and_accounts_for_it() {
 }
 
 #[test]
-fn the_result_is_opened_or_its_place_is_told() {
+fn the_result_is_opened_or_its_path_is_printed() {
     let scratch = Scratch::new();
     let spin = Target::c("spin").build();
     let record = |path: &Path| {
@@ -143,7 +143,7 @@ fn a_report_fits_the_screen_and_has_colours_only_if_wanted() {
     for (number, command) in
         ["report", "report --threads", "report --flat", "report --no-children", "stats"].iter().enumerate()
     {
-        // Before the prompt, not on a line of its own: that would be one more than a user has.
+        // Before the prompt instead of on a line of its own, which a user would not have.
         terminal.run(&format!("clear; selfwind {command}; printf 'shown{number}=%s' $?"));
         let screen =
             terminal.wait_for("the report", |screen| screen.contains(&format!("shown{number}=0shell>")));
@@ -162,7 +162,7 @@ fn a_report_fits_the_screen_and_has_colours_only_if_wanted() {
 }
 
 #[test]
-fn naming_that_takes_long_shows_a_bar() {
+fn slow_symbolization_shows_a_progress_bar() {
     let scratch = Scratch::new();
     script(&scratch, "debuginfod-find", "sleep 3; exit 1");
     let terminal = terminal(&scratch);
@@ -268,7 +268,7 @@ fn manual_pages_render_without_a_warning() {
 }
 
 #[test]
-fn flags_of_perf_are_answered_with_ours() {
+fn flags_of_perf_get_a_hint() {
     for (arguments, advice) in [
         (&["record", "-a", "--", "true"][..], "-p PID"),
         (&["record", "-g", "true"], "always recorded"),
@@ -282,7 +282,7 @@ fn flags_of_perf_are_answered_with_ours() {
 }
 
 #[test]
-fn a_program_that_waits_is_told_of_the_source_for_waits() {
+fn a_program_that_waits_gets_a_hint_to_wall_clock_sampling() {
     let scratch = Scratch::new();
     let recorded =
         run(Command::new(selfwind()).args(["record", "--", "sleep", "0.2"]).current_dir(scratch.path()));
@@ -323,7 +323,7 @@ impl Drop for Killed {
 }
 
 #[test]
-fn names_of_others_move_no_cursor() {
+fn foreign_names_cannot_move_the_cursor() {
     let scratch = Scratch::new();
     // A program whose name would clear the screen and set the window's title.
     let program = scratch.join("a\x1b[2J\x1b]0;x\x07b");

@@ -1,5 +1,5 @@
-//! What the agent is made of, read from the object itself: it needs no library, no new symbol versions, exports
-//! only the functions it stands in front of, and its handler calls nothing but itself.
+//! Audits the agent's object file: it needs no library and no recent symbol versions, exports only the functions that
+//! it interposes, and its handler calls nothing outside itself.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -72,8 +72,8 @@ fn every_import_is_weak_and_known() {
 }
 
 #[test]
-fn it_exports_only_what_it_stands_in_front_of() {
-    // And the one name by which agent/include/selfwind.h finds it.
+fn it_exports_only_interposed_functions() {
+    // And `selfwind_abi`, by which agent/include/selfwind.h finds it.
     let interposed: BTreeSet<&str> = INTERPOSED.split_whitespace().chain(["selfwind_abi"]).collect();
     with_agent(|file, _| {
         let exported: BTreeSet<&str> =
@@ -87,7 +87,7 @@ fn it_exports_only_what_it_stands_in_front_of() {
     });
 }
 
-/// Functions of the C library whose use by the program the agent may have to see.
+/// C library functions whose use by the program the agent may have to see.
 const INTERPOSED: &str = "
     pthread_create pthread_exit pthread_setname_np pthread_sigmask thrd_create clone fork _Fork vfork
     sigaction __sigaction sigaltstack signal bsd_signal __bsd_signal sysv_signal __sysv_signal ssignal sigset sigignore sigprocmask
@@ -121,7 +121,7 @@ fn thread_local_storage_is_never_lazy() {
     });
 }
 
-/// The handler and the two crates it is made of, compiled alone: what they call must be in themselves or in core.
+/// Compiles the handler and the two crates it consists of separately: what they call must be in themselves or in core.
 #[test]
 fn the_handler_calls_no_libc() {
     let target = selfwind_tests::binary::target_dir();
@@ -150,7 +150,7 @@ fn the_handler_calls_no_libc() {
     for archive in &archives {
         symbols_of_archive(&fs::read(archive).expect("readable"), &mut defined, &mut wanted);
     }
-    // Code that the compiler emits calls for: the agent has its own, hidden, or compiler-builtins'.
+    // Calls emitted by the compiler: to hidden functions of the agent, or of compiler-builtins.
     let from_compiler =
         ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "__udivti3", "_GLOBAL_OFFSET_TABLE_"];
     let foreign: Vec<_> = wanted

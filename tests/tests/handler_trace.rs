@@ -1,11 +1,11 @@
-//! Every instruction of the sampling handler is code of the agent (or the kernel's vdso), its system calls are the
-//! probe that cannot fault, memory for a thread's first sample, and, under ITIMER_PROF, one for the CPU time; and its
-//! stack is small.
+//! Traces the sampling handler: every instruction is in the agent or the kernel's vdso; its system calls are the probe
+//! that cannot fault, memory for a thread's first sample and, under ITIMER_PROF, the CPU clock; and its stack use is
+//! small.
 
 use selfwind_tests::handler_trace::{self, HandlerTrace};
 use selfwind_tests::target::Target;
 
-/// Where it has no stack of its own (Go, attached processes) it runs on the program's.
+/// Without a stack of its own (Go, attached processes) it runs on the program's.
 const STACK: u64 = 2304;
 
 fn watch(target: &Target, event: &str, unwind: &str, runs: u64) -> HandlerTrace {
@@ -31,7 +31,7 @@ fn watch(target: &Target, event: &str, unwind: &str, runs: u64) -> HandlerTrace 
 
 /// The probe of unknown memory.
 const PROBE: i64 = libc::SYS_rt_sigprocmask;
-/// The process's CPU clock: what a tick of ITIMER_PROF stands for.
+/// The process's CPU clock, for the weight of an ITIMER_PROF tick.
 const CLOCK: i64 = libc::SYS_clock_gettime;
 
 /// Memory for a thread's first sample.
@@ -39,7 +39,7 @@ const FIRST: [i64; 3] = [libc::SYS_mmap, libc::SYS_munlock, libc::SYS_mprotect];
 /// Threads of any program here.
 const THREADS: u64 = 8;
 
-/// Cache lines of code and of data that a sample of a few frames may touch. Cold, each is a wait for memory.
+/// Limit of code and data cache lines for a sample of a few frames. Each one is a memory access if caches are cold.
 const LINES: (usize, usize) = (152, 72);
 
 fn assert_small(found: &HandlerTrace) {
@@ -83,7 +83,7 @@ fn on_deep_and_odd_stacks() {
     assert_clean(&watch(&Target::c("coroutine"), "cpu", "self", 100), 20, &[PROBE]);
 }
 
-/// The recorder's part in unwinding changes nothing of it.
+/// Unwinding in the recorder does not change the handler's properties.
 #[test]
 fn with_copies_and_guesses() {
     for unwind in ["copy", "guess", "both"] {

@@ -1,5 +1,5 @@
-//! Each hazard program behaves the same with and without the profiler: same words, same end; and its profile
-//! shows what it did and adds up.
+//! Each hazard program behaves the same with and without the profiler: same output, same exit status; and its profile
+//! shows what it did, and adds up.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn assert_functions(recording: &Recording, functions: &[&str]) {
     }
 }
 
-/// The share of whole stacks, and that their outermost functions are those a thread begins with.
+/// Asserts the share of complete stacks, and that their outermost functions are those that threads begin with.
 fn assert_complete(recording: &Recording, share: f64) {
     let (stats, folded) = (recording.stats(), recording.folded());
     assert!(stats.complete() >= share, "complete {:.3}: {:#}", stats.complete(), stats.0["detail"]["ends"]);
@@ -102,7 +102,7 @@ fn exec_storm_at_a_high_rate() {
 fn vfork() {
     for target in both("vfork") {
         let recording = hazard(&target, &[], &["vfork_parent_work"]);
-        // The children burn in the parent's memory and must not pass for it: 200 of 500 ms are theirs.
+        // The children compute in the parent's memory and must not be counted for it: 200 of 500 ms are theirs.
         let parent = recording.folded().inclusive("vfork_parent_work") as f64 / 499.0;
         near("seconds of the parent", parent, 0.3, 0.06);
     }
@@ -190,13 +190,13 @@ fn sigaltstack() {
     for target in both("sigaltstack") {
         let recording = hazard(&target, &[], &["altstack_work", "normal_work"]);
         if !target.is_musl() {
-            // The handler's stack goes on below it, on the other stack.
+            // The handler's stack continues with the interrupted one.
             assert!(recording.folded().nested("main", "altstack_work") > 0, "{:?}", recording.folded());
         }
     }
 }
 
-/// The agent needs no room on the program's stacks, and nothing of how it does without shows.
+/// The agent needs no space on the program's stacks, and its own stacks are invisible to the program.
 #[test]
 fn stack_end() {
     for target in both("stack_end") {
@@ -249,7 +249,7 @@ fn seccomp() {
     for mode in ["errno", "kill", "tsync", "strict"] {
         hazard(&Target::c("seccomp"), &[mode], &["unfiltered_work"]);
     }
-    // A timer of the process would live on through the exec, and kill what has no handler.
+    // A process-wide timer would survive the exec and kill a program without a handler.
     let image = Target::c("static_image").fixed().build().display().to_string();
     for source in ["cpu", "itimer"] {
         let recorder = Recorder::default().event(source);
@@ -271,7 +271,7 @@ fn coroutine() {
 fn guarded_stacks() {
     let recording = hazard(&Target::c("guarded_stacks"), &[], &["guarded_work"]);
     assert_complete_stats(&recording, 0.95);
-    // Samples at the returns from system calls: a stack that is left has nothing above it but the next one's guard page.
+    // Samples at the return from system calls: above an abandoned stack there is only the next one's guard page.
     for _ in 0..5 {
         hazard_by(&Recorder::at(10_000).event("perf"), &Target::c("guarded_stacks"), &[], &["guarded_work"]);
     }
@@ -298,7 +298,7 @@ fn odd_frames() {
 fn raw_clone() {
     for target in both("raw_clone") {
         for arguments in [&[][..], &["own"]] {
-            // Found by the ticks of the one that made it.
+            // Discovered by the ticks of the thread that created it.
             hazard(&target, arguments, &["creator_work", "raw_clone_work"]);
             hazard_by(&Recorder::default().event("itimer"), &target, arguments, &["raw_clone_work"]);
         }
@@ -327,10 +327,10 @@ fn deep_recursion() {
         let stats = recording.stats();
         let end = |name| stats.0["detail"]["ends"][name].as_u64().unwrap_or(0);
         let blocked = stats.0["detail"]["kernel"]["blocked"].as_u64().unwrap_or(0);
-        // Without an answer are those alone that happened while the C library blocked all signals.
+        // Only events while the C library blocked all signals have no answer.
         let (deep, unanswered) = (end("depth-limit"), end("no-answer"));
         assert!(unanswered <= blocked, "{:#}", stats.0);
-        // Of a thread's end in musl, which has no CFI, the stack is guessed from what the recursion has left there.
+        // At the end of a thread in musl, which has no CFI, the stack is guessed from stale words of the recursion.
         let guessed = end("no-cfi") + end("no-module") + end("no-code");
         assert!(guessed <= if target.is_musl() { 3 } else { 0 }, "{:#}", stats.0);
         assert!(deep > 0 && deep + unanswered + guessed == stats.number("truncated"), "{:#}", stats.0);

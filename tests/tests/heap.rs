@@ -1,4 +1,4 @@
-//! Heap profiles (`-e alloc`) against programs that count for themselves, and against programs that must not notice.
+//! Heap profiles (`-e alloc`) of programs that count their own allocations, and of programs that must not notice.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -14,25 +14,26 @@ use selfwind_tests::sites::{ALLOCATED, assert_exact, counted, folded, killed_aft
 use selfwind_tests::skip;
 use selfwind_tests::target::Target;
 
-/// Parts of a value by which a profile may be off.
+/// Permitted relative error of a value.
 const TOLERANCE: f64 = 0.03;
 
-/// A recorder that loses nothing while its processor is somebody else's.
+/// A recorder that loses nothing while it is preempted.
 fn recorder(source: &str) -> Recorder {
     Recorder::at(99).event(source).env("SELFWIND_POOL", "128M")
 }
 
-/// Nothing was lost of what was to be recorded.
+/// Asserts that nothing was lost.
 fn assert_all_there(file: &Path) {
     let stats = stats(file);
     stats.assert_adds_up();
     assert_eq!(stats.number("lost"), 0, "lost samples");
 }
 
-/// Compares all four values of all sites with what the program says; `mean` bytes lie between samples.
+/// Compares all four values of all sites with the program's own counts; `mean` is the mean number of bytes between
+/// samples.
 ///
-/// Of N blocks of S bytes, each sampled with the probability p = 1 - exp(-S/mean), the estimate has the relative standard
-/// deviation sqrt((1 - p) / (p N)). Where little is held that is more than the tolerance.
+/// For N blocks of S bytes, each sampled with probability p = 1 - exp(-S/mean), the estimate has the relative standard
+/// deviation sqrt((1 - p) / (p N)). Where few blocks are live that exceeds the tolerance.
 fn assert_sites(file: &Path, said: &str, mean: f64) {
     let profiles = ALLOCATED.map(|value| folded(file, value));
     let sites = counted(said);
@@ -55,7 +56,7 @@ fn assert_sites(file: &Path, said: &str, mean: f64) {
 }
 
 #[test]
-fn sites_have_their_parts_of_what_was_allocated_and_the_leak_alone_is_held() {
+fn sites_have_their_share_and_only_the_leak_is_live() {
     let recording = recorder("alloc:1024").record(&Target::c("heap_sites").build(), &["10000"]);
     assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
     assert_all_there(&recording.file);
@@ -72,14 +73,14 @@ fn sites_have_their_parts_of_what_was_allocated_and_the_leak_alone_is_held() {
 }
 
 #[test]
-fn what_is_held_at_the_end_has_its_sites() {
+fn live_blocks_have_their_sites() {
     let recording = recorder("alloc:1024").record(&Target::c("heap_sites").build(), &["10000", "hold"]);
     assert_all_there(&recording.file);
     assert_sites(&recording.file, &recording.outcome.stdout, 1024.0);
 }
 
 #[test]
-fn a_killed_program_leaves_what_it_held() {
+fn a_killed_program_leaves_its_live_blocks() {
     let scratch = Scratch::new();
     let file = scratch.join("selfwind.data");
     let program = Target::c("heap_sites").build();
@@ -88,9 +89,9 @@ fn a_killed_program_leaves_what_it_held() {
     assert_exact(&file, &said, ALLOCATED);
 }
 
-/// What the kernel kills for want of memory cannot say anything any more; its table of blocks can.
+/// A program killed by the OOM killer cannot report anything; its table of live blocks can.
 #[test]
-fn a_program_killed_for_want_of_memory_leaves_what_it_held() {
+fn a_program_killed_for_lack_of_memory_leaves_its_live_blocks() {
     const LIMIT: u64 = 400 << 20;
     let group = match MemoryGroup::new(LIMIT) {
         Ok(group) => group,
@@ -117,7 +118,7 @@ fn a_program_killed_for_want_of_memory_leaves_what_it_held() {
     assert!(hogged > 0.8, "the hog holds {hogged} of what is held");
 }
 
-/// Rounds of each of four threads: a million allocations together, or with `SELFWIND_LONG` so many.
+/// Rounds of each of four threads: a million allocations in total; with `SELFWIND_LONG`, `long` rounds.
 fn rounds(long: &'static str) -> &'static str {
     if std::env::var_os("SELFWIND_LONG").is_some() { long } else { "150000" }
 }
@@ -127,14 +128,14 @@ const LONG: &str = "6000000";
 /// Two million, all of which are recorded.
 const LONG_OF_ALL: &str = "1200000";
 
-/// What `heap_threads` says of itself, in the order of [`ALLOCATED`].
+/// The counts that `heap_threads` prints, in the order of [`ALLOCATED`].
 fn said_by_threads(line: &str) -> [u64; 4] {
     let said: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     said.try_into().expect("four numbers")
 }
 
-/// Blocks in all threads, resized and freed by others, at the usual rate and at higher ones: what is estimated lies
-/// around what the program counts.
+/// Blocks shared, resized and freed between threads, at the default rate and at higher ones: the estimates match the
+/// program's counts.
 #[test]
 fn threads_that_share_blocks_balance_with_the_programs_count() {
     for (source, mean) in [("alloc", 524_288.0_f64), ("alloc:16K", 16384.0), ("alloc:1024", 1024.0)] {
@@ -142,8 +143,8 @@ fn threads_that_share_blocks_balance_with_the_programs_count() {
         assert_all_there(&recording.file);
         for (value, said) in ALLOCATED.iter().zip(said_by_threads(&recording.outcome.stdout)) {
             let found = folded(&recording.file, value).inclusive("make");
-            // Of N blocks of 2 KiB the estimate has the relative deviation sqrt((1 - p) / (p N)); sizes that differ
-            // make it up to twice that. A thousand are held.
+            // For N blocks of 2 KiB the estimate has the relative deviation sqrt((1 - p) / (p N)); varying sizes up to
+            // double that. A thousand are live.
             let objects = match *value {
                 "alloc_objects" => said as f64,
                 "alloc_space" => said as f64 / 2048.0,
@@ -197,7 +198,7 @@ fn blocks_that_pass_between_threads_are_counted_once() {
 /// A recorder that does not run while the program does: each allocation is in the profile or among those that are told as
 /// lost, and of the blocks that were freed none is held.
 #[test]
-fn what_is_lost_of_all_allocations_is_counted() {
+fn lost_allocations_are_counted() {
     let (scratch, program) = (Scratch::new(), Target::c("heap_threads").build());
     let file = scratch.join("heap.data");
     let recorder = Recorder::at(99).event("alloc:all").env("SELFWIND_POOL", "64K");
@@ -266,7 +267,7 @@ fn hazards_are_unharmed() {
 }
 
 #[test]
-fn calls_before_the_start_and_after_the_end_are_served() {
+fn calls_before_the_start_and_after_the_end_work() {
     let recording =
         record_unharmed(&recorder("alloc:all"), &Target::cpp("heap_hazards").build(), &[] as &[&str]);
     let objects = folded(&recording.file, "alloc_objects");

@@ -81,7 +81,7 @@ fn held(file: &Path) -> [u64; 3] {
 }
 
 #[test]
-fn each_snapshot_says_what_was_in_use_by_then() {
+fn each_snapshot_has_the_live_memory_of_its_time() {
     let mut growing = Growing::start(&["--every", "300ms"]);
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -134,7 +134,7 @@ fn assert_growth(a: &Path, b: &Path, bytes: u64) {
 }
 
 #[test]
-fn a_signal_takes_one_more() {
+fn a_signal_takes_another_snapshot() {
     let mut growing = Growing::start(&["--every", "1h"]);
     let [steady, grown] = growing.step();
     kill(Pid::from_raw(growing.recorder.id() as i32), Signal::SIGUSR2).expect("our child");
@@ -144,7 +144,7 @@ fn a_signal_takes_one_more() {
 }
 
 #[test]
-fn a_flight_recorder_takes_them_too() {
+fn a_flight_recorder_takes_snapshots_too() {
     let mut growing = Growing::start(&["--snapshot", "--every", "300ms"]);
     let [steady, grown] = growing.step();
     let (file, number) = growing.next();
@@ -155,7 +155,7 @@ fn a_flight_recorder_takes_them_too() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_options_are_refused() {
     let refused = |arguments: &[&str], part: &str| {
         let outcome = run(Command::new(selfwind()).arg("record").args(arguments));
         assert!(outcome.status != 0 && outcome.stderr.contains(part), "{arguments:?}: {outcome:?}");

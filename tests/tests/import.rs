@@ -92,7 +92,7 @@ fn assert_sums(scratch: &Scratch) -> u64 {
 }
 
 #[test]
-fn copied_stacks_lead_where_perf_says() {
+fn copied_stacks_agree_with_perf() {
     let scratch = Scratch::new();
     let job = Target::c("job").build();
     let job = job.to_str().expect("UTF-8");
@@ -121,7 +121,7 @@ fn copied_stacks_lead_where_perf_says() {
 }
 
 #[test]
-fn callchains_are_taken_as_they_are() {
+fn callchains_are_imported_unchanged() {
     let scratch = Scratch::new();
     let job = Target::c("job").with("frame_pointers", &["-fno-omit-frame-pointer"]).build();
     perf_record(&scratch, &["-g"], &[job.to_str().expect("UTF-8")]);
@@ -139,7 +139,7 @@ fn callchains_are_taken_as_they_are() {
 
 /// Forked and executed programs are processes of their own, as perf says.
 #[test]
-fn processes_are_told_apart() {
+fn processes_are_distinguished() {
     let scratch = Scratch::new();
     let job = Target::c("job").build();
     for name in ["first", "second"] {
@@ -169,7 +169,7 @@ fn processes_are_told_apart() {
 
 /// What a killed `perf record`, or a full disk, leaves.
 #[test]
-fn cut_files_give_what_they_have() {
+fn truncated_files_give_what_they_have() {
     let scratch = Scratch::new();
     let job = Target::c("job").build();
     perf_record(&scratch, &["--call-graph", "dwarf,1024"], &[job.to_str().expect("UTF-8")]);
@@ -193,7 +193,7 @@ fn cut_files_give_what_they_have() {
 }
 
 #[test]
-fn what_cannot_be_imported_is_named() {
+fn files_that_cannot_be_imported_are_named() {
     let scratch = Scratch::new();
     let refuse = |arguments: &[&str], naming: &str| {
         let outcome = run(Command::new(selfwind()).arg("import").args(arguments).current_dir(scratch.path()));

@@ -133,7 +133,7 @@ impl Drop for Orphan {
 
 /// Nothing is lost between two recorders, wherever the first one was killed: all that its file lacks, the second has.
 #[test]
-fn what_a_killed_recorder_had_not_written_its_successor_has() {
+fn a_killed_recorders_unwritten_samples_go_to_its_successor() {
     let kills = std::env::var("RECORDER_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
     let mut twice = 0;
     for round in 0..kills {
@@ -168,7 +168,7 @@ fn what_a_killed_recorder_had_not_written_its_successor_has() {
 }
 
 #[test]
-fn a_stopped_recorder_holds_nobody_up() {
+fn a_stopped_recorder_blocks_nobody() {
     let scratch = Scratch::new();
     let (mut recorder, target) = start(&Recorder::at(9999), &scratch, &["1500"]);
     let_run(target, 0.3);
@@ -191,7 +191,7 @@ fn a_stopped_recorder_holds_nobody_up() {
 }
 
 #[test]
-fn an_interrupt_ends_both_in_order() {
+fn an_interrupt_ends_both_properly() {
     let scratch = Scratch::new();
     let (mut recorder, target) = start(&Recorder::at(999), &scratch, &[]);
     let_run(target, 0.5);
@@ -205,7 +205,7 @@ fn an_interrupt_ends_both_in_order() {
 }
 
 #[test]
-fn a_stopped_thread_holds_nobody_up() {
+fn a_stopped_thread_blocks_nobody() {
     let scratch = Scratch::new();
     let (mut recorder, target) = start(&Recorder::at(999), &scratch, &[]);
     let_run(target, 0.3);
@@ -237,7 +237,7 @@ fn a_new_recording_after_killed_ones_is_whole() {
 
 /// A command that runs `selfwind list`.
 #[test]
-fn list_survives_what_the_killed_left_behind() {
+fn list_copes_with_what_killed_processes_left() {
     let output =
         Command::new(selfwind_tests::binary::selfwind()).arg("list").output().expect("selfwind runs");
     assert!(output.status.success(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Lock profiles (`-e lock`) against programs that time their waits themselves, and against programs that must not notice.
+//! Lock profiles (`-e lock`) of programs that measure their own waits, and of programs that must not notice.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,12 +9,12 @@ use selfwind_tests::recording::{Recorder, Recording, read, record_unharmed};
 use selfwind_tests::skip;
 use selfwind_tests::target::{Target, is_installed};
 
-/// Parts by which waits may be off.
+/// Permitted relative error of waits.
 const TOLERANCE: f64 = 0.03;
-/// Parts of the waits whose holder must be the right one.
+/// Share of waits whose holder must be the right one.
 const RIGHT: f64 = 0.99;
-/// A thread that has no processor when its clock is read has waited, for its clock, when it has not yet; on a busy machine a
-/// program is asked again.
+/// If a thread is preempted around reading its clock, it measures a wait that has not begun yet; on a busy machine the
+/// program is run again.
 const ATTEMPTS: usize = 4;
 
 fn recorder(source: &str) -> Recorder {
@@ -25,7 +25,7 @@ fn folded(file: &Path, event: &str) -> Folded {
     Folded::parse(&read(&["export", "-f", "folded", "--event", event], file))
 }
 
-/// What a program says of one kind of wait.
+/// A program's own measurement of one kind of wait.
 struct Said {
     kind: String,
     waits: u64,
@@ -42,7 +42,7 @@ fn said(outcome: &Outcome) -> Vec<Said> {
     outcome.stdout.lines().map(line).collect()
 }
 
-/// What is wrong with a recording, by what its program says: `wait_KIND` waits, `hold_KIND` keeps it waiting.
+/// Compares a recording with the program's own measurements: `wait_KIND` waits for `hold_KIND`. Returns the errors.
 fn errors(recording: &Recording) -> Vec<String> {
     let stats = recording.stats();
     stats.assert_adds_up();
@@ -58,7 +58,7 @@ fn errors(recording: &Recording) -> Vec<String> {
     };
     for Said { kind, waits: count, ns } in said(&recording.outcome) {
         let (waiter, holder) = (format!("wait_{kind}"), format!("hold_{kind}"));
-        // A futex or condition may wake its waiter for nothing.
+        // A futex or condition variable may wake its waiter spuriously.
         check(&format!("waits in {waiter}"), waits.inclusive(&waiter), count, 0.05);
         check(&format!("delay in {waiter}"), delay.inclusive(&waiter), ns, TOLERANCE);
         check(
@@ -91,7 +91,7 @@ fn waits_take_as_long_as_the_program_says_and_have_their_holders() {
     }
 }
 
-/// Waits that are much shorter than the distance between samples: their sum is estimated.
+/// Waits much shorter than the mean distance between samples: their sum is estimated.
 #[test]
 fn rare_samples_stand_for_all_waits() {
     let program = Target::c("lock_sites").build();
@@ -119,7 +119,8 @@ fn locks_of_rust_are_seen() {
     assert_times(&Target::rust("lock_rust").build(), &[], "lock:all");
 }
 
-/// libstdc++ gives its processor up some times before it waits: on a busy machine much of the time passes there, or all.
+/// libstdc++ yields its CPU several times before it waits: on a busy machine much of the time is spent there, or all of
+/// it.
 #[test]
 fn waits_at_atomics_are_seen() {
     let program = Target::cpp("lock_atomic").with("20", &["-std=c++20"]).build();
@@ -151,7 +152,7 @@ fn musl_has_the_same_waits() {
 }
 
 #[test]
-fn locks_keep_their_promises() {
+fn lock_functions_behave_as_without_the_agent() {
     for source in ["lock", "lock:all"] {
         record_unharmed(&recorder(source), &Target::c("lock_rules").build(), &[] as &[&str]);
     }

@@ -1,8 +1,8 @@
-//! The plug-ins for Lua 5.4 and LuaJIT: functions have their names, shares and places, interpreted and compiled, and there is
-//! never one that was not called.
+//! The plug-ins for Lua 5.4 and LuaJIT: functions have the right names, shares and positions, interpreted and compiled,
+//! and no function appears that was not called.
 //!
-//! Oracles: a program that says which shares of its time its functions have, and one whose every stack must be a path of the
-//! graph of calls that it prints.
+//! Oracles: a program that prints the shares of its functions, and one whose every stack must be a path of the call
+//! graph that it prints.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,11 +15,11 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::{Target, is_installed};
 
-/// What marks a Lua frame in folded stacks.
+/// Tag of a Lua frame in folded stacks.
 const MARK: &str = "_[lua]";
-/// What stands for frames that could not be read.
+/// Placeholder for unreadable frames.
 const GAP: &str = "[lua: unreadable frames]_[lua]";
-/// Functions that C calls: no instruction names them.
+/// A function called by C: no Lua instruction names it.
 const PRODUCING: &str = "function (lua_shares.lua:30)";
 const COMPARING: &str = "function (lua_shares.lua:63)";
 
@@ -99,7 +99,7 @@ fn functions_have_their_names_and_shares() {
     }
 }
 
-/// Lua's functions stand where they were called from, with C's between them.
+/// Asserts that Lua functions appear where they were called, with C functions between them.
 fn assert_in_place(what: &str, folded: &Folded) {
     for (stack, _) in folded.stacks.iter().filter(|(stack, _)| !stack.iter().any(|name| name == GAP)) {
         let place = |name: &str| stack.iter().position(|element| element.starts_with(name));
@@ -116,7 +116,7 @@ fn assert_in_place(what: &str, folded: &Folded) {
             let depth = lua.iter().filter(|name| **name == "recursing").count();
             assert_eq!(depth, 21, "{what}: {stack:?}");
         }
-        // A function that C calls back: the sort's own frames are between the two.
+        // A callback from C: the frames of the sort itself are between the two.
         if let (Some(outer), Some(inner)) = (place("sorting ("), place(COMPARING)) {
             let between = stack[outer + 1..inner].iter().filter(|element| !element.ends_with(MARK)).count();
             assert!(outer < inner && between > 1, "{what}: {stack:?}");
@@ -213,7 +213,8 @@ fn a_plugin_calls_none_of_the_c_library_in_the_handler() {
         assert_eq!(recording.outcome.status, 0, "{:?}", recording.outcome);
         let text = fs::read_to_string(scratch.join("count")).expect("the detector's words");
         let words: Vec<u64> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-        // LuaJIT allocates by itself and calls little else; that what the plug-in calls would be seen, Lua 5.4 shows.
+        // LuaJIT has its own allocator and calls little else; Lua 5.4 shows that calls by the plug-in would be
+        // detected.
         let least = if lua.plugin == "lua54" { 1000 } else { 1 };
         assert!(words[0] >= least && words[2] == 1, "{what}: {text}", what = lua.name());
         assert!(weight_with(&recording.folded(), "work (lua_shares.lua") > 100);

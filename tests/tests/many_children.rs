@@ -1,5 +1,5 @@
-//! Hundreds of short-lived compilers: all of them are in the profile, what they share is read once, and the recorder
-//! takes little of the time.
+//! Hundreds of short-lived compilers: all of them are in the profile, shared files are read once, and the recorder
+//! takes a small part of the time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use selfwind_tests::scratch::Scratch;
 
 const RUNS: usize = 200;
 
-/// Seconds behind `name` in the recorder's account of CPU time.
+/// Seconds after `name` in the recorder's CPU time account.
 fn seconds(account: &str, name: &str) -> f64 {
     let (_, rest) = account.split_once(name).unwrap_or_else(|| panic!("{name} in {account}"));
     rest.split_whitespace().next().and_then(|number| number.parse().ok()).expect("seconds")

@@ -1,4 +1,4 @@
-//! Mappings of memory (`-e mmap`) against a program that counts its own, and against programs that must not notice.
+//! Mappings (`-e mmap`) of a program that counts its own, and of programs that must not notice.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::sites::{ALLOCATED, MAPPED, assert_exact, counted, folded, killed_after};
 use selfwind_tests::target::Target;
 
-/// Sites that `map_sites` tells of before its child.
+/// Number of sites that `map_sites` reports before its child.
 const SITES: usize = 11;
 
-/// A recorder that loses nothing while its processor is somebody else's.
+/// A recorder that loses nothing while it is preempted.
 fn recorder(source: &str) -> Recorder {
     Recorder::at(99).event(source).env("SELFWIND_POOL", "128M")
 }
@@ -33,7 +33,7 @@ fn assert_all_there(file: &Path) {
 }
 
 #[test]
-fn every_site_has_its_mappings_and_what_is_left_of_them() {
+fn every_site_has_its_mappings_and_their_live_parts() {
     for rounds in ["1", "100"] {
         let recording = map_sites("mmap", rounds);
         assert_eq!(counted(&recording.outcome.stdout).len(), SITES + 1);
@@ -41,7 +41,7 @@ fn every_site_has_its_mappings_and_what_is_left_of_them() {
     }
 }
 
-/// Many more parts than there are mappings at a time, and threads that unmap what others have mapped.
+/// Many more parts than live mappings, and threads that unmap mappings of other threads.
 #[test]
 fn many_rounds_balance() {
     let recording = map_sites("mmap", "600");
@@ -49,7 +49,7 @@ fn many_rounds_balance() {
 }
 
 #[test]
-fn a_killed_program_leaves_what_it_had_mapped() {
+fn a_killed_program_leaves_its_live_mappings() {
     let scratch = Scratch::new();
     let file = scratch.join("selfwind.data");
     let program = Target::c("map_sites").build();
@@ -58,9 +58,9 @@ fn a_killed_program_leaves_what_it_had_mapped() {
     assert_exact(&file, &said, MAPPED);
 }
 
-/// What was mapped stands on top of its stack.
+/// The kind of mapping is the leaf of its stack.
 #[test]
-fn kinds_are_told_apart() {
+fn kinds_of_mappings_are_distinguished() {
     let recording = map_sites("mmap", "10");
     let bytes = folded(&recording.file, "mmap_space");
     let told = |site: &str, kind: &str| bytes.nested(site, kind);
@@ -70,7 +70,7 @@ fn kinds_are_told_apart() {
         ("site_file", "[file]"),
         ("site_reserved", "[reserved]"),
         ("site_fixed", "[anonymous]"),
-        // As what was moved.
+        // As the mapping that was moved.
         ("site_grown", "[anonymous]"),
     ] {
         assert_eq!(told(site, kind), bytes.inclusive(site), "{site}");
@@ -78,9 +78,9 @@ fn kinds_are_told_apart() {
     }
 }
 
-/// Mappings are apart from allocations, of which glibc maps the large ones by itself.
+/// Mappings are separate from allocations, although glibc maps the large ones itself.
 #[test]
-fn memory_of_malloc_is_not_that_of_mmap() {
+fn allocations_are_not_counted_as_mappings() {
     let recording = recorder("alloc:all,mmap").record(&Target::c("heap_sites").build(), &["20", "hold"]);
     assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
     assert_exact(&recording.file, &recording.outcome.stdout, ALLOCATED);
@@ -88,7 +88,7 @@ fn memory_of_malloc_is_not_that_of_mmap() {
     let both = map_sites("cpu,alloc:all,mmap", "10");
     assert_exact(&both.file, &both.outcome.stdout, MAPPED);
     assert!(folded(&both.file, "alloc_space").total() > 0);
-    // Without it nobody looks.
+    // Mappings are not recorded without the source.
     let without = map_sites("alloc:all", "10");
     let outcome = run(Command::new(selfwind()).args(["report", "--event", "mmap_space"]).arg(&without.file));
     assert_eq!(outcome.status, 1);

@@ -1,7 +1,7 @@
-//! The mistakes that people make most, and what they are told: the table of docs/troubleshooting.md, row by row.
+//! Common mistakes and the messages for them: the table of docs/troubleshooting.md, row by row.
 //!
-//! Each command of the table runs in a directory where it is the mistake that its row says. What is printed must hold
-//! the row's message, so that page and program cannot drift apart.
+//! Each command of the table runs in a directory where it is the mistake of its row. The output must contain the row's
+//! message, so that page and program cannot diverge.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -217,7 +217,7 @@ fn make(mistake: &Mistake, place: &Place) -> Option<String> {
 }
 
 #[test]
-fn the_page_says_what_is_said() {
+fn the_page_has_the_real_messages() {
     let mistakes = mistakes();
     assert!(mistakes.len() >= 15, "{} rows", mistakes.len());
     let place = Place::new();
@@ -233,7 +233,7 @@ fn the_page_says_what_is_said() {
 }
 
 #[test]
-fn other_words_are_noticed() {
+fn wrong_messages_are_noticed() {
     assert!(says("selfwind: process 12\n  is gone", "selfwind: process 4711 is gone"));
     assert!(says("a 1 b, c\nd", "a 2 … c d"));
     assert!(!says("selfwind: process 12 is here", "process 4711 is gone"));

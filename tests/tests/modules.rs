@@ -1,4 +1,4 @@
-//! What the agent finds loaded is what findshlibs finds: every module, where it lies, and which build it is.
+//! The agent finds the same modules as findshlibs: every module, its address and its build-id.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use selfwind_tests::recording::Recorder;
 /// What identifies a module in memory: its bias and build-id.
 type Key = (u64, String);
 
-/// First address, end, and path of each module that findshlibs tells of.
+/// First address, end and path of each module that findshlibs reports.
 fn told(output: &str) -> BTreeMap<Key, (u64, u64, String)> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).expect("an address");
     output
@@ -46,14 +46,14 @@ fn every_module_is_where_findshlibs_finds_it() {
     for (key, (start, end, path)) in &told {
         let found = recorded.iter().find(|module| self::key(module) == *key);
         let Some(module) = found else {
-            // The agent tells nothing of itself.
+            // The agent does not report itself.
             assert!(path.contains("selfwind"), "{path} at {start:x} is not in {recorded:#x?}");
             continue;
         };
         let pages = |address: u64| address & !0xfff;
         assert_eq!(pages(module.start), pages(*start), "{path}");
         assert_eq!(pages(module.end - 1), pages(end - 1), "{path}");
-        // The loader has a name of its own for it.
+        // The loader calls it by another name.
         let same_name = Path::new(path).file_name() == module.path.file_name();
         assert!(same_name || module.path == Path::new("[vdso]"), "{path} {module:?}");
     }

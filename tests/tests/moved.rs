@@ -1,5 +1,5 @@
-//! A profile that is taken elsewhere shows what it showed where it was made: every export of it, byte for byte, from a root
-//! directory in which there is nothing but `selfwind` and the libraries that it is linked with.
+//! A profile moved to another machine gives the same output as where it was recorded: every export of it, byte for
+//! byte, in a root directory with nothing but `selfwind` and its libraries.
 
 use std::fs;
 use std::path::{Path, PathBuf};

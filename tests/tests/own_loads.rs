@@ -1,5 +1,5 @@
-//! Libraries that the C library opens by itself, past `dlopen`: the stacks through them are whole all the same, but for
-//! those taken before the next call that the agent sees.
+//! Libraries that the C library loads itself, bypassing `dlopen`: stacks through them are complete all the same, except
+//! those taken before the agent's next interposed call.
 
 use selfwind_tests::recording::Recorder;
 use selfwind_tests::target::Target;

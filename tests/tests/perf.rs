@@ -1,7 +1,7 @@
-//! The source `perf`: kernel and user stacks put together exactly, nothing interrupted, no child killed; and what is
-//! left of it where the kernel permits less.
+//! The source `perf`: kernel and user stacks are joined exactly, no system call is interrupted, no child is killed; and
+//! the fallbacks where the kernel permits less.
 //!
-//! Where this machine does not permit what a test needs, the test is skipped.
+//! What this machine does not permit is skipped.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,17 +17,17 @@ use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 use serde_json::Value;
 
-/// What the agent said of its source.
+/// The agent's note about its source.
 fn source(stats: &Stats) -> String {
     stats.0["detail"]["settings"]["source"].to_string()
 }
 
-/// One of the counts of what became of the kernel's events; what never happened is not there.
+/// A counter of perf events by result; absent ones are 0.
 fn kernel(stats: &Stats, name: &str) -> u64 {
     stats.0["detail"]["kernel"][name].as_u64().unwrap_or(0)
 }
 
-/// True if the recording saw the kernel; otherwise says why the test is skipped.
+/// Whether the recording includes the kernel; otherwise skips, with the reason.
 fn sees_kernel(recording: &Recording) -> bool {
     let source = source(&recording.stats());
     let sees = source.contains("kernel and user stacks");
@@ -37,8 +37,8 @@ fn sees_kernel(recording: &Recording) -> bool {
     sees
 }
 
-/// The weight is the CPU time that the program's threads had by their own clocks, which it prints, give or take so many
-/// periods.
+/// Asserts that the weight is the CPU time of the program's threads by their own clocks, which it prints, within
+/// `periods` periods.
 fn assert_weighs(recording: &Recording, hertz: f64, periods: f64) {
     let cpu_ns: f64 = recording.outcome.stdout.trim().parse().expect("nanoseconds");
     let (stats, due) = (recording.stats(), cpu_ns * hertz / 1e9);
@@ -46,7 +46,7 @@ fn assert_weighs(recording: &Recording, hertz: f64, periods: f64) {
     assert!((weight - due).abs() <= 0.01 * due + periods, "{weight} periods, due {due}: {:#}", stats.0);
 }
 
-/// All events are somewhere.
+/// Asserts that all events are accounted for.
 fn assert_all_counted(stats: &Stats) {
     let parts = [
         "exact",
@@ -70,7 +70,7 @@ fn assert_all_counted(stats: &Stats) {
     );
 }
 
-/// The share of the events of the program that have the stack at which they happened.
+/// The share of the program's events that have the stack at which they occurred.
 fn stitched(stats: &Stats) -> f64 {
     let good =
         ["exact", "restarted", "same_frame", "deeper"].iter().map(|name| kernel(stats, name)).sum::<u64>();
@@ -78,7 +78,7 @@ fn stitched(stats: &Stats) -> f64 {
 }
 
 #[test]
-fn every_period_of_processor_time_has_its_sample_and_its_stack() {
+fn every_period_of_cpu_time_has_its_sample_and_its_stack() {
     let program = Target::c("kernel_work").build();
     let recording = record_unharmed(&Recorder::at(997).event("perf"), &program, &["3", "500"]);
     if !sees_kernel(&recording) {
@@ -111,7 +111,7 @@ fn a_foreign_handler_on_top_does_not_hide_the_stack() {
 #[test]
 fn many_faults_of_one_call_share_one_walk() {
     let program = Target::c("faults_in_read").build();
-    // Its output says that both reads came back whole.
+    // Its output says that both reads were complete.
     let recording = record_unharmed(&Recorder::at(99).event("perf:page-faults"), &program, &[""; 0]);
     if !sees_kernel(&recording) {
         return;
@@ -121,7 +121,7 @@ fn many_faults_of_one_call_share_one_walk() {
     assert_eq!(recording.folded().inclusive("one_read"), 64, "{:?}", recording.folded());
     assert!(stats.detail(&["unwinds"]) < 40, "{:#}", stats.0);
     assert_eq!(stats.0["detail"]["weights"][0]["event"], "page-faults", "{:#}", stats.0);
-    // The ring has no room for all of the 4096 faults of the second read: they are counted all the same, and with it.
+    // The ring has no space for all 4096 faults of the second read: they are counted all the same, with that stack.
     let read = recording.folded().nested("main", "read");
     assert!(read >= 64 + 4000, "{read}: {:?}", recording.folded());
     let main = recording.folded().inclusive("main");
@@ -183,7 +183,7 @@ fn a_program_that_filters_its_calls_and_executes_another_lives() {
         let recorder = Recorder::at(9973).event("perf").env("SELFWIND_MAX_OVERHEAD", "100");
         let recording = record_unharmed(&recorder, &program, &["25", call]);
         assert_eq!(recording.outcome.stdout, "0 bad\n", "{call}");
-        // Sampled on both sides of the filter, behind it by timers, which tick more seldom.
+        // Sampled before and after the filter, afterwards by timers, which have a lower rate.
         let folded = recording.folded();
         let (before, behind) = (folded.inclusive("before_filter"), folded.inclusive("behind_filter"));
         assert!(before > 100 && behind > 0, "{call}: {before} {behind}");
@@ -191,7 +191,7 @@ fn a_program_that_filters_its_calls_and_executes_another_lives() {
 }
 
 #[test]
-fn time_off_the_processor_is_told_by_function() {
+fn off_cpu_time_is_attributed_to_functions() {
     let program = Target::c("off_processor").build();
     let recording = Recorder::at(99).event("offcpu").record(&program, &["15"]);
     if recording.outcome.status == 125 {
@@ -203,7 +203,7 @@ fn time_off_the_processor_is_told_by_function() {
     let folded = recording.folded();
     assert_eq!(folded.total(), recording.stats().number("weight"));
     for (function, ns) in [("sleeping", told[0]), ("waiting", told[1])] {
-        // The program's own clocks include the way in and out, and being preempted there.
+        // The program's clocks include the way into and out of the wait, and preemption there.
         let us = folded.inclusive(function) as f64;
         let wall = 15.0 * 100_000.0;
         let preempted = kernel(&recording.stats(), "preempted_us") as f64;
@@ -237,7 +237,7 @@ fn every_call_of_git_has_its_stack() {
     assert_eq!(folded(&file).total(), stats.number("weight"));
 }
 
-/// Records under conditions of its own; the profile and what the recorder said.
+/// Records under special conditions; returns the profile and the recorder's output.
 fn recorded_by(
     command: &mut Command,
     scratch: &Path,
@@ -257,7 +257,7 @@ fn recorded_by(
 }
 
 #[test]
-fn an_ordinary_user_gets_user_mode_and_is_told_what_is_missing() {
+fn an_ordinary_user_gets_user_mode_and_a_hint() {
     let program = Target::c("kernel_work").build();
     let home = Path::new("/tmp").join(format!("selfwind-perf-{}", std::process::id()));
     std::fs::create_dir_all(&home).expect("a directory");
@@ -274,7 +274,7 @@ fn an_ordinary_user_gets_user_mode_and_is_told_what_is_missing() {
     };
     stats.assert_adds_up();
     assert!(outcome.stderr.contains("perf_event_paranoid"), "{}", outcome.stderr);
-    // Two threads of 200 ms, half of them in the kernel, whose last milliseconds there are missing.
+    // Two threads of 200 ms, half of them in the kernel, of which the last milliseconds are missing.
     let weight = stats.number("weight") as f64;
     assert!(weight > 0.85 * 0.4 * 997.0, "{:#}", stats.0);
 }
@@ -325,10 +325,9 @@ fn by_default_the_source_is_the_best_that_does_no_harm() {
     assert!(stats.is_some_and(|stats| source(&stats).contains("the process is traced")));
 }
 
-/// By a container's filter (EPERM), or as by a kernel whose `perf_event_paranoid` is 3 or 4 (EACCES), which no test may
-/// set.
+/// By a container's seccomp filter (EPERM), or as with `perf_event_paranoid` 3 or 4 (EACCES), which no test may set.
 #[test]
-fn where_events_are_denied_timers_take_their_place() {
+fn timers_replace_denied_perf_events() {
     let scratch = Scratch::new();
     let program = Target::c("kernel_work").build();
     for error in [libc::EPERM, libc::EACCES] {
@@ -343,7 +342,7 @@ fn where_events_are_denied_timers_take_their_place() {
         let stats = stats.expect("a profile");
         stats.assert_adds_up();
         assert!(stats.number("weight") > 200, "{:#}", stats.0);
-        // Nothing takes the place of faults.
+        // Nothing can replace page faults.
         let (outcome, stats) = recorded_by(&mut denied(), scratch.path(), "perf:faults", &program);
         assert_eq!(
             (outcome.status, stats.expect("a profile").number("samples")),
@@ -388,7 +387,7 @@ fn a_running_process_keeps_its_source() {
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
     assert_eq!(by_timers.end(), ("4 threads ended, 0 reads went wrong\n".into(), 0));
 
-    // The agent would be put into this one, which then could execute another program.
+    // This one would need an injection, after which it could execute another program.
     let mut plain = Command::new("sleep").arg("1000").spawn().expect("sleep runs");
     let pid = plain.id().to_string();
     let outcome = run(Command::new(selfwind()).args(["record", "-d", "0.3", "-e", "perf", "-p", &pid]));
@@ -398,7 +397,7 @@ fn a_running_process_keeps_its_source() {
 }
 
 #[test]
-fn samples_that_are_printed_as_they_come_have_kernel_frames() {
+fn samples_printed_live_have_kernel_frames() {
     let mut asked = Asked::sampled_by("perf", &["threads", "4"]);
     let scratch = Scratch::new();
     let file = scratch.join("running.data");
@@ -414,7 +413,7 @@ fn samples_that_are_printed_as_they_come_have_kernel_frames() {
         .spawn()
         .expect("selfwind runs");
     let lines = BufReader::new(tail.stdout.take().expect("piped")).lines();
-    // A thread that reads its clock again and again is in the kernel for a good part of its time.
+    // A thread that reads its clock continually spends a good part of its time in the kernel.
     let found = lines.map_while(Result::ok).take(5000).any(|line| {
         let sample: Value = serde_json::from_str(&line).expect("JSON");
         let frames = sample["frames"].as_array().expect("frames");
@@ -429,7 +428,7 @@ fn samples_that_are_printed_as_they_come_have_kernel_frames() {
 }
 
 #[test]
-fn what_a_wait_costs_after_its_end_is_told_apart() {
+fn run_queue_delay_is_separate_from_waiting() {
     let program = Target::c("wake_latency").build();
     let recording = Recorder::at(99).event("offcpu").record(&program, &["200"]);
     if recording.outcome.status == 125 {
@@ -443,7 +442,7 @@ fn what_a_wait_costs_after_its_end_is_told_apart() {
         return skip(format_args!("the kernel tells of {delay} us of run delay"));
     }
     let told = folded.nested("often_woken", "[wake latency]");
-    // The first wait's is not known; that of being preempted on the way is no part of a wait.
+    // That of the first wait is unknown; preemption on the way is not part of a wait.
     let preempted = kernel(&stats, "preempted_us");
     assert!(told + preempted > delay / 2, "{told} us of {delay}, {preempted} preempted: {folded:?}");
     assert!(told < delay + delay / 10 + 1000, "{told} us of {delay}: {folded:?}");

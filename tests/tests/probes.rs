@@ -1,6 +1,6 @@
-//! Breakpoints of the kernel's (`-e usdt:...`, `-e fn:...`) against a program that knows how often it came by.
+//! Uprobes (`-e usdt:...`, `-e fn:...`) in a program that counts its own hits.
 //!
-//! Where this machine does not permit them, the test is skipped.
+//! Skipped where this machine does not permit them.
 
 use std::process::Command;
 
@@ -34,10 +34,10 @@ fn kernel(recording: &Recording, name: &str) -> u64 {
 }
 
 #[test]
-fn every_pass_has_a_sample_with_the_stack_at_the_probe() {
+fn every_hit_has_a_sample_with_the_stack_at_the_probe() {
     let sources = "fn:main:pushes,fn:main:computes,fn:main:makes_room,usdt:app:*";
     let Some(recording) = record(sources, &[&ROUNDS.to_string()]) else { return };
-    // The program sees that somebody watches.
+    // The program sees that the probe is enabled.
     assert_eq!(recording.outcome.stdout, "watched 1\n");
     let passes = ROUNDS * THREADS;
     for (event, functions, expected) in [
@@ -83,7 +83,7 @@ fn a_program_that_blocks_all_signals_is_answered_too() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_explained() {
+fn unusable_probes_are_explained() {
     let program = Target::c("probes").build();
     let scratch = Scratch::new();
     let file = scratch.join("x.data");

@@ -1,5 +1,5 @@
-//! Sources that need an agent from the program's start (`alloc`, `lock`, `mmap`, `tp:`), and processes that run already:
-//! a refusal whose way out works, and the right numbers of a process that took it.
+//! Sources that need the agent from the program's start (`alloc`, `lock`, `mmap`, `tp:`), with running processes: a
+//! refusal whose remedy works, and correct numbers for a process that was started accordingly.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::sites::folded;
 use selfwind_tests::target::Target;
 
-/// `heap_grows` with a runtime directory of its own, one step after another. Killed at the end.
+/// `heap_grows` with a runtime directory of its own, executed step by step. Killed at the end.
 struct Growing {
     scratch: Scratch,
     child: Child,
@@ -42,7 +42,7 @@ impl Growing {
         growing
     }
 
-    /// One step; what the program says that `in_steady` and `in_growing` hold after it.
+    /// One step; returns what `in_steady` and `in_growing` hold after it, according to the program.
     fn step(&mut self) -> [u64; 2] {
         self.child.stdin.as_mut().expect("piped").write_all(b"x").expect("a pipe");
         let mut said = String::new();
@@ -63,7 +63,7 @@ impl Growing {
         command
     }
 
-    /// Records it during one step; what it says then, and the recorder.
+    /// Records it during one step; returns what it holds then, and the recorder's outcome.
     fn record_step(&mut self, options: &[&str]) -> ([u64; 2], Outcome) {
         let mut recorder = self.record(options).stderr(Stdio::piped()).spawn().expect("selfwind runs");
         let mut error: BufReader<ChildStderr> = BufReader::new(recorder.stderr.take().expect("piped"));
@@ -86,14 +86,14 @@ impl Drop for Growing {
     }
 }
 
-/// The environment that a refusal advises.
+/// The environment that a refusal recommends.
 fn way_out(refusal: &str) -> &str {
     let start = refusal.find("LD_PRELOAD=").unwrap_or_else(|| panic!("no way out: {refusal}"));
     refusal[start..].trim_end()
 }
 
 #[test]
-fn what_needs_the_agent_from_the_start_is_refused() {
+fn sources_that_need_the_agent_from_the_start_are_refused() {
     let mut growing = Growing::start("");
     for event in ["alloc", "alloc:all", "cpu,alloc", "lock", "mmap", "wall,alloc", "tp:app:*"] {
         let outcome = run(&mut growing.record(&["-e", event]));
@@ -106,10 +106,10 @@ fn what_needs_the_agent_from_the_start_is_refused() {
     assert_eq!(growing.step(), [30_000, 100_000], "it goes on");
 }
 
-/// A process that was started as the refusal says is recorded at any time: all that it has allocated, by the rate that it
-/// was started with, whether that is asked for or not.
+/// A process started as the refusal recommends can be recorded at any time: all its allocations, at the rate that it
+/// was started with, requested or not.
 #[test]
-fn the_way_out_that_a_refusal_names_works() {
+fn the_remedy_that_a_refusal_names_works() {
     let refusal = run(&mut Growing::start("").record(&["-e", "alloc:all"])).stderr;
     for asked in [&[][..], &["-e", "alloc:all"], &["-e", "wall,alloc:all"]] {
         let mut growing = Growing::start(way_out(&refusal));
@@ -129,7 +129,7 @@ fn the_way_out_that_a_refusal_names_works() {
     }
 }
 
-/// A rate cannot be changed while the process runs, and another library is not there.
+/// The rate of a running process cannot be changed, and another library cannot be loaded.
 #[test]
 fn other_sources_than_those_of_the_start_are_refused() {
     let growing = Growing::start("LD_PRELOAD=$(selfwind agent-path -e alloc:all) SELFWIND_EVENT=alloc:all");
@@ -138,7 +138,7 @@ fn other_sources_than_those_of_the_start_are_refused() {
         assert_eq!(outcome.status, 125, "{event}: {outcome:?}");
         assert!(outcome.stderr.contains("it records alloc:all"), "{event}: {}", outcome.stderr);
     }
-    // The library by default has no allocations.
+    // The default library does not support allocations.
     let plain = Growing::start("LD_PRELOAD=$(selfwind agent-path) SELFWIND_EVENT=cpu");
     assert_eq!(run(&mut plain.record(&["-e", "alloc:all"])).status, 125);
     // What the environment asks for chooses the library.
@@ -146,7 +146,7 @@ fn other_sources_than_those_of_the_start_are_refused() {
     assert_eq!(run(&mut growing.record(&["-e", "alloc:all", "-d", "0.1"])).status, 0);
 }
 
-/// A snapshot weighs what it holds as the process samples it, or did until it was killed.
+/// A snapshot uses the rate of the process, also after that was killed.
 #[test]
 fn a_snapshot_has_the_rate_of_the_process() {
     let mut growing = Growing::start("LD_PRELOAD=$(selfwind agent-path -e alloc) SELFWIND_EVENT=alloc:all");

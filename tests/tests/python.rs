@@ -1,8 +1,8 @@
-//! Python functions among native frames: in their right places, with their right shares, in all versions that are here, and
-//! never one that was not called.
+//! Python functions among native frames: at the right positions, with the right shares, in all installed versions, and
+//! no function appears that was not called.
 //!
-//! Two oracles: a program that says which shares of its time its functions have, and one whose every stack must be a path of
-//! the graph of calls that it prints.
+//! Oracles: a program that prints the shares of its functions, and one whose every stack must be a path of the call
+//! graph that it prints.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,17 +18,16 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
-/// What marks a Python frame in folded stacks.
+/// Tag of a Python frame in folded stacks.
 const MARK: &str = "_[py]";
-/// How a mark begins that stands for frames that could not be read.
+/// Prefix of a placeholder for unreadable frames.
 const GAP: &str = "[python:";
 
 fn script(name: &str) -> String {
     format!("{}/targets/{name}.py", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The interpreters that are here, by the minor versions that are read: pyenv's builds, the machine's own, and a
-/// 3.14 beside it.
+/// The installed interpreters of the supported minor versions: builds by pyenv, the system's own, and a 3.14.
 fn interpreters() -> Vec<(u32, PathBuf)> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions")).into_iter().flatten().flatten();
@@ -44,7 +43,7 @@ fn interpreters() -> Vec<(u32, PathBuf)> {
     let known: Vec<(u32, PathBuf)> = known.collect();
     for wanted in 9..=14 {
         if !known.iter().any(|(minor, _)| *minor == wanted) {
-            // Debian has it from forky on.
+            // In Debian from forky on.
             match wanted {
                 14 => eprintln!("no Python 3.14"),
                 _ => skip(format!("no Python 3.{wanted} in ~/.pyenv/versions")),
@@ -61,7 +60,7 @@ fn function(element: &str) -> Option<&str> {
     Some(shown.rsplit_once(" (").map_or(shown, |(name, _)| name))
 }
 
-/// The Python functions of a stack, outermost first, and the marks between them where some are missing.
+/// The Python functions of a stack, outermost first, with placeholders where some are missing.
 fn functions(stack: &[String]) -> Vec<&str> {
     let shown =
         |element| function(element).or(Some(element).filter(|element: &&str| element.starts_with(GAP)));
@@ -73,7 +72,7 @@ fn weight_with(folded: &Folded, name: &str) -> u64 {
     folded.stacks.iter().filter(|(stack, _)| has(stack)).map(|(_, weight)| weight).sum()
 }
 
-/// Frames that were not read.
+/// Weight of the placeholders for unreadable frames.
 fn weight_of_gaps(folded: &Folded) -> u64 {
     let has_gap = |stack: &[String]| stack.iter().any(|element| element.starts_with(GAP));
     folded.stacks.iter().filter(|(stack, _)| has_gap(stack)).map(|(_, weight)| weight).sum()
@@ -116,7 +115,7 @@ fn shares_are_those_of_the_program() {
     }
 }
 
-/// Each Python function stands where it was called from, native frames between them where there are some.
+/// Asserts that each Python function appears where it was called, with native frames between them where there are some.
 fn assert_in_place(what: &str, folded: &Folded) {
     let position = |stack: &[String], name: &str| stack.iter().position(|element| element == name);
     let python = |stack: &[String], name: &str| {
@@ -149,7 +148,7 @@ fn no_stack_is_impossible() {
     // Of five interpreters a million samples together.
     let seconds = if std::env::var_os("SELFWIND_LONG").is_some() { "25" } else { "3" };
     for (minor, python) in interpreters() {
-        // A tick of a timer stands for 40 periods: of a few hundred samples two or three may be gaps.
+        // A timer tick stands for 40 periods: of a few hundred samples two or three may have placeholders.
         for (source, gaps) in [("cpu", 100), ("perf", 500)] {
             let what = format!("3.{minor} {source} {}", python.display());
             let recording =
@@ -183,21 +182,21 @@ fn no_stack_is_impossible() {
     }
 }
 
-/// An edge of the graph. Before 3.11 a function does not know its class.
+/// An edge of the call graph. Before 3.11 a code object does not know its class.
 fn edge<'l>(minor: u32, line: &'l str) -> Option<(&'l str, &'l str)> {
     let (caller, callee) = line.split_once(' ')?;
     let known = |name: &'l str| name.rsplit_once('.').filter(|_| minor < 11).map_or(name, |(_, name)| name);
     Some((known(caller), known(callee)))
 }
 
-/// True for a function of the graph, which is in its file or was compiled from a text.
+/// Whether it is a function of the graph: in its file, or compiled from a string.
 fn is_of_the_script(element: &str) -> bool {
     element.contains(" (python_graph.py:") || element.contains(" (<string>:")
 }
 
 #[test]
 fn views_show_lines_and_the_interpreter_if_asked() {
-    // A build of 3.14 may have a function for each instruction, and no names of them.
+    // A build of 3.14 may have a C function per instruction, without symbols.
     let older = interpreters().into_iter().rfind(|(minor, _)| *minor < 14);
     let (_, python) = older.expect("there is one");
     let recording = record_shares(&Recorder::at(997), &python, "1");
@@ -253,7 +252,8 @@ fn allocations_and_waits_have_their_functions() {
     }
 }
 
-/// Reading an interpreter's memory asks the kernel by a call that may block signals, and here no handler puts the mask back.
+/// Reading the interpreter's memory probes it by a system call that may block signals; here no handler return restores
+/// the mask.
 #[test]
 fn allocations_and_waits_leave_the_signal_mask_alone() {
     for (minor, python) in interpreters() {

@@ -1,4 +1,4 @@
-//! The offsets by which the handler reads CPython's structures are those that a C compiler finds with its headers.
+//! The offsets that the handler uses in CPython's structures equal those that a C compiler computes from its headers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ fn interpreters() -> Vec<Interpreter> {
     all.filter(|one| one.include.join("internal/pycore_runtime.h").exists()).collect()
 }
 
-/// What the compiler says.
+/// The offsets according to the compiler.
 fn by_headers(interpreter: &Interpreter) -> BTreeMap<String, u64> {
     let scratch = Scratch::new();
     let program = scratch.join("layout");
@@ -58,7 +58,7 @@ fn by_headers(interpreter: &Interpreter) -> BTreeMap<String, u64> {
     run(&mut Command::new(program)).stdout.lines().map(field).collect()
 }
 
-/// What the interpreter says of itself, at the start of `_PyRuntime`.
+/// The offsets according to the interpreter itself, at the start of `_PyRuntime`.
 fn described(library: &Path) -> Option<Layout> {
     let bytes = fs::read(library).ok()?;
     let file = object::File::parse(&*bytes).ok()?;

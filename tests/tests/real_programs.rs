@@ -1,5 +1,5 @@
-//! Programs that people run: they end as they do alone, their stacks reach the root, their functions have names, all
-//! their children are there. A test whose program is not installed is skipped; `scripts/test` installs all.
+//! Everyday programs: they end as they do alone, their stacks reach the root, their functions have names, and all their
+//! children are in the profile. A test whose program is not installed is skipped; `scripts/test` installs all.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -24,16 +24,16 @@ fn program(name: &str) -> PathBuf {
     found.find(|file| file.exists()).unwrap_or_else(|| leave(format_args!("{name} is not installed")))
 }
 
-/// At least 99 % of the stacks of `recording` reach a root, or all but one, and at least `named` of the weight has a
-/// named leaf.
+/// Asserts that at least 99 % of the stacks, or all but one, reach a root, and that at least `named` of the weight has
+/// a named leaf.
 fn assert_whole(recording: &Recording, named: f64) {
     let (stats, folded) = (recording.stats(), recording.folded());
     assert_rooted(&stats, 0.01);
     assert!(folded.named() >= named, "named {:.3}", folded.named());
 }
 
-/// At most `missing` of the stacks, or one, reach no root. How many there are is the machine's affair: a fast one is
-/// done soon, a coarse clock merges several into one.
+/// Asserts that at most a share `missing` of the stacks, or one, reaches no root. The number of stacks depends on the
+/// machine: a fast one finishes early, and a coarse clock merges several ticks.
 fn assert_rooted(stats: &Stats, missing: f64) {
     let samples = stats.number("samples");
     assert!(samples >= 5, "too few samples: {:#}", stats.0);
@@ -157,7 +157,7 @@ fn build_go(source: &str, cgo: &str, binary: &Path) {
     assert_eq!(built.status, 0, "{built:?}");
 }
 
-/// Go's runtime ends the program if a signal comes on a stack that it does not expect.
+/// Go's runtime aborts if a signal arrives on a stack that it does not expect.
 #[test]
 fn go_that_links_itself() {
     if !is_installed("go") {
@@ -174,8 +174,8 @@ fn go_that_links_itself() {
     }
 }
 
-/// Its unwind information is in `.debug_frame` alone, which is no part of what is loaded: only a table has it. What
-/// there is without, frame pointers, leads to the root too.
+/// Its unwind information is only in `.debug_frame`, which is not loaded: only a compiled table has it. Without it,
+/// frame pointers lead to the root too.
 #[test]
 fn go_with_its_own_stacks_and_signals() {
     if !is_installed("go") {
@@ -198,7 +198,7 @@ fn go_with_its_own_stacks_and_signals() {
         assert_eq!(recording.outcome.status, 43);
         assert_functions(&recording, &["main.leaf", "main.recovered", "runtime.gopanic"]);
         if is_known {
-            // A frame pointer leads past the caller of a function that has no frame of its own.
+            // By frame pointers, the caller of a function without a frame of its own is missed.
             assert_functions(&recording, &["main.work"]);
         }
         let (stats, folded) = (recording.stats(), recording.folded());
@@ -212,7 +212,8 @@ fn go_with_its_own_stacks_and_signals() {
     }
 }
 
-/// Attached to, without a table: by frame pointers, up to where every goroutine and every thread of its runtime begins.
+/// Attached to, without a table: by frame pointers, up to the functions that every goroutine and runtime thread begins
+/// with.
 #[test]
 fn go_that_runs_already() {
     if !is_installed("go") {
@@ -284,7 +285,7 @@ fn redis_under_load() {
     assert!(stats.number("threads") >= 4, "redis has background threads: {:#}", stats.0);
 }
 
-/// Programs that run for seconds, at nearly a kilohertz: of a thousand stacks no more than one may miss its root.
+/// Programs that run for seconds at nearly 1 kHz: at most one stack in a thousand may miss its root.
 #[test]
 fn a_thousand_stacks_of_each_are_whole() {
     if std::env::var_os("SELFWIND_LONG").is_none() {
@@ -341,8 +342,8 @@ fn a_thousand_stacks_of_each_are_whole() {
     }
 }
 
-/// What the signal-based profilers before us broke: killed across exec, aborted after closing every descriptor, lost
-/// output under a system call filter, an unexpected signal handler.
+/// What broke programs under earlier signal-based profilers: killed across exec, aborted after closing every
+/// descriptor, output lost under a seccomp filter, an unexpected signal handler.
 #[test]
 fn programs_that_other_profilers_break() {
     let programs: [(&str, &[&str]); 7] = [

@@ -1,7 +1,7 @@
-//! Unwinders that programs register for regions of code: stacks through generated code are what they must be, one that is
-//! removed is never asked again, and one that lies ends its stack with a reason.
+//! Unwinders that programs register for regions of code: stacks through generated code are correct, a removed unwinder
+//! is never called again, and an incorrect one ends its stack with a reason.
 //!
-//! The oracle is a program all of whose stacks are parts of one that is known.
+//! Oracle: a program all of whose stacks are parts of one known stack.
 
 use std::fs;
 use std::process::Command;
@@ -16,26 +16,26 @@ use selfwind_tests::target::Target;
 const MARK: &str = "_[made]";
 const TRUNCATED: &str = "[truncated";
 
-/// What `work` of `region_code` calls, root first.
+/// The call path of `work` in `region_code`, root first.
 fn truth() -> Vec<String> {
     let generated = |_| (0..10).map(|n| format!("gen{n} (made.code:{}){MARK}", n + 1));
     let twice = (0..2).flat_map(|round| generated(round).chain(["middle".to_owned()]));
     twice.chain(["burn".to_owned()]).collect()
 }
 
-/// The elements of a stack behind `function`, without the kernel's.
+/// The elements of a stack after `function`, without those of the kernel.
 fn behind<'s>(stack: &'s [String], function: &str) -> Option<&'s [String]> {
     let own = stack.iter().position(|element| element.ends_with("_[k]")).unwrap_or(stack.len());
     stack[..own].iter().position(|element| element == function).and_then(|at| stack.get(at + 1..own))
 }
 
-/// The weight of the stacks in `work`, all of which must be possible.
+/// Asserts that all stacks in `work` are possible; returns their weight.
 fn assert_possible(what: &str, folded: &Folded) -> u64 {
     let truth = truth();
     let mut inside = 0;
     for (stack, weight) in &folded.stacks {
         let Some(part) = behind(stack, "work") else {
-            // Without its outer end a stack has a mark that says why.
+            // A stack without its outer end has a marker with the reason.
             let is_cut = stack.iter().any(|element| element.starts_with(TRUNCATED));
             assert!(is_cut || !stack.iter().any(|element| element.ends_with(MARK)), "{what}: {stack:?}");
             continue;
@@ -52,7 +52,7 @@ fn truncated(folded: &Folded) -> u64 {
 }
 
 #[test]
-fn stacks_through_generated_code_are_the_program_s() {
+fn stacks_through_generated_code_are_correct() {
     let program = Target::c("region_code").with_header().build();
     for source in ["cpu", "itimer", "perf"] {
         let recording = record_unharmed(&Recorder::at(9973).event(source), &program, &["2000"]);
@@ -69,7 +69,7 @@ fn stacks_through_generated_code_are_the_program_s() {
             behind(stack, "work").is_some_and(|part| part.len() == deepest)
         };
         assert!(folded.stacks.iter().any(|stack| complete(&stack)), "{source}: {folded:?}");
-        // Some were interrupted in the generated code itself, where its own rules count.
+        // Some were interrupted in the generated code itself, where its own rules apply.
         let at_leaf = |stack: &[String]| stack.last().is_some_and(|leaf| leaf.ends_with(MARK));
         let leaves: u64 =
             folded.stacks.iter().filter(|(stack, _)| at_leaf(stack)).map(|(_, weight)| weight).sum();
@@ -78,12 +78,12 @@ fn stacks_through_generated_code_are_the_program_s() {
 }
 
 #[test]
-fn lines_and_other_views_have_them_too() {
+fn lines_and_other_views_show_region_frames() {
     let program = Target::c("region_code").with_header().build();
     let recording = Recorder::at(9973).record(&program, &["1000"]);
     let show = |arguments: &[&str]| run(Command::new(selfwind()).args(arguments).arg(&recording.file)).stdout;
     assert!(show(&["report"]).contains("gen3 (made.code:4)"), "{}", show(&["report"]));
-    // By line the number is the instruction's: all but the innermost ones are behind their call.
+    // With line numbers, the number is the instruction's: all but the innermost are after their call.
     assert!(show(&["export", "-f", "folded", "--python-line"]).contains("gen3 (made.code:25)_[made]"));
     for format in ["pprof", "speedscope", "firefox", "jsonl", "flamegraph", "perf", "parquet"] {
         let out = recording.file.with_extension(format);
@@ -98,7 +98,7 @@ fn lines_and_other_views_have_them_too() {
 }
 
 #[test]
-fn one_that_is_removed_is_never_asked_again() {
+fn a_removed_unwinder_is_never_called_again() {
     let is_long = std::env::var_os("SELFWIND_LONG").is_some();
     let (milliseconds, least) = if is_long { ("60000", 1_000_000) } else { ("1500", 10_000) };
     let program = Target::c("region_code").with_header().build();
@@ -115,7 +115,7 @@ fn one_that_is_removed_is_never_asked_again() {
 }
 
 #[test]
-fn one_that_lies_ends_the_stack_with_a_reason() {
+fn a_false_unwinder_ends_the_stack_with_a_reason() {
     let program = Target::c("region_hostile").with_header().build();
     let ways = [
         ("nonsense", "bad-unwinder"),
@@ -153,7 +153,7 @@ fn one_that_lies_ends_the_stack_with_a_reason() {
 }
 
 #[test]
-fn the_header_is_what_the_agent_has() {
+fn the_header_matches_the_agent() {
     let without = "agent 0\nfirst -38\nagain -38 -38 -38\nrefused 0\nsymbols -38 0\nremoved -38 -38 -38\nnames 0 1\nmost 0 -38\n";
     let with = "agent 1\nfirst 1\nagain -17 -17 -17\nrefused 10\nsymbols -2 1\nremoved 0 -2 -2\nnames 1 1\nmost 1023 -28\n";
     let source = Target::c("region_layout").with_header();
@@ -172,7 +172,7 @@ fn the_header_is_what_the_agent_has() {
 }
 
 #[test]
-fn programs_in_rust_have_them_too() {
+fn rust_programs_register_unwinders_too() {
     let target = target_dir().join("plugin");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
@@ -197,7 +197,7 @@ fn programs_in_rust_have_them_too() {
 }
 
 #[test]
-fn a_plugin_that_is_none_is_refused_by_name() {
+fn an_invalid_plugin_is_refused_by_name() {
     let scratch = Scratch::new();
     let text = scratch.join("plug.so");
     fs::write(&text, "no library").expect("written");

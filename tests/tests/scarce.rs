@@ -1,7 +1,8 @@
-//! Scarce places: small and full file systems, limits on files and memory, crowds of threads and processes. The program
-//! never notices: no signal, no other output, its own status. Who is not recorded is named with the cause.
+//! Scarce resources: small and full file systems, limits on files and memory, crowds of threads and processes. The
+//! program never notices: no signal, same output, same exit status. Processes that are not recorded are named with the
+//! cause.
 //!
-//! Longer by `CROWD_THREADS` (10,000 for the full form).
+//! `CROWD_THREADS` sets the size (10,000 for the full form).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use selfwind_tests::skip::{may_mount, skip};
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
-/// Where session directories may be, each a new file system of `$1`, of which `$2` bytes are left free (if not empty).
+/// Provides session directories on new file systems of size `$1`, with `$2` bytes left free (if not empty).
 const SMALL_PLACES: &str = r#"
 set -e
 for place in "/dev/shm/selfwind-$(id -u)" "/tmp/selfwind-$(id -u)"; do
@@ -38,7 +39,7 @@ fn crowded(scratch: &Scratch, size: &str, free: &str, arguments: &[&str]) -> Out
     run(command.arg(Target::c("crowd").build()).args(arguments).env("TMPDIR", scratch.path()))
 }
 
-/// The program ended as it does alone; what the recorder said beside.
+/// Asserts that the program ended as it does alone; returns what else the recorder printed.
 fn assert_unharmed(outcome: &Outcome) {
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, "crowd 0\n"), "{outcome:?}");
     assert!(!outcome.stderr.contains("panicked"), "{outcome:?}");
@@ -65,7 +66,7 @@ fn a_file_system_of_64_mib_is_enough_for_a_hundred_processes() {
 }
 
 #[test]
-fn those_for_whom_one_mebibyte_has_no_room_are_named_with_the_cause() {
+fn processes_that_do_not_fit_one_mebibyte_are_named_with_the_cause() {
     if !may_mount() {
         return;
     }
@@ -81,7 +82,7 @@ fn those_for_whom_one_mebibyte_has_no_room_are_named_with_the_cause() {
 }
 
 #[test]
-fn many_threads_in_one_mebibyte_lose_by_name() {
+fn losses_of_many_threads_in_one_mebibyte_are_named() {
     if !may_mount() {
         return;
     }
@@ -92,7 +93,7 @@ fn many_threads_in_one_mebibyte_lose_by_name() {
 }
 
 #[test]
-fn a_nearly_full_file_system_records_nobody_and_says_why() {
+fn a_nearly_full_file_system_records_nothing_and_says_why() {
     if !may_mount() {
         return;
     }
@@ -104,7 +105,7 @@ fn a_nearly_full_file_system_records_nobody_and_says_why() {
 }
 
 #[test]
-fn a_full_file_system_is_said_before_the_program_runs() {
+fn a_full_file_system_is_reported_before_the_program_runs() {
     if !may_mount() {
         return;
     }
@@ -169,12 +170,13 @@ fn a_crowd_of_threads_is_recorded() {
 /// A control group with a limit on its memory, removed at the end.
 struct MemoryGroup {
     path: PathBuf,
-    /// Where it says how much was used at most; not in all kernels.
+    /// The file with the peak memory use; not in all kernels.
     peak: &'static str,
 }
 
 impl MemoryGroup {
-    /// Or why there is none. A directory that the kernel does not fill is no group, whatever can be written there.
+    /// Or the reason why there is none. A directory that the kernel does not populate is no cgroup, even if it is
+    /// writable.
     fn new(bytes: u64) -> Result<Self, String> {
         let root = Path::new("/sys/fs/cgroup");
         let unified = root.join("cgroup.controllers").exists();
@@ -203,13 +205,13 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Those who were in it may not be wholly gone yet; an empty group harms nobody.
+        // Its processes may still be exiting; an empty group does no harm.
         let _ = fs::remove_dir(&self.path);
     }
 }
 
 #[test]
-fn a_limit_on_memory_kills_nobody_for_our_sake() {
+fn a_limit_on_memory_kills_nobody_because_of_the_agent() {
     let limit = 48 << 20;
     let group = match MemoryGroup::new(limit) {
         Ok(group) => group,
@@ -228,7 +230,7 @@ fn a_limit_on_memory_kills_nobody_for_our_sake() {
 }
 
 #[test]
-fn what_a_process_starts_as_another_user_is_recorded_too() {
+fn programs_started_as_another_user_are_recorded() {
     if !nix::unistd::geteuid().is_root() {
         skip("becoming another user takes root");
         return;

@@ -1,7 +1,8 @@
-//! Stacks of real programs, stopped wherever they are, walked by ours and by framehop: two unwinders that share no code.
+//! Walks stacks of real programs, stopped at arbitrary points, with this unwinder and with framehop, which shares no
+//! code with it.
 //!
-//! Each program is stopped at moments that nobody chose. Its memory and registers are read from outside, so both see the
-//! same; the C library's names, debug information and frame pointers play no part.
+//! Memory and registers are read from outside, so both unwinders get the same input; the C library's symbols, debug
+//! information and frame pointers play no part.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -70,11 +71,11 @@ fn by_framehop(
     (found, false)
 }
 
-/// What became of the stacks of one program.
+/// Comparison results of one program.
 #[derive(Debug, Default)]
 struct Tally {
     same: usize,
-    /// framehop gave up on the way; as far as it came both say the same.
+    /// framehop gave up early; up to there both agree.
     further: usize,
     differ: Vec<String>,
 }
@@ -124,7 +125,7 @@ fn compare(program: &Path, arguments: &[&str]) -> Tally {
     tally
 }
 
-/// What the compiler proper is called: the driver only starts it.
+/// Path of the compiler proper, which the driver starts.
 fn cc1() -> Option<String> {
     let output = Command::new("gcc").arg("-print-prog-name=cc1").output().ok()?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())

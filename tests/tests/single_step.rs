@@ -1,9 +1,9 @@
-//! After every instruction, the stack the unwinder finds equals the shadow stack.
+//! After every instruction, the stack found by the unwinder equals the shadow stack.
 //!
-//! The walker remembers each walk for the next one, across `longjmp`, coroutine switches and threads: what it takes
-//! over must be as right as what it looks up.
+//! The walker uses the previous-walk cache across `longjmp`, coroutine switches and threads: what it splices must be as
+//! correct as what it looks up.
 //!
-//! `SELFWIND_LONG` runs every part of every workload several times, under each source of rules.
+//! `SELFWIND_LONG` runs every part of every workload several times, with each source of rules.
 
 use std::ffi::OsStr;
 
@@ -18,7 +18,7 @@ use selfwind_tests::target::{Target, is_installed};
 const REALIGNED_EPILOGUE: &[&[u8]] = &[&[0x49, 0x8d, 0x62, 0xf8], &[0xc3]];
 const REALIGNED: &str = "gcc 12: behind `pop %rbp` of a realigned frame the rows still look for rbp at (rbp)";
 
-/// Everything known to be wrong in the files themselves, place by place.
+/// All known errors in the files' own call frame information.
 const HOLES: &[Hole] = &[
     Hole {
         file: "libc.so.6",
@@ -61,11 +61,11 @@ struct Case<'a> {
     target: Target,
     arguments: &'a [&'a str],
     rules: Rules,
-    /// Every call through the linkage table looks its function up again.
+    /// Every call through the PLT resolves its function again.
     lookups: bool,
     /// Its exit status.
     status: i32,
-    /// Fewer instructions than this would mean that the program did not do its work.
+    /// Fewer instructions than this mean that the program did not do its work.
     least: u64,
     /// Of a thousand stacks, how many may go wrong in code without call frame information.
     undescribed: u64,
@@ -199,7 +199,7 @@ fn clang() {
     });
 }
 
-/// Every part of the workload, built in every way, with every call through the linkage table looked up again.
+/// Every part of the workload, with every compiler and level, resolving every call through the PLT again.
 #[test]
 fn every_compiler_and_level() {
     if !is_long() {
@@ -258,8 +258,8 @@ fn hand_written_assembly() {
     });
 }
 
-/// Debian's musl has no call frame information: where its code is on the stack, the unwinder must say that it
-/// guesses. Four stacks in five of this workload go through it, most of them wrong, all of them marked.
+/// Debian's musl has no call frame information: where its code is on the stack, the unwinder must mark its guesses.
+/// Four in five stacks of this workload go through it; most of them are wrong, and all of them marked.
 #[test]
 fn musl() {
     let target = steps("lazy", &[]).musl();

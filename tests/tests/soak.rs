@@ -1,5 +1,5 @@
-//! The hazard programs in rotation at 10 kHz: no crash, no hang, the same words and the same end as alone each time, and
-//! an accounting that adds up. Ten seconds for each source; ten minutes with `SELFWIND_LONG`, or as many as it says.
+//! Runs the hazard programs in rotation at 10 kHz: no crash, no hang, the same output and exit status as alone each
+//! time, and an accounting that adds up. Ten seconds per source; with `SELFWIND_LONG` ten minutes, or that many.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ fn ten_thousand_times_a_second() {
         let arguments: Vec<&str> = Some(argument).filter(|a| !a.is_empty()).into_iter().collect();
         let program = Target::c(name).build();
         let expected = alone[index].get_or_insert_with(|| run(Command::new(&program).args(&arguments)));
-        // Each program meets another source in each turn.
+        // Each program runs with another source in each turn.
         let number = (turn + turn / PROGRAMS.len()) % SOURCES.len();
         let source = SOURCES[number];
         let recording = Recorder::at(FREQUENCY).event(source).record(&program, &arguments);

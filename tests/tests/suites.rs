@@ -1,5 +1,5 @@
-//! Test suites of real programs pass under the agent as they do without: at a high rate, and with every allocation and
-//! every wait for a lock recorded. Long: only with `SELFWIND_LONG`.
+//! Test suites of real programs pass under the agent as they do without: at a high rate, and with all allocations and
+//! lock waits recorded. Only with `SELFWIND_LONG`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,7 +39,7 @@ const PYTHON: [&str; 24] = [
     "test_asyncgen",
 ];
 
-/// Those of virtual sockets wait for ever in some virtual machines.
+/// Tests of virtual sockets hang in some virtual machines.
 const NOT_ASKED: [&str; 2] = ["-i", "*VSOCK*"];
 
 fn is_long() -> bool {

@@ -1,5 +1,5 @@
-//! Programs that change what surrounds them (user, root, namespaces, limits, environment), that bring their own allocator
-//! or sanitizer, or that do things very early and very late: with the agent as without, from both sources.
+//! Programs that change their environment (user, root, namespaces, limits, variables), that bring their own allocator
+//! or sanitizer, or that act very early or very late: they behave with the agent as without, with both sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,7 +66,7 @@ fn another_user_root_or_namespace() {
     }
 }
 
-/// What is started with another environment gets the agent all the same, and otherwise the environment it was given.
+/// A program started with a replaced environment gets the agent all the same, and otherwise the given environment.
 #[test]
 fn replaced_environments() {
     for target in both("environments") {
@@ -82,7 +82,7 @@ fn replaced_environments() {
     }
 }
 
-/// What root starts may become another user and execute something: no loader complains, and all is recorded.
+/// A process of root changes its user and executes a program: no loader complains, and everything is recorded.
 #[test]
 fn another_user_after_an_exec() {
     if !is_root() {
@@ -167,7 +167,7 @@ fn thread_local_destructors() {
 }
 
 #[test]
-fn stacks_in_pieces() {
+fn split_stacks() {
     if !is_installed("ld.gold") {
         skip("ld.gold is not installed, which links split stacks");
         return;
@@ -175,7 +175,8 @@ fn stacks_in_pieces() {
     hazard(&Target::c("split_stack").with("split", &["-fsplit-stack"]), &[], &["split_work"]);
 }
 
-/// Where regions go there is no room: the program runs as ever, and it is said why there is no profile.
+/// The directory for regions is on a full file system: the program runs as usual, and the recorder says why there is no
+/// profile.
 #[test]
 fn full_shared_memory() {
     if !is_root() {

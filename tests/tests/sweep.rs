@@ -1,10 +1,10 @@
-//! Every program of /usr/bin and /usr/sbin that answers `--version` or `--help` says the same words and ends the same
-//! way with the agent as without: from timers at 1000 Hz, from the kernel's clock as fast as it goes, and with every
-//! allocation and every wait recorded.
+//! Every program of /usr/bin and /usr/sbin that answers `--version` or `--help` gives the same output and exit status
+//! with the agent as without: with timers at 1000 Hz, with perf events at the highest rate, and with all allocations
+//! and lock waits recorded.
 //!
-//! Each program runs in a process namespace of its own, so that nothing it starts or kills is anybody else's. What
-//! already differs between two runs alone proves nothing and is left out, with its name printed. The short form runs
-//! those that preloaded profilers are known to break; `SELFWIND_LONG` runs all.
+//! Each program runs in a pid namespace of its own, so that whatever it starts or kills affects nothing else. Programs
+//! that already differ between two runs alone prove nothing; they are left out and printed. The short form runs those
+//! that preloaded profilers are known to break; `SELFWIND_LONG` runs all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use selfwind_tests::binary::{selfwind, target_dir, workspace};
 use selfwind_tests::outcome::{Outcome, run_within};
 use selfwind_tests::scratch::Scratch;
 
-/// A program that takes longer waits for something it will not get.
+/// A program that takes longer waits for something that will not come.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// With the agent, on a machine that runs other tests too.
 const PATIENCE_RECORDED: Duration = Duration::from_secs(60);
@@ -45,8 +45,8 @@ const NOT_ASKED: [(&str, &str); 12] = [
     ("script", "copies its session, with its time, into a file"),
 ];
 
-/// Broken by some preloaded profiler (killed across an exec, all descriptors closed, filtered system calls, a signal
-/// handler that is not theirs), or of a kind that is easy to break.
+/// Known to break under some preloaded profiler (killed across an exec, all descriptors closed, seccomp filters, an
+/// unexpected signal handler), or of a kind that is easy to break.
 const DELICATE: [&str; 62] = [
     "gs",
     "ps2pdf",
@@ -129,8 +129,8 @@ fn all_programs() -> Vec<PathBuf> {
     programs
 }
 
-/// How a question is put: through a shell that is the first process of a namespace, for that process is spared by
-/// signals that end others. It has a /tmp of its own, where names are made of the few process ids there are.
+/// How a program is run: by a shell that is the first process of a pid namespace, which is exempt from signals that end
+/// others. It has a /tmp of its own, since the few pids of a namespace lead to equal file names there.
 struct Asker {
     scratch: Scratch,
     isolated: bool,
@@ -190,14 +190,14 @@ const ISOLATED: [&str; 5] = ["--pid", "--fork", "--kill-child", "--mount-proc", 
 /// What came of one question.
 enum Answer {
     Same,
-    /// Not the same each time, or not in time: proves nothing.
+    /// Not reproducible, or too slow: proves nothing.
     Unsteady,
-    /// Static or setuid: there is no agent in it.
+    /// Static or setuid: the agent is not loaded.
     Refused,
     Different(String),
 }
 
-/// Long numbers are addresses, sizes of free memory, times; one in brackets is the process id (`name[4]: message`).
+/// Masks long numbers (addresses, sizes of free memory, times) and the pid in brackets (`name[4]: message`).
 fn masked(outcome: &Outcome) -> (i32, String) {
     const LONG: usize = 7;
     let text = format!("{}\n{}", outcome.stdout, outcome.stderr);

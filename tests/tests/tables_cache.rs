@@ -1,7 +1,7 @@
-//! The tables that programs share: made by the first recording, used by the next, and believed only if nobody else
-//! could have written them and nothing happened to them since.
+//! The shared table cache: filled by the first recording, used by the next, and trusted only if nobody else could have
+//! written a table and it has not changed since.
 //!
-//! What is used shows in the stacks: a forged table says that every function is the outermost one.
+//! The stacks show which table was used: the forged table says that every function is the outermost one.
 
 use std::ffi::OsStr;
 use std::fs::{self, FileTimes, OpenOptions, Permissions};
@@ -30,7 +30,7 @@ struct Case {
     forged: Vec<u8>,
 }
 
-/// Whose rules the walks went by.
+/// Which rules the walks used.
 #[derive(Debug, PartialEq, Eq)]
 enum Rules {
     Right,
@@ -81,7 +81,7 @@ impl Case {
         }
     }
 
-    /// Records until what is wanted is made: on a busy machine the recorder may end before that.
+    /// Records until the table has been made: on a busy machine the recorder may end before that.
     fn record_until(&self, is_made: impl Fn() -> bool, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -93,7 +93,7 @@ impl Case {
         }
     }
 
-    /// What is in place is not believed, and made anew.
+    /// Asserts that the table in place is refused and replaced.
     fn is_refused_and_replaced(&self, what: &str) {
         self.record_until(|| fs::read(&self.path).is_ok_and(|table| table == self.good), what);
         assert!(fs::symlink_metadata(&self.path).unwrap().is_file(), "{what}");
@@ -106,7 +106,7 @@ impl Case {
     }
 }
 
-/// `table` with every rule saying that this is the outermost function, under a right checksum.
+/// `table` with every rule replaced by "outermost function", and a correct checksum.
 fn forge(table: &[u8]) -> Vec<u8> {
     let mut forged = table.to_vec();
     let (rules, source) = Table::from_bytes(table).map(|table| (table.rule_count(), table.source())).unwrap();
@@ -132,7 +132,7 @@ fn a_recording_makes_the_tables_of_the_next() {
 }
 
 #[test]
-fn a_table_that_comes_later_is_used_after_the_next_load() {
+fn a_table_made_later_is_used_after_the_next_load() {
     let scratch = Scratch::new();
     let program = Target::c("late_table").with("dl", &["-ldl"]).build();
     let (cache, file) = (scratch.join("cache"), scratch.join("profile"));
@@ -176,7 +176,7 @@ fn damaged_tables_are_refused_and_replaced() {
     let length = case.forged.len();
     case.put(|table| table[length - 9] ^= 1);
     assert_eq!(case.record(), Rules::Right, "a flipped bit among the rows: refused at once");
-    // Replaced when the contents are due for a check.
+    // Old enough for the contents to be checked, so it is replaced.
     let two_days_ago = FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(48 * 60 * 60));
     OpenOptions::new().write(true).open(&case.path).unwrap().set_times(two_days_ago).unwrap();
     case.is_refused_and_replaced("a flipped bit among the rows");
@@ -198,7 +198,7 @@ fn damaged_tables_are_refused_and_replaced() {
 }
 
 #[test]
-fn tables_of_doubtful_origin_are_refused_and_replaced() {
+fn tables_of_untrusted_origin_are_refused_and_replaced() {
     let case = Case::new();
     for mode in [0o620, 0o602, 0o666] {
         case.put(|_| {});

@@ -1,4 +1,4 @@
-//! Every row of every table equals an independent evaluation of the same DWARF, on this machine's own files.
+//! Every row of every table equals an independent evaluation of the same DWARF, for this machine's own files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -172,7 +172,7 @@ fn table_of(program: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn what_cannot_be_used_has_its_reason() {
+fn unusable_files_are_reported_with_a_reason() {
     let scratch = Scratch::new();
     let program = std::fs::read(Target::c("spin").build()).unwrap();
     let headers = u64::from_le_bytes(program[40..48].try_into().unwrap()) as usize;

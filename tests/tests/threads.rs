@@ -1,5 +1,5 @@
-//! Threads, however they come into being and whatever they do: all their CPU time is in the profile, none is disturbed,
-//! and an idle one costs next to nothing.
+//! Threads, however they are created and whatever they do: all their CPU time is in the profile, none is disturbed, and
+//! an idle one costs next to nothing.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -62,10 +62,10 @@ impl Drop for Guest {
     }
 }
 
-/// Threads that no `pthread_create` made are sampled for all they use, while the first thread waits in a call that a
-/// signal would end.
+/// Threads created without `pthread_create` are sampled for all their CPU time, while the main thread waits in a system
+/// call that a signal would end.
 #[test]
-fn whoever_made_them() {
+fn threads_not_made_by_pthread_create_are_sampled() {
     let target = Target::c("strange_threads").with("pthread", &["-pthread"]);
     for (mode, threads) in [("c11", 4.0), ("notify", 1.0), ("clone", 1.0)] {
         for source in ["cpu", "perf"] {
@@ -93,14 +93,14 @@ fn hundreds_of_an_attached_program_answer_every_time() {
 }
 
 #[test]
-fn who_waits_for_all_signals_gets_none_of_ours() {
+fn a_thread_that_waits_for_all_signals_gets_no_tick() {
     let guest = Guest::start(&Target::c("signal_waiter").with("pthread", &["-pthread"]), &[]);
     let pid = Pid::from_raw(guest.child.id() as i32);
     let file = guest.scratch.join("waiter.data");
     let path = file.to_str().expect("UTF-8");
     let outcome = guest.selfwind(&["record", "-F", "997", "-d", "1", "-o", path]);
     assert_eq!(outcome.status, 0, "{}", outcome.stderr);
-    // Nothing can be had, and the reason is the right one.
+    // Nothing can be recorded, and the reason given is the right one.
     assert!(outcome.stderr.contains("block") && !outcome.stderr.contains("CPU time"), "{}", outcome.stderr);
     stats(&file).assert_adds_up();
     let attached = guest.selfwind(&["attach"]);
@@ -113,7 +113,7 @@ fn who_waits_for_all_signals_gets_none_of_ours() {
     assert_eq!(guest.end(), "ok\n");
 }
 
-/// Where the user may have no timer of the kernel's, ITIMER_PROF is all there is; a program that uses it has it.
+/// If the user may not create timers, only ITIMER_PROF is left; a program that uses it keeps it.
 #[test]
 fn a_timer_of_the_programs_own_stays_its_own() {
     let program = Target::c("own_sigprof").with("pthread", &["-pthread"]).build();

@@ -1,4 +1,4 @@
-//! `selfwind top` in a terminal: its keys, the children it follows, and the terminal it leaves behind.
+//! `selfwind top` in a terminal: its keys, the children it follows, and the state in which it leaves the terminal.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 use selfwind_tests::terminal::Terminal;
 
-/// A shell that runs `spin` as its child and takes it along when it is told to end.
+/// A shell that runs `spin` as its child and ends it when it is told to end.
 fn spinning(spin: &Path) -> String {
     format!("sh -c 'trap \"kill \\$p; exit\" TERM; {} & p=$!; wait'", spin.display())
 }
@@ -27,7 +27,7 @@ fn terminal_of(scratch: &Scratch, lines: u16) -> Terminal {
     Terminal::new(scratch.path(), 80, lines, &[("PATH", &path), ("LC_ALL", "C.UTF-8")])
 }
 
-/// The prompt is back, the keys echo, and nothing of the screen is left.
+/// Asserts that the prompt is back, keys echo, and nothing of the screen is left.
 fn assert_clean(terminal: &Terminal) {
     terminal.wait_for("the prompt", |screen| screen.trim_end().ends_with("shell>"));
     terminal.run("stty -a | grep -o ' icanon' && echo clean=yes");
@@ -104,7 +104,7 @@ fn memory_is_shown_while_it_is_held() {
     let place = |site| held.find(site).unwrap_or_else(|| panic!("no {site}:\n{held}"));
     assert!(place("in_growing") < place("in_steady"), "{held}");
 
-    // What was allocated two seconds ago is no longer shown, what is held is.
+    // What was allocated two seconds ago is gone from the view, live blocks are not.
     terminal.press(&["e"]);
     terminal.wait_for("allocations", |screen| screen.contains("0 alloc_objects, last 2 s"));
     terminal.press(&["e", "e", "e"]);
@@ -114,7 +114,7 @@ fn memory_is_shown_while_it_is_held() {
     assert_clean(&terminal);
 }
 
-/// A thread that computes, and others that wait: what for stands on top of their stacks.
+/// A computing thread and waiting ones, whose stacks have what they wait for as the leaf.
 #[test]
 fn waiting_threads_are_shown_with_what_they_wait_for() {
     let scratch = Scratch::new();
@@ -161,7 +161,7 @@ fn the_end_of_the_program_is_shown_and_its_status_kept() {
 }
 
 #[test]
-fn the_last_picture_stays_after_the_end() {
+fn the_last_screen_stays_after_the_end() {
     let scratch = Scratch::new();
     let spin = Target::c("spin").build();
     let terminal = terminal(&scratch);

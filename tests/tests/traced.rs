@@ -1,5 +1,5 @@
-//! Programs sampled by the kernel's events while a debugger or strace has them: the tracer sees each sample as a signal,
-//! and whatever it does with it, the program goes on unharmed.
+//! Programs sampled by perf events under a debugger or strace: the tracer sees each sample as a signal, and whatever it
+//! does with it, the program continues unharmed.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,7 @@ fn threads() -> Asked {
     Asked::sampled_by("perf", &["threads", "4"])
 }
 
-/// Where the kernel denies events there are no traps to see.
+/// Whether the kernel permits perf events; without them there are no traps.
 fn is_sampled_by_events(asked: &Asked) -> bool {
     let scratch = Scratch::new();
     let file = scratch.join("snapshot.data");
@@ -42,7 +42,7 @@ fn snapshot(asked: &Asked, file: &Path) -> Outcome {
     run(command.env("SELFWIND_DIR", asked.directory()))
 }
 
-/// Runs gdb on the program with these commands; none if there is no gdb, or it may not.
+/// Runs gdb on the program with these commands; `None` if gdb is missing or not permitted.
 fn gdb(pid: &str, commands: &[&str]) -> Option<Outcome> {
     let mut gdb = Command::new("gdb");
     gdb.args(["-q", "-batch", "-nx", "-iex", "set debuginfod enabled off", "-p", pid]);
@@ -75,7 +75,7 @@ fn a_debugger_stops_at_a_sample() {
 }
 
 #[test]
-fn a_debugger_that_holds_samples_back_has_its_breakpoints() {
+fn a_debugger_that_suppresses_samples_keeps_its_breakpoints() {
     let mut asked = threads();
     let commands = [
         "handle SIGTRAP nostop noprint nopass",
@@ -97,7 +97,7 @@ fn a_debugger_that_holds_samples_back_has_its_breakpoints() {
 }
 
 #[test]
-fn a_debugger_that_passes_samples_on_sees_the_program_to_its_end() {
+fn a_debugger_that_passes_samples_on_reaches_the_end() {
     let mut asked = threads();
     if !is_sampled_by_events(&asked) {
         return;
@@ -105,7 +105,7 @@ fn a_debugger_that_passes_samples_on_sees_the_program_to_its_end() {
     let status = format!("/proc/{}/status", asked.pid());
     let pid = asked.pid().to_string();
     let watching = std::thread::spawn(move || gdb(&pid, &["handle SIGTRAP nostop noprint pass", "continue"]));
-    // It lets the program go on after a while in which it reads symbols; whether that is over makes no difference.
+    // It lets the program continue after reading symbols for a while; it makes no difference whether that is over.
     let is_traced = || {
         let status = std::fs::read_to_string(&status).unwrap_or_default();
         status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
@@ -120,7 +120,7 @@ fn a_debugger_that_passes_samples_on_sees_the_program_to_its_end() {
     }
 }
 
-/// strace on the program, which writes to `file` what it sees.
+/// Runs strace on the program, with its output in `file`.
 fn strace(asked: &Asked, file: &Path) -> Option<Child> {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-q", "-e", "trace=none", "-p", &asked.pid().to_string(), "-o"]).arg(file);
@@ -156,7 +156,7 @@ fn strace_shows_samples_as_signals() {
             Some(status) if seen() == 0 => skip(format_args!("strace may not: {status}")),
             _ => assert!(seen() >= 20, "strace saw {} samples", seen()),
         }
-        // Sampling went on meanwhile and goes on.
+        // Sampling continued meanwhile, and still does.
         let after = scratch.join("after.data");
         assert_eq!(snapshot(&asked, &after).status, 0);
         stats(&after).assert_adds_up();

@@ -1,4 +1,4 @@
-//! Tracepoints (`-e tp:...`) against programs that know how many events there were, and what was in them.
+//! Tracepoints (`-e tp:...`) in programs that count their own events and know their contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,17 +12,17 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 use serde_json::Value;
 
-/// A recorder that loses nothing while its processor is somebody else's.
+/// A recorder that loses nothing while it is preempted.
 fn recorder(source: &str) -> Recorder {
     Recorder::at(99).event(source).env("SELFWIND_POOL", "128M")
 }
 
-/// The same for events that a program repeats in each run.
+/// The same for programs that repeat their events.
 fn record(source: &str, arguments: &[&str]) -> Recording {
     record_unharmed(&recorder(source), &Target::c("tracepoints").build(), arguments)
 }
 
-/// By event: how often the program says that it came.
+/// The program's own count of each event.
 fn said(text: &str) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (name, count) = line.split_once(' ').expect("a name and a number");
@@ -37,7 +37,7 @@ fn lines(file: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// By event, without its provider: what its lines weigh.
+/// Weight by event, without the provider.
 fn weights(lines: &[Value]) -> BTreeMap<String, u64> {
     let mut weights = BTreeMap::new();
     for line in lines {
@@ -54,7 +54,7 @@ fn assert_nothing_lost(recording: &Recording) {
     assert_eq!((stats.number("lost"), stats.causes("skipped")), (0, 0), "{:#}", stats.0["detail"]);
 }
 
-/// Hands out the events of a profile, in order, with their tracepoint's name and their fields.
+/// Passes the events of a profile to `each`, in order, with the name of the tracepoint and the fields.
 fn each_event(file: &Path, mut each: impl FnMut(&str, &[FieldValue], &Sample)) {
     let read = || ProfileReader::open(file).expect("a profile").map(|event| event.expect("whole"));
     let known: BTreeMap<(u32, u32), Tracepoint> = read()
@@ -83,7 +83,7 @@ fn events(file: &Path) -> ByThread {
     events
 }
 
-/// How many events of `app:work` there are of each thread, which numbers them: in order, and none twice.
+/// Number of `app:work` events of each thread. Asserts that the numbers in them are in order and unique.
 fn numbered(file: &Path) -> BTreeMap<i64, u64> {
     let mut counts: BTreeMap<i64, (u64, i64)> = BTreeMap::new();
     each_event(file, |_, values, _| {
@@ -165,10 +165,10 @@ fn names_are_chosen_by_patterns() {
 }
 
 #[test]
-fn what_was_not_asked_for_runs_as_alone() {
+fn tracepoints_not_asked_for_are_disabled() {
     let recording = record("tp:nobody:*", &["count", "5"]);
     assert_eq!(recording.stats().number("samples"), 0);
-    // With another source there are no events either.
+    // With another source there are no events.
     let recording = record("cpu", &["count", "5"]);
     assert!(events(&recording.file).is_empty());
 }
@@ -181,7 +181,7 @@ fn threads_lose_no_event() {
         .record(&Target::c("tracepoints").build(), &["threads", "4", &each.to_string()]);
     let stats = recording.stats();
     stats.assert_adds_up();
-    // There or counted.
+    // Recorded, or counted as lost.
     let accounting = |name| stats.detail(&["accounting", name]);
     assert_eq!(accounting("fired"), 4 * each);
     assert_eq!(stats.number("samples") + stats.number("lost") + accounting("skipped"), 4 * each);
@@ -212,7 +212,7 @@ fn threads_that_are_sampled_lose_no_event_either() {
 }
 
 #[test]
-fn events_in_signal_handlers_that_interrupt_events_are_there() {
+fn events_nested_in_signal_handlers_are_recorded() {
     for source in ["tp:app:*", "tp:app:*,nostack", "tp:app:outer,tp:app:*,nostack"] {
         let recording = recorder(source).record(&Target::c("tracepoints").build(), &["signals", "300"]);
         assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
@@ -225,14 +225,14 @@ fn events_in_signal_handlers_that_interrupt_events_are_there() {
                 main.iter().filter(|event| event.0 == name).filter_map(|event| event.1[0].number()).collect();
             assert_eq!(numbers, (0..expected[name] as i64).collect(), "{source}: {name}");
         }
-        // Nested or not, no two are at one time.
+        // Nested or not, no two have the same time.
         let times: Vec<u64> = main.iter().map(|event| event.2.ns).collect();
         assert!(times.is_sorted_by(|one, next| one < next), "{source}: times rise");
     }
 }
 
 #[test]
-fn a_handler_that_leaves_by_a_jump_costs_one_event() {
+fn a_handler_that_leaves_by_longjmp_costs_one_event() {
     for source in ["tp:app:*", "tp:app:*,nostack"] {
         let recording = recorder(source).record(&Target::c("tracepoints").build(), &["jumps", "300"]);
         assert_eq!(recording.outcome.status, 0, "{}", recording.outcome.stderr);
@@ -245,7 +245,7 @@ fn a_handler_that_leaves_by_a_jump_costs_one_event() {
         assert!(cut.len() as u64 <= expected["begun"]);
         let after: Vec<_> = all.iter().filter(|event| event.0 == "after").collect();
         assert_eq!(after.len(), 10);
-        // The thread's stacks go on.
+        // The thread's stack chain continues.
         if source == "tp:app:*" {
             assert!(after.iter().all(|event| event.2.frames.len() > 1), "{:?}", after[0].2);
         }
@@ -268,14 +268,14 @@ fn libraries_come_and_go_with_their_tracepoints() {
 }
 
 #[test]
-fn children_have_their_own_events() {
+fn children_record_their_own_events() {
     let recording = record("tp:app:*", &["forks", "50"]);
     assert_nothing_lost(&recording);
     assert_eq!(weights(&lines(&recording.file)), said(&recording.outcome.stdout));
 }
 
 #[test]
-fn events_of_inline_functions_and_templates_are_there() {
+fn events_of_inline_functions_and_templates_are_recorded() {
     let recording =
         record_unharmed(&recorder("tp:cxx:*"), &Target::cpp("tracepoints_inline").build(), &[""; 0]);
     assert_nothing_lost(&recording);
@@ -283,7 +283,7 @@ fn events_of_inline_functions_and_templates_are_there() {
 }
 
 #[test]
-fn the_stack_of_an_event_is_the_program_s() {
+fn the_stack_of_an_event_is_correct() {
     let recording = record("tp:app:deep", &["stacks"]);
     assert_nothing_lost(&recording);
     let lines = lines(&recording.file);
@@ -301,7 +301,7 @@ fn the_stack_of_an_event_is_the_program_s() {
         if n < 99 {
             assert_eq!(own, [&["innermost"][..], &deeper, &["stacks"]].concat(), "{n}");
         } else {
-            // On its alternate stack, and over the signal frame.
+            // On the alternate stack, and beyond the signal frame.
             assert_eq!(own[..2], ["innermost", "on_stack_of_its_own"], "{own:?}");
             assert_eq!(own.last(), Some(&"stacks"), "{own:?}");
         }

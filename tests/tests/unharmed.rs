@@ -1,5 +1,5 @@
-//! Programs behave as without the profiler at a high rate: those that other preloaded profilers break, and wrappers
-//! that exec.
+//! Programs that other preloaded profilers break, and wrappers that exec, behave at a high rate as they do without the
+//! profiler.
 //!
 //! A program that is not installed is skipped.
 
@@ -11,7 +11,7 @@ use selfwind_tests::recording::{Recorder, record_unharmed};
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
-/// The path of a program, or a word that it is missing.
+/// The path of a program; skips if it is missing.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.exists());
@@ -42,7 +42,7 @@ if __name__ == '__main__':
     assert!(recording.stats().complete() >= 0.95, "{:#}", recording.stats().0);
 }
 
-/// Alone and recorded, a program says the same and ends the same.
+/// Asserts that a program gives the same output and exit status alone and recorded.
 fn unharmed(program: &str, arguments: &[&str]) -> Option<Outcome> {
     let path = find(program)?;
     let alone = run(Command::new(&path).args(arguments));

@@ -1,4 +1,4 @@
-//! The wall clock (`-e wall`) against programs that know where their time goes, and that must not notice.
+//! Wall-clock profiles (`-e wall`) of programs that know where their time goes, and that must not notice.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use selfwind_tests::outcome::run;
 use selfwind_tests::recording::{Recorder, Recording, read};
 use selfwind_tests::target::Target;
 
-/// Of a thread's life: what the kernel counts.
+/// Tolerance, as a share of a thread's lifetime, of what the kernel counts.
 const TWO_POINTS: f64 = 0.02;
-/// What is known by looks alone, of which a busy machine delays some.
+/// Tolerance of what is known by sampling only, which a busy machine may delay.
 const THREE_POINTS: f64 = 0.03;
 
-/// What a thread says of itself: microseconds of its life, of CPU time, ready for a processor, blocked in its first and its
-/// second place; switches.
+/// A thread's own account: microseconds of its lifetime, of CPU time, runnable, blocked in its first and in its second
+/// place; and the number of context switches.
 fn said(recording: &Recording) -> BTreeMap<String, [u64; 6]> {
     let line = |line: &str| {
         let mut words = line.split(' ');
@@ -87,7 +87,7 @@ fn blocked_in(folded: &Folded, place: &str) -> u64 {
     Folded { stacks: stacks.cloned().collect() }.inclusive(place)
 }
 
-/// Whatever the compiler did with the frame pointer, which the kernel does not tell.
+/// Regardless of the frame pointer, which the kernel does not report.
 #[test]
 fn stacks_of_blocked_threads_reach_their_roots() {
     for (variant, flags) in [
@@ -106,7 +106,7 @@ fn stacks_of_blocked_threads_reach_their_roots() {
     }
 }
 
-/// The kernel's own count of the times that a thread let go of its processor: a thread that sleeps is never woken.
+/// By the kernel's count of voluntary context switches: a sleeping thread is never woken.
 #[test]
 fn sleeping_threads_are_not_woken() {
     let program = Target::c("wall_shares").build();
@@ -131,9 +131,9 @@ fn no_wait_is_interrupted() {
     assert!(folded.inclusive("[blocked: poll]") > 0, "{folded:#?}");
 }
 
-/// The wall clock observes from outside and interposes nothing; neither does a tracepoint.
+/// The wall clock observes from outside and interposes nothing, nor do tracepoints.
 #[test]
-fn the_wall_clock_stands_before_no_function() {
+fn the_wall_clock_interposes_no_function() {
     for (event, interposes) in [("wall", false), ("tp:a:b", false), ("wall,lock", true)] {
         let recording = Recorder::at(99).event(event).record(Path::new("/bin/cat"), &["/proc/self/maps"]);
         let maps = &recording.outcome.stdout;

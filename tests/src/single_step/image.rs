@@ -1,4 +1,4 @@
-//! The files mapped into a tracee: where they lie, what their functions are called.
+//! The files mapped into a tracee: their address ranges and function names.
 
 use std::collections::HashMap;
 use std::fs;

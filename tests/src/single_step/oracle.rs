@@ -1,4 +1,4 @@
-//! Compares what the unwinder finds with the shadow stack, at every moment, frame by frame to the root.
+//! Compares the unwinder's result with the shadow stack after every instruction, frame by frame to the root.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -17,19 +17,19 @@ use super::walker::Walker;
 const REWRITERS: [&str; 4] =
     ["_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_ForcedUnwind", "_Unwind_Resume_or_Rethrow"];
 
-/// What these call while they do so; the shared library does not give their names away.
+/// Functions that these call meanwhile, which the shared library does not export.
 const INSTALLERS: [&str; 2] = ["uw_install_context_1", "_Unwind_DebugHook"];
 
-/// A place whose call frame information is wrong in the file itself: no unwinder can know better.
+/// A place where the file's own call frame information is wrong: no unwinder can do better.
 #[derive(Clone, Copy, Debug)]
 pub struct Hole {
-    /// What the file's name begins with.
+    /// Prefix of the file's name.
     pub file: &'static str,
     /// Function.
     pub function: &'static str,
     /// First bytes of the instructions it is about; empty: all of the function.
     pub code: &'static [&'static [u8]],
-    /// What the file says and what is true.
+    /// What the file claims, and what is true.
     pub reason: &'static str,
 }
 
@@ -53,22 +53,22 @@ pub struct Verdict {
     pub compared: u64,
     /// Frames compared.
     pub frames: u64,
-    /// Stacks that ended otherwise than the shadow, by place.
+    /// Stacks that differ from the shadow stack, by location.
     pub mismatches: BTreeMap<u64, Mismatch>,
-    /// Stacks that were wrong at named holes, by function.
+    /// Stacks that were wrong at known holes, by function.
     pub holes: BTreeMap<&'static str, u64>,
-    /// Stacks through code without any call frame information, where the unwinder guessed wrong, said that
-    /// it guessed, or gave up; by function.
+    /// Stacks through code without any call frame information, where the unwinder guessed wrong and said so, or gave
+    /// up; by function.
     pub undescribed: BTreeMap<String, u64>,
-    /// Stacks of handlers whose signal met such code. One signal there makes as many as its handler has
-    /// instructions, so they tell nothing of how much code is without.
+    /// Stacks of handlers whose signal interrupted such code. One signal gives as many as its handler has instructions,
+    /// so they say nothing about how much code lacks information.
     pub handling: u64,
-    /// Stacks that describe the landing of a jump in progress, by function.
+    /// Stacks that already describe the target of a jump in progress, by function.
     pub landings: BTreeMap<String, u64>,
     /// Stacks with a return address that the exception unwinder had rewritten.
     pub rewritten: u64,
-    /// Stacks taken while the exception unwinder was overwriting its own frame's saved registers with those of
-    /// the landing pad: nothing between the two can be found any more.
+    /// Stacks taken while the exception unwinder replaced its own frame's saved registers by those of the landing pad:
+    /// nothing beyond can be found meanwhile.
     pub installing: u64,
 }
 
@@ -97,10 +97,10 @@ impl Verdict {
     }
 }
 
-/// How long an exception takes to land once its registers are being installed, in instructions.
+/// Upper bound of instructions from the start of the installation of registers to the landing.
 const INSTALLATION: u64 = 1000;
 
-/// A stack that agrees with nothing so far: it may describe the landing of the jump its function prepares.
+/// A stack that does not agree yet: it may describe the target of the jump that its function prepares.
 struct Undecided {
     /// [`Verdict::compared`] when it was taken.
     at: u64,
@@ -146,8 +146,8 @@ impl<'h> Oracle<'h> {
         entry.count += 1;
     }
 
-    /// How many frames agree from the leaf on, and whether the whole stack does: every frame, no frame more, and
-    /// the end. Rewritten return addresses are allowed where the exception unwinder runs.
+    /// How many frames agree, counted from the leaf, and whether the whole stack does: every frame, no frame more, and
+    /// the end. Rewritten return addresses are permitted while the exception unwinder runs.
     fn agreement(&mut self, moment: &Moment<'_>, end: End) -> (usize, bool) {
         let mut rewritten = false;
         let leaf = Entry { slot: 0, address: moment.registers.rip, kind: Kind::Interrupted };
@@ -165,7 +165,7 @@ impl<'h> Oracle<'h> {
         (self.found.len(), expected.next().is_none() && end.is_complete())
     }
 
-    /// The named hole among the first `depth` frames, which agree: what went wrong behind them is its fault.
+    /// The known hole among the first `depth` frames, which agree: it explains the difference behind them.
     fn hole(&self, moment: &Moment<'_>, depth: usize) -> Option<&'h Hole> {
         self.found[..depth].iter().find_map(|frame| {
             let pc = frame.address();
@@ -184,8 +184,8 @@ impl<'h> Oracle<'h> {
         })
     }
 
-    /// Which of the first `depth` frames, which agree, is in code without call frame information, if the unwinder
-    /// does not claim to know better: it marked what it found there, or gave up.
+    /// Which of the first `depth` frames, which agree, is in code without call frame information, provided that the
+    /// unwinder marked what it found there as a guess, or gave up.
     fn undescribed(&self, moment: &Moment<'_>, depth: usize, end: End) -> Option<usize> {
         (0..depth).find(|&at| {
             let frame = self.found[at];
@@ -199,7 +199,7 @@ impl<'h> Oracle<'h> {
 
     /// Whether the exception unwinder runs: in one of its functions, or in a callee that has no name.
     fn is_installing(&self, moment: &Moment<'_>) -> bool {
-        // Seen from a handler, too, the interrupted code counts.
+        // In a handler, the interrupted code counts.
         let interrupted = moment.shadow.entries().position(|e| e.kind == Kind::Interrupted);
         let mut behind = moment.shadow.entries().skip(interrupted.unwrap_or(0));
         let here = match interrupted {

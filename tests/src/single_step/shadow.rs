@@ -1,9 +1,9 @@
-//! The shadow stack of one thread: every return address pushed by a call and not yet popped, and every
-//! place a signal interrupted, each with the stack slot it lives in.
+//! The shadow stack of a thread: every return address pushed by a call and not yet popped, and every instruction
+//! interrupted by a signal, each with its stack slot.
 //!
-//! The only input is what the processor did: calls, the stack pointer, signal frames built by the kernel.
-//! An entry whose slot lies below the stack pointer is dead, however it got there: by `ret`, by `longjmp`,
-//! by an exception.
+//! Its only input is what the processor did: calls, the stack pointer, signal frames built by the kernel. An entry
+//! whose slot is below the stack pointer is dead, no matter how that came about: by `ret`, by `longjmp`, by an
+//! exception.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Drives a tracee instruction by instruction and keeps every thread's shadow stack true.
+//! Single-steps a tracee and maintains every thread's shadow stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,8 +14,8 @@ use super::tracee::{Event, Registers, Tracee};
 /// Functions that leave one stack for another, as known by their names.
 const STACK_SWITCHES: [&str; 4] = ["swapcontext", "__swapcontext", "setcontext", "__setcontext"];
 
-/// Functions whose `ret` may go elsewhere than the matching call: stack switches, and the exception
-/// unwinder, which writes the landing pad over the return address it leaves through.
+/// Functions whose `ret` may not return to the matching call: stack switches, and the exception unwinder, which
+/// overwrites its return address with the landing pad.
 const FREE_RETURNS: [&str; 9] = [
     "swapcontext",
     "__swapcontext",
@@ -28,8 +28,8 @@ const FREE_RETURNS: [&str; 9] = [
     "_Unwind_Resume_or_Rethrow",
 ];
 
-/// Functions of the C library that jump without a return and whose call frame information describes, from
-/// some instruction on, the place they are about to jump to.
+/// C library functions that jump without a return and whose call frame information describes, from some instruction on,
+/// the target of that jump.
 const JUMPS: [&str; 7] = [
     "__longjmp",
     "____longjmp_chk",
@@ -60,11 +60,11 @@ pub struct Moment<'a> {
     pub shadow: &'a Shadow,
 }
 
-/// Who looks at every moment.
+/// Called after every instruction.
 pub trait Observer {
     /// The executable mappings changed.
     fn remapped(&mut self, tracee: &Tracee, images: &Images) -> io::Result<()>;
-    /// A thread stands before an instruction.
+    /// A thread is about to execute an instruction.
     fn moment(&mut self, moment: &Moment<'_>);
     /// The moment to be shown next was reached from `origin` by a return or an indirect jump.
     fn landed(&mut self, moment: &Moment<'_>, landing: Landing, origin: u64);
@@ -79,7 +79,7 @@ pub enum Landing {
     Elsewhere,
 }
 
-/// How to step.
+/// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Stop after so many instructions; the program is killed then.
@@ -105,7 +105,7 @@ pub struct Summary {
     pub threads: u64,
     /// Deepest shadow stack.
     pub depth: usize,
-    /// Returns that no call explains, by the function they were in: none is the aim.
+    /// Returns that no call explains, by function: should be empty.
     pub unexplained: BTreeMap<String, u64>,
     /// Exit status; `None` if the limit came first or a signal killed it.
     pub status: Option<i32>,

@@ -1,4 +1,4 @@
-//! The unwinder under test, walking a tracee: its modules are private copies of what the tracee has mapped.
+//! The unwinder under test, walking a tracee with private copies of its modules.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +32,7 @@ pub struct Walker {
     modules: Vec<Module<'static>>,
     generation: u32,
     cache: Box<RuleCache>,
-    /// What the walk after the instruction before found, whichever thread that was.
+    /// The result of the previous walk, whichever thread that was.
     stack_cache: Box<StackCache>,
     /// Modules by what is mapped where: a library is seen half-mapped first.
     known: HashMap<(String, u64, u64, u64), Module<'static>>,
@@ -131,8 +131,8 @@ impl Memory for Window<'_> {
     }
 }
 
-/// Copies what `image` has in the tracee's memory and reads its unwind sections from the copy, as they will be
-/// found in place by the agent. The copy lives as long as the test: it is small and walked until the end.
+/// Copies `image` from the tracee's memory and reads the unwind sections from the copy, as the agent does in place. The
+/// copy lives as long as the test: it is small and used until the end.
 fn copy(tracee: &Tracee, image: &Image, rules: Rules) -> Option<Module<'static>> {
     let length = (image.end - image.start) as usize;
     let words: &'static mut [u64] = Vec::leak(vec![0; length.div_ceil(8)]);
