@@ -1,13 +1,13 @@
-/* Preloaded under the agent: dies with a word when the C library's allocator, locks, loader or stdio run while
- * the thread is inside the sampling handler.
+/* Preloaded with the agent: aborts with a message if the C library's allocator, locks, loader or stdio run while the
+ * thread is inside the sampling handler.
  *
- * How it knows: the handler runs with every signal blocked, and above it on the stack lies the frame that the
- * kernel built for it, whose restorer is code of the agent. Both must hold: the C library, too, blocks all
- * signals now and then, and old signal frames lie about in dead stack. The agent's code is found by its file,
- * named by SELFWIND_DETECT.
+ * Detection: the handler runs with all signals blocked, and above it on the stack is the signal frame that the kernel
+ * built for it, whose restorer is code of the agent. Both must hold: the C library also blocks all signals now and
+ * then, and dead stack may contain old signal frames. The agent's code is located by its file name, from
+ * SELFWIND_DETECT.
  *
- * With SELFWIND_DETECT_COUNT it writes, at exit, how many calls it looked at and how many of these found all
- * signals blocked: a test that saw none proves nothing. */
+ * With SELFWIND_DETECT_COUNT it writes, at exit, the number of calls checked and of those made with all signals
+ * blocked: a test without any such call proves nothing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 static uintptr_t agent_start, agent_end;
 static unsigned long looked, blocked;
 
-/* Reads /proc/self/maps with nothing but system calls and the stack. */
+/* Reads /proc/self/maps using only system calls and the stack. */
 __attribute__((constructor)) static void find_agent(void)
 {
 	const char *name = getenv("SELFWIND_DETECT");
@@ -62,7 +62,7 @@ __attribute__((destructor)) static void tell(void)
 	close(fd);
 }
 
-/* A system call by itself: the C library's function may be wrapped by the agent. */
+/* A raw system call: the C library's function may be interposed by the agent. */
 static long call(long number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e)
 {
 	register uintptr_t fourth __asm__("r10") = d, fifth __asm__("r8") = e, sixth __asm__("r9") = 0;
@@ -91,7 +91,7 @@ struct frame {
 	} context;
 };
 
-/* Copies what is readable of `size` bytes at `from`. By the kernel: above the stack other mappings come and go meanwhile. */
+/* Copies the readable part of `size` bytes at `from`. Done by the kernel, since mappings above the stack may come and go. */
 static size_t copy(void *to, uintptr_t from, size_t size)
 {
 	struct iovec local = { to, size }, remote = { (void *)from, size };
@@ -108,7 +108,7 @@ static int is_frame(const struct frame *frame, uintptr_t at, uintptr_t here)
 	       (sp > at || sp < here) && !(frame->context.mask & sigprof);
 }
 
-/* Looks at 32 pages, a page and the beginning of the next at a time. */
+/* Searches 32 pages, one page and the beginning of the next at a time. */
 __attribute__((noinline)) static int inside_handler(void)
 {
 	enum { PAGE = 4096 };
@@ -159,7 +159,7 @@ void *memalign(size_t a, size_t n) { look("memalign"); return __libc_memalign(a,
 void *aligned_alloc(size_t a, size_t n) { look("aligned_alloc"); return __libc_memalign(a, n); }
 void free(void *p) { look("free"); __libc_free(p); }
 
-/* The real function, found at the first call: by dlvsym, which nobody wraps. */
+/* The real function, looked up at the first call by dlvsym, which nobody interposes. */
 static void *find(const char *name)
 {
 	void *found = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");

@@ -1,5 +1,5 @@
-/* A stand-in for an agent that breaks the rule: its SIGPROF handler, with every signal blocked and a restorer of
- * its own, calls what SELFWIND_OFFENCE names. The detector must catch each. */
+/* Takes the place of an agent that breaks the rules: its SIGPROF handler, with all signals blocked and a restorer of its
+ * own, makes the call that SELFWIND_OFFENCE names. The detector must catch each. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

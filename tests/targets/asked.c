@@ -1,6 +1,6 @@
-/* Is asked for its stacks by another process. Says `ready`, goes on until its standard input ends, and says what it
- * noticed. `asked threads N`: sleeps, waits, reads and burns in N threads; `asked handler|ignore|default`: does so with
- * SIGPROF; `asked blocks`: a thread whose kernel blocks SIGPROF, and one that blocks everything, but not for ever;
+/* The target of dumps. Prints `ready`, continues until its standard input ends, and prints what it noticed.
+ * `asked threads N`: sleeps, waits, reads and computes in N threads; `asked handler|ignore|default`: with this disposition
+ * of SIGPROF; `asked blocks`: one thread has SIGPROF blocked in the kernel, one blocks everything for a limited time;
  * `asked vfork`: waits for a child of vfork; `asked exec N`: executes itself N times. */
 #define _GNU_SOURCE
 #include "burn.h"
@@ -47,7 +47,7 @@ __attribute__((noinline)) static void asked_reads(void)
 {
 	char byte;
 	atomic_fetch_add(&begun, 1);
-	/* Ends when the last writer closes: no EINTR may show. */
+	/* Ends when the last writer closes: there must be no EINTR. */
 	if (read(pipes[0], &byte, 1) != 0)
 		atomic_fetch_add(&short_reads, 1);
 }
@@ -95,9 +95,9 @@ static int threads(int count)
 	if (pipe(pipes))
 		return 1;
 	for (long i = 0; i < count; i++)
-		/* Few that burn: the machine is for the others. */
+		/* Few compute: leave the machine to others. */
 		pthread_create(&all[i], 0, work, (void *)(i % 20 == 3 ? 3 : i % 3));
-	/* A thread that is only starting blocks every signal. */
+	/* A thread that is starting blocks all signals. */
 	while (atomic_load(&begun) < count)
 		usleep(1000);
 	until_end_of_input();
@@ -126,7 +126,7 @@ static int own_handler(void)
 	return 0;
 }
 
-/* Changes the kernel's mask behind the C library's back. */
+/* Changes the kernel's signal mask, bypassing the C library. */
 static void change_mask(int how, unsigned long set)
 {
 	unsigned long result;
@@ -145,7 +145,7 @@ static void *blocker(void *p)
 	return p;
 }
 
-/* Burns with everything blocked most of the time, as a thread does in a signal handler. */
+/* Computes with all signals blocked most of the time, like a thread in a signal handler. */
 static void *shutter(void *p)
 {
 	pthread_setname_np(pthread_self(), "shuts");
@@ -179,7 +179,7 @@ static int child_of_vfork(void)
 	pid_t child = vfork();
 	if (child == 0) {
 		char byte;
-		/* From here the parent waits. */
+		/* The parent waits from here on. */
 		if (write(1, "ready\n", 6) != 6)
 			_exit(8);
 		while (read(0, &byte, 1) > 0)

@@ -1,6 +1,6 @@
-/* Hazard: an agent comes into the middle of anything. Each mode is busy with one kind of thing for ARGV[2]
-   milliseconds, checks what it does, and says so at the end: a lock taken twice hangs it, a register, a signal mask or a
-   piece of heap that is not as it was shows, and so does a system call that ends early. */
+/* Hazard: an agent is injected at an arbitrary moment. Each mode is busy with one kind of work for ARGV[2] milliseconds,
+   checks its results, and reports at the end: a lock taken twice hangs it; a changed register, signal mask or piece of
+   heap is noticed, and so is a system call that ends early. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -96,7 +96,7 @@ static void spawn_work(void) {
   }
 }
 
-/* Every register a compiler uses for this, checked against the same sum done before. */
+/* Uses every vector register that the compiler has, and compares with the same sum computed before. */
 __attribute__((noinline)) static double vector_sum(const double *values, int count) {
   double sums[8] = {0};
   for (int i = 0; i < count; i += 8)
@@ -136,7 +136,7 @@ static void signal_work(void) {
   check(alarms > 0, "alarms");
 }
 
-/* Each wait lasts as long as it should and ends as it should. */
+/* Each wait must last as long as it should and end as it should. */
 static void *waiting_work(void *kind) {
   while (more()) {
     double begin = now(), wanted = 0.03;
@@ -167,8 +167,8 @@ static void *waiting_work(void *kind) {
       case 6: check(sigtimedwait(&usr1, NULL, &wait) == -1 && errno == EAGAIN, "sigtimedwait"); break;
       case 7: check(ppoll(&nothing, 1, &wait, &none) == 0, "ppoll"); break;
     }
-    /* The kernel's clock for sem_timedwait is another one. A socket's time-out counts ticks: a virtual machine whose host
-       is busy makes up for several at once, the kernel waits for five of four milliseconds. */
+    /* sem_timedwait uses another clock. A socket's timeout counts ticks: a virtual machine on a busy host catches up on several
+       at once; the kernel waits for five of four milliseconds. */
     double took = now() - begin, least = (size_t)kind == 5 ? 0.03 : wanted * 0.9;
     char early[80];
     snprintf(early, sizeof early, "wait %zu ended after %.1f ms", (size_t)kind, took * 1e3);

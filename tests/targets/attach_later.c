@@ -1,5 +1,5 @@
-/* What a program does only after the agent came into it: `thread` starts one, `library PATH` loads one, `clone` starts a
- * thread of which not even the C library knows. */
+/* What a program does after the agent was injected: `thread` starts a thread, `library PATH` loads a library, `clone` starts
+ * a thread that not even the C library knows. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <dlfcn.h>

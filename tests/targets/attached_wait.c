@@ -1,6 +1,6 @@
-/* Hazard: an agent comes while threads wait. Whatever timer is on a thread's CPU time then must leave it time to get back
-   into its wait: a tick on the way ends the wait with EINTR. Four threads wait; once there are timers, their times to the
-   first expiry are printed, in microseconds. */
+/* Hazard: an agent is injected while threads wait. A timer on a thread's CPU time must then leave it time to resume its
+   wait: an earlier tick would end the wait with EINTR. Four threads wait; once there are timers, their times to the first
+   expiry are printed, in microseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <semaphore.h>
@@ -35,7 +35,7 @@ int main(void) {
       found = 1;
     }
   }
-  // Whoever attaches is not done yet.
+  // The attach may not be finished yet.
   moment.tv_nsec = 500000000;
   nanosleep(&moment, NULL);
   for (int i = 0; i < WAITING; i++) sem_post(&over);

@@ -1,5 +1,5 @@
-/* A hundred functions that call each other, each in a page of its own and with a frame pointer as the only thing that
- * tells its caller: to be compiled without call frame information. */
+/* A hundred functions that call each other, each in a page of its own, with only a frame pointer to find its caller: to be
+ * compiled without call frame information. */
 #include "burn.h"
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
-/* Burning CPU in functions with names of their own.
+/* Functions with distinct names that compute for a given CPU time.
  *
- * Time is the thread's own CPU time, never the wall clock: on a busy machine the shares stay exact. */
+ * Measured by the thread's CPU clock, never the wall clock: on a busy machine the shares stay exact. */
 #ifndef BURN_H
 #define BURN_H
 #include <stdint.h>
@@ -13,8 +13,8 @@ static inline uint64_t thread_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Defines `void name(unsigned ms)`: spins for `ms` milliseconds of the calling thread's CPU time. Each has a
- * constant of its own, so that no compiler folds two into one. */
+/* Defines `void name(unsigned ms)`: computes for `ms` milliseconds of the calling thread's CPU time. Each has its own
+ * constant, so that no compiler merges two of them. */
 #define BURN(name)                                                                                 \
 	__attribute__((noinline)) void name(unsigned ms)                                           \
 	{                                                                                          \

@@ -1,6 +1,6 @@
-/* Busy threads with stacks of a given depth, whose innermost frames change all the time: what a sampler's buffers have to
- * bear. Arguments: depth, threads, milliseconds of CPU time of each thread, and `clock` to be told at the end how many
- * nanoseconds of CPU time the process has used; threads then differ by up to a half. */
+/* Busy threads with stacks of a given depth, whose innermost frames change all the time: the worst case for a sampler's
+ * buffers. Arguments: depth, threads, milliseconds of CPU time per thread, and `clock` to print the process's CPU time in
+ * nanoseconds at the end; threads then differ by up to a half. */
 #include "burn.h"
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Closes every descriptor it does not know, as daemons do, and goes on; descriptor numbers stay what they were. */
+/* Closes every descriptor it does not know, as daemons do, and continues; descriptor numbers must be as without the agent. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <dirent.h>
@@ -37,7 +37,7 @@ static void use_everything(const char *step)
 	}
 	int status;
 	waitpid(child, &status, 0);
-	/* What the program opened is the program's: nobody else wrote to it or closed it. */
+	/* Nobody else has written to or closed what the program opened. */
 	printf("%s: child %d, still ours %d %d\n", step, WEXITSTATUS(status), fcntl(fd, F_GETFD) >= 0,
 	       fcntl(second, F_GETFD) >= 0);
 	close(fd);

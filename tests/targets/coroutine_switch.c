@@ -1,5 +1,5 @@
-/* swapcontext between small stacks in several threads, and jumps out of a handler: the agent meets stacks it has never
-   heard of, of a few pages. */
+/* swapcontext between small stacks in several threads, and jumps out of a handler: stacks of a few pages that the agent
+   does not know. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* A function of assembly, as libcrypto has them: its caller's stack pointer stands behind an array on the stack, and a
- * register says how many words that has. */
+/* A function in assembly, as in libcrypto: its caller's stack pointer is stored after an array on the stack, whose length
+ * in words is in a register. */
 #include "burn.h"
 #include <stdio.h>
 

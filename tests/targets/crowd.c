@@ -1,5 +1,5 @@
-/* Many at once: `crowd threads N` and `crowd children N` have N that live at the same time, each of which works a
- * little when all are there. `crowd stranger` becomes another user, forks, and executes itself. */
+/* `crowd threads N` and `crowd children N` have N alive at the same time, each of which works a little once all exist.
+ * `crowd stranger` becomes another user, forks, and executes itself. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <grp.h>

@@ -40,7 +40,7 @@ int main(int argc, char **argv)
 		self[length > 0 ? length : 0] = 0;
 		clearenv();
 		daemon_work(60);
-		/* A program started with an empty environment has no agent, and lives all the same. */
+		/* A program started with an empty environment has no agent, and runs all the same. */
 		pid_t helper = fork();
 		if (!helper) {
 			char *arguments[] = { self, "helper", 0 }, *nothing[] = { 0 };

@@ -1,7 +1,7 @@
-/* Generated code, and a list of what debuggers are to know of it (GDB manual, "JIT Compilation Interface") that lies: it leads
- * nowhere or in a circle, has files that are none, are damaged, or are more than can be read, and changes all the time.
+/* Generated code with a false list for debuggers (GDB manual, "JIT Compilation Interface"): it points nowhere or is circular,
+ * contains files that are invalid, damaged or too large, and changes all the time.
  *
- * usage: debugger_lies MILLISECONDS. Prints how many lists were shown. */
+ * usage: debugger_lies MILLISECONDS. Prints the number of lists published. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 			for (int n = 0; n < MANY; n++)
 				many[n] = (struct entry){ &many[(n + 1) % MANY], 0, large, LARGE - (uint64_t)n };
 			break;
-		case 6: /* Damaged: its head, or anything in it. */
+		case 6: /* Damaged: in the header, or anywhere. */
 			for (int n = 0; n < 50; n++)
 				copy[any() % (n % 2 ? size : 256)] = (uint8_t)any();
 			many[0] = (struct entry){ 0, 0, copy, size };
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 			__jit_debug_descriptor.version = shown % 16 ? 1 : (uint32_t)any();
 		}
 		__jit_debug_descriptor.first = first;
-		/* Longer than between two looks. */
+		/* Longer than the recorder's interval. */
 		for (double until = now() + 0.25; now() < until && now() < end;)
 			((void (*)(void))code)();
 	}

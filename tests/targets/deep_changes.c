@@ -1,4 +1,4 @@
-/* Deep stacks of which hardly a frame is the same from one sample to the next: the dearest there are. */
+/* Deep stacks that share hardly a frame from one sample to the next: the most expensive kind. */
 #include "burn.h"
 #include <stdio.h>
 #include <stdlib.h>

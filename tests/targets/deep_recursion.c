@@ -1,4 +1,4 @@
-/* Recursion far beyond any stack limit of a sample: ten deep, then five thousand, then a hundred thousand frames. */
+/* Recursion far beyond any limit on frames: ten, then five thousand, then a hundred thousand frames. */
 #include "burn.h"
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Threads load, run and unload plugins while plugin code burns: no handler may read a table that has gone.
- * Arguments: the plugins, copies of one file under several names. */
+/* Threads load, run and unload plug-ins while their code is sampled: no handler may read an unmapped table.
+ * Arguments: the plug-ins, copies of one file under several names. */
 #include "burn.h"
 #include <dlfcn.h>
 #include <pthread.h>

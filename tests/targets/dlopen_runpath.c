@@ -1,5 +1,5 @@
 /* dlopen by bare name, found only through the caller's RUNPATH: once the program's, once a library's.
- * Nobody between the caller and the loader may change who asks. */
+ * No function in between may change who the caller is. */
 #include <dlfcn.h>
 #include <stdio.h>
 

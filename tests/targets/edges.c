@@ -1,4 +1,4 @@
-/* The very early and the very late: before main, at exit, in destructors of thread-local values, in other threads' ends. */
+/* Very early and very late code: before main, at exit, in destructors of thread-specific values, while other threads end. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>
@@ -28,7 +28,7 @@ static void at_exit(void) { atexit_work(50); }
 static void at_thread_end(void *value)
 {
 	key_destructor_work(50);
-	/* Once more: destructors may set values, up to four rounds. */
+	/* Again: destructors may set values, up to four rounds. */
 	if (value != (void *)3)
 		pthread_setspecific(key, (char *)value + 1);
 }

@@ -1,4 +1,4 @@
-/* Programs are started with an environment that has nothing of this one's, in every way there is. Each shows what it got,
+/* Starts programs with an environment that has nothing of this one's, in every possible way. Each prints what it got,
  * without what the profiler needs, and works. */
 #define _GNU_SOURCE
 #include "burn.h"

@@ -1,4 +1,4 @@
-/* Ends in every way a program can: `exit_status HOW`. */
+/* Ends in every possible way: `exit_status HOW`. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

@@ -1,11 +1,11 @@
-/* One system call that meets 64 page faults, and 16 MiB in another: both come back whole. */
+/* A system call with 64 page faults, and 16 MiB in another: both must be complete. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The result is used after the call, so that it is no jump. */
+/* The result is used after the call, so that it is not a tail call. */
 __attribute__((noinline)) long one_read(int fd, char *to, size_t n)
 {
 	long got = read(fd, to, n);

@@ -1,5 +1,5 @@
-/* A forked child computes, installs a filter that allows everything, computes and executes: `filter_exec N prctl|seccomp`.
- * An event of a sampler inside the exec would kill the next image. Says how many children ended badly. */
+/* A forked child computes, installs a filter that permits everything, computes and executes: `filter_exec N prctl|seccomp`.
+ * A perf event inside the exec would kill the next image. Prints how many children failed. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <linux/filter.h>

@@ -1,6 +1,6 @@
-/* Hazard: a process that filters its system calls, as services and containers do, is to be attached. A call that the filter
- * does not list kills it.
- * usage: filtered SECONDS [NUMBER]   works in two threads for so long; the system call NUMBER fails, though it is listed */
+/* Hazard: attaching to a process with a seccomp filter, as services and containers have. A system call that is not on the
+ * filter's list kills it.
+ * usage: filtered SECONDS [NUMBER]   works in two threads for that long; system call NUMBER fails, although it is listed */
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What the agent may call. With another list, attaching to this program is refused or kills it. */
+/* The system calls that the agent makes. With a shorter list, attaching is refused, or kills the program. */
 static const int listed[] = {
     SYS_rt_sigprocmask, SYS_mprotect, SYS_gettid, SYS_exit, SYS_rt_sigreturn, SYS_mmap, SYS_munmap, SYS_mremap, SYS_madvise,
     SYS_munlock, SYS_openat, SYS_close, SYS_read, SYS_fstat, SYS_lstat, SYS_getdents64, SYS_readlinkat, SYS_getcwd,
@@ -23,7 +23,7 @@ static const int listed[] = {
     SYS_futex, SYS_rt_sigaction, SYS_rt_sigtimedwait, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
     SYS_timer_create, SYS_timer_settime, SYS_timer_gettime, SYS_timer_delete, SYS_getitimer, SYS_setitimer, SYS_write,
     SYS_pread64,
-    /* Its own, and those by which a thread of the C library begins. */
+    /* The program's own, and those made at the start of a C library thread. */
     SYS_exit_group, SYS_rseq, SYS_set_robust_list,
 };
 
@@ -53,7 +53,7 @@ static void install(int failing) {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)failing, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
-      /* As container engines have it: fails, rather than to be allowed. */
+      /* Fails instead of being permitted, as in container engines. */
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
   };
@@ -70,7 +70,7 @@ static void install(int failing) {
       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 0x7e020000, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-      /* Sockets of this machine alone. */
+      /* Local sockets only. */
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 3),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 1),

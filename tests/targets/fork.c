@@ -1,4 +1,4 @@
-/* The child of a fork burns as much as its parent, and its own child again: all three are sampled. */
+/* A forked child computes as long as its parent, and its own child as well: all three are sampled. */
 #include "burn.h"
 #include <stdio.h>
 #include <sys/wait.h>

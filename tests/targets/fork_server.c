@@ -1,5 +1,5 @@
-/* A fork server with a warm heap and threads: a high rate of children from a large process, none of which may be lost
-   in an endless restart of clone. */
+/* A fork server with a warm heap and threads: a high rate of children from a large process. No fork may be restarted
+   forever by signals. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Converts between character sets for which the C library opens a library by itself, past dlopen. */
+/* Converts between character sets for which the C library itself loads a library, bypassing dlopen. */
 #include "burn.h"
 #include <iconv.h>
 #include <stdio.h>

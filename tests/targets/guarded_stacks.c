@@ -1,5 +1,5 @@
-/* Coroutines on stacks that are carved out of the thread's own, with a guard page below each: above a stack there is
-   the next one's guard, in memory that belongs to the thread's stack. */
+/* Coroutines on stacks carved out of the thread's own stack, each with a guard page below: above a stack there is the next
+   one's guard page, within the thread's stack. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

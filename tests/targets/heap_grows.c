@@ -1,4 +1,4 @@
-// Grows by known bytes when told: each byte on standard input is one step, whose line says what two sites hold then.
+// Allocates known amounts on command: each byte on standard input is one step, after which it prints what two sites hold.
 // `in_steady` allocates in the first step alone, `in_growing` in all; `in_passing` frees what it allocates.
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Allocations at odd times: in constructors and destructors of the program, in a signal handler, after exit(), in a
-// forked child, and by operator new, also where it throws (without an argument).
+// Allocations at unusual times: in constructors and destructors of the program, in a signal handler, after exit(), in a
+// forked child, and by operator new, including when it throws (without an argument).
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -78,7 +78,7 @@ int main(int argc, char **) {
     pid_t child = fork();
     if (child == 0) {
         in_child();
-        // Blocks of the parent's.
+        // Blocks allocated by the parent.
         free(early);
         early = nullptr;
         exit(0);

@@ -1,5 +1,5 @@
-// Ten allocation sites of known bytes and lifetimes. Prints a line per site: what it allocated in all, and what of that
-// is held at the end, in objects and bytes. `site_9` alone leaks for good; others hold blocks until the end only if told to.
+// Ten allocation sites with known sizes and lifetimes. Prints per site what it allocated in total, and what of that is
+// live at the end, in objects and bytes. Only `site_9` always leaks; others hold blocks to the end only on request.
 // usage: heap_sites ROUNDS [hold] [wait]
 #include <malloc.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static void *(*const site[SITES])(unsigned long) = {site_0, site_1, site_2, site
                                                    site_5, site_6, site_7, site_8, site_9};
 static const unsigned long sizes[SITES] = {32, 64, 128, 256, 512, 1024, 2048, 4096, 65536, 1024};
 
-// Frees at once, or when its place in a ring of `life` blocks comes again.
+// Frees at once, or when its slot in a ring of `life` blocks is reused.
 static void use(int n, unsigned long round, unsigned long life) {
     unsigned long place = round % life;
     if (kept[n][place]) {
@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
     int wait = argc > 3;
     for (unsigned long round = 0; round < rounds; round++) {
         for (int n = 0; n < SITES - 1; n++) {
-            // The smaller the block, the more of them, so that each site has its part of the bytes.
+            // The smaller the block, the more of them, so that all sites have similar shares of the bytes.
             unsigned long count = n < 8 ? 4096 / sizes[n] : 1;
             for (unsigned long i = 0; i < count; i++)
                 use(n, round * count + i, n % 2 ? KEPT : KEPT / 2);

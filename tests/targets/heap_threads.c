@@ -1,5 +1,5 @@
-// Threads that allocate by all of the C library's functions, resize, and free each other's blocks. Prints how many
-// allocations there were, with their bytes; and what is held at the end, objects and bytes of the places that are left full.
+// Threads that allocate with all of the C library's functions, resize, and free each other's blocks. Prints the number and
+// bytes of the allocations, and the objects and bytes live at the end, in the slots left occupied.
 // usage: heap_threads ROUNDS [wait]    with `wait`: says that it is ready, and goes on at a byte on standard input
 #include <pthread.h>
 #include <stdatomic.h>
@@ -50,7 +50,7 @@ static void *run(void *argument) {
         struct block *mine = make(NULL, size, state >> 55 & 7);
         if (state & 1ul << 20)
             mine = make(mine, size + 1000, 0);
-        // Whoever finds it frees it.
+        // Whichever thread finds it frees it.
         struct block *other = atomic_exchange(&places[place], mine);
         if (other && state & 1ul << 21)
             other = make(other, 64, 0);

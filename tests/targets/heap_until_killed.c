@@ -1,5 +1,5 @@
-// Joins a memory cgroup and allocates until the kernel kills it for want of memory. What it holds it counts in a file that
-// outlives it: objects and bytes of each site, in the order of the sites here.
+// Joins a memory cgroup and allocates until the OOM killer ends it. It counts its live memory in a file that survives it:
+// objects and bytes of each site, in the order of the sites here.
 // usage: heap_until_killed COUNTS CGROUP_PROCS
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ KEEP static void *held_large(void) { return counted(1, malloc(100000), 100000); 
 KEEP static void *held_cleared(void) { return counted(2, calloc(30, 1000), 30000); }
 KEEP static void *passing(void) { return malloc(5000); }
 KEEP static void *hog(void) {
-    // Counted before it is touched, which may be the end.
+    // Counted before it is touched, which may kill the process.
     return memset(counted(3, malloc(1 << 20), 1 << 20), 1, 1 << 20);
 }
 

@@ -1,6 +1,6 @@
-/* Hazard: very many threads that do nothing. `idle_threads N` makes N and prints what each costs: bytes of resident
- * memory of its own, bytes of addresses, nanoseconds at its birth. `idle_threads N locked` locks all its memory first. `idle_threads N wait` says that it is
- * ready and waits for the end of its input. */
+/* Hazard: very many idle threads. `idle_threads N` creates N and prints the cost of each: bytes of resident memory, bytes of
+ * address space, nanoseconds at its start. `idle_threads N locked` locks all its memory first. `idle_threads N wait` prints
+ * `ready` and waits for the end of its input. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

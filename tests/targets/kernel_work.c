@@ -1,6 +1,6 @@
-/* Page faults, system calls and user code in N threads, each for MS milliseconds of its CPU time. With a third
- * argument a foreign SIGALRM strikes every so many microseconds, if it is not 0. Prints `done`, or with a fourth argument
- * the nanoseconds of CPU time of the threads. */
+/* Page faults, system calls and user code in N threads, each for MS milliseconds of its CPU time. A third argument, if not
+ * 0, makes a foreign SIGALRM arrive every so many microseconds. Prints `done`, or with a fourth argument the CPU time of the
+ * threads in nanoseconds. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <fcntl.h>

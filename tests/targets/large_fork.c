@@ -1,5 +1,5 @@
-/* Forks of a process with so many pages that a fork takes longer than a tick: one that begins anew at each signal would
- * never end. */
+/* Forks a process with so many pages that a fork takes longer than a tick: restarted at each signal, it would never
+ * end. */
 #include "burn.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ int main(void)
 	char *memory = malloc(size);
 	if (!memory)
 		return 1;
-	/* A byte each page is enough to have its table. */
+	/* Touching one byte per page suffices to create the page tables. */
 	for (size_t i = 0; i < size; i += 4096)
 		memory[i] = (char)(i >> 12);
 	int sum = 0;

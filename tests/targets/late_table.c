@@ -1,4 +1,4 @@
-/* Burns before and after a load that makes the agent look at the modules again; a line on standard input lies between. */
+/* Computes before and after loading a library, which makes the agent rescan the modules; waits for a line in between. */
 #include "burn.h"
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Hazard: libraries that come and go at the same address, in a process that was attached to. `library_churn LIBRARY...`
- * loads each, has it work for a while, and closes it; says "ready" first and
+/* Hazard: libraries that come and go at the same address, in an attached process. `library_churn LIBRARY...` loads each,
+ * makes it work for a while, and closes it; prints "ready" first and
  * waits for a line. */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Waits at a std::atomic, whose library calls futex itself. Prints how many, and how long they took.
+// Waits on a std::atomic, whose library calls futex directly. Prints the number of waits and their duration.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What locks promise, in every corner: prints the results, which must be the same whoever watches.
+// The guarantees of lock functions in corner cases: prints the results, which must be the same with the agent.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -209,7 +209,7 @@ static void *wait_semaphore(void *argument) {
     pthread_cleanup_pop(0);
     return NULL;
 }
-// A semaphore that can be had is a point of cancellation all the same.
+// A semaphore is a cancellation point even if it is available.
 static void *pass_semaphore(void *argument) {
     (void)argument;
     pthread_cleanup_push(clean, NULL);
@@ -221,7 +221,7 @@ static void *pass_semaphore(void *argument) {
     pthread_cleanup_pop(0);
     return NULL;
 }
-// A mutex is none.
+// A mutex is not.
 static void *pass_mutex(void *argument) {
     (void)argument;
     pthread_cleanup_push(clean, NULL);
@@ -324,7 +324,7 @@ static void forks(void) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        // The lock is the child's, who took it; nobody waits for it here.
+        // The child owns the lock; nobody waits for it here.
         pthread_mutex_unlock(&held);
         pthread_mutex_lock(&held);
         pthread_mutex_unlock(&held);

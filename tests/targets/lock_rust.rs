@@ -1,4 +1,5 @@
-//! Waits for a lock of Rust's standard library, which calls futex itself. Prints how many, and how long they took.
+//! Waits for a lock of Rust's standard library, which calls futex directly. Prints the number of waits and their
+//! duration.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};

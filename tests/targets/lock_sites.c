@@ -1,5 +1,5 @@
-// Known waits: each kind of lock has a function that waits and one that another thread keeps it waiting in. Prints by
-// kind how many waits there were and how long they took, by the waiting thread's own clock.
+// Known waits: each kind of lock has a function that waits and one that keeps it waiting in another thread. Prints per
+// kind the number of waits and their duration, by the waiting thread's own clock.
 // usage: lock_sites ROUNDS
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -12,13 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
-// linux/futex.h, which musl's compiler does not find.
+// From linux/futex.h, which musl's compiler does not find.
 #define WAIT_AT 128
 #define WAKE 129
 #define KEEP __attribute__((noinline, noclone))
 
 static unsigned long rounds;
-// The round that the other side may begin, or has come to.
+// The round that the other side may begin, or has reached.
 static atomic_ulong ready, begun, done;
 
 static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;
@@ -56,7 +56,7 @@ static struct timespec later(clockid_t clock) {
         statement;                                                                                                     \
         __asm__ volatile("" ::: "memory");                                                                             \
     }
-// The lock is taken, and given up some time after the other side has begun to wait.
+// Takes the lock, and releases it some time after the other side has begun to wait.
 #define HOLD(name, take, give)                                                                                         \
     KEEP static void hold_##name(unsigned long round, long ns) {                                                       \
         take;                                                                                                          \
@@ -97,7 +97,7 @@ HOLD(cond, , pthread_mutex_lock(&around); flag = 1; pthread_mutex_unlock(&around
 WAIT(futex, while (!atomic_load(&word)) syscall(SYS_futex, &word, WAIT_AT, 0, NULL, NULL, 0))
 HOLD(futex, , atomic_store(&word, 1); syscall(SYS_futex, &word, WAKE, 1, NULL, NULL, 0))
 
-// What comes around a wait.
+// What precedes and follows a wait.
 static void nothing(void) {}
 static void give_first(void) { pthread_mutex_unlock(&first); }
 static void give_second(void) { pthread_mutex_unlock(&second); }
@@ -135,7 +135,7 @@ static void *holder(void *argument) {
     for (unsigned long i = 0; i < rounds; i++)
         for (unsigned long kind = 0; kind < KINDS; kind++) {
             round++;
-            // Each kind has lengths of its own.
+            // Each kind has durations of its own.
             kinds[kind].hold(round, 1000000 + 100000 * (long)kind);
             until(&done, round);
         }

@@ -1,5 +1,5 @@
-/* Sites that map memory in known ways. Prints for each: mappings and bytes that it made, mappings of which something is left
- * and the bytes of that.
+/* Sites that map memory in known ways. Prints per site the mappings and bytes made, and the mappings that are partly live
+ * with their live bytes.
  *   map_sites ROUNDS [wait]
  */
 #define _GNU_SOURCE
@@ -35,7 +35,7 @@ static void unmap(void *address, size_t bytes)
 	printf("%s %lu %lu %lu %lu\n", #site, (unsigned long)(objects), (unsigned long)(bytes), (unsigned long)(left), \
 	       (unsigned long)(rest))
 
-/* All of it goes again. */
+/* All of it is unmapped. */
 NOINLINE void site_passing(void)
 {
 	for (int i = 0; i < rounds; i++)
@@ -43,7 +43,7 @@ NOINLINE void site_passing(void)
 	SAY(site_passing, rounds, rounds * 6ul * PAGE, 0, 0);
 }
 
-/* All of it stays. */
+/* All of it is kept. */
 NOINLINE void site_kept(void)
 {
 	for (int i = 0; i < rounds; i++)
@@ -51,7 +51,7 @@ NOINLINE void site_kept(void)
 	SAY(site_kept, rounds, rounds * 3ul * PAGE, rounds, rounds * 3ul * PAGE);
 }
 
-/* A head, a middle and a tail go: two pieces are left. */
+/* The head, a middle part and the tail are unmapped: two parts remain. */
 NOINLINE void site_parts(void)
 {
 	for (int i = 0; i < rounds; i++) {
@@ -63,7 +63,7 @@ NOINLINE void site_parts(void)
 	SAY(site_parts, rounds, rounds * 10ul * PAGE, rounds, rounds * 6ul * PAGE);
 }
 
-/* What a reservation had is given to others. */
+/* Parts of a reservation are mapped over. */
 NOINLINE void *site_reserved(void)
 {
 	void *at = must(mmap(0, (size_t)rounds * 4 * PAGE, PROT_NONE, OWN | MAP_NORESERVE, -1, 0));
@@ -78,7 +78,7 @@ NOINLINE void site_fixed(char *reserved)
 	SAY(site_fixed, rounds, rounds * 2ul * PAGE, rounds, rounds * 2ul * PAGE);
 }
 
-/* Grows, which is another mapping; and what shrinks stays the same. */
+/* Growing makes another mapping; shrinking keeps it. */
 NOINLINE void site_shrunk(void)
 {
 	for (int i = 0; i < rounds; i++)
@@ -106,7 +106,7 @@ NOINLINE void site_file(void)
 	SAY(site_file, rounds, rounds * 7ul * PAGE, rounds, rounds * 7ul * PAGE);
 }
 
-/* What fails changes nothing. */
+/* Failed calls change nothing. */
 NOINLINE void site_refused(void)
 {
 	char *at = must(mmap(0, 4 * PAGE, RW, OWN, -1, 0));
@@ -119,7 +119,7 @@ NOINLINE void site_refused(void)
 	SAY(site_refused, 1, 4 * PAGE, 1, 4 * PAGE);
 }
 
-/* Threads map, and each unmaps what the one before it has mapped. */
+/* Each thread unmaps what the previous one has mapped. */
 #define THREADS 4
 #define HANDED 64
 static void *handed[THREADS][HANDED];
@@ -156,7 +156,7 @@ static void with_threads(void)
 	SAY(site_threads, (unsigned long)rounds * THREADS * HANDED, rounds * bytes, THREADS * HANDED / 2, left);
 }
 
-/* A child unmaps what it has inherited, which is its parent's all the same, and maps something of its own. */
+/* A child unmaps inherited memory, which stays mapped in its parent, and maps some of its own. */
 NOINLINE void site_child(void)
 {
 	char *at = must(mmap(0, 9 * PAGE, RW, OWN, -1, 0));

@@ -1,4 +1,4 @@
-/* Two threads load and unload a plugin, each time with a C library of its own in a name space of its own. */
+/* Two threads load and unload a plug-in, each time with its own C library in its own namespace. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <dlfcn.h>
@@ -14,7 +14,7 @@ static void *churn(void *p)
 {
 	long good = 0;
 	for (int i = 0; i < 12; i++) {
-		/* One at a time: the loader's own list of name spaces is not to be trusted with two. */
+		/* One at a time: the loader's list of namespaces is not reliable with two. */
 		pthread_mutex_lock(&loading);
 		void *handle = dlmopen(LM_ID_NEWLM, plugin, RTLD_NOW | RTLD_LOCAL);
 		pthread_mutex_unlock(&loading);
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
 	beside_work(100);
 	for (int i = 0; i < 2; i++)
 		pthread_join(thread[i], 0);
-	/* How many the loader can make before it runs out of thread-local storage differs from run to run. */
+	/* How many the loader can create before it runs out of thread-local storage differs from run to run. */
 	printf("some %d\n", good[0] + good[1] > 0);
 	return 0;
 }

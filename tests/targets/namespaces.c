@@ -1,4 +1,4 @@
-/* A second C library: dlmopen loads a plugin into a name space of its own, with its own allocator and loader list. */
+/* A second C library: dlmopen loads a plug-in into its own namespace, with its own allocator and loader list. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

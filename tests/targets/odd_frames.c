@@ -1,4 +1,4 @@
-/* Frames whose size only run time knows: alloca, variable-length arrays, realigned stacks. */
+/* Frames whose size is known only at run time: alloca, variable-length arrays, realigned stacks. */
 #include "burn.h"
 #include <alloca.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Of each 100 ms a thread sleeps 70 in one function, waits 20 for a mutex in another and burns the rest. Prints the
+/* In every 100 ms a thread sleeps 70 in one function, waits 20 for a mutex in another, and computes for the rest. Prints the
  * nanoseconds that these took by the clock. */
 #define _GNU_SOURCE
 #include "burn.h"

@@ -1,5 +1,5 @@
-/* A preloaded library as others write them: it stands in front of functions the agent may use or stand in front
- * of itself, and finds the real ones by dlsym at the first call. */
+/* A typical preloaded library: it interposes functions that the agent may use or interpose itself, and finds the real ones
+ * by dlsym at the first call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -50,7 +50,7 @@ int execve(const char *path, char *const argv[], char *const envp[])
 
 __attribute__((constructor)) static void start(void)
 {
-	/* Constructors run in the order of the libraries: this one may come before the agent's. */
+	/* Constructors run in library order: this one may come before the agent's. */
 	void (*nothing)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "nobody has this");
 	if (nothing)
 		nothing();

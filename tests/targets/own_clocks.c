@@ -1,5 +1,5 @@
-/* Three threads that use the CPU for N, 2N and 3N milliseconds, and tell at their ends what their own clocks say:
- * `clock TID NANOSECONDS`. What a profiler counted can be held against that. */
+/* Three threads that use N, 2N and 3N milliseconds of CPU time, and print their own clocks at their ends:
+ * `clock TID NANOSECONDS`, to be compared with what a profiler counted. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

@@ -42,8 +42,8 @@ static void itimer(void)
 	memset(&timer, 0, sizeof timer);
 	setitimer(ITIMER_PROF, &timer, &now);
 	printf("old interval %ld\n", (long)now.it_interval.tv_usec);
-	/* 10 are due; this clock counts ticks of the scheduler, and on a crowded machine half or twice as many come. Each of
-	 * the profiler's would be one of 50 more. */
+	/* 10 are due; this clock counts scheduler ticks, and on a busy machine half or twice as many arrive. The profiler's ticks
+	 * would be 50 more. */
 	printf("ticks %s\n", ticks < 1 ? "too few" : ticks > 25 ? "too many" : ticks != kernels ? "of others" : "right");
 	int before = ticks;
 	own_work(100);

@@ -1,5 +1,5 @@
-/* SIGTRAP is the program's: its handler gets its breakpoints and signals and nothing else, sigaction tells it what
- * it set, and a child without a handler dies of a breakpoint, blocked or ignored or not. */
+/* The program uses SIGTRAP: its handler gets its own breakpoints and signals only, sigaction returns what it set, and a
+ * breakpoint kills a child without a handler, even if blocked or ignored. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <signal.h>
@@ -22,7 +22,7 @@ static void on_trap(int signal, siginfo_t *info, void *context)
 		others++;
 }
 
-/* How a child ends that meets a breakpoint after `prepare`. */
+/* How a child ends that hits a breakpoint after `prepare`. */
 static int end_of_child(void (*prepare)(void))
 {
 	pid_t pid = fork();

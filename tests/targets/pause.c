@@ -1,6 +1,6 @@
-/* Hazard: a process of very many threads may not stand still while somebody looks at it. `pause N MODE` has N threads that
- * wait (`idle`) or compute (`busy`), and one that looks at the clock all the time. For each line it reads, it says for how
- * long that one has stood still since the line before, in microseconds: it neither ran nor waited for a processor. */
+/* Hazard: a process with very many threads must not be stopped while it is examined. `pause N MODE` has N threads that wait
+ * (`idle`) or compute (`busy`), and one that reads the clock all the time. For each input line it prints for how many
+ * microseconds that thread was stopped since the previous line: neither running nor runnable. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,8 +21,8 @@ static long now_us(void)
 	return t.tv_sec * 1000000l + t.tv_nsec / 1000;
 }
 
-/* Time that the calling thread did not stand still: on a processor, and ready for one. Asked by itself, because the
- * kernel notes how long it was ready when it runs. */
+/* Time that the calling thread was not stopped: on a CPU, or runnable. Called by the thread itself, because the kernel
+ * updates the time that it was runnable when it runs. */
 static long moving_us(void)
 {
 	long running = 0, ready = 0;

@@ -1,4 +1,4 @@
-/* Privileges, roots and namespaces change under the agent: what it needs must be open by then, or not be missed. */
+/* Changes privileges, root directory and namespaces under the agent, which must not need anything it can no longer open. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <grp.h>
@@ -43,7 +43,7 @@ int main(int argc, char **argv)
 		char place[] = "/tmp/selfwind-chroot-XXXXXX";
 		must(mkdtemp(place) && !chroot(place) && !chdir("/"), "chroot");
 	} else if (!strcmp(how, "userns")) {
-		/* Refused to a process with more than one thread. */
+		/* Not permitted in a process with more than one thread. */
 		must(!unshare(CLONE_NEWUSER), "unshare");
 	} else if (!strcmp(how, "pidns")) {
 		must(!unshare(CLONE_NEWPID), "unshare");
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 		int status;
 		must(waitpid(child, &status, 0) == child, "wait");
 		printf("pid %d\n", WEXITSTATUS(status));
-		/* Threads are refused from here on. */
+		/* Threads are not permitted from here on. */
 		return 21;
 	} else if (!strcmp(how, "nofile")) {
 		limit.rlim_cur = limit.rlim_max = 16;

@@ -1,5 +1,5 @@
-/* Functions and probes that are hit a known number of times, and whether the program sees that a probe is traced. The notes of
- * the probes are as sdt.h writes them; one has two places and a semaphore.
+/* Functions and USDT probes that are hit a known number of times; prints whether the program sees that a probe is traced. The
+ * notes of the probes are as in sdt.h; one has two locations and a semaphore.
  *
  *   probes ROUNDS           in main and a second thread
  *   probes ROUNDS blocked   with all signals blocked meanwhile
@@ -37,7 +37,7 @@ __attribute__((noinline, noipa)) long pushes(long n)
 	return atol(text);
 }
 
-/* Begins with arithmetic, which the kernel executes elsewhere. */
+/* Begins with arithmetic, which the kernel single-steps out of line. */
 __attribute__((noinline, noipa)) long computes(long n)
 {
 	long result = 3 * n + 1;
@@ -47,7 +47,7 @@ __attribute__((noinline, noipa)) long computes(long n)
 	return result;
 }
 
-/* Begins with room for its variables. */
+/* Begins by allocating stack for its variables. */
 __attribute__((noinline, noipa)) long makes_room(long n)
 {
 	volatile char room[8192];

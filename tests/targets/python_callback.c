@@ -1,5 +1,5 @@
 /* A C extension that calls back: `call_back(function, times)`, through ctypes.PyDLL. Without CPython's headers, so that it
- * serves all versions; the symbols are the interpreter's that loads it. */
+ * works with all versions; the symbols come from the interpreter that loads it. */
 
 extern void *PyObject_CallObject(void *callable, void *arguments);
 extern void Py_DecRef(void *object);

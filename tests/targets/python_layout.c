@@ -1,5 +1,5 @@
-/* Where the structures of CPython have what, by its own headers: `FIELD OFFSET` a line, under the names that
- * `agent/handler/src/interpreter/python/layout.rs` has for them. */
+/* Offsets in CPython's structures by its own headers: one line `FIELD OFFSET` each, with the names used in
+ * `agent/handler/src/interpreter/python/layout.rs`. */
 
 #define Py_BUILD_CORE 1
 #include <Python.h>

@@ -1,5 +1,5 @@
-/* A thread made by clone without the C library, which no wrapper saw begin. It shares the creator's thread pointer, or
- * with `own` has one to memory of its own, in which nobody else may write. */
+/* A thread created by clone, bypassing the C library and the agent. It shares the creator's thread pointer, or with `own` has
+ * one to memory of its own, in which nobody else may write. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <sched.h>

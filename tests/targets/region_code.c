@@ -1,11 +1,11 @@
-/* Generated code whose frames no rule of a compiler describes, and its unwinder: a function's frame is as large as rbx says,
- * which every function saves, so the caller is found by three words of the stack and one register.
+/* Generated code whose frames no CFI describes, and its unwinder: the size of a frame is in rbx, which every function saves,
+ * so the caller is found by three words of the stack and one register.
  *
- * The functions call each other in a fixed order, and back into C, so that every stack at any time is a part, from the
- * root on, of one that is known: main work gen0 ... gen9 middle gen0 ... gen9 middle burn.
+ * The functions call each other in a fixed order, and back into C, so that every stack is a part, starting at the root, of
+ * one known stack: main work gen0 ... gen9 middle gen0 ... gen9 middle burn.
  *
- * usage: region_code MILLISECONDS [THREADS CHURN]: each thread registers its own unwinder; with CHURN 1 it does so anew for
- * every call, and another region a thousand times. Prints what it is asked for and whether an unwinder ran that was removed. */
+ * usage: region_code MILLISECONDS [THREADS CHURN]: each thread registers its own unwinder; with CHURN 1 it does so again for
+ * every call, and registers another region a thousand times. Prints whether an unwinder ran after its removal. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A function of a module with an unwinder that lies. usage: region_hostile HOW MILLISECONDS */
+/* A function of a module with a false unwinder. usage: region_hostile HOW MILLISECONDS */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The structures of selfwind.h, and what it says without an agent. Prints what registering gave: with the agent the errors
- * of each bad request. Also built as C++. */
+/* The structures of selfwind.h, and its results without an agent. Prints the results of registering: with the agent, the
+ * errors for each invalid request. Also built as C++. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ int main(void)
 	printf("removed %d %d %d\n", removed[0], removed[1], removed[2]);
 	uint32_t name = selfwind_name("a", 1);
 	printf("names %d %d\n", name != 0, name == selfwind_name("a", 1));
-	/* As many as there can be. */
+	/* As many as permitted. */
 	int count = 0, last = 0;
 	while ((last = add(good, 100000 + 16 * (uint64_t)count, 100016 + 16 * (uint64_t)count)) > 0)
 		count++;

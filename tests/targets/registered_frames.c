@@ -1,13 +1,13 @@
-/* Generated code that tells of its frames as compilers to memory do: by .eh_frame given to __register_frame. It keeps no
- * frame pointer: in some functions rbp holds nonsense, in the others the CFA hangs on rbx.
+/* Generated code that registers its call frame information as JIT compilers do, with __register_frame. It keeps no frame
+ * pointer: in some functions rbp contains garbage, in the others the CFA depends on rbx.
  *
- * The functions call each other in a fixed order, and back into C, so that every stack at any time is a part, from the
- * root on, of one that is known: main work gen0 ... gen9 middle gen0 ... gen9 middle burn. Their names are in
- * /tmp/perf-PID.map, or told as debuggers want to know them (GDB manual, "JIT Compilation Interface").
+ * The functions call each other in a fixed order, and back into C, so that every stack is a part, starting at the root, of
+ * one known stack: main work gen0 ... gen9 middle gen0 ... gen9 middle burn. Their names are in /tmp/perf-PID.map, or in the
+ * list for debuggers (GDB manual, "JIT Compilation Interface").
  *
- * usage: registered_frames MILLISECONDS [THREADS CHURN DEBUGGER]: with CHURN 1 each thread writes other code in the place
- * of the former again and again, a thousand times before each call; with DEBUGGER 1 there is no map. Prints the process's
- * number and how often. */
+ * usage: registered_frames MILLISECONDS [THREADS CHURN DEBUGGER]: with CHURN 1 each thread replaces the code by other code
+ * again and again, a thousand times before each call; with DEBUGGER 1 there is no map. Prints the process id and the number
+ * of replacements. */
 #include <elf.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -40,7 +40,7 @@ struct {
 
 __attribute__((noinline)) void __jit_debug_register_code(void) { __asm__ volatile(""); }
 
-/* A file that can be relocated, whose code is where it says. */
+/* A relocatable object file that says where its code is. */
 struct image {
 	Elf64_Ehdr header;
 	Elf64_Shdr sections[4];
@@ -102,7 +102,7 @@ static void generate(uint8_t *code, int layout)
 	}
 }
 
-/* The length in front of an entry that has been written from `start` on. */
+/* Stores the length of an entry that was written from `start` on. */
 static uint8_t *end_entry(uint8_t *start, uint8_t *end)
 {
 	while ((end - start) % 8 != 4)
@@ -149,7 +149,7 @@ static void add(struct code *code, int layout)
 	__register_frame(code->frames);
 }
 
-/* A thousand pages of other code, which nobody calls; every second one is forgotten again. */
+/* A thousand pages of other code, which nobody calls; every second one is deregistered again. */
 static void register_others(void)
 {
 	enum { OTHERS = 1000, ROOM = 2048 };

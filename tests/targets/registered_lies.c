@@ -1,9 +1,9 @@
-/* Call frame information that lies, given to __register_frame for code that is called while it does.
+/* False call frame information, given to __register_frame while the code that it claims to describe runs.
  *
- * The function is looked up by name: where nobody has it, nothing happens, and no library but the agent looks at the lies.
- * `plain` is ordinary code, of which they also speak; its stacks are main plain burn.
+ * The function is looked up by name: without it nothing happens, and only the agent evaluates what was registered. `plain` is
+ * ordinary code that the false entries also claim to cover; its stacks are main plain burn.
  *
- * usage: registered_lies MILLISECONDS. Prints how many lies were told. */
+ * usage: registered_lies MILLISECONDS. Prints the number of false registrations. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 	leave = dlsym(RTLD_DEFAULT, "__deregister_frame");
 	code = mmap(0, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	generate();
-	/* Behind the first page there is nothing. */
+	/* The page after the first is unmapped. */
 	uint8_t *page = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	munmap(page + PAGE, PAGE);
 	while (enter && leave && thread_cpu_ns() < end) {
@@ -103,27 +103,27 @@ int main(int argc, char **argv)
 			describe(page, (uint64_t)code, 25, wrong[n].instructions, wrong[n].bytes);
 			told += tell(page);
 		}
-		/* Of everything, of the program's own code, of nothing, of more than there is. */
+		/* Entries for everything, for the program's own code, for nothing, for more than exists. */
 		const uint64_t ranges[][2] = { { 0, UINT64_MAX }, { (uint64_t)plain & -PAGE, PAGE }, { (uint64_t)code, 0 }, { UINT64_MAX - 8, 100 } };
 		for (size_t n = 0; n < sizeof ranges / sizeof ranges[0]; n++) {
 			describe(page, ranges[n][0], ranges[n][1], "\x0e\x40", 2);
 			told += tell(page);
 		}
-		/* No entries, none that end, none at all. */
+		/* No entries, entries without an end, no memory at all. */
 		memset(page, 0, PAGE);
 		told += tell(page);
 		memset(page, 1, PAGE);
 		told += tell(page);
 		memset(page, 0xff, PAGE);
 		told += tell(page) + tell(page + PAGE) + tell(page + PAGE - 2) + tell(0) + tell((void *)-4);
-		/* Sound ones in which some bytes are not. */
+		/* Valid entries with some bytes changed. */
 		for (int n = 0; n < 50; n++) {
 			size_t bytes = describe(page, (uint64_t)code, 25, "\x41\x0e\x10\x86\x02\x57\x0e\x08", 8);
 			for (uint64_t k = 0; k <= any() % 4; k++)
 				page[any() % bytes] = (uint8_t)any();
 			told += tell(page);
 		}
-		/* Many in the same place, which nobody takes back. */
+		/* Many at the same address, never deregistered. */
 		for (int n = 0; n < PAGE / ROOM; n++) {
 			describe(page + n * ROOM, (uint64_t)code + (uint64_t)(n % 25), 25, "\x0e\x10", 2);
 			enter(page + n * ROOM);

@@ -1,4 +1,4 @@
-// A program under a sanitizer, whose runtime stands in front of the same functions as the agent.
+// A program with a sanitizer, whose runtime interposes the same functions as the agent.
 #include <csignal>
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,4 @@
-/* system and popen: the C library starts the shell by calls no wrapper sees. */
+/* system and popen: the C library starts the shell by internal calls that cannot be interposed. */
 #include "burn.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Hazard: threads that block every signal, one of which waits for all of them: whatever is sent to it comes out there.
- * The others compute when told to. Prints each signal that came but SIGTERM, which ends it. */
+/* Hazard: threads that block all signals, one of which waits for all of them: every signal sent to it is returned there. The
+ * others compute on request. Prints each signal that arrived except SIGTERM, which ends it. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* All signals blocked and read from a descriptor, as event loops do: nothing must come that nobody sent. */
+/* All signals are blocked and read from a descriptor, as in event loops: no signal must appear that nobody sent. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <poll.h>

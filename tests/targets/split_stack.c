@@ -1,6 +1,6 @@
-/* Stacks in pieces (gcc -fsplit-stack): functions run on a piece of stack that was made when the one before was full, and
- * the return to it goes through the compiler's library. No piece has room for a signal: the main thread has another stack
- * for them, as gccgo's threads have, the other does without. */
+/* Split stacks (gcc -fsplit-stack): a function may run on a new segment of stack, allocated when the previous one was full,
+ * and its return goes through the compiler's library. No segment has space for a signal: the main thread has an alternate
+ * stack, as gccgo's threads have, the other thread has none. */
 #include "burn.h"
 #include <pthread.h>
 #include <signal.h>

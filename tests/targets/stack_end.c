@@ -1,9 +1,9 @@
-/* Threads with no room below their stack pointer, and programs that look at where their handlers run. `stack_end MODE`:
+/* Threads without space below their stack pointer, and programs that check where their handlers run. `stack_end MODE`:
  *   thread     a thread's stack is used to its last 100 bytes
  *   main       the main thread's, as far as its limit lets it grow
- *   coroutine  stacks of one page and of two, with guards below
- *   small      an alternate stack of the program's own with hardly more room than the kernel takes
- *   belief     sigaltstack and uc_stack say what the program did, nothing else
+ *   coroutine  stacks of one and of two pages, with guards below
+ *   small      an alternate stack of the program's own, hardly larger than the kernel needs
+ *   belief     sigaltstack and uc_stack report what the program set, nothing else
  *   handlers   handlers run on the stack they would run on, use much of it, and leave by a jump */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -153,7 +153,7 @@ static void deep(int sig, siginfo_t *info, void *context)
 
 static void *handlers(void *p)
 {
-	/* SIGPROF and SIGTRAP are the profiler's own; 0 stands for what a program without SA_ONSTACK gets. */
+	/* The profiler uses SIGPROF and SIGTRAP; 0 represents a handler without SA_ONSTACK. */
 	static const int signals[] = { SIGUSR1, SIGPROF, SIGTRAP, SIGALRM };
 	static const int flags[] = { 0, SA_ONSTACK, SA_ONSTACK | SA_NODEFER | SA_RESTART };
 	frame_of_main_low = stack_low();
@@ -173,7 +173,7 @@ static void *handlers(void *p)
 				for (int i = 0; i < 50; i++) {
 					volatile int before = hits, tries = 0;
 					leave = i % 10 == 9;
-					/* One that meets a tick of the same number is merged with it by the kernel. */
+					/* The kernel merges it with a tick of the same number. */
 					do
 						if (!leave || !sigsetjmp(back, 1))
 							raise(signals[s]);
@@ -197,7 +197,7 @@ static void resume_later(void)
 	setcontext(&scheduler);
 }
 
-/* A handler without a stack of its own is left by a switch of contexts, and resumed after other work. */
+/* A handler without a stack of its own is left by a context switch, and resumed after other work. */
 static void switching(void)
 {
 	static ucontext_t worker;
@@ -231,7 +231,7 @@ static void run(void *(*body)(void *))
 	pthread_t t;
 	pthread_attr_t attr;
 	pthread_attr_init(&attr);
-	/* musl gives 128 KiB, which is less than some modes need. */
+	/* musl's default is 128 KiB, which is less than some modes need. */
 	pthread_attr_setstacksize(&attr, 8 << 20);
 	pthread_create(&t, &attr, body, 0);
 	pthread_attr_destroy(&attr);
@@ -252,7 +252,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(mode, "coroutine")) {
 		coroutine();
 	} else if (!strcmp(mode, "small")) {
-		/* What a frame takes without the tiles that nobody here has asked for, and a little. */
+		/* The size of a frame without tile data, which nobody here has requested, plus a margin. */
 		size_t size = 4096;
 		stack_t own = { .ss_sp = guarded(size), .ss_size = size };
 		printf("set %d\n", sigaltstack(&own, 0));

@@ -1,4 +1,4 @@
-/* A static program: no preload reaches it. With `unblock` it lets SIGPROF in, which kills it if one is pending. */
+/* A static program, which cannot be preloaded. With `unblock` it unblocks SIGPROF, which kills it if one is pending. */
 #include "burn.h"
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Hazard: threads that come into being without pthread_create, while the first thread only waits. `strange_threads c11`
- * has four of C11's; `notify` computes in a timer's notification; `clone` in a thread of a bare clone. Each thread works
- * for so many milliseconds of CPU time. */
+/* Hazard: threads created without pthread_create, while the main thread only waits. `strange_threads c11` has four C11
+ * threads; `notify` computes in a timer's notification; `clone` in a thread made by a bare clone. Each thread works for
+ * that many milliseconds of CPU time. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <sched.h>
@@ -32,7 +32,7 @@ static void notified(union sigval v)
 	done = 1;
 }
 
-/* Waits in a call that any signal handler would end early. */
+/* Waits in a system call that any signal handler would end early. */
 static int wait_until_done(void)
 {
 	struct timespec moment = {0, 20000000};

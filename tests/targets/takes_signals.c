@@ -1,5 +1,5 @@
-/* Hazard: a thread that waits for any signal there is, in a process that was attached to: what is sent to ask it for its
- * stack would be one more. Says how many came, for each line it reads. */
+/* Hazard: a thread that waits for any signal, in an attached process: the signal of a request would be returned there, too.
+ * Prints the number of signals received, for each input line. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Destructors of thread-local objects: at the end of threads, at the end of main's, and of those that others make.
+// Destructors of thread-local objects: at the end of threads, of main, and of threads created by destructors.
 #include "burn.h"
 #include <cstdio>
 #include <thread>

@@ -59,7 +59,7 @@ static volatile long inner;
 static volatile int is_over;
 static pthread_t interrupted;
 
-/* Interrupts a thread again and again, each time when the last signal was handled. */
+/* Interrupts a thread again and again, each time once the previous signal has been handled. */
 static void *interrupt(void *unused)
 {
 	while (!is_over) {
@@ -105,7 +105,7 @@ static void pause_a_little(void)
 		sink = i;
 }
 
-/* Events all the time, until so many have come in a signal handler that interrupts them. */
+/* Events all the time, until a number of them have been hit in a signal handler that interrupts them. */
 static void signals(long wanted)
 {
 	pthread_t sender;

@@ -1,4 +1,4 @@
-// Tracepoints in templates, inline functions, lambdas and member functions: each run is an event.
+// Tracepoints in templates, inline functions, lambdas and member functions: each hit is an event.
 #include "../../agent/include/selfwind.h"
 
 #include <cstdio>

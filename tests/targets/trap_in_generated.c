@@ -1,4 +1,4 @@
-/* Generated code, which keeps a frame pointer, traps; the handler burns CPU, steps over the instruction, and the code
+/* Generated code with a frame pointer traps; the handler computes, skips the instruction, and the code
  * returns. */
 #define _GNU_SOURCE
 #include "burn.h"

@@ -1,5 +1,5 @@
-/* Sleeps often, on a processor that another thread of its own keeps busy: each time it is woken it has to wait for its
- * turn. Prints the microseconds for which the sleeping thread was ready and had no processor, as the kernel says. */
+/* Sleeps often, on a CPU that another of its threads keeps busy: after each wake-up it has to wait for its turn. Prints the
+ * microseconds during which the sleeping thread was runnable without a CPU, according to the kernel. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <pthread.h>

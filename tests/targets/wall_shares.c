@@ -1,6 +1,6 @@
 // Threads with known shares of computing, sleeping and waiting, by their own clocks and the kernel's account of their
-// waiting for a processor. Each prints its name, and microseconds: of its life, of its CPU time, ready for a processor, blocked
-// in its first and in its second place; and its voluntary context switches.
+// run-queue delay. Each prints its name, and microseconds: of its lifetime, of CPU time, runnable, blocked in its first
+// and in its second place; and its voluntary context switches.
 // usage: wall_shares SECONDS
 #define _GNU_SOURCE
 #include <poll.h>

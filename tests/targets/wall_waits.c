@@ -1,5 +1,5 @@
-// Two threads that hand a byte to and fro, each waiting for it in poll, which no handler's SA_RESTART makes go on. Prints
-// the waits, and how many of them ended with EINTR.
+// Two threads that pass a byte back and forth, each waiting for it in poll, which SA_RESTART does not restart. Prints
+// the number of waits, and how many of them ended with EINTR.
 // usage: wall_waits WAITS
 #include <errno.h>
 #include <poll.h>

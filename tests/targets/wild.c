@@ -1,5 +1,5 @@
-/* Burns in code that no call frame information describes, with frame pointers that lead nowhere and with a stack
- * that ends where it begins: a walk from there ends early, and nothing is touched that could fault. */
+/* Computes in code without call frame information, with invalid frame pointers and with a stack that ends where it
+ * begins: a walk from there ends early, and touches nothing that could fault. */
 #define _GNU_SOURCE
 #include "burn.h"
 #include <stdio.h>
@@ -22,7 +22,7 @@ static void spin(void (*code)(uint64_t, uint64_t), uint64_t wild)
 		code(wild, 2000000);
 }
 
-/* A function whose rows say that its caller's address lies right above the stack pointer. */
+/* A function whose CFI says that the return address is directly above the stack pointer. */
 __attribute__((noinline, used)) static uint64_t described(uint64_t x) { return x * 31 + 7; }
 
 int main(void)
@@ -31,7 +31,7 @@ int main(void)
 	memcpy(code, spin_with_rbp, sizeof spin_with_rbp);
 	memcpy(code + 4096, spin_on_stack, sizeof spin_on_stack);
 	char *area = mmap(0, 0x40000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	/* The upper half is there and may not be read. */
+	/* The upper half is mapped but not readable. */
 	mprotect(area + 0x20000, 0x20000, PROT_NONE);
 	uint64_t end = (uint64_t)area + 0x20000;
 	uint64_t here = (uint64_t)__builtin_frame_address(0);
@@ -41,7 +41,7 @@ int main(void)
 				  here | 1, here + 4, (uint64_t)code, 0x4141414141414141 };
 	for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
 		spin((void (*)(uint64_t, uint64_t))code, wild[i]);
-	/* Words on the new stack that look like anything: small numbers, itself, code. */
+	/* Various words on the new stack: small numbers, its own address, code. */
 	uint64_t *top = (uint64_t *)end;
 	const uint64_t words[] = { 0, 7, end - 8, (uint64_t)code + 5, (uint64_t)described + 1, ~0ull };
 	for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
@@ -50,7 +50,7 @@ int main(void)
 		spin((void (*)(uint64_t, uint64_t))(code + 4096), end - 8);
 		spin((void (*)(uint64_t, uint64_t))(code + 4096), end - 256);
 	}
-	/* A return address into described code, whose frame then holds whatever: the walk believes it is on its way. */
+	/* A return address into described code, whose frame then contains garbage: the walk follows it. */
 	for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++) {
 		for (int at = 1; at <= 512; at++)
 			top[-at] = wild[i];
