@@ -1,8 +1,9 @@
-//! `scripts/bench copy`: what copies of stacks take, whether they lead to the same frames, and what is lost by copying less.
+//! `scripts/bench copy`: the cost of stack copies, whether they lead to the same frames, and what is lost by copying
+//! less.
 //!
-//! Every program is recorded once in each way, and with `--unwind both` again and again until enough stacks were compared: that
-//! tells, stack by stack, what the copy gives, and what the addresses of code alone and guessing give. With `--keep DIR` these
-//! profiles stay there, with `--compare` nothing else is recorded: what the ring and the handler take is left out. Other
+//! Every program is recorded once in each way, and with `--unwind both` repeatedly until enough stacks have been
+//! compared: that shows, stack by stack, the result of the copy, of code addresses alone, and of guessing. `--keep DIR`
+//! keeps these profiles; `--compare` only compares, without measuring the cost in the ring and in the handler. Other
 //! arguments are names of programs.
 
 mod program;
@@ -17,15 +18,15 @@ use selfwind_tests::stats::Stats;
 
 use program::{ALL, Program, prepare};
 
-/// Samples per second of CPU time: enough of them in a few seconds.
+/// Samples per second of CPU time: enough samples in a few seconds.
 const RATE: &str = "9973";
-/// Stacks of a program that are compared, if so many recordings of it have them.
+/// Stacks compared per program, if that many can be recorded.
 const LEAST: u64 = 10_000;
 const RECORDINGS: usize = 20;
-/// The ways to record, but for `both`.
+/// The ways to record, except `both`.
 const WAYS: [&str; 4] = ["self", "copy", "copy-code", "guess"];
 
-/// What comparing the stacks of one program gave, or of all.
+/// Result of the comparison for one program, or for all.
 #[derive(Clone, Copy, Default)]
 struct Compared {
     samples: u64,
@@ -102,11 +103,11 @@ struct Row {
     costs: Option<Costs>,
 }
 
-/// What the ways to record it take.
+/// Costs of the ways to record it.
 struct Costs {
     /// Bytes of a sample in the ring, by [`WAYS`].
     ring: [f64; 4],
-    /// Median and 99th percentile of the handler, ns, by [`WAYS`] and of `both`.
+    /// Median and 99th percentile of the handler time in ns, by [`WAYS`] and for `both`.
     handler: [(u64, u64); 5],
 }
 
@@ -121,7 +122,7 @@ fn main() {
         let named = ALL.iter().any(|program| arguments.iter().any(|argument| argument == program.name));
         !named || arguments.iter().any(|argument| argument == name)
     };
-    // In a place that others may enter: a server refuses to be root.
+    // In a directory that others may enter: some servers refuse to run as root.
     let scratch = Scratch::new();
     prepare(scratch.path());
     let mut rows = Vec::new();
@@ -139,7 +140,7 @@ fn main() {
     print(&rows);
 }
 
-/// Records it in all ways, or only to compare.
+/// Records it in all ways, or only for the comparison.
 fn record(program: &Program, directory: &Path, keep: Option<&Path>, compares: bool) -> Option<Row> {
     let (mut compared, mut last) = (Compared::default(), None);
     for number in 1..=RECORDINGS {
@@ -189,7 +190,7 @@ fn record_one(program: &Program, way: &str, directory: &Path) -> Option<Stats> {
         selfwind().display(),
         file.display()
     );
-    // Some of them end with another status, as a browser that was asked for nothing more.
+    // Some exit with another status, such as a browser that is stopped.
     program.run(&recorder, directory);
     file.exists().then(|| stats(&file))
 }

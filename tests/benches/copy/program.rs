@@ -1,4 +1,4 @@
-//! The programs, each as a line for `sh` in which `$RUN` stands before what is to be recorded and `$W` is a directory.
+//! The programs, each as a line for `sh`, with `$RUN` in front of the command to record and the directory `$W`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use selfwind_tests::target::is_installed;
 pub(crate) struct Program {
     /// Its name in the table.
     pub(crate) name: &'static str,
-    /// The command whose absence leaves it out.
+    /// The command that it needs; without it the program is left out.
     needs: &'static str,
     line: &'static str,
 }
@@ -78,7 +78,7 @@ impl Program {
         is_installed(self.needs)
     }
 
-    /// Runs it in `directory` with `prefix` before it, and says whether that went well. What it prints is dropped.
+    /// Runs it in `directory` with `prefix` in front, without its output. Returns whether it succeeded.
     pub(crate) fn run(&self, prefix: &str, directory: &Path) -> bool {
         let mut command = Command::new("sh");
         command.args(["-c", self.line]).env("RUN", prefix).env("W", directory);
@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// Makes what the programs work on.
+/// Creates the input of the programs.
 pub(crate) fn prepare(directory: &Path) {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).expect("ours");
     let mut c = String::from("#include <stdio.h>\n#include <string.h>\n");

@@ -1,7 +1,8 @@
-//! `scripts/bench delivery`: how much of a program's CPU time is in its profile, for every rate, number of threads and depth
-//! of stacks, from each source; and what the recorder takes for a million samples, beside `perf record`.
+//! `scripts/bench delivery`: the share of a program's CPU time that is in its profile, for every rate, number of
+//! threads and stack depth, with each source; and the cost of the recorder per million samples, compared with `perf
+//! record`.
 //!
-//! The program tells its CPU time itself. `--quick` takes fewer rates, threads and depths.
+//! The program measures its CPU time itself. `--quick` uses fewer rates, threads and depths.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -31,7 +32,7 @@ fn main() {
     recorders(&program, &scratch);
 }
 
-/// For each way of recording: the share of the CPU time that the samples weigh, and what was lost.
+/// For each way of recording: the share of CPU time that the samples account for, and what was lost.
 fn shares(program: &Path, scratch: &Scratch, quick: bool) {
     let rates: &[u32] = if quick { &[997, 9973] } else { &[99, 997, 4999, 9973] };
     let crowds: &[u32] = if quick { &[1, 16] } else { &[1, 2, 16, 200] };
@@ -47,7 +48,7 @@ fn shares(program: &Path, scratch: &Scratch, quick: bool) {
         for &rate in rates {
             for &threads in crowds {
                 for &depth in depths {
-                    // Ten periods of each thread at least, at 99 Hz: what is left at a thread's end is less than one.
+                    // At least ten periods per thread at 99 Hz: less than one is missing at a thread's end.
                     let milliseconds = (4000 / threads).max(100);
                     let file = scratch.join("delivery.data");
                     let mut command = ours(source, rate, &file);
@@ -91,7 +92,7 @@ fn recorders(program: &Path, scratch: &Scratch) {
     for _ in 0..3 {
         for ((_, command), seconds) in ways.iter().zip(&mut seconds) {
             let taken = run(&mut command(), program, 60, 2, 5000);
-            // Both take a sample for each period of the program's time, as far as they can.
+            // Both take a sample per period of the program's time, as far as they can.
             seconds.push(taken.recorder / (taken.program * f64::from(RATE)) * 1e6);
         }
     }
@@ -123,7 +124,7 @@ fn run(recorder: &mut Command, program: &Path, depth: u32, threads: u32, millise
     Taken { program, recorder: children() - before - program }
 }
 
-/// Seconds of CPU time that children and theirs have used.
+/// CPU time in seconds used by children and their children.
 fn children() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("always known");
     (usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6

@@ -1,5 +1,5 @@
-// Nanoseconds of the thread's CPU time for a pair of malloc and free of 64 bytes, the least of some turns.
-// usage: pairs [DEPTH [TURNS [SECONDS]]]: in so many nested calls; ends without a word after so many seconds
+// CPU time in nanoseconds of a pair of malloc and free of 64 bytes, the minimum of several turns.
+// usage: pairs [DEPTH [TURNS [SECONDS]]]: at this depth of nested calls; stops without output after SECONDS
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,7 +1,8 @@
-//! What a sample of real programs touches: instructions of the handler, cache lines of code and of data. At ordinary rates
-//! all of them are cold, and each is a wait for memory. Counted step by step, so that nothing else on the machine matters,
-//! and on average over many samples, so that it matters little where they came. Most are let go: the steps too are time of the
-//! program's, which would come no further between two of them. The unwind tables are there, as in any but a first recording.
+//! The footprint of a sample in real programs: instructions of the handler, and cache lines of code and of data. At
+//! ordinary rates all of these are cold, so each line is a memory access. Counted by single-stepping, so that the
+//! machine's load does not matter, and averaged over many samples, so that their positions hardly do. Most samples are
+//! not stepped, since stepping takes CPU time of the program, which would make no progress between two of them. Unwind
+//! tables exist, as in all but a first recording.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +13,7 @@ use selfwind_tests::binary::selfwind;
 use selfwind_tests::handler_trace::watch;
 use selfwind_tests::scratch::Scratch;
 
-/// Samples of each program that are looked at, and of how many each is one.
+/// Samples stepped per program, and one in how many is stepped.
 const SAMPLES: u64 = 200;
 const EVERY: u64 = 10;
 
@@ -51,7 +52,7 @@ fn main() {
     }
 }
 
-/// Of all that the program maps in its first seconds, as a recording does it.
+/// For everything that the program maps in its first seconds, as a recording does.
 fn build_tables(tables: &Path, program: &Path, arguments: &[&OsStr], profile: &Path) {
     let mut command = Command::new(selfwind());
     command.env("SELFWIND_TABLES", tables).args(["record", "-q", "--no-names", "-o"]).arg(profile);
@@ -60,7 +61,7 @@ fn build_tables(tables: &Path, program: &Path, arguments: &[&OsStr], profile: &P
     command.status().expect("selfwind runs");
 }
 
-/// gcc's compiler proper: the driver only starts it.
+/// gcc's compiler proper, which the driver starts.
 fn compiler() -> PathBuf {
     let output = Command::new("gcc").arg("-print-prog-name=cc1").output().expect("gcc");
     String::from_utf8(output.stdout).expect("a path").trim_end().into()

@@ -1,11 +1,11 @@
-//! What profiling costs: CPU time (user and system, of the whole tree of processes, recorder included) of real programs,
-//! with a profiler as a ratio to without.
+//! The cost of profiling: CPU time (user and system, of the whole process tree including the recorder) of real programs
+//! with a profiler, as a ratio to that without.
 //!
-//! A ratio is made of two runs, with the profiler and without, at the same time on one processor: the scheduler gives it to
-//! one and the other every few milliseconds, so that whatever slows a machine down slows down both. (Of runs one after
-//! the other, equal ones differed by 6 % on a virtual machine.) The table shows medians. "nothing" is the noise: no
-//! difference below it means anything. The cost of one sample is the extra CPU time by the samples delivered. `--quick`:
-//! about a hundred samples a second only; `--parts`: only what start, end and a second cost.
+//! A ratio comes from two runs, with the profiler and without, at the same time on one CPU: the scheduler alternates
+//! between them every few milliseconds, so that whatever slows the machine down affects both. (Equal runs one after the
+//! other differed by 6 % on a virtual machine.) The table shows medians. "nothing" is the noise: smaller differences
+//! are meaningless. The cost of a sample is the additional CPU time divided by the samples delivered. `--quick`: about
+//! a hundred samples a second only; `--parts`: only the cost of start, end and a second.
 
 mod method;
 mod parts;
@@ -35,7 +35,7 @@ fn seconds(time: libc::timeval) -> f64 {
     time.tv_sec as f64 + time.tv_usec as f64 / 1e6
 }
 
-/// Runs `command` to its end: CPU seconds of all that it waited for, and its standard error.
+/// Runs `command` to its end. Returns the CPU seconds of everything that it waited for, and its standard error.
 fn run(command: &mut Command) -> (f64, String) {
     end(start(command))
 }
@@ -57,7 +57,7 @@ fn end(mut child: Child) -> (f64, String) {
     (seconds(usage.ru_utime) + seconds(usage.ru_stime), said)
 }
 
-/// Where a program runs, and what profiles it there.
+/// A directory to run a program in, and the profiler used there.
 struct Place<'a> {
     method: &'a Method,
     directory: &'a Path,
@@ -121,7 +121,7 @@ impl Pair {
         let before = alone_first.then(|| alone.start(program));
         let with_it = with.start(program);
         let without = before.unwrap_or_else(|| alone.start(program));
-        // What the profile holds is looked up when both are done.
+        // Read the profile when both have ended.
         let (without, with_it) = (end(without), end(with_it));
         Self { alone: alone.run(without), with: with.run(with_it) }
     }
@@ -168,11 +168,11 @@ fn row(method: &Method, pairs: &[Pair]) -> f64 {
     ratio
 }
 
-/// Of this process and all that it starts from now on.
+/// For this process and everything that it starts from now on.
 fn stay_on_one_processor() {
     let own = Pid::this();
     let allowed = sched_getaffinity(own).expect("our own");
-    // The last: interrupts prefer the first.
+    // The last one: interrupts tend to go to the first.
     let last = (0..CpuSet::count()).rev().find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
     let mut one = CpuSet::new();
     one.set(last.expect("we run")).expect("a processor of the set");
@@ -200,7 +200,7 @@ fn main() {
             println!("{}: not installed", program.name);
             continue;
         }
-        // Caches, and tables that are made once.
+        // Warm caches, and make the tables that are made once.
         for method in &methods {
             end(Place { method, directory: &directories[1] }.start(program));
         }

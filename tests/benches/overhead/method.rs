@@ -1,4 +1,4 @@
-//! Ways to profile a program: what stands before its command, and what came of it.
+//! Ways to profile a program: the command prefix, and the results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use selfwind_tests::recording::stats;
 /// One way.
 #[derive(Clone, Debug)]
 pub(crate) enum Method {
-    /// The program alone: how much equal runs differ.
+    /// The program alone: shows how much equal runs differ.
     Nothing,
     /// `selfwind record` at a frequency.
     Selfwind(u32),
@@ -42,7 +42,7 @@ impl Method {
         }
     }
 
-    /// Samples per second that are asked for.
+    /// The requested samples per second.
     pub(crate) fn frequency(&self) -> Option<u32> {
         match self {
             Self::Nothing => None,

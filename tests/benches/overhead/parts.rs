@@ -1,5 +1,5 @@
-//! The two parts of what a recording costs, each measured where nothing else hides it: its start and end, with a program
-//! that does nothing, and a second of it, with a program that sleeps. Beside them, what the samples themselves take.
+//! The two parts of a recording's cost, each measured in isolation: start and end, with a program that does nothing;
+//! and one second, with a program that sleeps. In addition, the cost of the samples themselves.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +14,10 @@ use super::{median, run};
 const SHORT_ROUNDS: usize = 41;
 /// Pairs for one that sleeps.
 const LONG_ROUNDS: usize = 9;
-/// How long that is.
+/// Duration of its sleep, in seconds.
 const ASLEEP: u32 = 4;
 
-/// Milliseconds of CPU time that `line` takes with `method` more than alone: the median of alternating pairs.
+/// Additional milliseconds of CPU time of `line` with `method`: the median of alternating pairs.
 fn added(method: &Method, line: &str, rounds: usize, directory: &Path) -> f64 {
     let once = |method: &Method| {
         let file = directory.join("profile");
@@ -46,7 +46,7 @@ pub(crate) fn print(methods: &[Method], directory: &Path) {
     handlers(directory);
 }
 
-/// What a signal to oneself takes, without what its handler does: microseconds.
+/// The cost of a signal to the own thread with an empty handler, in microseconds.
 fn signal() -> f64 {
     const SIGNALS: u32 = 20_000;
     extern "C" fn nothing(_: i32) {}
@@ -60,7 +60,7 @@ fn signal() -> f64 {
     before.elapsed().as_secs_f64() * 1e6 / f64::from(SIGNALS)
 }
 
-/// What samples take of a program that computes: the handler tells its time itself.
+/// The cost of samples of a computing program, by the handler's own measurement.
 fn handlers(directory: &Path) {
     let file = directory.join("profile");
     let line = "$RUN $W/sort >/dev/null";

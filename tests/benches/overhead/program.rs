@@ -1,4 +1,4 @@
-//! The programs, each as a line for `sh` in which `$RUN` stands before what is to be profiled.
+//! The programs, each as a line for `sh`, with `$RUN` in front of the command to profile.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use selfwind_tests::target::is_installed;
 pub(crate) struct Program {
     /// Its name in the table.
     pub(crate) name: &'static str,
-    /// The command whose absence leaves it out.
+    /// The command that it needs; without it the program is left out.
     needs: &'static str,
     line: &'static str,
 }
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// Makes what the programs work on.
+/// Creates the input of the programs.
 pub(crate) fn prepare(directory: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/overhead/sort.cpp");
     let mut compiler = Command::new("c++");

@@ -1,5 +1,5 @@
-//! LTTng-UST and babeltrace2: a session daemon of our own in a temporary home, the same events, in overwrite mode
-//! with nobody reading (as a flight recorder), and once as a trace on disk for the reader's comparison.
+//! LTTng-UST and babeltrace2: a separate session daemon in a temporary home, the same events, in overwrite mode without
+//! a reader (as a flight recorder), and once as a trace on disk for comparing readers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -49,7 +49,7 @@ impl Lttng {
         Ok(lttng)
     }
 
-    /// A daemon of ours, also as root: the home decides about the sockets.
+    /// For a separate daemon, also as root: the home determines its sockets.
     fn environment(home: &Path) -> [(&'static str, PathBuf); 3] {
         [
             ("LTTNG_HOME", home.to_owned()),

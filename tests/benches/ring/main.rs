@@ -1,6 +1,6 @@
-//! `scripts/bench ring`: what a record costs its writer and its reader, and how many bytes a stack takes, beside
-//! LTTng-UST, babeltrace2 and perf, in one run. Rounds are interleaved and medians are printed, since machines drift;
-//! only the ratios say something.
+//! `scripts/bench ring`: the cost of a record for writer and reader, and the bytes of a stack, compared with LTTng-UST,
+//! babeltrace2 and perf, in one run. Rounds are interleaved and medians are printed, since machines drift; only the
+//! ratios are meaningful.
 
 mod lttng;
 mod ours;
@@ -12,7 +12,7 @@ use ours::Ours;
 const EVENTS: u64 = 200_000;
 /// 4 MiB, as LTTng's four sub-buffers.
 const CHUNKS: u32 = 256;
-/// 64 MiB: beyond the caches.
+/// 64 MiB: exceeds the caches.
 const DRAINED_CHUNKS: u32 = 4096;
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Our part: the writer and the reader of a region in overwrite mode, in this process.
+//! selfwind's ring: writer and reader of a region in overwrite mode, in this process.
 
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ const DEEPEST: usize = 40;
 
 const HEAD: StackHead = StackHead { weight: 1, end: 0, source: 1, nonce: 0 };
 
-/// A region in shared memory, and one thread's place in it.
+/// A region in shared memory, and the cursor of one thread.
 pub(crate) struct Ours {
     base: NonNull<u8>,
     len: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Ours {
     stacks: [Stacks; ROWS],
 }
 
-/// How stacks are written: as plain words, or by the codec, one after the other.
+/// How stacks are written: as plain words, or by the codec with different inputs.
 pub(crate) const NAMES: [&str; ROWS] = [
     "selfwind, plain words",
     "selfwind, codec, 1 frame new",
@@ -38,22 +38,22 @@ const ROWS: usize = 6;
 const PLAIN: usize = 0;
 const TWELVE: usize = 2;
 
-/// Leaf frames in which neighbouring stacks of the program `lttng.c` differ.
+/// Number of leaf frames in which consecutive stacks of `lttng.c` differ.
 const NEW: usize = 12;
 
-/// How many frames of a sample are new, from few to many, each as often as the others: samples of 4 ms of CPython
-/// (`work.py`) and of cc1plus, at most [`DEEPEST`]. `shm-format/FORMAT.md` says more of them.
+/// Numbers of new frames per sample, equally frequent, in ascending order: samples of CPython (`work.py`) and of
+/// cc1plus every 4 ms, at most [`DEEPEST`]. `shm-format/FORMAT.md` explains them.
 const CPYTHON: [usize; 20] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 6, 9, 12, 14, 16, 20, 22, 25, 30, 37, 40];
 const CC1PLUS: [usize; 20] = [1, 2, 4, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 13, 15, 17, 20, 26, 38, 40];
 
-/// Stacks and how many outermost frames of each are those of the one before.
+/// Stacks, and the length of the suffix that each shares with the previous one.
 struct Stacks {
     frames: Vec<[u64; DEEPEST]>,
     kept: Vec<usize>,
 }
 
 impl Stacks {
-    /// Those of `lttng.c`, of which `new` leaf frames change, among eight for each.
+    /// The stacks of `lttng.c`: `new` leaf frames change, each among eight values.
     fn regular(new: usize) -> Self {
         let address =
             |s: usize, f: usize| 0x7f00_0000_0000 + 4099 * (f * 7 + if f < new { s % 8 } else { 0 });
@@ -61,7 +61,7 @@ impl Stacks {
         Self { frames, kept: vec![DEEPEST - new; STACKS] }
     }
 
-    /// As many new frames as a program's, in random order. Of a hundred, so many were not there shortly before.
+    /// As many new frames as a program's, in random order. `unknown` in a hundred were not seen shortly before.
     fn mixed(news: [usize; 20], unknown: u64) -> Self {
         let mut state = 0x5e1f_317d_u64;
         let mut random = move |below: u64| {
@@ -192,7 +192,7 @@ impl Ours {
         // SAFETY: the mapping of that length outlives the reader.
         let mut reader = unsafe { RegionReader::open(self.base, self.len) }.expect("our region");
         let mut scratch = vec![0; 16 << 10];
-        // What earlier rounds left.
+        // Left from earlier rounds.
         reader.drain(Pass::Final, &mut scratch, &mut |_, _| {});
         let before = self.region.control().snapshot().chunks_overwritten;
         while self.region.control().snapshot().chunks_overwritten == before {

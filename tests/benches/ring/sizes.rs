@@ -1,4 +1,4 @@
-//! Bytes per sample on CPython's stacks: our ring beside the files of `perf record`.
+//! Bytes per sample for CPython's stacks: selfwind's ring compared with the files of `perf record`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! `scripts/bench start`: what the agent adds to the life of a program that does nothing, with its unwind tables in the
-//! cache and without.
+//! `scripts/bench start`: what the agent adds to the run time of a program that does nothing, with and without its
+//! unwind tables in the cache.
 //!
-//! Each run starts `/bin/true` and waits for it. Runs of all ways are interleaved; medians are printed, and the median
-//! of the differences to the plain run of the same round, which drifts less than the difference of medians.
+//! Each run starts `/bin/true` and waits for it. Runs of all ways are interleaved. Printed are medians, and the median
+//! difference to the plain run of the same round, which drifts less than the difference of medians.
 
 use std::ffi::OsString;
 use std::fs;
@@ -105,7 +105,7 @@ fn private(directory: &Path) {
     fs::DirBuilder::new().mode(0o700).create(directory).expect("/dev/shm is writable");
 }
 
-/// The value below which one part in `parts` lies.
+/// The 1/`parts` quantile.
 fn part(mut values: Vec<f64>, parts: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / parts]

@@ -1,4 +1,4 @@
-//! The peer: what one writes with gimli to evaluate the rows of a file, and to make a table of them.
+//! The peer: evaluating the rows of a file with gimli, and making a table of them.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ const RETURN_ADDRESS: Register = Register(16);
 
 type Row = UnwindTableRow<usize>;
 
-/// Evaluates all rows and looks at those columns that decide a rule; their number.
+/// Evaluates all rows and reads the columns that decide a rule; returns the number of rows.
 pub(crate) fn evaluate(input: &Input) -> u64 {
     let mut count = 0;
     each_row(input, |row| {

@@ -1,8 +1,9 @@
-//! `scripts/bench tables`: what it takes to compile the tables of real files, beside gimli evaluating the same rows.
+//! `scripts/bench tables`: the cost of compiling the tables of real files, compared with gimli evaluating the same
+//! rows.
 //!
-//! Two programs on gimli: one only evaluates the rows and looks at the three columns that matter; the other makes of them
-//! what a table needs, packed rules, merged, deduplicated and sorted. All read the same bytes in memory, in interleaved
-//! rounds on one thread; times are the thread's CPU time.
+//! Two programs use gimli: one only evaluates the rows and reads the three relevant columns; the other also converts
+//! them to packed rules, merged, deduplicated and sorted. All read the same bytes in memory, in interleaved rounds on
+//! one thread; times are the thread's CPU time.
 
 mod by_gimli;
 
@@ -24,7 +25,7 @@ const FILES: [(&str, &[&str]); 7] = [
     ("librustc_driver", &[]),
 ];
 
-/// Ours, a table by gimli, gimli's evaluation alone.
+/// selfwind, a table by gimli, gimli's evaluation alone.
 const WAYS: usize = 3;
 
 /// `.eh_frame` of one file.
@@ -54,7 +55,7 @@ fn main() {
         FILES.iter().filter_map(|(name, places)| find(name, places)).map(first).collect();
     for round in 0..rounds {
         for row in &mut files {
-            // Whoever comes second finds warmer caches: they take turns.
+            // The second one finds warmer caches, so they take turns.
             for turn in 0..WAYS {
                 let way = (round + turn) % WAYS;
                 row.times[way].push(time(|| match way {

@@ -1,6 +1,6 @@
-//! `scripts/bench unwind`: the cost of taking one stack, for us and for the peers: the same stacks, in one process and
-//! one run, every stack held against the truth. Rounds are interleaved and medians are printed, since machines drift;
-//! only the ratios say something.
+//! `scripts/bench unwind`: the cost of taking one stack, for selfwind and for its peers: the same stacks, in one
+//! process and one run, every result compared with the true stack. Rounds are interleaved and medians are printed,
+//! since machines drift; only the ratios are meaningful.
 
 mod frame_pointer;
 mod framehop;
@@ -48,10 +48,10 @@ fn main() {
     verdict::print(&figures);
 }
 
-/// All methods, all scenarios, and the first capture of a fresh process: the figure of every round.
+/// All methods, all scenarios, and the first capture of a fresh process: the results of every round.
 ///
-/// Within a round all methods take turns at a scenario, for a millisecond (ours) to a quarter of a second (the slowest):
-/// what else the processor does meanwhile (a machine's neighbours above all) is then most often the same for all.
+/// Within a round all methods take turns at a scenario, for a millisecond (selfwind) to a quarter of a second (the
+/// slowest), so that other load of the CPU (such as a virtual machine's neighbours) is mostly the same for all.
 fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
     let (plain, framed) = load(libraries);
     let mut methods = method::all();
@@ -59,7 +59,7 @@ fn measure_all(libraries: &Path, rounds: usize) -> Vec<Figures> {
     let count = methods.len();
     let mut all: Vec<Figures> = methods.iter().map(|method| Figures::none(method.name())).collect();
     for round in 0..rounds {
-        // Each round begins with another one: what ran just before has its effect.
+        // Each round begins with another one, since what ran just before has an effect.
         let order = (0..count).map(|turn| (round + turn) % count);
         for scenarios in TURNS {
             for index in order.clone() {
@@ -157,7 +157,7 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::__rdtscp(&mut 0) }
 }
 
-/// What two looks at the clock take; no method pays for it.
+/// The cost of reading the clock twice, which is subtracted from every method.
 fn clock_ticks() -> u64 {
     static TICKS: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *TICKS.get_or_init(|| {

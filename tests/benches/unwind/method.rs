@@ -1,4 +1,4 @@
-//! One way to take a stack of the calling thread. A method that cannot be had on this machine is left out, never faked.
+//! One way to take a stack of the calling thread. A method that this machine does not have is left out, never faked.
 
 use crate::workload::Walkway;
 
@@ -8,7 +8,7 @@ pub(crate) const MOST: usize = 128;
 /// Return addresses, innermost first; the method's own frames may come before the workload's.
 pub(crate) type Stack = [u64; MOST];
 
-/// A peer or ourselves.
+/// selfwind or a peer.
 pub(crate) trait Method {
     /// As printed in the table.
     fn name(&self) -> &'static str;
@@ -18,19 +18,19 @@ pub(crate) trait Method {
     }
     /// Takes the stack of the calling thread; answers the number of frames.
     fn capture(&mut self, walkway: &Walkway, stack: &mut Stack) -> usize;
-    /// Makes plain addresses of what `capture` wrote; not timed.
+    /// Converts what `capture` wrote to plain addresses; not timed.
     fn finish(&mut self, _stack: &mut Stack, _depth: usize) {}
 }
 
-/// How many ways of using ourselves there are.
+/// Number of variants of selfwind.
 const OURS: usize = crate::selfwind::USES.len();
 
-/// All methods that work here, ourselves first.
+/// All methods that work here, selfwind first.
 pub(crate) fn all() -> Vec<Box<dyn Method>> {
     (0..OURS).map(crate::selfwind::method).chain(peers()).collect()
 }
 
-/// One of [`all`] alone: in a fresh process the others have not warmed or cooled anything.
+/// One of [`all`], alone: in a fresh process no other method has warmed or cooled caches.
 pub(crate) fn nth(index: usize) -> Box<dyn Method> {
     if index < OURS {
         return crate::selfwind::method(index);

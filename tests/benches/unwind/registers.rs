@@ -1,4 +1,4 @@
-//! The registers of the caller, as a signal handler would find them in its ucontext.
+//! The caller's registers, as a signal handler would find them in its ucontext.
 
 use std::arch::asm;
 use unwind::Registers;

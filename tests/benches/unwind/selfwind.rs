@@ -1,4 +1,4 @@
-//! Ourselves: the walker the handler uses, with rows compiled beforehand or with FDEs decoded on demand.
+//! selfwind: the handler's walker, with rows compiled ahead of time or with FDEs decoded on demand.
 
 use crate::method::{MOST, Method, Stack};
 use crate::workload::Walkway;
@@ -10,11 +10,11 @@ use unwind::{Frame, Memory, Module, Modules, RuleCache, StackCache, Table, walk}
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
     name: &'static str,
-    /// Rows compiled beforehand; otherwise FDEs decoded on demand.
+    /// With rows compiled ahead of time; otherwise FDEs are decoded on demand.
     tables: bool,
-    /// The walk before is remembered.
+    /// With the previous-walk cache.
     stack_cache: bool,
-    /// The frames that the walk before had too are not written again.
+    /// Without writing the frames shared with the previous walk again.
     only_new: bool,
     /// The code was compiled with frame pointers.
     framed: bool,
@@ -30,12 +30,12 @@ pub(crate) const USES: [Use; 5] = [
     Use { name: "selfwind, framed code", framed: true, ..USUAL },
 ];
 
-/// Ourselves, used as [`USES`] says; the first is the one that is compared.
+/// A variant of [`USES`]; the first is the one that is compared.
 pub(crate) fn method(index: usize) -> Box<dyn Method> {
     Box::new(Selfwind::new(USES[index]))
 }
 
-/// Our walker over all modules of this process.
+/// The walker over all modules of this process.
 struct Selfwind {
     how: Use,
     modules: Modules<'static>,
@@ -87,7 +87,7 @@ impl Method for Selfwind {
         let taken = walk(&self.modules, &self.cache, &registers, &mut memory, &mut self.stack_cache, MOST);
         let new = if self.how.only_new { taken.depth - taken.unchanged } else { taken.depth };
         let frames = &self.stack_cache.frames()[..new];
-        // As into a record: the words as they are.
+        // As into a record: the words unchanged.
         stack[..new].iter_mut().zip(frames).for_each(|(word, frame)| *word = frame.bits());
         taken.depth
     }
@@ -120,7 +120,7 @@ impl Memory for OwnStack {
 
     #[inline]
     unsafe fn load(&mut self, address: u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a readable address.
         unsafe { (address as *const u64).read_volatile() }
     }
 }

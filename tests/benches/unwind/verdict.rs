@@ -1,8 +1,8 @@
-//! The figures of one run, the ratios between them, and what they must at least be.
+//! The results of a run, the ratios between them, and the ratios that are required.
 
 use crate::workload::DEPTH;
 
-/// The scenarios in their order, and the first capture.
+/// The scenarios in order, then the first capture.
 const COLUMNS: usize = 5;
 const NAMES: [&str; COLUMNS] = ["HOT", "ROT", "WALK", "COLD", "FIRST"];
 const HOT: usize = 0;
@@ -11,20 +11,20 @@ const WALK: usize = 2;
 const COLD: usize = 3;
 pub(crate) const FIRST: usize = 4;
 
-/// One method's figures.
+/// The results of one method.
 pub(crate) struct Figures {
     name: &'static str,
-    /// Of each column, ns per stack in every round.
+    /// Per column, ns per stack in every round.
     rounds: [Vec<f64>; COLUMNS],
 }
 
 impl Figures {
-    /// Before the first round.
+    /// Without any round yet.
     pub(crate) fn none(name: &'static str) -> Figures {
         Figures { name, rounds: [const { Vec::new() }; COLUMNS] }
     }
 
-    /// Adds a round's figure.
+    /// Adds the result of a round.
     pub(crate) fn note(&mut self, column: usize, ns: f64) {
         self.rounds[column].push(ns);
     }
@@ -33,20 +33,20 @@ impl Figures {
         median(self.rounds[column].iter().copied())
     }
 
-    /// The median over the rounds of how many times as long as `other` it takes.
+    /// Median over the rounds of its time divided by that of `other`.
     fn ratio(&self, other: &Figures, column: usize) -> f64 {
         median(self.rounds[column].iter().zip(&other.rounds[column]).map(|(own, other)| own / other))
     }
 }
 
-/// The middle one.
+/// The median.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// How many times slower than ours, in a column, a peer is expected to be at least.
+/// How many times slower than selfwind a peer is required to be in a column, at least.
 const TARGETS: [(&str, usize, f64); 11] = [
     ("libunwind unw_backtrace", WALK, 1.8),
     ("framehop 0.16", WALK, 15.0),
@@ -61,7 +61,7 @@ const TARGETS: [(&str, usize, f64); 11] = [
     ("libunwind unw_backtrace", FIRST, 20.0),
 ];
 
-/// Prints everything; the first figures are ours.
+/// Prints everything; the first results are selfwind's.
 pub(crate) fn print(figures: &[Figures]) {
     let ours = &figures[0];
     println!(

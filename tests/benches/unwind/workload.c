@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 struct walkway {
-    // Called at the innermost frame; the answer is the number of frames to pop before descending again.
+    // Called at the innermost frame; returns the number of frames to pop before descending again.
     int (*capture)(struct walkway *);
     const uint32_t *path;     // per depth: function index << 2 | call site of the caller
     int depth;                // frames of this workload on a full stack
@@ -13,7 +13,7 @@ struct walkway {
     volatile long sink;
 };
 
-// Asking for the frame's address gives a function a frame pointer, whatever the compiler was told.
+// Taking the frame's address forces a frame pointer, whatever the compiler options are.
 #ifdef FRAME_POINTERS
 #define FRAME __builtin_frame_address(0)
 #else

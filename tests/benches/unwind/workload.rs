@@ -1,5 +1,5 @@
-//! The stacks that are unwound: random paths through 500 functions in five shared libraries, compiled when the bench
-//! starts. Every function notes its own return address, so each captured stack has a truth to be held against.
+//! The stacks to unwind: random paths through 500 functions in five shared libraries, compiled when the bench starts.
+//! Every function notes its own return address, so the true stack of each capture is known.
 
 use std::ffi::{CString, c_int, c_long, c_void};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct Walkway {
     run: *mut c_void,
 }
 
-/// A small generator with a fixed seed, so that every method meets the same stacks.
+/// A small generator with a fixed seed, so that every method gets the same stacks.
 #[derive(Clone)]
 pub(crate) struct Random(u64);
 
@@ -44,14 +44,14 @@ impl Random {
     }
 }
 
-/// Which stacks follow each other.
+/// The sequence of stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scenario {
     /// The same stack again and again.
     Hot,
     /// A new random stack each time.
     Rot,
-    /// One to eight frames popped and as many new ones pushed: what a profiler meets.
+    /// One to eight frames popped and as many new ones pushed: typical for a profiler.
     Walk,
     /// As `Walk`, with the caches flushed by 4 MiB of other data in between.
     Cold,
@@ -68,8 +68,8 @@ impl Workload {
         Workload { table: files(folder, frame_pointers).flat_map(|file| functions(&file)).collect() }
     }
 
-    /// Runs `captures` captures of `scenario`; `capture` is called at the innermost frame of each stack with the truth,
-    /// the outermost frame first.
+    /// Takes `captures` captures in `scenario`; `capture` is called at the innermost frame of each stack with the true
+    /// stack, outermost frame first.
     pub(crate) fn run(
         &self,
         scenario: Scenario,
