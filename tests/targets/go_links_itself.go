@@ -1,6 +1,6 @@
-// A Go program with a C half that Go's own linker has put together (no package of its own has C in it, but one of the
-// library's does): of the runtime's C half nothing but crosscall2 is exported. Its threads come and go while the runtime
-// preempts goroutines by signals. Says "ok".
+// A cgo program linked by Go's own linker (only a package of the standard library contains C): of the runtime's C part
+// nothing but crosscall2 is exported. Its threads come and go while the runtime preempts goroutines by signals. Prints
+// "ok".
 package main
 
 import (

@@ -1,4 +1,4 @@
-// A Go program with cgo: small stacks that move, signals of its own (SIGURG preempts), panics, a child, C beside it.
+// A Go program with cgo: small stacks that move, signals of its own (SIGURG preempts), panics, a child, calls of C.
 package main
 
 // static int twice(int x) { return 2 * x; }

@@ -1,5 +1,5 @@
-// A Go program that runs already when somebody comes to it: goroutines that compute and allocate, with all that its
-// runtime does on stacks of its own. Says "ready", and "ok" after so many rounds.
+// A Go program to attach to: goroutines that compute and allocate, with everything that its runtime does on stacks of
+// its own. Prints "ready", and "ok" after a number of rounds.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// go_runs.go with C beside it.
+// go_runs.go with cgo.
 package main
 
 // static int twice(int x) { return 2 * x; }

@@ -12,7 +12,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 use selfwind_tests::terminal::Terminal;
 
-/// A recording `s.data` of a program that computes.
+/// Makes a recording `s.data` of a computing program; returns its bytes.
 fn recorded(scratch: &Scratch) -> Vec<u8> {
     let recording = Recorder::default().record(&Target::c("spin").build(), &["20"]);
     let bytes = fs::read(&recording.file).expect("the profile");
@@ -70,7 +70,7 @@ fn a_failed_export_keeps_the_previous_file() {
     }
     assert_eq!(names(scratch.path()), listed, "a failed export leaves a file");
     assert_eq!(fs::read_to_string(scratch.join("old.svg")).expect("kept"), "before");
-    // The same where a recording is exported at once.
+    // The same if a recording is exported immediately.
     let outcome = in_directory(&scratch, &["record", "-q", "-F", "1", "-o", "none.svg", "--", "true"]);
     assert!(outcome.stderr.contains("kept in none.svg.selfwind.data"), "{outcome:?}");
     assert!(!scratch.join("none.svg").exists(), "half a flame graph is left");
@@ -124,7 +124,7 @@ fn binary_formats_stay_off_the_terminal() {
         let screen = terminal.wait_for("its end", |screen| screen.contains(&format!("{format}=1\n")));
         assert!(screen.replace('\n', "").contains(advice), "{screen}");
     }
-    // A pipe takes them.
+    // A pipe accepts them.
     let script = format!("{bin} export -f pprof s.data | wc -c");
     let piped = run(Command::new("sh").args(["-c", &script]).current_dir(scratch.path()));
     assert!(piped.stdout.trim().parse::<u64>().expect("a count") > 100, "{piped:?}");
@@ -150,7 +150,7 @@ fn a_perf_data_file_is_recognised() {
 #[test]
 fn a_damaged_profile_is_read_up_to_the_damage() {
     let scratch = Scratch::new();
-    // Long enough for several blocks of events, with no names behind them.
+    // Long enough for several blocks of events, without names after them.
     let recording =
         Recorder::at(2000).env("SELFWIND_NO_NAMES", "1").record(&Target::c("deep_changes").build(), &[""; 0]);
     let mut bytes = fs::read(&recording.file).expect("the profile");

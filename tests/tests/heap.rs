@@ -159,10 +159,10 @@ fn threads_that_share_blocks_balance_with_the_programs_count() {
     }
 }
 
-/// A profile of all allocations of `heap_threads` and what is missing in it are what the program says: exactly, where
-/// nothing is. The report tells how much was lost. Gives how much that is.
+/// Asserts that a profile of all allocations of `heap_threads` and what it lost add up to the program's counts:
+/// exactly, if nothing was lost. The report must say how much was lost. Returns that number.
 fn assert_balance(file: &Path, said: &str) -> u64 {
-    /// Allocations of the C library, for threads and for what is printed.
+    /// Allocations by the C library, for threads and for output.
     const OTHERS: u64 = 16;
     /// No block of the program's is larger.
     const LARGEST: u64 = 16 + 4095 + 1000;
@@ -187,7 +187,7 @@ fn with_commas(number: u64) -> String {
     parts.map(|part| str::from_utf8(part).expect("digits")).collect::<Vec<_>>().join(",")
 }
 
-/// All allocations: the numbers are exact. (In the long form no buffer holds all that there is.)
+/// All allocations: the numbers are exact. (In the long form no buffer is large enough.)
 #[test]
 fn blocks_that_pass_between_threads_are_counted_once() {
     let recording = recorder("alloc:all").record(&Target::c("heap_threads").build(), &[rounds(LONG_OF_ALL)]);
@@ -195,8 +195,8 @@ fn blocks_that_pass_between_threads_are_counted_once() {
     assert!(lost == 0 || std::env::var_os("SELFWIND_LONG").is_some(), "{lost} lost");
 }
 
-/// A recorder that does not run while the program does: each allocation is in the profile or among those that are told as
-/// lost, and of the blocks that were freed none is held.
+/// A recorder that is stopped while the program runs: each allocation is in the profile or counted as lost, and no
+/// freed block is live.
 #[test]
 fn lost_allocations_are_counted() {
     let (scratch, program) = (Scratch::new(), Target::c("heap_threads").build());
@@ -281,7 +281,7 @@ fn calls_before_the_start_and_after_the_end_work() {
     assert!(held.inclusive("in_handler") > 0, "what was not freed is not held");
 }
 
-/// The real programs, each with a little work of its own.
+/// Real programs, each with a small task.
 #[test]
 fn programs_are_unharmed() {
     let scratch = Scratch::new();
@@ -311,7 +311,7 @@ fn programs_are_unharmed() {
     }
 }
 
-/// Other allocators stand behind the same names, or bring C++'s operators of their own.
+/// Other allocators define the same functions, or their own C++ operators.
 #[test]
 fn other_allocators_are_counted_once() {
     for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {

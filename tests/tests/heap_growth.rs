@@ -1,4 +1,4 @@
-//! Snapshots of a recording over time (`record --every`), and what `diff` makes of two of them.
+//! Periodic snapshots of a recording (`record --every`), and `diff` of two of them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use selfwind_tests::recording::{read, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::target::Target;
 
-/// `heap_grows` while it is recorded.
+/// A recording of `heap_grows` in progress.
 struct Growing {
     scratch: Scratch,
     recorder: Child,
@@ -31,7 +31,7 @@ impl Growing {
         Self { scratch, recorder }
     }
 
-    /// One step; what the program says that `in_steady` and `in_growing` hold after it.
+    /// One step; returns what `in_steady` and `in_growing` hold after it, according to the program.
     fn step(&mut self) -> [u64; 2] {
         self.recorder.stdin.as_mut().expect("piped").write_all(b"x").expect("a pipe");
         let mut said = String::new();
@@ -53,13 +53,13 @@ impl Growing {
         path
     }
 
-    /// A snapshot that was begun after this call, and its number.
+    /// The first snapshot started after this call, and its number.
     fn next(&self) -> (PathBuf, u32) {
         let there = (1..).find(|&number| !self.snapshot(number).exists()).expect("an end");
         (self.wait_for(there + 1), there + 1)
     }
 
-    /// Ends the program; the profile, and what the recorder had to say.
+    /// Ends the program; returns the profile and the recorder's output.
     fn end(mut self) -> (Scratch, PathBuf, String) {
         drop(self.recorder.stdin.take());
         let mut said = String::new();
@@ -70,7 +70,7 @@ impl Growing {
     }
 }
 
-/// What each site holds by a profile, which is whole.
+/// Live bytes of each site in a complete profile.
 fn held(file: &Path) -> [u64; 3] {
     let told = stats(file);
     told.assert_adds_up();
@@ -90,7 +90,7 @@ fn each_snapshot_has_the_live_memory_of_its_time() {
         assert_eq!(held(&file), [steady, grown, 0], "{}", file.display());
         seen.push((number, grown, file));
     }
-    // What was allocated between two of them, and what was there before.
+    // Allocated between two of them, and live before.
     let (scratch, whole, said) = growing.end();
     assert_eq!(held(&whole), [30_000, 150_000, 0]);
     let last =
@@ -107,7 +107,7 @@ fn each_snapshot_has_the_live_memory_of_its_time() {
     }
 }
 
-/// Of all functions, only `in_growing` and its callers have grown from `a` to `b`, by so many bytes.
+/// Asserts that only `in_growing` and its callers have grown from `a` to `b`, by `bytes` bytes.
 fn assert_growth(a: &Path, b: &Path, bytes: u64) {
     let diff = |flags: &[&str]| {
         let mut command = Command::new(selfwind());
@@ -148,7 +148,7 @@ fn a_flight_recorder_takes_snapshots_too() {
     let mut growing = Growing::start(&["--snapshot", "--every", "300ms"]);
     let [steady, grown] = growing.step();
     let (file, number) = growing.next();
-    // The next one is there: this one is whole.
+    // The next one exists, so this one is complete.
     growing.wait_for(number + 1);
     assert_eq!(held(&file), [steady, grown, 0]);
     growing.end();

@@ -1,7 +1,7 @@
-//! `selfwind import`: what comes of files of `perf record`, beside what perf itself says of them.
+//! `selfwind import`: files of `perf record`, compared with perf's own output.
 //!
-//! The imported profile is written as perf.data again, so that one program, perf, tells the addresses of both: no names,
-//! no inlining, only where the stacks lead.
+//! The imported profile is exported as perf.data again, so that one program, perf, prints the addresses of both:
+//! without names and inlining, the bare stacks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ fn import(scratch: &Scratch, file: &str) -> Outcome {
     run(command.args(["import", "-o", "imported.data", file]).current_dir(scratch.path()))
 }
 
-/// What was imported, as perf's own file.
+/// Exports the imported profile as perf.data.
 fn exported(scratch: &Scratch) {
     let mut command = Command::new(selfwind());
     command.args(["export", "-f", "perf", "-o", "again.perf.data", "imported.data"]);
@@ -65,12 +65,12 @@ fn stacks(scratch: &Scratch, file: &str) -> BTreeMap<(String, String), Vec<u64>>
     stacks
 }
 
-/// perf names the call, or what comes behind it.
+/// perf prints the address of the call, or the one after it.
 fn is_same(a: &[u64], b: &[u64]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.abs_diff(*b) <= 1)
 }
 
-/// What `perf report` adds up.
+/// The total of `perf report`.
 fn event_count(scratch: &Scratch) -> u64 {
     let mut command = Command::new("perf");
     command.args(["script", "-F", "period", "-G", "-i", "perf.data"]);
@@ -137,7 +137,7 @@ fn callchains_are_imported_unchanged() {
     }
 }
 
-/// Forked and executed programs are processes of their own, as perf says.
+/// Forked and executed programs are separate processes, as for perf.
 #[test]
 fn processes_are_distinguished() {
     let scratch = Scratch::new();
@@ -167,7 +167,7 @@ fn processes_are_distinguished() {
     assert!(stacks.nested("parser", "parse") > 0 && stacks.nested("evaluator", "evaluate") > 0, "{stacks:?}");
 }
 
-/// What a killed `perf record`, or a full disk, leaves.
+/// Files left by a killed `perf record`, or by a full disk.
 #[test]
 fn truncated_files_give_what_they_have() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Interpreters and servers as people run them, by default and at the highest rate of the kernel's clock: they say and do
-//! what they do alone, and their stacks reach the root. Each server is also attached to while it serves.
+//! Interpreters and servers in everyday use, with default settings and at the highest rate of perf events: they behave
+//! as they do alone, and their stacks reach the root. Each server is also attached to while it serves.
 //!
 //! A program that is not installed fails its test; `scripts/test` installs all.
 
@@ -15,15 +15,15 @@ use selfwind_tests::recording::{Recorder, folded, record_unharmed, stats};
 use selfwind_tests::scratch::Scratch;
 use selfwind_tests::stats::Stats;
 
-/// A server that is not there by then will not come.
+/// A server that is not ready by then has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a user gets who says nothing, and the kernel's clock at a rate that leaves no instruction out.
+/// The default settings, and perf events at a rate that hits every instruction sooner or later.
 fn recorders() -> [(&'static str, Recorder); 2] {
     [("default", Recorder::at(997)), ("perf", Recorder::at(9973).event("perf"))]
 }
 
-/// All but one in twenty stacks, or one, reach a root.
+/// Asserts that all but one in twenty stacks, or all but one, reach a root.
 fn assert_rooted(what: &str, stats: &Stats) {
     let (samples, rooted) = (stats.number("samples"), stats.rooted());
     assert!(samples >= 20, "{what}: too few samples: {:#}", stats.0);
@@ -42,9 +42,9 @@ fn record_process(pid: u32, file: &Path, directory: &Path) -> Child {
     recorder.spawn().expect("selfwind runs")
 }
 
-/// Runs `program` and records it while it runs already; it says the same as `alone`.
+/// Runs `program`, attaches to it and records it; asserts that its output is that of `alone`.
 fn attached(program: &str, arguments: &[&str], alone: &Outcome) -> Stats {
-    /// By then an interpreter has started, and is at work for some time yet.
+    /// By then an interpreter has started, and will be working for some time.
     const STARTED: Duration = Duration::from_millis(250);
     let scratch = Scratch::new();
     let file = scratch.join("attached.data");
@@ -66,7 +66,7 @@ fn attached(program: &str, arguments: &[&str], alone: &Outcome) -> Stats {
     stats
 }
 
-/// Runs `program` alone, recorded in every way and attached to, and looks for `functions` in each profile.
+/// Runs `program` alone, recorded in every way, and attached to; asserts that `functions` are in each profile.
 fn interpreter(program: &str, arguments: &[&str], functions: &[&str]) {
     for (how, recorder) in recorders() {
         let recording = record_unharmed(&recorder, Path::new(program), arguments);
@@ -88,7 +88,7 @@ fn ruby() {
     interpreter("ruby", &["-e", script], &["ruby_run_node"]);
 }
 
-/// The interpreter's start puts the stack pointer to the very end of the stack for a moment.
+/// The interpreter briefly moves the stack pointer to the end of the stack when it starts.
 #[test]
 fn ruby_starts_a_hundred_times() {
     let alone = run(Command::new("irb").arg("--version"));
@@ -144,7 +144,7 @@ fn java() {
     assert!(stats.number("threads") >= 8 && stats.number("samples") >= 20, "{:#}", stats.0);
 }
 
-/// Formatters run under a filter of system calls and exec one another.
+/// Formatters run under a seccomp filter and exec one another.
 #[test]
 fn man() {
     for (_, recorder) in recorders() {
@@ -172,7 +172,7 @@ fn chromium() {
     assert!(alone.status == 0 && alone.stdout.contains("<p id=\"p\">sum "), "{alone:?}");
     for (how, recorder) in recorders() {
         let recording = recorder.record(Path::new("chromium"), &arguments(how));
-        // What it complains about differs from run to run.
+        // Its warnings differ from run to run.
         let seen = (recording.outcome.status, &recording.outcome.stdout);
         assert_eq!(seen, (0, &alone.stdout), "{how}: {:?}", recording.outcome);
         recording.assert_adds_up();
@@ -181,20 +181,20 @@ fn chromium() {
     }
 }
 
-/// A server: how its directory is made, how it is started in it, when it is ready, what makes it work, how it is ended.
-/// All but the start are shell scripts that run in the directory.
+/// A server: how its directory is prepared, how it is started there, when it is ready, what makes it work, how it is
+/// stopped. All but the start are shell scripts that run in the directory.
 struct Server {
     prepare: &'static str,
     start: &'static [&'static str],
     ready: &'static str,
     load: &'static str,
     end: &'static str,
-    /// The process that is started serves, not its children.
+    /// The started process itself serves, not its children.
     serves_itself: bool,
     functions: &'static [&'static str],
 }
 
-/// One that runs.
+/// A running server.
 struct Running<'a> {
     server: &'a Server,
     directory: &'a Path,
@@ -213,7 +213,7 @@ impl Server {
         outcome.stdout
     }
 
-    /// Below /tmp: users other than this one must get there.
+    /// Below /tmp, since other users must be able to enter it.
     fn directory(&self) -> PathBuf {
         let name =
             format!("selfwind-server-{}-{}", std::process::id(), self.start[self.start.len() - 1].len());
@@ -258,7 +258,7 @@ fn plain(program: &str) -> Command {
     Command::new(program)
 }
 
-/// Serves alone, recorded in every way, and attached to: the answers are the same.
+/// Asserts that it gives the same answers alone, recorded in every way, and attached to.
 fn served(server: &Server) {
     let directory = &server.directory();
     let (first, rest) = server.start.split_first().expect("a program");

@@ -1,6 +1,7 @@
-//! Java's stacks: HotSpot's interpreter, which jumps instead of calling, and its compilers, with and without frame pointers.
+//! Java stacks: HotSpot's interpreter, which jumps instead of calling, and its JIT compilers, with and without frame
+//! pointers.
 //!
-//! Oracle: a program whose calls are known.
+//! Oracle: a program with a known call graph.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,19 +14,19 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::skip::skip;
 use selfwind_tests::target::is_installed;
 
-/// HotSpot names all code of a program when that ends.
+/// Make HotSpot write the names of all code when the program ends.
 const NAMES: [&str; 2] = ["-XX:+UnlockDiagnosticVMOptions", "-XX:+DumpPerfMapAtExit"];
-/// What the interpreter's code is called.
+/// Name of the interpreter's code.
 const INTERPRETER: &str = "Interpreter";
 
-/// What calls what in `java_graph.java`, outermost first. The fourteenth is `often` or `once`.
+/// The call path in `java_graph.java`, outermost first. The fourteenth is `often` or `once`.
 fn truth() -> Vec<&'static [&'static str]> {
     let deep = std::iter::repeat_n(&["deep"][..], 11);
     let behind = [&["both"][..], &["often", "once"], &["inner"], &["spin"]];
     [&["main"][..]].into_iter().chain(deep).chain(behind).collect()
 }
 
-/// The method of the program that `element` names, or the interpreter, which may run any.
+/// The method of the program in `element`, or the interpreter, which may run any.
 fn method(element: &str) -> Option<&str> {
     if element == INTERPRETER {
         return Some(element);
@@ -33,7 +34,7 @@ fn method(element: &str) -> Option<&str> {
     element.split_once(" Graph.")?.1.split('(').next()
 }
 
-/// How many samples were taken while `main` ran, how many of them show each call, none left out, and how many reach the root.
+/// Number of samples in `main`, of those that show each call without a gap, and of those that reach the root.
 #[derive(Debug, Default)]
 struct Seen {
     all: u64,
@@ -72,8 +73,8 @@ impl Java {
     }
 }
 
-/// Looks at all stacks in which the launcher has called the program: what they show of its calls must have happened, in this
-/// order, and behind what Java calls there is no Java.
+/// Checks all stacks in which the launcher has called the program: the calls that they show must be possible, in this
+/// order, and there is no Java code below native leaf functions.
 fn seen(flags: &[&str], folded: &Folded) -> Seen {
     let truth = truth();
     let mut seen = Seen::default();
@@ -110,7 +111,7 @@ fn interpreted_methods_are_all_there() {
 #[test]
 fn compiled_methods_with_frame_pointers_have_callers() {
     let Some(java) = Java::compiled() else { return };
-    // The second inlines nothing, so that each call has a frame.
+    // The second set disables inlining, so that each call has a frame.
     for more in [&[][..], &["-XX:-Inline", "-XX:-UseOnStackReplacement"]] {
         let flags = [&["-XX:+PreserveFramePointer"][..], more].concat();
         let seen = seen(&flags, &java.record(&flags));
@@ -128,8 +129,8 @@ fn compiled_methods_without_frame_pointers_have_no_wrong_callers() {
     }
 }
 
-/// The recorder finds the callers of generated code in a copy as the thread does. While Java starts the agent does not know yet
-/// which libraries run their constructors, and copies take their code for generated: a few differ.
+/// The recorder finds the callers of generated code in a copy as the thread does. A few differ: while Java starts, the
+/// agent does not know libraries whose constructors run yet, and copies treat their code as generated.
 #[test]
 fn copies_lead_to_the_same_frames() {
     let Some(java) = Java::compiled() else { return };

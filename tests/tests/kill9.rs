@@ -1,7 +1,7 @@
-//! Death in the middle: a killed target leaves everything it committed, a killed recorder leaves the target alone
-//! and a file that can be read; what it had taken and not written comes to whoever records the target next.
+//! SIGKILL at any moment: a killed target leaves everything it committed; a killed recorder does not affect the target
+//! and leaves a readable file, and the samples it had taken but not written go to the next recorder.
 //!
-//! Longer by `RECORDER_KILLS`.
+//! `RECORDER_KILLS` sets the number of kills.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ use selfwind_tests::scratch::Scratch;
 use selfwind_tests::stats::Stats;
 use selfwind_tests::target::Target;
 
-/// Starts a recording of `spin` and waits until it says that it spins; returns it and the target's id.
+/// Starts a recording of `spin` and waits until that is ready; returns it and the target's pid.
 fn start(recorder: &Recorder, scratch: &Scratch, arguments: &[&str]) -> (Child, Pid) {
     let program = Target::c("spin").build();
     let mut command = recorder.command(&scratch.join("selfwind.data"), &program, arguments);
@@ -55,7 +55,7 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Samples in a profile that is being written.
+/// Number of samples in a profile that is being written.
 fn samples(file: &Path) -> Option<u64> {
     let mut command = Command::new(selfwind_tests::binary::selfwind());
     let output = command.args(["stats", "--json"]).arg(file).output().ok()?;
@@ -63,7 +63,7 @@ fn samples(file: &Path) -> Option<u64> {
     Some(Stats::parse(&text).number("samples"))
 }
 
-/// Until the target has used so many seconds of CPU time.
+/// Waits until the target has used this many seconds of CPU time.
 fn let_run(target: Pid, seconds: f64) -> f64 {
     wait_for("CPU time", || cpu_time(target).filter(|used| *used >= seconds))
 }
@@ -71,13 +71,13 @@ fn let_run(target: Pid, seconds: f64) -> f64 {
 #[test]
 fn a_killed_target_leaves_all_it_committed() {
     for frequency in [499, 9999] {
-        // A virtual machine whose host is busy can go without a tick for long.
+        // A virtual machine on a busy host may have no tick for a long time.
         let missing: Vec<String> = (0..3).map_while(|_| missing_after_kill(frequency)).collect();
         assert!(missing.len() < 3, "three times: {missing:?}");
     }
 }
 
-/// What a target that was killed should have left and did not.
+/// What a killed target should have left and did not.
 fn missing_after_kill(frequency: u32) -> Option<String> {
     let scratch = Scratch::new();
     let (mut recorder, target) = start(&Recorder::at(frequency), &scratch, &[]);
@@ -92,7 +92,7 @@ fn missing_after_kill(frequency: u32) -> Option<String> {
     for function in ["spin_first", "spin_second", "spin_third"] {
         assert!(folded.inclusive(function) > 0, "{function}: {folded:?}");
     }
-    // Nothing that was due before the kill is missing, or it is counted: three threads, CPU timers.
+    // Nothing that was due before the kill is missing without being counted: three threads, CPU timers.
     let due = used * f64::from(frequency);
     let weight = (stats.number("weight") + stats.causes("lost_weight")) as f64;
     (weight < 0.9 * due).then(|| format!("{weight} of {due} at {frequency} Hz"))
@@ -114,14 +114,14 @@ fn a_killed_recorder_leaves_the_target_unharmed_and_a_readable_file() {
     assert_eq!(stats.0["detail"]["complete"], false, "{:#}", stats.0);
     assert_eq!(folded(&file).total(), stats.number("weight"));
 
-    // The target runs to its own end and says its last word; its output is the pipe we hold.
+    // The target runs to its end and prints its last line to the pipe that this test holds.
     assert!(cpu_time(target).is_some(), "the target died with its recorder");
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("the target's output");
     assert_eq!(rest, "spun\n");
 }
 
-/// A process that outlives its recorder, killed at the end of a test that fails too.
+/// A process that outlives its recorder, killed when dropped, even if the test fails.
 struct Orphan(Pid);
 
 impl Drop for Orphan {
@@ -131,7 +131,8 @@ impl Drop for Orphan {
     }
 }
 
-/// Nothing is lost between two recorders, wherever the first one was killed: all that its file lacks, the second has.
+/// Nothing is lost between two recorders, wherever the first one was killed: what its file lacks is in the second
+/// one's.
 #[test]
 fn a_killed_recorders_unwritten_samples_go_to_its_successor() {
     let kills = std::env::var("RECORDER_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4);
@@ -142,7 +143,7 @@ fn a_killed_recorders_unwritten_samples_go_to_its_successor() {
         let _orphan = Orphan(target);
         let first_file = scratch.join("selfwind.data");
         wait_for("samples of the first recorder", || (samples(&first_file)? > 100).then_some(()));
-        // At another moment each time, between flushes and in them.
+        // At a different moment each time, between flushes and during them.
         std::thread::sleep(Duration::from_micros(round * 7919 % 400_000));
         recorder.kill().expect("our child");
         recorder.wait().expect("our child");
@@ -156,12 +157,12 @@ fn a_killed_recorders_unwritten_samples_go_to_its_successor() {
         assert_eq!(shell_status(second.wait().expect("our child")), 0);
         let stats = stats(&file);
         stats.assert_adds_up();
-        // What the second one does not have and cannot explain, the first must have.
+        // What the second one neither has nor accounts for, the first must have.
         let (written, earlier) = (first.number("samples"), stats.detail(&["accounting", "earlier"]));
         assert!(written >= earlier, "the first wrote {written} of {earlier}: {:#}", stats.0);
         assert!(stats.detail(&["torn"]) <= 3, "{:#}", stats.0);
         assert_eq!(stats.detail(&["undecodable"]) + stats.detail(&["violations"]), 0, "{:#}", stats.0);
-        // Killed right after it wrote and before it said so.
+        // Killed after writing and before acknowledging.
         twice += u64::from(written > earlier);
     }
     println!("{kills} recorders killed, {twice} of them between writing and saying so");
@@ -174,7 +175,7 @@ fn a_stopped_recorder_blocks_nobody() {
     let_run(target, 0.3);
     let pid = Pid::from_raw(recorder.id() as i32);
     kill(pid, Signal::SIGSTOP).expect("our child");
-    // To its end. Nobody reads: what the pool cannot hold is lost by name.
+    // To its end, without a reader: what the pool cannot hold is counted as lost.
     wait_for("the target's end", || {
         let status = std::fs::read_to_string(format!("/proc/{target}/stat")).ok()?;
         status.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z')).then_some(())
@@ -195,7 +196,7 @@ fn an_interrupt_ends_both_properly() {
     let scratch = Scratch::new();
     let (mut recorder, target) = start(&Recorder::at(999), &scratch, &[]);
     let_run(target, 0.5);
-    // As a terminal does it: to the whole group.
+    // To the whole process group, as a terminal does.
     nix::sys::signal::killpg(Pid::from_raw(recorder.id() as i32), Signal::SIGINT).expect("our group");
     assert_eq!(shell_status(recorder.wait().expect("our child")), 130);
     let stats = stats(&scratch.join("selfwind.data"));
@@ -235,7 +236,7 @@ fn a_new_recording_after_killed_ones_is_whole() {
     assert!(recording.stats().number("samples") > 0);
 }
 
-/// A command that runs `selfwind list`.
+/// Runs `selfwind list`.
 #[test]
 fn list_copes_with_what_killed_processes_left() {
     let output =

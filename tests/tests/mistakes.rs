@@ -152,7 +152,7 @@ impl Drop for Place {
     }
 }
 
-/// Makes one mistake: what is printed; none if the reason why it cannot be made here was told.
+/// Makes one mistake and returns the output; `None` if it cannot be made here, which is then reported.
 fn make(mistake: &Mistake, place: &Place) -> Option<String> {
     let is_root = geteuid().is_root();
     let mut user = None;

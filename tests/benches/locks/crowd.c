@@ -1,4 +1,4 @@
-// Threads that want the same locks: seconds of elapsed time for a fixed amount of work.
+// Threads that contend for the same locks: elapsed seconds for a fixed amount of work.
 // usage: crowd THREADS ROUNDS WORK: WORK is the length of what is done inside and outside of a lock
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Nanoseconds of the thread's CPU time for a pair of taking and giving up what nobody else wants, the least of some turns.
+// CPU time in nanoseconds of a pair of locking and unlocking an uncontended lock, the minimum of several turns.
 // usage: pairs KIND [TURNS [PAIRS]]: mutex, reader, writer, semaphore, recursive
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,5 +1,5 @@
-//! Loads the libraries named on its command line and tells what findshlibs says is loaded: for each a line of the virtual
-//! memory bias, the build-id (`-` without one), first address and end of its segments, and its path. Then it works a while.
+//! Loads the libraries on its command line and prints what findshlibs reports as loaded: one line each with load bias,
+//! build-id (`-` for none), first address and end of its segments, and path. Then it works for a while.
 
 use std::ffi::CString;
 use std::time::{Duration, Instant};
