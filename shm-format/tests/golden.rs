@@ -1,8 +1,8 @@
-//! A region of each format version, byte for byte: the writer still makes it, and the reader still reads it.
+//! A region of each format version, byte for byte: the writer still produces it, and the reader still reads it.
 //!
-//! A change of the format gets a new version and a new file; the old files stay, and say which versions are refused.
-//! The file of the present version is made by
-//! `cargo test -p selfwind-shm-format --test golden -- --ignored` after the version number was raised.
+//! A change of the format gets a new version and a new file; the old files stay, and show which versions are refused.
+//! The file of the current version is made by `cargo test -p selfwind-shm-format --test golden -- --ignored` after the
+//! version number has been raised.
 #![cfg(not(loom))]
 
 mod rig;
@@ -29,7 +29,7 @@ const GEOMETRY: Geometry = Geometry {
     durable_backed: 4096,
 };
 
-/// More than a chunk of them.
+/// Fills more than a chunk.
 const STACKS: u64 = 150;
 
 /// Causes that version 1 had at first; the file counts each once.
@@ -105,10 +105,10 @@ fn stack(number: u64) -> StackHead {
     StackHead { weight: 1 + number as u32, end: (number % 3) as u8, source: 1, nonce: number % 2 * number }
 }
 
-/// A frame of function 1, which an interpreter runs.
+/// An interpreted frame, of function 1.
 const INTERPRETED: u64 = 3 << 62 | 1 << 60 | 1 << 24;
 
-/// Stacks of one to six frames that differ in the outer and the inner ones.
+/// Stacks of one to six frames that differ in the outer and in the inner ones.
 fn frames(number: u64) -> Vec<u64> {
     let mut frames = vec![FRAMES[2] + number / 30];
     frames.extend((0..number % 4).map(|at| FRAMES[1] + at * (number % 7) * 0x1_0001));
@@ -120,7 +120,7 @@ fn frames(number: u64) -> Vec<u64> {
     frames
 }
 
-/// A thread's place in the pool.
+/// A thread that writes to the pool.
 struct Writer {
     cursor: ThreadCursor,
     chain: StackChain,

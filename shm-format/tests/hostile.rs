@@ -1,7 +1,7 @@
-//! Hostile bytes: whatever is in the region, the reader ends, does not panic, and stays inside; and so does the
+//! Hostile bytes: whatever the region contains, the reader terminates, does not panic, and stays in bounds; so does the
 //! writer, whatever happens to the words it uses.
 //!
-//! Longer by `SHM_HOSTILE_ROUNDS`.
+//! `SHM_HOSTILE_ROUNDS` sets the length.
 #![cfg(not(loom))]
 
 mod rig;
@@ -23,7 +23,7 @@ const SMALL: Geometry = Geometry {
     durable_backed: 4096,
 };
 
-/// A region with something of everything in it.
+/// Puts some of everything into a region.
 fn populate(region: &Region) {
     let cursor = ThreadCursor::new();
     cursor.begin(1, 1);
@@ -49,7 +49,7 @@ fn populate(region: &Region) {
     }
 }
 
-/// Everything a reader does, with the bounds that hold for any content.
+/// Everything that a reader does, with the bounds that hold for any content.
 fn read_all(reader: &mut RegionReader) {
     let geometry = *reader.geometry();
     let mut scratch = vec![0; geometry.chunk_size as usize];
@@ -84,7 +84,7 @@ fn open(mapping: &Mapping) -> Result<RegionReader, LayoutError> {
     unsafe { RegionReader::open(mapping.base, mapping.len) }
 }
 
-/// A value that is likely to hurt.
+/// A value that is likely to do damage.
 fn poison(random: &mut Random, old: u64) -> u64 {
     match random.below(8) {
         0 => random.next(),
@@ -149,7 +149,7 @@ fn random_bytes_behind_a_good_header_never_hurt_the_reader() {
     }
 }
 
-/// Another process may change anything at any time: reader and writers work on, inside their bounds.
+/// Another process may change anything at any time: reader and writers continue within their bounds.
 #[test]
 fn a_live_mutator_hurts_neither_side() {
     let mapping = Mapping::new(SMALL.total_len() + 8192);
@@ -163,7 +163,7 @@ fn a_live_mutator_hurts_neither_side() {
         scope.spawn(|| {
             let mut random = Random(setting("SHM_SEED", 0xf00d));
             while !stop.load(Ordering::Relaxed) {
-                // Not page 0: it is checked once, when the region is opened.
+                // Not page 0, which is checked once, when the region is opened.
                 let at = target(&mut random, inside.len()).max(512);
                 inside[at].store(poison(&mut random, inside[at].load(Ordering::Relaxed)), Ordering::Relaxed);
             }

@@ -1,4 +1,4 @@
-//! Threads that wrote once and then do nothing: they may be more than there are chunks, and the others go on.
+//! Threads that wrote once and then idle: there may be more of them than chunks, and the others must be able to write.
 #![cfg(not(loom))]
 
 mod rig;
@@ -30,7 +30,7 @@ fn idle_threads_leave_chunks_to_others() {
     let region = mapping.format(&geometry(CHUNKS), Mode::Discard);
     let (mut reader, mut ledger) = (mapping.open(), Ledger::default());
     let cursors: Vec<_> = (0..IDLE).map(cursor).collect();
-    // All come once, then a few, then all once more.
+    // All write once, then a few, then all once more.
     for (thread, cursor) in cursors.iter().enumerate() {
         let _ = write(cursor, &region, thread as u64, 0, 8).unwrap();
         ledger.drain(&mut reader, Pass::Live);
@@ -52,7 +52,7 @@ fn idle_threads_leave_chunks_to_others() {
     ledger.assert_ordered();
 }
 
-/// A flight recorder: what idle threads keep, nobody can overwrite.
+/// A flight recorder: chunks that idle threads own cannot be overwritten.
 #[test]
 fn idle_threads_leave_space_in_a_flight_recorder() {
     let mapping = Mapping::new(geometry(CHUNKS).total_len());
@@ -66,7 +66,7 @@ fn idle_threads_leave_space_in_a_flight_recorder() {
     assert!(cursors.iter().all(|cursor| cursor.lost() == 0));
 }
 
-/// One thread alone fills its chunks, however small the pool is.
+/// A single thread fills its chunks, however small the pool is.
 #[test]
 fn a_lone_thread_wastes_no_space() {
     for mode in [Mode::Discard, Mode::Overwrite] {
@@ -84,7 +84,7 @@ fn a_lone_thread_wastes_no_space() {
     }
 }
 
-/// Tries until there is room, which there is not forever: no thread may end before the others, who wait for it.
+/// Retries until there is space, which there is eventually: no thread may end before the others, which wait for it.
 fn insist(cursor: &ThreadCursor, region: &Region, thread: u64, number: u64, since: Instant) {
     while write(cursor, region, thread, number, 8).map(drop) == Err(Loss::PoolFull)
         && since.elapsed() < PATIENCE
@@ -110,7 +110,7 @@ fn sleeping_threads_leave_chunks_to_others() {
                     (1..RECORDS).for_each(|number| insist(&cursor, region, thread, number, since));
                 }
                 over.wait();
-                // All wake at once.
+                // All wake up at once.
                 insist(&cursor, region, thread, RECORDS, since);
                 let _ = cursor.close(region);
                 ended.fetch_add(1, Ordering::Release);

@@ -1,6 +1,6 @@
-//! Death at any instruction: writers and readers killed with SIGKILL, and those who come after.
+//! Death at any instruction: writers and readers killed with SIGKILL, and their successors.
 //!
-//! Longer by `SHM_KILLS` (kills of each kind) and `SHM_KILL_STRIDE` (1: at every instruction).
+//! `SHM_KILLS` sets the kills of each kind, `SHM_KILL_STRIDE` their distance (1: at every instruction).
 #![cfg(all(target_os = "linux", not(loom)))]
 
 mod rig;
@@ -12,7 +12,7 @@ use rig::ledger::Ledger;
 use rig::{Mapping, Random, geometry, setting, tick, write};
 use shm_format::{Geometry, Mode, Pass, Region, ThreadCursor};
 
-/// Runs `body` in a child of its own, which never returns from here.
+/// Runs `body` in a child process, which never returns from here.
 fn child(body: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child runs `body` and leaves without destructors; glibc keeps its allocator usable after a fork.
     match unsafe { libc::fork() } {
@@ -35,7 +35,7 @@ fn wait(pid: libc::pid_t) -> libc::c_int {
     status
 }
 
-/// Kills a child, which must not have died of anything else before.
+/// Kills a child, which must not have died before.
 fn kill(pid: libc::pid_t) {
     // SAFETY: our own child, not waited for yet.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -48,7 +48,7 @@ fn sleep(microseconds: u64) {
     std::thread::sleep(std::time::Duration::from_micros(microseconds));
 }
 
-/// The child writes over a change of chunk and is killed after `steps` instructions; false if it ended before.
+/// The child writes across a change of chunk and is killed after `steps` instructions; false if it ended before.
 fn killed_after(steps: u64, before: u64) -> bool {
     let mapping = Mapping::new(geometry(4).total_len());
     let region = mapping.format(&geometry(4), Mode::Discard);
@@ -73,7 +73,7 @@ fn killed_after(steps: u64, before: u64) -> bool {
         // SAFETY: our own stopped child.
         unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, pid, 0, 0) };
         let mut status = 0;
-        // SAFETY: as above.
+        // SAFETY: waits for our own child.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         alive = libc::WIFSTOPPED(status);
         if !alive {
@@ -90,7 +90,7 @@ fn killed_after(steps: u64, before: u64) -> bool {
     assert_eq!(ledger.len() as u64 * 21, committed, "words delivered and committed after {steps} steps");
     assert!(ledger.holes(1, ledger.len() as u64).is_empty(), "after {steps} steps");
     ledger.assert_ordered();
-    // Whoever comes next in that region has all of it.
+    // The successor in that region can use all of it.
     let (heir, mut reader) = (ThreadCursor::new(), mapping.open());
     heir.begin(2, 2);
     for number in 0..300 {
@@ -102,7 +102,7 @@ fn killed_after(steps: u64, before: u64) -> bool {
     alive
 }
 
-/// Words that the headers of all chunks say are committed, in their present generation.
+/// Words committed in the current generation, according to the headers of all chunks.
 fn committed_of(mapping: &Mapping) -> u64 {
     let geometry = geometry(4);
     let chunks = (0..geometry.chunk_capacity).map(|index| {
@@ -115,7 +115,7 @@ fn committed_of(mapping: &Mapping) -> u64 {
 
 #[test]
 fn a_writer_killed_at_any_instruction_leaves_all_it_committed() {
-    // Unoptimised, the same takes thirty times as many instructions.
+    // Without optimization it takes thirty times as many instructions.
     let stride = setting("SHM_KILL_STRIDE", if cfg!(debug_assertions) { 1999 } else { 61 });
     // 24 records of 21 words fill a chunk: the change comes with the second record of the child.
     let before = geometry(4).chunk_words() as u64 / 21 - 1;
@@ -137,7 +137,7 @@ fn after_killed_writers_a_clean_one_loses_nothing() {
         ledger.drain(&mut reader, Pass::Live);
         sleep(random.below(500));
         kill(pid);
-        // The agent's ThreadEnd, or the death of the process, tells the reader.
+        // The reader knows by the agent's ThreadEnd, or by the death of the process.
         reader.retire(victim, victim);
         ledger.drain(&mut reader, Pass::Live);
     }
@@ -165,7 +165,7 @@ fn endless(region: &Region, thread: u32) {
     }
 }
 
-/// What readers delivered, in memory that outlives them: pairs of words after a count.
+/// What readers delivered, in memory that survives them: pairs of words after a count.
 struct Log<'a>(&'a Mapping);
 
 impl Log<'_> {
@@ -177,7 +177,7 @@ impl Log<'_> {
 
     fn push(&self, entry: [u64; 2]) {
         let words = self.0.words();
-        // One reader at a time: the count rises after the entry is there.
+        // One reader at a time: the count is incremented after the entry has been written.
         let count = words[0].load(Ordering::Relaxed) as usize;
         assert!(count < Self::ENTRIES, "the log is full");
         words[1 + 2 * count].store(entry[0], Ordering::Relaxed);
@@ -193,7 +193,7 @@ impl Log<'_> {
     }
 }
 
-/// Drains for ever, as a recorder does.
+/// Drains forever, like a recorder.
 fn read_on(mapping: &Mapping, log: &Log<'_>, once: bool, pass: Pass) {
     let (mut reader, mut scratch) = (mapping.open(), vec![0; 32 << 10]);
     loop {
@@ -211,8 +211,8 @@ fn read_on(mapping: &Mapping, log: &Log<'_>, once: bool, pass: Pass) {
     }
 }
 
-/// Drains for ever, as a recorder does whose profile is written now and then: what it took is in the log first, and only
-/// then acknowledged.
+/// Drains forever, like a recorder that writes its profile from time to time: what it took is in the log before it is
+/// acknowledged.
 fn hold_on(mapping: &Mapping, log: &Log<'_>) {
     let (mut reader, mut scratch) = (mapping.open(), vec![0; 32 << 10]);
     let (mut places, mut told) = (vec![0; reader.chunks()], vec![0; reader.chunks()]);
@@ -250,7 +250,7 @@ fn records_held_by_killed_readers_come_to_their_successors() {
 
 fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
     const WRITERS: u32 = 2;
-    // As long as readers are killed, there is something to read.
+    // Enough records for as long as readers are being killed.
     let records = 60_000.max(300 * setting("SHM_KILLS", 60));
     let geometry = Geometry { chunk_size: 4096, ..geometry(16) };
     let mapping = Mapping::new(geometry.total_len());
@@ -266,7 +266,7 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
                 while number < records {
                     match write(&cursor, &region, thread.into(), number, 2 + (number % 9) as usize) {
                         Ok(_) => number += 1,
-                        // Full: until a reader comes.
+                        // The pool is full: wait for a reader.
                         Err(_) => std::thread::yield_now(),
                     }
                 }
@@ -291,7 +291,7 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
     for [record, place] in log.entries() {
         match seen.insert(record, place) {
             None => {}
-            // Delivered by one that died before it could note it: the same record of the same generation.
+            // Delivered by a reader that died before it could log it: the same record of the same generation.
             Some(before) if before == place => again += 1,
             Some(before) => panic!("record {record:#x} came from {before:#x} and {place:#x}"),
         }
@@ -302,8 +302,8 @@ fn readers_are_killed(read: impl Fn(&Mapping, &Log<'_>)) {
     assert_eq!((missing, seen.len()), (0, expected.len()), "{again} came again");
 }
 
-/// While the reader holds a copied record in its hand, the chunk is overwritten so often that a generation of 4 bits
-/// would be back where it was.
+/// While the reader holds a copied record, the chunk is overwritten so often that a generation of 4 bits would have
+/// wrapped around.
 #[test]
 fn a_chunk_overwritten_many_times_under_the_reader_is_not_mistaken_for_the_old_one() {
     for rounds in [1, 2, 15, 16, 17, 32, 48, 64] {

@@ -1,5 +1,5 @@
-//! Records written by a signal handler in the middle of another record of the same thread, at every step of the
-//! protocol, with recycling of chunks in between.
+//! Records written by a signal handler that interrupts another record of the same thread, at every step of the
+//! protocol, with chunks being recycled in between.
 #![cfg(not(loom))]
 
 mod rig;
@@ -44,8 +44,8 @@ impl<'a> Scene<'a> {
         let _ = write(&self.cursor, pool, 1, number, words).unwrap();
     }
 
-    /// A nested record large enough to change the chunk about every other time, then a reader that recycles, then
-    /// another thread that takes and fills what was recycled.
+    /// A nested record that is large enough to change the chunk about every other time, then a reader that recycles
+    /// chunks, then another thread that takes and fills them.
     fn storm(&self, records: u64, words: usize) {
         for _ in 0..records {
             self.record(self.region, words);
@@ -197,7 +197,7 @@ fn too_much_nesting_is_counted_and_bounded() {
     let cursor = ThreadCursor::new();
     cursor.begin(1, 1);
     let nested = Cell::new(0);
-    // A handler that interrupts every single try.
+    // A handler that interrupts every attempt.
     let refused = cursor.reserve(&region, RecordKind::Stack, 4, || {
         let _ = write(&cursor, &region, 1, nested.get(), 4).unwrap();
         nested.set(nested.get() + 1);
@@ -256,7 +256,7 @@ fn an_abandoned_record_is_torn_once_and_later_records_are_intact() {
     }
 }
 
-/// The process dies in the middle of a record, at every step, nested or not: all that was committed is there.
+/// The process dies in the middle of a record, at every step, nested or not: everything committed is there.
 #[test]
 fn records_committed_before_death_are_delivered() {
     for step in STEPS {
@@ -298,7 +298,7 @@ fn records_committed_before_death_are_delivered() {
             let mut ledger = Ledger::default();
             ledger.drain(&mut mapping.open(), Pass::Final);
             let more = u64::from(matches!(step, Step::Committed));
-            // Between DONE and the count of it the record may or may not be seen as committed.
+            // Between DONE and the update of the count, the record may or may not count as committed.
             let unsure = u64::from(step == Step::Done);
             let seen = ledger.len() as u64;
             let least = committed.get() + more - if unsure == 1 { nested.min(1) } else { 0 };

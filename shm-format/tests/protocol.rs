@@ -1,4 +1,4 @@
-//! One writer at a time: what goes in comes out once, in order, and every loss has its cause.
+//! One writer at a time: every record comes out once, in order, and every loss has its cause.
 #![cfg(not(loom))]
 
 mod rig;
@@ -132,7 +132,7 @@ fn held_records_come_once_and_again_to_a_successor_until_acknowledged() {
             || reader.drain_holding(Pass::Live, &mut scratch, &mut places, &mut |_, _| {}).records;
         assert_eq!((drain(), drain()), (30, 0), "round {round}");
     }
-    // Nothing was given back: the pool runs full.
+    // No chunk was released: the pool fills up.
     let refused = (0..200).find(|_| write(&cursor, &region, 7, 0, 20).is_err());
     assert!(refused.is_some_and(|written| written < 60), "{refused:?}");
     let all = cursor.sequence();
@@ -381,7 +381,7 @@ fn a_geometry_out_of_range_is_refused() {
     assert_eq!(format(&good, good.total_len(), 0), None);
 }
 
-/// A snapshot copies what is there, and leaves it for the next one and for a reader that takes it.
+/// A snapshot copies the records, and leaves them for the next snapshot and for a reader that takes them.
 #[test]
 fn a_look_takes_nothing() {
     let mapping = Mapping::new(geometry(4).total_len());
@@ -399,7 +399,7 @@ fn a_look_takes_nothing() {
     let mut ledger = Ledger::default();
     ledger.drain(&mut mapping.open(), Pass::Live);
     assert_eq!(ledger.len(), 60);
-    // What a reader has taken is gone but for the chunk that is still being written.
+    // What a reader has taken is gone, except from the chunk that is still being written.
     let mut rest = Ledger::default();
     rest.drain(&mut mapping.open(), Pass::Look);
     assert!(rest.len() < 24, "{}", rest.len());

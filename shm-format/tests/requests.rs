@@ -1,5 +1,5 @@
-//! Requests from outside: one answer per request, to the thread that was asked, in its own memory; late and forged
-//! signals are told apart; a liar costs answers and nothing else.
+//! Requests from outside: one answer per request, from the thread that was asked, in its own memory; late and forged
+//! signals are distinguished; hostile words cost answers and nothing else.
 
 mod rig;
 
@@ -90,7 +90,7 @@ fn a_slot_is_not_reused_while_a_handler_writes() {
     let (_region, reader) = pair(&mapping);
     let requests = reader.requests().unwrap();
     let nonce = requests.ask(2, TID).unwrap();
-    // The handler has begun and does not go on.
+    // The handler has begun and does not continue.
     let word = mapping.words()[(4096 + 2432) / 8 + 2 * 2].swap(nonce.0 & !15 | 2, Ordering::Relaxed);
     assert_eq!(word, nonce.0 & !15 | 1);
     assert_eq!(requests.progress(nonce), Progress::Writing);
@@ -125,7 +125,7 @@ fn regions_without_memory_for_answers_take_no_requests() {
     assert_eq!(region.answer(&head(TID), &[1]), 0);
 }
 
-/// Whatever the words say, the writer stays in its answers and the reader in its buffer.
+/// Whatever the words say, the writer stays within its answers and the reader within its buffer.
 #[test]
 fn hostile_words_hurt_neither_side() {
     let mapping = Mapping::new(geometry(8).total_len() + ANSWERS_LEN + 8192);

@@ -1,7 +1,7 @@
-//! Nests a record at every machine instruction of a write, by the processor's trap flag.
+//! Nests a record at every machine instruction of a write, using the processor's trap flag.
 //!
-//! The steps of `nested.rs` are those its author thought of; here the processor finds them all. Longer (two levels
-//! at random) by `SHM_STEP_ROUNDS`.
+//! The steps of `nested.rs` are those that its author thought of; here the processor finds all of them.
+//! `SHM_STEP_ROUNDS` adds random nesting of two levels.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
 
 mod rig;
@@ -25,7 +25,7 @@ struct Stage {
     ledger: UnsafeCell<Ledger>,
     written: AtomicU64,
     others: AtomicU64,
-    /// Instructions seen in this write, the one to nest at, and the one of the nested write to nest at again.
+    /// Instructions executed in this write; the one to nest at; and the one of the nested write to nest at again.
     seen: AtomicU64,
     at: AtomicU64,
     again: AtomicU64,
@@ -40,7 +40,7 @@ impl Stage {
         let _ = write(&self.cursor, &self.region, 1, number, words as usize).unwrap();
     }
 
-    /// The reader recycles, and another thread fills what it gave back.
+    /// The reader recycles chunks, and another thread fills them.
     fn recycle(&self) {
         // SAFETY: the reader and the ledger are only used here and in `check_all`, never nested: `recycle` runs
         // with the trap flag off.
@@ -73,7 +73,7 @@ extern "C" fn on_trap(_signal: i32, _info: *mut libc::siginfo_t, context: *mut l
     }
     stage.write(stage.words.load(Relaxed));
     stage.recycle();
-    // Nothing more to find out in this write: go on without traps.
+    // Nothing more to test in this write: continue without traps.
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel passes a valid context.
     unsafe { (*context).uc_mcontext.gregs[libc::REG_EFL as usize] &= !(TRAP_FLAG as i64) };
@@ -81,12 +81,12 @@ extern "C" fn on_trap(_signal: i32, _info: *mut libc::siginfo_t, context: *mut l
 
 /// Runs `f` with the trap flag set: a SIGTRAP after each instruction.
 fn step(f: impl FnOnce()) {
-    // SAFETY: sets and clears one flag; the stack pointer is moved past the red zone while pushing.
+    // SAFETY: sets one flag; the stack pointer is moved past the red zone while pushing.
     unsafe {
         asm!("sub rsp, 128", "pushfq", "or qword ptr [rsp], 0x100", "popfq", "add rsp, 128");
     }
     f();
-    // SAFETY: as above.
+    // SAFETY: clears the flag again; the stack pointer is moved past the red zone while pushing.
     unsafe {
         asm!("sub rsp, 128", "pushfq", "and qword ptr [rsp], 0xfffffffffffffeff", "popfq", "add rsp, 128");
     }
@@ -103,7 +103,7 @@ fn install() {
     }
 }
 
-/// A fresh stage whose cursor has `lead` words in its chunk.
+/// A new stage whose cursor has `lead` words in its chunk.
 fn stage(mapping: &Mapping, lead: u64) -> Box<Stage> {
     let region = mapping.format(&geometry(8), Mode::Discard);
     let stage = Box::new(Stage {
@@ -127,8 +127,8 @@ fn stage(mapping: &Mapping, lead: u64) -> Box<Stage> {
     stage
 }
 
-/// One write of `words`, after `lead` words, interrupted at instruction `at` (and again at `again` of the nested
-/// write). Checks everything; the number of instructions seen.
+/// One write of `words` words, after `lead` words, interrupted at instruction `at` (and again at `again` of the nested
+/// write). Checks everything; returns the number of instructions executed.
 fn interrupted(lead: u64, words: u64, nested: u64, at: u64, again: u64) -> u64 {
     let mapping = Mapping::new(geometry(8).total_len());
     let stage = stage(&mapping, lead);
@@ -164,7 +164,8 @@ fn a_record_nests_at_every_instruction() {
     for (lead, words, nested) in [(3, 3, 3), (499, 6, 3), (499, 6, 400)] {
         let whole = interrupted(lead, words, nested, u64::MAX, u64::MAX);
         assert!(whole > 20, "the trap flag does nothing here");
-        // Optimised, a write has some hundred instructions and each is met; unoptimised, an even choice of them.
+        // With optimization, a write has some hundred instructions, and each is tested; without it, a uniform
+        // selection.
         let stride = whole
             .div_ceil(setting("SHM_STEP_CASES", if cfg!(debug_assertions) { 25 } else { 5_000 }))
             as usize;

@@ -1,5 +1,5 @@
-//! The stack codec: what goes in comes out, whatever interrupts the writer, whoever reads, whatever is lost; and no
-//! bytes make the decoder panic or give frames that were not written.
+//! The stack codec round-trips, whatever interrupts the writer, whoever reads, whatever is lost; and no input makes the
+//! decoder panic or return frames that were not written.
 #![cfg(not(loom))]
 
 mod rig;
@@ -36,7 +36,7 @@ fn stacks_survive_readers_that_come_and_go() {
                 decoders.drain(&mut reader, Pass::Live, &mut seen);
             }
             if random.below(200) == 0 {
-                // A successor knows nothing but the region.
+                // A successor has nothing but the region.
                 (reader, decoders) = (mapping.open(), Decoders::default());
             }
         }
@@ -89,13 +89,13 @@ fn every_field_has_its_extremes() {
     assert_eq!(writer.cursor.lost(), 1);
 }
 
-/// Writes stacks; at `step`, the `skip + 1`st time, a handler writes `nested` stacks aside and then returns, or
-/// leaves by a jump. All that was committed must come back.
+/// Writes stacks; at the `skip + 1`st occurrence of `step`, a handler writes `nested` standalone stacks and then
+/// returns, or leaves by a jump. Everything committed must be decoded.
 fn interrupted(step: Step, skip: u32, nested: u64, jumps: bool) -> bool {
     interrupted_among(0, 32, step, skip, nested, jumps)
 }
 
-/// The same in a pool of so many chunks, of which other threads keep some.
+/// The same in a pool of `chunks` chunks, of which `idle` other threads keep some.
 fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64, jumps: bool) -> bool {
     let mapping = Mapping::new(geometry(chunks).total_len());
     let region = mapping.format(&geometry(chunks), Mode::Discard);
@@ -141,7 +141,7 @@ fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64,
     written.append(&mut aside.borrow_mut());
     let (mut seen, mut decoders) = (BTreeMap::new(), Decoders::by_nonce());
     decoders.drain(&mut mapping.open(), Pass::Final, &mut seen);
-    // A write left by a jump is complete if it got so far, and else missing.
+    // A write abandoned by a jump is complete if it got that far, and otherwise missing.
     doubtful.map(|nonce| seen.remove(&(1, nonce)));
     assert_eq!((decoders.unlinked, decoders.malformed), (0, 0), "{step:?} {skip} {nested} {jumps}");
     assert_eq!(seen, written, "{step:?} {skip} {nested} {jumps}");
@@ -151,7 +151,7 @@ fn interrupted_among(idle: u32, chunks: u32, step: Step, skip: u32, nested: u64,
 #[test]
 fn standalone_stacks_leave_the_chain_alone() {
     for step in STEPS {
-        // Three changes of chunk at least come after the seventieth stack.
+        // At least three changes of chunk follow the seventieth stack.
         for skip in 0..3 {
             for nested in [1, 2, 60] {
                 assert!(interrupted(step, skip, nested, false), "{step:?} never came");
@@ -160,7 +160,7 @@ fn standalone_stacks_leave_the_chain_alone() {
     }
 }
 
-/// As many threads as there are chunks to keep: each record takes a chunk and leaves it.
+/// As many threads as chunks may be owned: each record takes a chunk and leaves it.
 #[test]
 fn records_in_lent_chunks_are_whole_wherever_they_are_interrupted() {
     for step in STEPS {
@@ -181,7 +181,7 @@ fn a_write_abandoned_by_longjmp_ends_its_chain() {
     }
 }
 
-/// Each record of a chunk is in turn made void: what refers to it is missed, and nothing comes out wrong.
+/// Makes each record of a chunk void in turn: what refers to it is unlinked, and nothing is decoded wrongly.
 #[test]
 fn stacks_after_a_missing_one_are_unlinked_and_never_wrong() {
     let mut unlinked = 0;
@@ -227,7 +227,7 @@ fn payloads() -> Vec<(u64, Vec<u8>)> {
     payloads
 }
 
-/// Decodes one payload after the chain before it; the frames, should it be accepted.
+/// Decodes one payload after the preceding chain; returns the frames if it is accepted.
 fn decode_after(before: &[(u64, Vec<u8>)], sequence: u64, payload: &[u8]) -> Result<Vec<u64>, Undecodable> {
     let (mut decoder, mut frames) = (StackDecoder::new(), vec![0; MAX_DEPTH]);
     for (sequence, payload) in before {
@@ -250,7 +250,7 @@ fn no_other_length_is_accepted() {
         let before = &payloads[..at];
         assert!(decode_after(before, *sequence, payload).is_ok());
         for len in 0..payload.len() {
-            // Less than a word off may be padding left out, which the ring cannot carry.
+            // If less than a word is missing, that may be padding, which the ring cannot express.
             let cut = decode_after(before, *sequence, &payload[..len]);
             assert!(cut.is_err() || payload[len..].iter().all(|byte| *byte == 0), "{at} cut to {len}");
         }
@@ -264,7 +264,7 @@ fn no_other_length_is_accepted() {
     }
 }
 
-/// In one small module no record is wide, that of a new chunk's first stack included.
+/// In one small module no record is wide, not even a chunk's first stack.
 #[test]
 fn each_chunk_begins_at_zero() {
     let mapping = Mapping::new(geometry(32).total_len());
@@ -280,7 +280,7 @@ fn each_chunk_begins_at_zero() {
     assert_eq!(seen, writer.written().collect());
 }
 
-/// There is one way to write a stack.
+/// There is exactly one encoding of a stack.
 #[test]
 fn only_the_canonical_encoding_is_accepted() {
     const FIRST: u8 = 1;
@@ -295,18 +295,18 @@ fn only_the_canonical_encoding_is_accepted() {
     };
     let malformed = Err(Undecodable::Malformed);
     assert_eq!(decode(&[&[FIRST, 0, 1, 0], &near.to_le_bytes()]), Ok(vec![frame]));
-    // In eight bytes, what four can say.
+    // Eight bytes where four would do.
     assert_eq!(decode(&[&[FIRST | WIDE, 0, 1, 0], &frame.to_le_bytes()]), malformed);
     let far = 1_u64 << 40;
     assert_eq!(decode(&[&[FIRST | WIDE, 0, 1, 0], &far.to_le_bytes()]), Ok(vec![far]));
-    // In full, what the table has; and by a place where nothing is, or something else.
+    // A literal for a frame in the table; an index of an empty entry, or of another frame.
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, place], &near.to_le_bytes()]), Ok(vec![frame, frame]));
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &near.to_le_bytes(), &[0; 4]]), malformed);
     assert_eq!(decode(&[&[FIRST, 0, 1, place]]), malformed);
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, place ^ 1], &near.to_le_bytes()]), malformed);
-    // The frame 0 is at place 0, by which nothing is named.
+    // Frame 0 hashes to index 0, which means "literal".
     assert_eq!(decode(&[&[FIRST, 0, 2, 0, 0], &[0; 8]]), Ok(vec![0, 0]));
-    // Nothing is wide where nothing is literal, nor aside.
+    // Wide without a literal frame, or in a standalone record.
     assert_eq!(decode(&[&[FIRST, 0, 0]]), Ok(vec![]));
     assert_eq!(decode(&[&[FIRST | WIDE, 0, 0]]), malformed);
     assert_eq!(decode(&[&[0, 0, 1], &far.to_le_bytes()]), Ok(vec![far]));

@@ -1,6 +1,6 @@
-//! Writers at full speed against a live reader: no record torn, none twice, every gap accounted for.
+//! Writers at full speed against a live reader: no record is torn or delivered twice, and every gap is accounted for.
 //!
-//! Longer by `SHM_STRESS_RECORDS` (records per thread) and `SHM_STRESS_THREADS`.
+//! `SHM_STRESS_RECORDS` (records per thread) and `SHM_STRESS_THREADS` set the length.
 #![cfg(not(loom))]
 
 mod rig;
@@ -19,7 +19,7 @@ fn records() -> u64 {
     setting("SHM_STRESS_RECORDS", 40_000)
 }
 
-/// What one writer did: reserved, lost.
+/// What one writer did: records reserved and lost.
 fn run(region: &Region, thread: u64, records: u64) -> (u64, u64) {
     let cursor = ThreadCursor::new();
     cursor.begin(thread as u32, thread as u32);
@@ -135,7 +135,7 @@ fn write_for_ever(region: &Region, progress: &AtomicU64) -> ! {
     }
 }
 
-/// Many short threads: every chunk is handed over at their end, and the pool does not run dry.
+/// Many short threads: every chunk is handed over at their end, and the pool does not run out.
 #[test]
 fn short_threads_leave_nothing_behind() {
     let mapping = Mapping::new(geometry(8).total_len());

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use shm_format::layout::{FillLine, SearchLine};
 use shm_format::{Chunk, Mode, Pool, Region, Step};
 
-/// Every step that a handler can come after.
+/// Every step after which a handler may run.
 pub const STEPS: [Step; 12] = [
     Step::Loaded,
     Step::Helped,
@@ -22,7 +22,7 @@ pub const STEPS: [Step; 12] = [
     Step::Committed,
 ];
 
-/// A region whose steps run whatever the test plans for them, as a signal handler would.
+/// A region whose steps run what the test has planned for them, like a signal handler.
 pub struct Interrupted<'a> {
     region: &'a Region,
     hook: RefCell<Option<(Step, u32)>>,
@@ -35,12 +35,12 @@ impl<'a> Interrupted<'a> {
         Self { region, hook: RefCell::new(None), handler, ran: Cell::new(0) }
     }
 
-    /// The handler will run once, when `step` comes for the `skip + 1`st time.
+    /// Makes the handler run once, at the `skip + 1`st occurrence of `step`.
     pub fn plan(&self, step: Step, skip: u32) {
         *self.hook.borrow_mut() = Some((step, skip));
     }
 
-    /// The handler will not run.
+    /// Cancels the planned handler.
     pub fn forget(&self) {
         *self.hook.borrow_mut() = None;
     }

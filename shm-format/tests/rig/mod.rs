@@ -1,5 +1,5 @@
-//! What the tests stand on: memory like the agent's and the reader's, records that can be checked, and a ledger of
-//! what was delivered.
+//! What the tests share: memory like that of agent and reader, records whose contents can be checked, and a ledger of
+//! deliveries.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
 pub mod interrupted;
@@ -22,7 +22,7 @@ pub struct Mapping {
 
 // SAFETY: plain memory; all access goes through the crate under test.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: plain memory; all access goes through the crate under test.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -43,7 +43,7 @@ impl Mapping {
         Self { base: NonNull::new(base.cast()).unwrap(), len }
     }
 
-    /// The bytes now. Only while nobody writes.
+    /// The current bytes. Only while nobody writes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: mapped and initialised (zeroed) for its whole length.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
@@ -103,12 +103,12 @@ pub fn anchor() -> Anchor {
 
 static CLOCK: AtomicU64 = AtomicU64::new(1_000);
 
-/// A clock that never stands still and is the same for all threads.
+/// A clock shared by all threads that advances at every reading.
 pub fn tick() -> u64 {
     CLOCK.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Fills a payload so that any word out of place shows: each is a mix of writer, number and position.
+/// A payload word that depends on writer, number and position, so that any misplaced word is detected.
 pub fn word(writer: u64, number: u64, at: u64) -> u64 {
     let mut x = writer.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ at;
     x ^= x >> 29;
@@ -133,7 +133,7 @@ pub fn write<P: Pool>(
     Ok(record.commit())
 }
 
-/// Writer and number of a payload, every word of which must be right.
+/// Writer and number of a payload; asserts that every word is right.
 pub fn check(payload: &[u8]) -> (u64, u64) {
     let words: Vec<u64> =
         payload.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();

@@ -14,13 +14,13 @@ pub type Written = (StackHead, Vec<u64>);
 /// By thread and sequence (or nonce).
 pub type Stacks = BTreeMap<(u32, u64), Written>;
 
-/// A stack, leaf first, made of another by returning from some functions and calling others.
+/// A stack, leaf first, derived from another one by returning from some functions and calling others.
 pub fn grown(random: &mut Random, before: &[u64]) -> Vec<u64> {
     let mut stack: Vec<u64> = before.iter().rev().copied().collect();
     let left = random.below(12) as usize;
     stack.truncate(stack.len().saturating_sub(left));
     for _ in 0..random.below(14) {
-        // Few functions, in three modules; now and then a frame of another kind.
+        // Few functions, in three modules; occasionally a frame of another kind.
         let module = [0x5555_5555_0000, 0x7f12_3400_0000, 0x7f12_5600_0000][random.below(3) as usize];
         let flags = if random.below(20) == 0 { random.below(8) << 61 } else { 0 };
         stack.push(flags | module | (random.below(60) * 0x1337));
@@ -36,12 +36,12 @@ pub struct Writer {
     pub cursor: ThreadCursor,
     chain: StackChain,
     frames: Vec<u64>,
-    /// The chain is told how walks resemble each other.
+    /// Whether the chain is told how many frames two walks share.
     tells: bool,
     written: Vec<(u64, Written)>,
 }
 
-/// How many outermost frames two stacks, leaf first, have in common.
+/// Length of the common suffix of two stacks, leaf first.
 fn common(one: &[u64], other: &[u64]) -> usize {
     one.iter().rev().zip(other.iter().rev()).take_while(|(one, other)| one == other).count()
 }
@@ -65,7 +65,7 @@ impl Writer {
     pub fn grow(&mut self, region: &Region, random: &mut Random) {
         self.walk(random);
         if random.below(8) == 0 {
-            // That one was not for the ring.
+            // That walk was not recorded.
             self.walk(random);
         }
         let rare = |random: &mut Random| if random.below(10) == 0 { random.next() } else { 0 };
@@ -83,7 +83,7 @@ impl Writer {
     fn walk(&mut self, random: &mut Random) {
         let now = grown(random, &self.frames);
         if self.tells {
-            // A walker knows of no more than there are.
+            // A walker knows of at most this many.
             let unchanged = common(&self.frames, &now) as u64;
             let known = if random.below(4) == 0 { random.below(unchanged + 1) } else { unchanged };
             self.chain.walked(known as usize);
@@ -91,7 +91,7 @@ impl Writer {
         self.frames = now;
     }
 
-    /// Writes the next stack, or something else, or ends and begins again.
+    /// Writes the next stack, or something else, or ends and starts again as a new thread.
     pub fn step(&mut self, region: &Region, random: &mut Random) {
         match random.below(60) {
             // Something else between two stacks of the chain.
@@ -108,7 +108,7 @@ impl Writer {
     }
 }
 
-/// What a reader keeps: a decoder per chunk.
+/// A reader's state: a decoder per chunk.
 #[derive(Default)]
 pub struct Decoders {
     chunks: HashMap<u32, (u64, StackDecoder, Vec<u64>)>,
@@ -119,7 +119,7 @@ pub struct Decoders {
 }
 
 impl Decoders {
-    /// Notes stacks by their nonce.
+    /// Identifies stacks by their nonce.
     pub fn by_nonce() -> Self {
         Self { by_nonce: true, ..Self::default() }
     }
