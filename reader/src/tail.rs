@@ -27,13 +27,13 @@ pub(crate) fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::
     if let Some(pid) = pid {
         collector.find_process(pid)?;
     }
-    let signals = watch::hold_signals(false)?;
+    let signals = watch::block_signals(false)?;
     let doorbell = Arc::new(Doorbell::private()?);
     let events = watch::start(signals, None, doorbell.clone())?;
     let mut tail = Tail::new(json, out);
     follow(&mut collector, &doorbell, &events, None, &mut tail, &mut |_| Flow::Finish)?;
     collector.finish(&mut tail)?;
-    Ok(tail.pause()?)
+    Ok(tail.end_pass()?)
 }
 
 /// Prints samples, a pass at a time: naming many addresses of a binary at once is much cheaper.
@@ -156,7 +156,7 @@ impl Listener for Tail<'_> {
             Event::Sample(sample) => self.pending.push(sample),
             // What a sample needs to be shown goes away.
             gone @ (Event::ThreadEnd(_) | Event::ProcessEnd(_)) => {
-                self.pause()?;
+                self.end_pass()?;
                 self.live.learn(gone);
             }
             event => self.live.learn(event),
@@ -164,7 +164,7 @@ impl Listener for Tail<'_> {
         Ok(())
     }
 
-    fn pause(&mut self) -> io::Result<()> {
+    fn end_pass(&mut self) -> io::Result<()> {
         let samples = std::mem::take(&mut self.pending);
         let parts: Vec<Vec<LiveSample>> = samples.iter().map(|sample| self.live.parts(sample)).collect();
         self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));

@@ -340,7 +340,7 @@ pub fn run() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    watch::hold_size_signal();
+    watch::block_size_signal();
     match dispatch(cli.command) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -1,47 +1,47 @@
-//! The stacks of one region: each chunk holds a chain, in which a record may refer to the one before.
+//! Decodes the stacks of one region. The stacks of a chunk are delta-encoded: a record may refer to the one before.
 //!
-//! A chunk comes in order, but not always at once, and chunks of one thread come in any order: so there is a decoder
-//! per chunk, and memory is bounded by the pool (2 KiB and a stack per chunk in use).
+//! The records of a chunk arrive in order but may be spread over several passes, and the chunks of one thread arrive in
+//! any order. So each chunk has its own decoder, and memory is bounded by the pool (2 KiB and a stack per chunk in use).
 
 use shm_format::{ChunkInfo, EncodedStack, RecordRef, StackDecoder, StackHead, Undecodable};
 
 /// The decoders of a region's chunks.
 #[derive(Default)]
 pub(crate) struct Chains {
-    /// By index of the chunk.
+    /// By chunk index.
     chunks: Vec<Option<Box<Chain>>>,
-    /// Room for a stack outside the chains.
-    aside: Vec<u64>,
+    /// Buffer for standalone stacks.
+    standalone: Vec<u64>,
 }
 
 struct Chain {
     generation: u64,
     decoder: StackDecoder,
-    /// The last stack, from the root; may be longer than that.
+    /// The last stack, root first; leftovers of longer stacks may follow it.
     frames: Vec<u64>,
 }
 
-/// A stack, put together.
-pub(super) struct WholeStack<'a> {
+/// A decoded stack.
+pub(super) struct DecodedStack<'a> {
     pub(super) head: StackHead,
-    /// From the root.
+    /// Root first.
     pub(super) frames: &'a [u64],
-    /// So many of them are those of a stack before.
-    pub(super) kept: usize,
-    /// The number of that among the records of its thread.
-    pub(super) before: Option<u64>,
-    /// None refers to this one.
-    pub(super) is_aside: bool,
+    /// How many outer frames it shares with an earlier stack.
+    pub(super) shared: usize,
+    /// Sequence number of that earlier stack in its thread.
+    pub(super) base: Option<u64>,
+    /// No other stack refers to this one.
+    pub(super) is_standalone: bool,
 }
 
 impl Chains {
-    /// The stack of a record that has `encoded` in it.
+    /// Decodes the stack `encoded` of a record.
     pub(super) fn decode(
         &mut self,
         chunk: &ChunkInfo,
         record: &RecordRef<'_>,
         encoded: &[u8],
-    ) -> Result<WholeStack<'_>, Undecodable> {
+    ) -> Result<DecodedStack<'_>, Undecodable> {
         let (index, generation) = (chunk.index as usize, chunk.generation);
         if self.chunks.len() <= index {
             self.chunks.resize_with(index + 1, || None);
@@ -52,7 +52,7 @@ impl Chains {
         }
         let stack = EncodedStack::parse(encoded).ok_or(Undecodable::Malformed)?;
         let depth = stack.depth();
-        let frames = if stack.is_aside() { &mut self.aside } else { &mut chain.frames };
+        let frames = if stack.is_aside() { &mut self.standalone } else { &mut chain.frames };
         if frames.len() < depth {
             frames.resize(depth, 0);
         }
@@ -61,12 +61,12 @@ impl Chains {
         } else {
             chain.decoder.decode(&stack, record.sequence, frames)?;
         }
-        Ok(WholeStack {
+        Ok(DecodedStack {
             head: stack.head,
             frames: &frames[..depth],
-            kept: stack.kept(),
-            before: stack.before(record.sequence),
-            is_aside: stack.is_aside(),
+            shared: stack.kept(),
+            base: stack.before(record.sequence),
+            is_standalone: stack.is_aside(),
         })
     }
 }

@@ -1,7 +1,7 @@
-//! Drains the regions of a recording, and tells their story as events in the order of time.
+//! Drains all regions of a recording and passes their contents to a listener, as events in timestamp order.
 //!
-//! One pass: look for new regions, note which processes ended, drain every ring, let go of the samples that
-//! are older than the last pass. Memory is bounded by the merge and by the number of living processes.
+//! One pass: look for new regions, note which processes ended, drain every pool, pass on the samples that are older than
+//! the start of the previous pass. Memory is bounded by the merge and by the number of living processes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use selfwind_profile::profile_file::{Event, ProcessEnd, Setting};
 use shm_format::Loss;
 
-use crate::drain::demand::Shortfall;
-use crate::drain::held::{Held, Taken};
 use crate::drain::listener::Listener;
 use crate::drain::merge::Merge;
-use crate::drain::process::{Process, Surroundings};
+use crate::drain::pool_size::Shortfall;
+use crate::drain::process::{DrainContext, Process};
 use crate::drain::regions::Regions;
 pub(crate) use crate::drain::regions::{FindError, Scope};
+use crate::drain::unacknowledged::{Batch, Unacknowledged};
 use crate::drain::unwinder::Unwinder;
 use crate::sampling::buffer::Buffer;
 use crate::target::attach::Attached;
@@ -25,18 +25,18 @@ use crate::target::clock::TraceClock;
 use crate::target::thread_search::{Blocking, NOT_SAMPLED, ThreadSearch};
 use crate::terminal::notices::Notices;
 
-/// How often the counters of living processes go into the profile.
+/// How often the counters of living processes are written to the profile.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);
 
-/// How often new regions are looked for while writers may soon wait.
+/// How often to look for new regions while writers are short of chunks.
 const SEARCH_EVERY: Duration = Duration::from_millis(20);
-/// How often rings are told what is safe, if no writer waits for it.
+/// How often to acknowledge what is in the profile while no writer is short of chunks.
 const ACKNOWLEDGE_EVERY: Duration = Duration::from_millis(250);
-/// Passes until a stack that answers the kernel is a sample.
-const STITCHED: u32 = 2;
+/// Passes until a stack that belongs to kernel records has become a sample.
+const PASSES_TO_STITCH: u32 = 2;
 
-/// Processes whose last image is remembered, and regions whose number is; enough for all that run at a time.
-const LINEAGE_KEPT: usize = 1 << 16;
+/// How many processes to remember the last image of, and how many regions the number of.
+const LINEAGE_MAX: usize = 1 << 16;
 
 /// The regions of a recording.
 pub(crate) struct Collector {
@@ -44,34 +44,34 @@ pub(crate) struct Collector {
     notices: Notices,
     clock: TraceClock,
     merge: Merge,
-    held: Held,
+    unacknowledged: Unacknowledged,
     acknowledged: Instant,
     searched: Instant,
     processes: BTreeMap<u32, Process>,
     next_id: u32,
     /// Profile-local numbers of regions, for the parents of later ones.
     numbers: BTreeMap<u64, u32>,
-    /// Regions let go of, whose numbers are still known.
-    former: VecDeque<u64>,
-    /// The last image of processes that may have another one to come.
+    /// Detached regions whose numbers are still in `numbers`, oldest first.
+    detached: VecDeque<u64>,
+    /// The latest image of each process (boot id, pid, start time), which a later exec refers to.
     lineage: BTreeMap<([u8; 16], u32, u64), u32>,
-    /// Ends that wait until their process's samples are out.
+    /// End events that wait until the samples of their process have been passed on.
     ends: VecDeque<ProcessEnd>,
     /// When the last pass began.
     watermark: u64,
-    counted: Instant,
+    counters_written: Instant,
     scratch: Vec<u8>,
     unwinder: Unwinder,
     keep: bool,
-    /// A region was made shorter under us.
-    cut: bool,
-    /// Copy what is there, take nothing.
-    look: bool,
-    /// Leave everything in the rings until the end.
-    rest: bool,
-    /// What each pool is to have at least.
+    /// The file of a region was truncated while it was mapped.
+    truncated: bool,
+    /// Copy records and leave them in the pool.
+    peek: bool,
+    /// Leave all records in the pools until the end.
+    flight_recorder: bool,
+    /// The minimum size of each pool.
     buffer: Buffer,
-    /// What was lost for want of room, and a process that lost it.
+    /// Samples lost because a pool was full, and one process that lost some.
     shortfall: Option<(u32, Shortfall)>,
 }
 
@@ -83,62 +83,62 @@ impl Collector {
             notices,
             clock: TraceClock::start(),
             merge: Merge::default(),
-            held: Held::default(),
+            unacknowledged: Unacknowledged::default(),
             acknowledged: Instant::now(),
             searched: Instant::now(),
             processes: BTreeMap::new(),
             next_id: 0,
             numbers: BTreeMap::new(),
-            former: VecDeque::new(),
+            detached: VecDeque::new(),
             lineage: BTreeMap::new(),
             ends: VecDeque::new(),
             watermark: 0,
-            counted: Instant::now(),
+            counters_written: Instant::now(),
             scratch: Vec::new(),
             unwinder: Unwinder::new(),
             keep: false,
-            cut: false,
-            look: false,
-            rest: false,
+            truncated: false,
+            peek: false,
+            flight_recorder: false,
             buffer: Buffer::default(),
             shortfall: None,
         }
     }
 
-    /// Gives each pool this much room at least, where that can be had.
+    /// Sets the minimum size of each pool. A pool stays smaller if its file system is full.
     pub(crate) fn with_buffer(mut self, buffer: Buffer) -> Self {
         self.buffer = buffer;
         self
     }
 
-    /// Leaves the regions of dead processes where they are, instead of removing them once they are drained.
+    /// Keeps the regions of dead processes instead of removing them once they are drained.
     pub(crate) fn keep_regions(mut self) -> Self {
         self.keep = true;
         self
     }
 
-    /// Copies records instead of taking them: only [`finish`](Self::finish) makes sense then.
-    pub(crate) fn looking(mut self) -> Self {
-        (self.keep, self.look) = (true, true);
+    /// Copies records instead of consuming them. Only [`finish`](Self::finish) makes sense after that.
+    pub(crate) fn peeking(mut self) -> Self {
+        (self.keep, self.peek) = (true, true);
         self
     }
 
-    /// Leaves all records in their rings until the end, and removes the oldest regions of dead processes when they get
-    /// too large together.
-    pub(crate) fn at_rest(mut self) -> Self {
-        self.rest = true;
+    /// Leaves all records in their pools until the end, and removes the oldest regions of dead processes when they take too
+    /// much memory.
+    pub(crate) fn as_flight_recorder(mut self) -> Self {
+        self.flight_recorder = true;
         self
     }
 
-    /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC.
+    /// Finds the region of `pid`, or says why there is none. Returns when the region was created (CLOCK_MONOTONIC, ns).
     pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         self.regions.find_process(pid)
     }
 
-    /// Begins to look for threads that no agent knows of.
+    /// Starts the search for threads that no agent has registered.
     ///
     /// # Errors
-    /// When there can be no thread for it.
+    /// If its thread cannot be started.
     pub(super) fn search_threads(&self) -> io::Result<ThreadSearch> {
         let only = match self.regions.scope() {
             Scope::Everything | Scope::Living => None,
@@ -147,8 +147,12 @@ impl Collector {
         ThreadSearch::start(self.regions.directories().to_vec(), only)
     }
 
-    /// Tells of the threads that a search found and that cannot be sampled.
-    pub(super) fn tell_blocking(&self, search: &ThreadSearch, listener: &mut dyn Listener) -> io::Result<()> {
+    /// Reports threads that the search found and that block the sampling signal.
+    pub(super) fn report_blocking(
+        &self,
+        search: &ThreadSearch,
+        listener: &mut dyn Listener,
+    ) -> io::Result<()> {
         for Blocking { region_nonce, text } in search.blocking() {
             if let Some(&process) = self.numbers.get(&region_nonce) {
                 listener.event(Event::Setting(Setting { process, key: NOT_SAMPLED.into(), value: text }))?;
@@ -157,51 +161,54 @@ impl Collector {
         Ok(())
     }
 
-    /// True when the processes in scope have ended and are drained.
-    pub(crate) fn nobody_left(&self) -> bool {
+    /// True once the process in scope has ended and is drained.
+    pub(crate) fn has_ended(&self) -> bool {
         let is_one = matches!(self.regions.scope(), Scope::Process(_));
-        is_one && self.processes.is_empty() && (self.cut || self.regions.is_over())
+        is_one && self.processes.is_empty() && (self.truncated || self.regions.is_over())
     }
 
-    /// True while a process may still be sampling.
-    pub(crate) fn somebody_left(&self) -> bool {
+    /// True while some process is still running.
+    pub(crate) fn any_running(&self) -> bool {
         self.processes.values().any(|process| process.is_live())
     }
 
-    /// True while writers wait for chunks that have been read.
+    /// True while writers are short of chunks that have been read but not acknowledged.
     pub(super) fn is_urgent(&self) -> bool {
-        self.held.is_urgent()
+        self.unacknowledged.is_urgent()
     }
 
-    /// True while a chunk waits that the next pass would take.
+    /// True while there is a complete chunk that the next pass would drain.
     pub(crate) fn has_complete(&mut self) -> bool {
-        !self.rest && self.processes.values_mut().any(Process::has_complete)
+        !self.flight_recorder && self.processes.values_mut().any(Process::has_complete)
     }
 
-    /// How soon to look again, if nobody rings. The processes of our own session ring.
-    pub(crate) fn turn(&self) -> Duration {
-        let turns =
-            self.processes.values().filter(|_| self.regions.scope() != Scope::Everything).map(Process::turn);
-        turns.min().unwrap_or(Duration::MAX)
+    /// How soon to run the next pass if the doorbell does not ring. Only processes of the recorder's own session ring it.
+    pub(crate) fn poll_interval(&self) -> Duration {
+        let intervals = self
+            .processes
+            .values()
+            .filter(|_| self.regions.scope() != Scope::Everything)
+            .map(Process::poll_interval);
+        intervals.min().unwrap_or(Duration::MAX)
     }
 
     /// Drains everything that is there now.
     pub(crate) fn pass(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         let began = self.clock.refresh();
-        if self.rest {
-            self.regions.forget_oldest();
+        if self.flight_recorder {
+            self.regions.prune_dead();
             return Ok(());
         }
         if !self.is_urgent() || self.searched.elapsed() >= SEARCH_EVERY {
             self.attach_new();
         }
         self.drain(false, listener)?;
-        let late = if self.held.is_stuck() { u64::MAX } else { self.watermark };
-        self.release(late, listener)?;
+        let until = if self.unacknowledged.is_stuck() { u64::MAX } else { self.watermark };
+        self.pass_on(until, listener)?;
         self.watermark = began;
         self.acknowledge(listener)?;
-        if self.counted.elapsed() >= COUNTERS_EVERY {
-            self.counted = Instant::now();
+        if self.counters_written.elapsed() >= COUNTERS_EVERY {
+            self.counters_written = Instant::now();
             for process in self.processes.values_mut() {
                 if let Some(counters) = process.changed_counters(&self.clock) {
                     listener.event(Event::Counters(counters))?;
@@ -211,59 +218,59 @@ impl Collector {
         Ok(())
     }
 
-    /// Reads everything that was committed before. Returns the events by which the recording of the
-    /// living processes would end here.
-    pub(crate) fn so_far(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {
+    /// Drains everything committed so far and passes it on. Returns the end events that the living processes would have if
+    /// the recording ended now.
+    pub(crate) fn drain_for_snapshot(&mut self, listener: &mut dyn Listener) -> io::Result<Vec<Event>> {
         self.pass(listener)?;
-        self.release(u64::MAX, listener)?;
+        self.pass_on(u64::MAX, listener)?;
         let mut ends = Vec::new();
         for process in self.processes.values_mut() {
-            process.so_far(&self.clock, &mut ends);
+            process.end_events(&self.clock, &mut ends);
         }
         Ok(ends)
     }
 
-    /// The last pass: what living processes have committed is taken, and everything is let go of.
+    /// The last pass: drains what living processes have committed, passes everything on, and detaches from all regions.
     pub(crate) fn finish(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
         self.clock.refresh();
         self.attach_new();
-        self.regions.tell_missing();
+        self.regions.report_missing();
         self.drain(true, listener)?;
-        self.release(u64::MAX, listener)?;
+        self.pass_on(u64::MAX, listener)?;
         if let Some((process, shortfall)) = self.shortfall.take() {
             let (key, value) = (Loss::PoolFull.name().into(), shortfall.to_string());
             listener.event(Event::Setting(Setting { process, key, value }))?;
         }
-        listener.save()?;
-        for taken in self.held.release_all() {
-            self.let_go(taken);
+        listener.flush()?;
+        for batch in self.unacknowledged.release_all() {
+            self.release_batch(batch);
         }
         Ok(())
     }
 
-    /// Tells rings what of theirs is safe.
+    /// Acknowledges what is in the profile.
     fn acknowledge(&mut self, listener: &mut dyn Listener) -> io::Result<()> {
-        self.held.end_pass(self.merge.arrivals());
-        let oldest = self.merge.oldest();
-        let is_time = self.held.is_urgent() || self.acknowledged.elapsed() >= ACKNOWLEDGE_EVERY;
-        if is_time && self.held.is_due(oldest) {
+        self.unacknowledged.end_pass(self.merge.arrivals());
+        let oldest = self.merge.oldest_arrival();
+        let is_time = self.unacknowledged.is_urgent() || self.acknowledged.elapsed() >= ACKNOWLEDGE_EVERY;
+        if is_time && self.unacknowledged.has_left_merge(oldest) {
             self.acknowledged = Instant::now();
-            listener.save()?;
-            for taken in self.held.release(oldest) {
-                self.let_go(taken);
+            listener.flush()?;
+            for batch in self.unacknowledged.release(oldest) {
+                self.release_batch(batch);
             }
         }
         Ok(())
     }
 
-    fn let_go(&mut self, taken: Taken) {
-        for (id, places) in taken.places {
+    fn release_batch(&mut self, batch: Batch) {
+        for (id, positions) in batch.positions {
             if let Some(process) = self.processes.get_mut(&id) {
-                process.acknowledge(&places);
+                process.acknowledge(&positions);
             }
         }
-        for process in taken.gone {
-            if let Some(removed) = process.let_go(self.keep) {
+        for process in batch.ended {
+            if let Some(removed) = process.detach(self.keep) {
                 self.regions.forget(&removed);
             }
         }
@@ -271,30 +278,30 @@ impl Collector {
 
     fn attach_new(&mut self) {
         self.searched = Instant::now();
-        for (path, attached) in self.regions.news() {
-            self.adopt(path, attached);
+        for (path, attached) in self.regions.new_regions() {
+            self.add_process(path, attached);
         }
     }
 
-    fn adopt(&mut self, path: PathBuf, attached: Attached) {
+    fn add_process(&mut self, path: PathBuf, attached: Attached) {
         let identity = attached.identity();
-        // A process with a second region has executed another program: the older image is gone.
-        let began = attached.anchor().monotonic_ns;
+        // A process has a second region after an exec: the older image is gone.
+        let created = attached.anchor().monotonic_ns;
         let line = (identity.boot_id, identity.pid, identity.start_time);
-        // The older image may have been drained and let go of already.
+        // The older image may already have been drained and detached.
         let (mut previous, mut superseded) = (self.lineage.get(&line).copied(), false);
         for (&id, process) in &mut self.processes {
             if !process.is_same_process(&identity) {
                 continue;
             }
-            if process.began() <= began {
+            if process.began() <= created {
                 process.supersede();
                 previous = Some(id);
             } else {
                 superseded = true;
             }
         }
-        if self.lineage.len() >= LINEAGE_KEPT {
+        if self.lineage.len() >= LINEAGE_MAX {
             self.lineage.clear();
         }
         let id = self.next_id;
@@ -304,8 +311,8 @@ impl Collector {
         self.next_id += 1;
         self.notices.detail(format_args!("process {}: region {}", identity.pid, path.display()));
         self.numbers.insert(identity.region_nonce, id);
-        let late = self.regions.scope() != Scope::Everything;
-        let mut process = Process::new(id, path, attached, previous, late, self.buffer);
+        let preexisting = self.regions.scope() != Scope::Everything;
+        let mut process = Process::new(id, path, attached, previous, preexisting, self.buffer);
         if superseded {
             process.supersede();
         }
@@ -313,10 +320,10 @@ impl Collector {
     }
 
     fn drain(&mut self, last: bool, listener: &mut dyn Listener) -> io::Result<()> {
-        let (mut ended, mut taken) = (Vec::new(), Taken::default());
+        let (mut ended, mut batch) = (Vec::new(), Batch::default());
         let (mut events, mut samples) = (Vec::new(), Vec::new());
         for (&id, process) in &mut self.processes {
-            let mut around = Surroundings {
+            let mut context = DrainContext {
                 clock: &self.clock,
                 numbers: &self.numbers,
                 scratch: &mut self.scratch,
@@ -324,57 +331,58 @@ impl Collector {
                 samples: &mut samples,
                 unwinder: &mut self.unwinder,
                 last,
-                look: self.look,
+                peek: self.peek,
             };
-            if let Some(end) = process.drain(&mut around, &mut events) {
+            if let Some(end) = process.drain(&mut context, &mut events) {
                 ended.push(id);
                 self.ends.push_back(end);
                 if let Some(shortfall) = process.shortfall() {
                     let others = self.shortfall.map(|(_, others)| others);
-                    self.shortfall = Some((id, shortfall.and(others)));
+                    self.shortfall = Some((id, shortfall.combine(others)));
                 }
             }
             for event in events.drain(..) {
                 listener.event(event)?;
             }
-            samples.drain(..).for_each(|sample| self.merge.push_whole(sample));
+            samples.drain(..).for_each(|sample| self.merge.push_owned(sample));
             while self.merge.is_full()
                 && let Some(oldest) = self.merge.pop(u64::MAX)
             {
                 listener.sample(oldest)?;
             }
-            taken.urgent |= process.keeps_chunks();
-            taken.patience = taken.patience.max(if process.is_stitched() { STITCHED } else { 0 });
-            taken.places.push((id, process.news()));
+            batch.urgent |= process.is_urgent();
+            batch.passes_to_merge =
+                batch.passes_to_merge.max(if process.has_rings() { PASSES_TO_STITCH } else { 0 });
+            batch.positions.push((id, process.new_positions()));
         }
-        taken.places.retain(|(_, places)| !places.is_empty());
+        batch.positions.retain(|(_, positions)| !positions.is_empty());
         for id in ended {
             let Some(mut process) = self.processes.remove(&id) else { continue };
-            self.former.push_back(process.nonce());
-            if self.former.len() > LINEAGE_KEPT
-                && let Some(oldest) = self.former.pop_front()
+            self.detached.push_back(process.nonce());
+            if self.detached.len() > LINEAGE_MAX
+                && let Some(oldest) = self.detached.pop_front()
             {
                 self.numbers.remove(&oldest);
             }
-            if process.is_cut() {
-                self.cut = true;
+            if process.is_truncated() {
+                self.truncated = true;
                 let pid = process.pid();
                 self.notices.say(format_args!(
                     "process {pid}: its shared memory file was truncated during the recording; its samples end there"
                 ));
             }
-            if !process.is_empty() {
-                taken.gone.push(process);
-            } else if let Some(removed) = process.let_go(self.keep) {
+            if !process.never_fired() {
+                batch.ended.push(process);
+            } else if let Some(removed) = process.detach(self.keep) {
                 self.regions.forget(&removed);
             }
         }
-        self.held.take(taken);
+        self.unacknowledged.add(batch);
         Ok(())
     }
 
-    /// Lets go of what is older than `watermark`.
-    fn release(&mut self, watermark: u64, listener: &mut dyn Listener) -> io::Result<()> {
+    /// Passes on everything older than `watermark`.
+    fn pass_on(&mut self, watermark: u64, listener: &mut dyn Listener) -> io::Result<()> {
         while let Some(sample) = self.merge.pop(watermark) {
             listener.sample(sample)?;
         }

@@ -1,12 +1,12 @@
-//! A stack as its thread found it beside the same stack as it was copied and unwound here.
+//! Compares two walks of the same stack (`--unwind both`): the thread's own walk, and the walk of its copy in the reader.
 
 use selfwind_profile::profile_file::{Comparison, Recovered, Sample, Verdict};
 use unwind::{End, FoundBy, Frame};
 
 use crate::drain::unwinder::{Stack, Unwinder};
 
-/// Compares them. `recorded` is how many bytes the copy took. None if unwinders of the program's own, which only it can ask,
-/// have found frames of the stack.
+/// Compares the two. `recorded` is the size of the copy in bytes. None if some frames came from an interpreter's unwinder or
+/// a plug-in, which only the process itself can call.
 pub(crate) fn compare(
     sample: &Sample,
     mut stack: Stack,
@@ -21,7 +21,7 @@ pub(crate) fn compare(
     }
     let (mut copy, mut end) = unwinder.walk(process, ns, &stack);
     if sample.end == End::DepthLimit as u8 && copy.len() >= own.len() {
-        // The thread was told to stop there.
+        // The thread stopped at its depth limit.
         copy.truncate(own.len());
         end = End::DepthLimit;
     }
@@ -51,34 +51,34 @@ pub(crate) fn compare(
 }
 
 fn verdict(own: &[u64], own_end: u8, copy: &[u64], copy_end: End, covers: bool) -> Verdict {
-    // The copy has a zero in the place of a word that nobody can return to. Behind a guess the thread may also go by a word that
-    // is no address of a frame, and read other memory; in the copy it leads to nothing that was copied.
+    // The copy has a zero for each word that cannot be a return address. After a guessed frame, the thread may also follow a word
+    // that is no frame address and read memory elsewhere; in the copy that word leads to nothing.
     let is_guess = |word: &u64| Frame::from_bits(*word).found_by() == FoundBy::Guess;
     let is_zeroed = own_end == End::NoCode as u8 && copy_end == End::Root;
     let is_lost = [End::NoModule, End::NoCode, End::Root].iter().any(|end| own_end == *end as u8)
         && matches!(copy_end, End::Root | End::Unreadable)
         && own.iter().any(is_guess);
     let same_end = own_end == copy_end as u8 || is_zeroed || is_lost;
-    // Where a frame record lies behind the copy, the walk of the copy guesses.
+    // The copy ends before the next frame record, so its walk had to guess.
     let common = own.iter().zip(copy).take_while(|(own, copy)| own == copy).count();
     let has_strayed =
         copy.get(common).is_some_and(is_guess) && own.get(common).is_some_and(|word| !is_guess(word));
     if own == copy && same_end {
         Verdict::Identical
     } else if !covers && (own.starts_with(copy) || has_strayed) {
-        // What leads to another stack is not kept: it ends in a zero, which looks like a root, or where nothing was copied.
+        // Words that lead to another stack are not copied: the walk ends at a zero, which looks like a root, or at unreadable memory.
         Verdict::Cut
     } else {
         Verdict::Differs
     }
 }
 
-/// How many of the `found` frames are those of the stack, in its order: by their addresses, however they were found.
+/// How many of the `found` frames are on the stack, in its order. Only addresses count, not how a frame was found.
 fn recovered(own: &[u64], found: &[u64]) -> Recovered {
     let address = |word: &u64| Frame::from_bits(*word).address();
     let mut left = found.iter().map(address);
     let right = own.iter().map(address).filter(|wanted| {
-        // What is not found costs nothing of the rest.
+        // A frame that is missing does not consume the remaining ones.
         let mut ahead = left.clone();
         let is_found = ahead.any(|address| address == *wanted);
         if is_found {
@@ -115,13 +115,13 @@ mod tests {
         ] {
             assert_eq!(verdict(&[1, 2, 3], root, copy, end, covers), wanted, "{copy:?} {end:?} {covers}");
         }
-        // A word that is no code is zero in the copy.
+        // A word that is no code address is zero in the copy.
         for (end, wanted) in [(End::Root, Verdict::Identical), (End::Unreadable, Verdict::Differs)] {
             assert_eq!(verdict(&[1, 2], End::NoCode as u8, &[1, 2], end, true), wanted, "{end:?}");
         }
-        // Both have guessed, and not the same.
+        // Both guessed, differently.
         assert_eq!(verdict(&[1, guess(2)], root, &[1, guess(3)], End::Root, false), Verdict::Differs);
-        // What a wild frame pointer leads to may be zero.
+        // A wild frame pointer may lead to zeros.
         let own = [1, guess(2)];
         assert_eq!(verdict(&own, root, &own, End::Unreadable, true), Verdict::Identical);
         for end in [End::Root, End::Unreadable] {

@@ -1,7 +1,8 @@
-//! The copies of stacks of one process: put together from their pieces, unwound, and made samples or compared.
+//! Reassembles the stack copies of one process (`--unwind copy`, `--unwind both`) from their pieces and has them unwound.
+//! The result becomes a sample, or is compared with the thread's own walk.
 //!
-//! The pieces of a copy follow each other in their thread, but a thread that changes chunks may have later ones drained
-//! before earlier ones. What is not whole a pass later never will be: the handler has counted it as lost.
+//! A thread writes the pieces of a copy in order, but if it changes chunks during a pass, later pieces may be drained before
+//! earlier ones. A copy that is incomplete one pass later stays incomplete: the handler has counted it as lost.
 
 use std::collections::BTreeMap;
 
@@ -12,50 +13,50 @@ use unwind::End;
 use crate::drain::comparison::compare;
 use crate::drain::unwinder::{Stack, Unwinder};
 
-/// Passes that a part waits for the rest of it.
-const PATIENCE: u64 = 2;
+/// Passes for which an incomplete copy, or one half of a comparison, is kept.
+const PASSES_MAX: u64 = 2;
 
-/// A record by its thread's number and its own in the thread.
-type Place = (u32, u64);
+/// Identifies a record: thread number, and sequence number in that thread.
+type RecordId = (u32, u64);
 
-/// What waits, and since when.
-struct Waiting<T> {
+/// A value and the pass in which it arrived.
+struct Arrived<T> {
     pass: u64,
     value: T,
 }
 
-/// Pieces of one copy.
+/// The pieces of one copy so far.
 #[derive(Default)]
 struct Pieces {
     parts: BTreeMap<u32, Vec<u8>>,
-    /// How many there are, once it is known.
+    /// How many there will be; known once the last one has arrived.
     count: Option<u32>,
 }
 
 impl Pieces {
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.count.is_some_and(|count| self.parts.len() == count as usize)
     }
 }
 
-/// A whole copy that became a stack.
-pub(super) struct Unwound {
-    /// Where its first record was.
+/// The stack unwound from a complete copy.
+pub(super) struct UnwoundCopy {
+    /// Sequence number of its first record.
     pub(super) sequence: u64,
-    /// The chunk of the last one.
+    /// The chunk of its last record.
     pub(super) chunk: ChunkInfo,
-    /// When it was taken, CLOCK_MONOTONIC.
+    /// When it was copied (CLOCK_MONOTONIC).
     pub(super) ns: u64,
-    /// What the sample stands for.
+    /// Weight, source and how the walk ended.
     pub(super) head: StackHead,
-    /// Its frames, from the root.
+    /// Its frames, root first.
     pub(super) frames: Vec<u64>,
 }
 
-/// A whole copy.
-struct Copy {
-    place: Place,
-    /// Of its pieces.
+/// A complete copy.
+struct CompleteCopy {
+    record: RecordId,
+    /// Number of pieces.
     count: u64,
     chunk: ChunkInfo,
     ns: u64,
@@ -65,82 +66,84 @@ struct Copy {
 /// The copies of one process.
 #[derive(Default)]
 pub(super) struct Copies {
-    /// Stacks are recorded beside them.
+    /// Threads also walk their stacks (`--unwind both`), so each copy is compared.
     compares: bool,
-    /// By the place of the first.
-    pieces: BTreeMap<Place, Waiting<Pieces>>,
-    whole: Vec<Copy>,
-    /// Beside a stack, by the place of that.
-    beside: BTreeMap<Place, Waiting<(Stack, u64)>>,
-    stacks: BTreeMap<Place, Waiting<Sample>>,
+    /// Incomplete copies, by their first record.
+    pieces: BTreeMap<RecordId, Arrived<Pieces>>,
+    complete: Vec<CompleteCopy>,
+    /// Copies to compare, by the record of the stack they belong to.
+    to_compare: BTreeMap<RecordId, Arrived<(Stack, u64)>>,
+    stacks: BTreeMap<RecordId, Arrived<Sample>>,
     pass: u64,
-    /// The process has said that it copies.
+    /// The process copies stacks.
     expected: bool,
-    /// Copies that no handler writes.
+    /// Copies that do not have the format the handler writes.
     pub(super) malformed: u64,
-    /// Copies whose stack does not reach its root.
+    /// Copies whose walk did not reach the root.
     pub(super) truncated: u64,
 }
 
 impl Copies {
-    /// The process says how it unwinds.
-    pub(super) fn choose(&mut self, unwind: &[u8]) {
+    /// Takes the value of the process's `unwind` setting.
+    pub(super) fn set_mode(&mut self, unwind: &[u8]) {
         self.compares = unwind == b"both";
         self.expected = self.compares || unwind == b"copy" || unwind == b"copy-code";
     }
 
-    /// True if modules are of interest.
+    /// True if the process copies stacks, so that the unwinder needs its modules.
     pub(super) fn are_expected(&self) -> bool {
         self.expected
     }
 
-    /// A piece was drained. False if it is none.
-    pub(super) fn piece(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>, ns: u64) -> bool {
+    /// Adds a drained piece. False if it is malformed.
+    pub(super) fn add_piece(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>, ns: u64) -> bool {
         let Some(piece) = CopyPiece::parse(record.payload) else { return false };
         let Some(first) = record.sequence.checked_sub(piece.number.into()) else { return false };
-        let place = (chunk.thread_seq, first);
-        let new = Waiting { pass: self.pass, value: Pieces::default() };
-        let pieces = &mut self.pieces.entry(place).or_insert(new).value;
+        let id = (chunk.thread_seq, first);
+        let new = Arrived { pass: self.pass, value: Pieces::default() };
+        let pieces = &mut self.pieces.entry(id).or_insert(new).value;
         pieces.parts.insert(piece.number, piece.bytes.to_vec());
         if piece.is_last {
             pieces.count = Some(piece.number + 1);
         }
-        if pieces.is_whole() {
-            let parts = self.pieces.remove(&place).map(|whole| whole.value.parts).unwrap_or_default();
+        if pieces.is_complete() {
+            let parts = self.pieces.remove(&id).map(|complete| complete.value.parts).unwrap_or_default();
             let count = parts.len() as u64;
             let bytes = parts.into_values().collect::<Vec<_>>().concat();
-            self.whole.push(Copy { place, count, chunk: *chunk, ns, bytes });
+            self.complete.push(CompleteCopy { record: id, count, chunk: *chunk, ns, bytes });
         }
         true
     }
 
-    /// True if copies may belong to stacks.
-    pub(super) fn are_beside_stacks(&self) -> bool {
+    /// True if each copy is to be compared with a stack.
+    pub(super) fn are_compared(&self) -> bool {
         self.compares
     }
 
-    /// A stack was drained that a copy may belong to.
-    pub(super) fn stack(&mut self, sequence: u64, sample: Sample) {
-        let place = (sample.thread_seq, sequence);
-        self.stacks.insert(place, Waiting { pass: self.pass, value: sample });
+    /// Adds a drained stack that a copy may belong to.
+    pub(super) fn add_stack(&mut self, sequence: u64, sample: Sample) {
+        let id = (sample.thread_seq, sequence);
+        self.stacks.insert(id, Arrived { pass: self.pass, value: sample });
     }
 
-    /// Unwinds what has come since the last pass. Stacks go to `take`, comparisons to `events`.
+    /// Unwinds the copies completed in this pass. Stacks go to `emit`, comparisons to `events`.
     pub(super) fn end_pass(
         &mut self,
         process: u32,
         unwinder: &mut Unwinder,
         events: &mut Vec<Event>,
-        take: &mut dyn FnMut(Unwound),
+        emit: &mut dyn FnMut(UnwoundCopy),
     ) {
-        for Copy { place: (thread, sequence), count, chunk, ns, bytes } in std::mem::take(&mut self.whole) {
+        for CompleteCopy { record: (thread, sequence), count, chunk, ns, bytes } in
+            std::mem::take(&mut self.complete)
+        {
             let Some(stack) = Stack::read(&bytes) else {
                 self.malformed += 1;
                 continue;
             };
             if stack.head.beside {
                 let next = (thread, sequence + count);
-                self.beside.insert(next, Waiting { pass: self.pass, value: (stack, bytes.len() as u64) });
+                self.to_compare.insert(next, Arrived { pass: self.pass, value: (stack, bytes.len() as u64) });
                 continue;
             }
             let (mut frames, end) = unwinder.walk(process, ns, &stack);
@@ -152,25 +155,25 @@ impl Copies {
                 source: stack.head.source,
                 nonce: stack.head.nonce,
             };
-            take(Unwound { sequence, chunk, ns, head, frames });
+            emit(UnwoundCopy { sequence, chunk, ns, head, frames });
         }
         self.compare(unwinder, events);
         self.pass += 1;
-        let oldest = self.pass.saturating_sub(PATIENCE);
-        self.pieces.retain(|_, waiting| waiting.pass >= oldest);
-        self.beside.retain(|_, waiting| waiting.pass >= oldest);
-        self.stacks.retain(|_, waiting| waiting.pass >= oldest);
+        let oldest = self.pass.saturating_sub(PASSES_MAX);
+        self.pieces.retain(|_, arrived| arrived.pass >= oldest);
+        self.to_compare.retain(|_, arrived| arrived.pass >= oldest);
+        self.stacks.retain(|_, arrived| arrived.pass >= oldest);
     }
 
     fn compare(&mut self, unwinder: &mut Unwinder, events: &mut Vec<Event>) {
-        for (place, beside) in std::mem::take(&mut self.beside) {
-            match self.stacks.remove(&place) {
+        for (id, copy) in std::mem::take(&mut self.to_compare) {
+            match self.stacks.remove(&id) {
                 Some(sample) => {
-                    let (stack, recorded) = beside.value;
+                    let (stack, recorded) = copy.value;
                     let comparison = compare(&sample.value, stack, recorded, unwinder);
                     events.extend(comparison.map(Event::Comparison));
                 }
-                None => drop(self.beside.insert(place, beside)),
+                None => drop(self.to_compare.insert(id, copy)),
             }
         }
     }

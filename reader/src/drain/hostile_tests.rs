@@ -34,7 +34,7 @@ impl Listener for Counter {
         self.writer.push_sample(lent).map(drop)
     }
 
-    fn pause(&mut self) -> io::Result<()> {
+    fn end_pass(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
-//! What of a process's memory is in use: from the tables behind its region to events.
+//! Reads the tables of live blocks and live mappings behind a region and reports their contents as events: the memory in use.
 
 use selfwind_profile::heap;
 use selfwind_profile::mapped_memory;
 use selfwind_profile::profile_file::{Event, LiveBlocks, LiveMappings, Setting};
 use shm_format::{BlocksView, MappingsView};
 
-/// Tells which of the sampled blocks nobody has freed, and what is left of the mappings, by the `tables` of a process.
-pub(super) fn tell(process: u32, tables: &[u8], events: &mut Vec<Event>) {
+/// Adds to `events` the sampled blocks that nobody has freed and the mappings that are left, from a process's `tables`.
+pub(super) fn report(process: u32, tables: &[u8], events: &mut Vec<Event>) {
     let complain = |key: &str, untracked, value: String| {
         (untracked > 0).then(|| Event::Setting(Setting { process, key: key.into(), value }))
     };
@@ -21,7 +21,7 @@ pub(super) fn tell(process: u32, tables: &[u8], events: &mut Vec<Event>) {
         let parts = view.parts().map(|(id, bytes)| (id.0, bytes));
         events.extend(LiveMappings::in_parts(process, parts).into_iter().map(Event::LiveMappings));
         let text = format!(
-            "the table of live mappings was full, or in use: {} changes of mappings are not in what is in use",
+            "the table of live mappings was full or locked: memory in use leaves out {} mapping changes",
             view.untracked
         );
         events.extend(complain(mapped_memory::UNTRACKED, view.untracked, text));

@@ -1,28 +1,28 @@
-//! Who takes what a recording yields.
+//! The receiver of a recording's events.
 
 use std::io;
 
 use selfwind_profile::profile_file::{Event, LentSample};
 
-/// Takes what a recording yields.
+/// Receives the events of a recording in timestamp order.
 pub(crate) trait Listener {
-    /// Something was learnt.
+    /// Receives an event.
     fn event(&mut self, event: Event) -> io::Result<()>;
 
-    /// A sample came. What it shares is shared with the one of the call before.
+    /// Receives a sample. Its shared frames are those of the sample in the previous call.
     fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
         self.event(Event::Sample(lent.to_sample()))
     }
 
-    /// That was all for now.
-    fn pause(&mut self) -> io::Result<()>;
+    /// Called at the end of each pass.
+    fn end_pass(&mut self) -> io::Result<()>;
 
-    /// Makes sure of what it was told: after this, our own death loses nothing of it.
-    fn save(&mut self) -> io::Result<()> {
-        self.pause()
+    /// Flushes everything received so far: after this call, none of it is lost even if the recorder is killed.
+    fn flush(&mut self) -> io::Result<()> {
+        self.end_pass()
     }
 
-    /// Keeps a copy of what it was told so far, completed by `ends`.
+    /// Saves a snapshot of everything received so far, completed by the end events `ends`.
     fn snapshot(&mut self, _ends: Vec<Event>) -> io::Result<()> {
         Ok(())
     }

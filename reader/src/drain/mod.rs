@@ -1,20 +1,22 @@
-//! From regions to events: every process of a recording, its samples in the order of their time.
+//! Drains the regions of all processes in a recording and turns them into events, with samples in timestamp order.
+//!
+//! What must never happen here: a record is lost without being counted, or a value from shared memory is trusted.
 
 mod chains;
 pub(crate) mod collector;
 mod comparison;
 mod copies;
-mod demand;
 pub(crate) mod follow;
-mod held;
 mod in_use;
-mod intake;
 pub(crate) mod listener;
 mod merge;
+mod pool_size;
 mod process;
+mod record_decoder;
 mod regions;
 mod sequences;
 mod stitch;
+mod unacknowledged;
 mod unwinder;
 pub(crate) mod watch;
 

@@ -1,4 +1,4 @@
-//! One recorded process image: its region, whether it lives, and the draining of one into the profile.
+//! One recorded process image: drains its region, and notices when the process ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use shm_format::{ChunkInfo, CountersSnapshot, DurableRecord, Identity, Pass, Rec
 
 use crate::drain::chains::Chains;
 use crate::drain::copies::Copies;
-use crate::drain::demand::{Demand, Shortfall};
 use crate::drain::in_use;
-use crate::drain::intake::{Found, Intake, State};
 use crate::drain::merge::Merge;
+use crate::drain::pool_size::{PoolSizer, Shortfall};
+use crate::drain::record_decoder::{DrainCounts, PassState, RecordDecoder};
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::Stitcher;
 use crate::drain::unwinder::Unwinder;
@@ -22,34 +22,34 @@ use crate::target::clock::TraceClock;
 use crate::target::liveness::Liveness;
 use crate::target::translate::{self, Translator};
 
-/// The setting by which a process says who unwinds its stacks.
+/// Key of the setting that says how the process's stacks are unwound.
 const UNWIND: &[u8] = b"unwind";
-/// How often names are looked at; and what a stack that waits for the kernel's half counts.
-const TURN: Duration = Duration::from_millis(250);
-/// Bytes of a record in the ring beside its payload.
+/// How often thread names are read again. A stack's wait for its kernel records is counted in units of this.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+/// Size of a record's header in the pool, in bytes.
 const RECORD_HEADER: u64 = 8;
 
-/// Places in the chunks of a process.
-pub(crate) type Places = Vec<(u32, u64)>;
+/// Read positions: chunk index, and how far the chunk was read.
+pub(crate) type Positions = Vec<(u32, u64)>;
 
-/// What a drain needs beside the region.
-pub(crate) struct Surroundings<'a> {
+/// What draining a process needs besides its region.
+pub(crate) struct DrainContext<'a> {
     /// Turns ticks into nanoseconds.
     pub(crate) clock: &'a TraceClock,
     /// Profile-local numbers of regions by their nonce.
     pub(crate) numbers: &'a BTreeMap<u64, u32>,
-    /// Room for one chunk.
+    /// Buffer for one chunk.
     pub(crate) scratch: &'a mut Vec<u8>,
-    /// Takes the samples, which come in the order of their threads only.
+    /// Receives the samples, which are in order per thread only.
     pub(crate) merge: &'a mut Merge,
-    /// Those that still have to go there, with frames of their own.
+    /// Samples that own their frames and have not been pushed to `merge` yet.
     pub(crate) samples: &'a mut Vec<Sample>,
     /// Unwinds copies of stacks.
     pub(crate) unwinder: &'a mut Unwinder,
-    /// This pass is the last one, whether the process lives or not.
+    /// This is the last pass, even if the process is still running.
     pub(crate) last: bool,
-    /// Copies records and leaves them where they are.
-    pub(crate) look: bool,
+    /// Copy records and leave them in the pool.
+    pub(crate) peek: bool,
 }
 
 /// A process image and its region.
@@ -60,39 +60,39 @@ pub(crate) struct Process {
     identity: Identity,
     liveness: Liveness,
     superseded: bool,
-    /// It recorded before this recording began.
-    late: bool,
+    /// It may have recorded samples before this recording began.
+    preexisting: bool,
     translator: Translator,
     chains: Chains,
     stitcher: Stitcher,
     copies: Copies,
-    found: Found,
+    drained: DrainCounts,
     /// How far each chunk was read.
-    places: Vec<u64>,
-    /// Those of them that were handed out.
-    told_places: Vec<u64>,
-    /// Chunks that were to be acknowledged when a stack in them still waited for the kernel's half.
+    positions: Vec<u64>,
+    /// The positions that [`new_positions`](Self::new_positions) has returned.
+    reported_positions: Vec<u64>,
+    /// Chunks not acknowledged because a stack in them was still waiting for its kernel records.
     withheld: BTreeSet<u32>,
-    demand: Demand,
-    /// Writers may soon wait for chunks that the last pass has taken.
+    pool_sizer: PoolSizer,
+    /// Free chunks are running out, and the last pass has read some that are not acknowledged yet.
     is_urgent: bool,
-    turned: Instant,
-    known: CountersSnapshot,
-    /// By thread number.
+    refreshed: Instant,
+    last_counters: CountersSnapshot,
+    /// Sequence numbers seen, by thread number.
     threads: BTreeMap<u32, Sequences>,
-    /// `fired` when the counters were last told.
-    told: Option<u64>,
+    /// `fired` when the counters were last reported.
+    reported_fired: Option<u64>,
 }
 
 impl Process {
-    /// Starts with an attached region. `previous` is the image that executed this one; `late` says that it may
-    /// have recorded before this recording began. Its pool is to have `buffer` bytes at least.
+    /// Starts with an attached region. `previous` is the image that executed this one; `preexisting` says that it may have recorded
+    /// samples before this recording began; `buffer` is the minimum size of its pool.
     pub(crate) fn new(
         id: u32,
         path: PathBuf,
         attached: Attached,
         previous: Option<u32>,
-        late: bool,
+        preexisting: bool,
         buffer: Buffer,
     ) -> Self {
         let identity = attached.identity();
@@ -102,50 +102,50 @@ impl Process {
             identity,
             liveness: Liveness::follow(identity.pid, identity.start_time),
             superseded: false,
-            late,
+            preexisting,
             translator: Translator::new(id, identity, previous),
             chains: Chains::default(),
             stitcher: Stitcher::default(),
             copies: Copies::default(),
-            found: Found::default(),
-            places: Vec::new(),
-            told_places: Vec::new(),
+            drained: DrainCounts::default(),
+            positions: Vec::new(),
+            reported_positions: Vec::new(),
             withheld: BTreeSet::new(),
-            demand: Demand::new(buffer, &attached.counters()),
+            pool_sizer: PoolSizer::new(buffer, &attached.counters()),
             is_urgent: false,
-            turned: Instant::now(),
-            known: attached.counters(),
+            refreshed: Instant::now(),
+            last_counters: attached.counters(),
             threads: BTreeMap::new(),
-            told: None,
+            reported_fired: None,
             attached,
         }
     }
 
-    /// True for another image of the process behind `identity`.
+    /// True if `identity` is an image of the same process.
     pub(super) fn is_same_process(&self, identity: &Identity) -> bool {
         self.identity.pid == identity.pid
             && self.identity.start_time == identity.start_time
             && self.identity.boot_id == identity.boot_id
     }
 
-    /// When its region was made, CLOCK_MONOTONIC.
+    /// When its region was created (CLOCK_MONOTONIC, ns).
     pub(crate) fn began(&self) -> u64 {
         self.attached.anchor().monotonic_ns
     }
 
-    /// The process has executed another program: this image is gone.
+    /// Notes that the process has executed another program, which ends this image.
     pub(super) fn supersede(&mut self) {
         self.superseded = true;
     }
 
-    /// True if it was still there when last looked at.
+    /// True if it was running when last checked.
     pub(super) fn is_live(&self) -> bool {
         !self.superseded && !matches!(self.liveness, Liveness::Ended)
     }
 
-    /// True if its region's file was made shorter: its recording is over, whether it lives or not.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.attached.is_cut()
+    /// True if the file of its region was truncated. That ends its recording even if it is still running.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.attached.is_truncated()
     }
 
     /// The nonce of its region.
@@ -158,118 +158,118 @@ impl Process {
         self.identity.pid
     }
 
-    /// Detaches: all that was read is safe. The region of a process that is gone is removed, as it is drained, unless
-    /// it is to be kept. Gives the path of a removed region.
-    pub(super) fn let_go(mut self, keep: bool) -> Option<PathBuf> {
+    /// Acknowledges everything that was read, and detaches. Removes the region of a process that has ended, unless `keep`.
+    /// Returns the path of a removed region.
+    pub(super) fn detach(mut self, keep: bool) -> Option<PathBuf> {
         let remove = !keep && !self.is_live();
         if !remove {
-            let places: Places =
-                (0..).zip(self.places.iter().copied()).filter(|(_, place)| *place != 0).collect();
-            self.attached.acknowledge(&places);
+            let positions: Positions =
+                (0..).zip(self.positions.iter().copied()).filter(|(_, position)| *position != 0).collect();
+            self.attached.acknowledge(&positions);
         }
         (remove && std::fs::remove_file(&self.path).is_ok()).then_some(self.path)
     }
 
-    /// How far its chunks were read in the last pass, where that is news. To be [acknowledged](Self::acknowledge) when
-    /// what was read is safe.
-    pub(crate) fn news(&mut self) -> Places {
-        self.told_places.resize(self.places.len(), 0);
+    /// The read positions that changed since the last call. The caller [acknowledges](Self::acknowledge) them once the records
+    /// are in the profile.
+    pub(crate) fn new_positions(&mut self) -> Positions {
+        self.reported_positions.resize(self.positions.len(), 0);
         for chunk in std::mem::take(&mut self.withheld) {
-            if self.stitcher.waits_in(chunk) {
+            if self.stitcher.has_pending_in(chunk) {
                 self.withheld.insert(chunk);
-            } else if let Some(told) = self.told_places.get_mut(chunk as usize) {
-                *told = 0;
+            } else if let Some(reported) = self.reported_positions.get_mut(chunk as usize) {
+                *reported = 0;
             }
         }
-        let news = self.places.iter().zip(&self.told_places).enumerate();
-        let news = news
+        let changed = self.positions.iter().zip(&self.reported_positions).enumerate();
+        let changed = changed
             .filter(|(_, (now, told))| now != told)
             .map(|(index, (now, _))| (index as u32, *now))
             .collect();
-        self.told_places.copy_from_slice(&self.places);
-        news
+        self.reported_positions.copy_from_slice(&self.positions);
+        changed
     }
 
-    /// True if writers may soon wait for chunks that the last pass has taken.
-    pub(super) fn keeps_chunks(&self) -> bool {
+    /// True if free chunks are running out while some that were read wait for acknowledgement.
+    pub(super) fn is_urgent(&self) -> bool {
         self.is_urgent
     }
 
-    /// True while a chunk waits that the next pass would take.
+    /// True while there is a complete chunk that the next pass would drain.
     pub(crate) fn has_complete(&mut self) -> bool {
-        self.translator.is_introduced() && !self.is_empty() && self.attached.has_complete()
+        self.translator.is_introduced() && !self.never_fired() && self.attached.has_complete()
     }
 
-    /// How soon to look at its pool if it cannot wake us.
-    pub(crate) fn turn(&self) -> Duration {
-        self.demand.turn()
+    /// How soon to drain its pool if the process cannot ring the doorbell.
+    pub(crate) fn poll_interval(&self) -> Duration {
+        self.pool_sizer.poll_interval()
     }
 
-    /// What it lost for want of room in its pool.
+    /// Samples it lost because its pool was full.
     pub(super) fn shortfall(&self) -> Option<Shortfall> {
-        self.demand.shortfall()
+        self.pool_sizer.shortfall()
     }
 
-    /// True if records become samples passes after they were read.
-    pub(super) fn is_stitched(&self) -> bool {
-        self.stitcher.expects()
+    /// True if its stacks are joined with kernel records, so that they become samples some passes after they were read.
+    pub(super) fn has_rings(&self) -> bool {
+        self.stitcher.has_rings()
     }
 
-    /// True if nothing ever fired in it: its end loses nothing.
-    pub(crate) fn is_empty(&mut self) -> bool {
+    /// True if no sample was ever triggered in it.
+    pub(crate) fn never_fired(&mut self) -> bool {
         self.known_counters().fired.count == 0
     }
 
-    /// What was read up to these places is safe, but for stacks that wait for the kernel's half: those chunks are told
-    /// of once more when the stacks are samples.
-    pub(crate) fn acknowledge(&mut self, places: &[(u32, u64)]) {
-        let (wait, safe): (Places, Places) =
-            places.iter().partition(|(chunk, _)| self.stitcher.waits_in(*chunk));
-        self.withheld.extend(wait.iter().map(|(chunk, _)| chunk));
+    /// Acknowledges the records before these positions. Chunks with a stack that still waits for its kernel records are left
+    /// out; `new_positions` returns them again when the stack has become a sample.
+    pub(crate) fn acknowledge(&mut self, positions: &[(u32, u64)]) {
+        let (waiting, safe): (Positions, Positions) =
+            positions.iter().partition(|(chunk, _)| self.stitcher.has_pending_in(*chunk));
+        self.withheld.extend(waiting.iter().map(|(chunk, _)| chunk));
         self.attached.acknowledge(&safe);
     }
 
-    /// Takes everything that is new; samples go to `around`, all else to `events`. Gives the end of the
-    /// process when this was the last of it.
+    /// Drains everything new. Samples go to `context`, everything else to `events`. Returns the end event once the process
+    /// has ended and is drained.
     pub(crate) fn drain(
         &mut self,
-        around: &mut Surroundings<'_>,
+        context: &mut DrainContext<'_>,
         events: &mut Vec<Event>,
     ) -> Option<ProcessEnd> {
-        self.demand.look();
-        // First look whether it lives, then drain: what it commits in between is not missed.
+        self.pool_sizer.begin_pass();
+        // Check that it is running before draining, so that nothing it commits in between is missed.
         let live = !self.superseded && self.liveness.is_running();
-        let over = around.last || !live || self.attached.is_cut();
-        let scale = self.scale(around.clock);
-        self.drain_durable(&scale, around, events);
+        let over = context.last || !live || self.attached.is_truncated();
+        let scale = self.scale(context.clock);
+        self.drain_durable(&scale, context, events);
         if over && !self.translator.is_introduced() {
             self.translator.introduce_unknown(scale.monotonic_ns(self.attached.anchor().ticks), events);
         }
         if !self.translator.is_introduced() {
-            // Without its modules and threads a sample means nothing yet; the ring can wait.
+            // Samples cannot be interpreted without modules and threads; they stay in the pool.
             return None;
         }
         let pass = match live {
-            _ if around.look => Pass::Look,
+            _ if context.peek => Pass::Look,
             true => Pass::Live,
             false => Pass::Final,
         };
-        // Most short processes have no sample: their pool need not be looked at.
+        // Most short processes have no samples, so their pool is not read.
         if self.known_counters().fired.count > 0 {
-            self.drain_pool(pass, &scale, around, events);
+            self.drain_pool(pass, &scale, context, events);
             if self.translator.take_missing() {
-                self.drain_durable(&scale, around, events);
+                self.drain_durable(&scale, context, events);
             }
         }
-        self.stitcher.end_pass(over, around.samples);
-        let turned = self.turned.elapsed() >= TURN;
-        if turned {
-            self.turned = Instant::now();
-            self.stitcher.end_turn(around.samples);
+        self.stitcher.end_pass(over, context.samples);
+        let refresh = self.refreshed.elapsed() >= REFRESH_INTERVAL;
+        if refresh {
+            self.refreshed = Instant::now();
+            self.stitcher.end_interval(context.samples);
         }
-        if live && (turned || over) {
+        if live && (refresh || over) {
             let pid = self.identity.pid;
-            self.translator.refresh_names(around.clock.now_ns(), |tid| thread_name(pid, tid), events);
+            self.translator.refresh_names(context.clock.now_ns(), |tid| thread_name(pid, tid), events);
         }
         if !over {
             return None;
@@ -280,13 +280,13 @@ impl Process {
             _ => self.translator.exit().unwrap_or_default(),
         };
         if self.copies.are_expected() {
-            around.unwinder.end(self.id, around.clock.now_ns());
+            context.unwinder.end(self.id, context.clock.now_ns());
         }
-        Some(self.end(fate, &scale, around.clock, events))
+        Some(self.end(fate, &scale, context.clock, events))
     }
 
-    /// What would be told of it if the recording ended here.
-    pub(super) fn so_far(&mut self, clock: &TraceClock, events: &mut Vec<Event>) {
+    /// Adds the events that would end this process if the recording ended now.
+    pub(super) fn end_events(&mut self, clock: &TraceClock, events: &mut Vec<Event>) {
         if self.translator.is_introduced() {
             let scale = self.scale(clock);
             let end = self.end(ProcessFate::Running, &scale, clock, events);
@@ -303,18 +303,18 @@ impl Process {
     ) -> ProcessEnd {
         let counters = self.counters(scale);
         if let Some(tables) = self.attached.live_tables() {
-            in_use::tell(self.id, &tables, events);
+            in_use::report(self.id, &tables, events);
         }
         ProcessEnd { process: self.id, ns: clock.now_ns(), fate, counters }
     }
 
-    /// The counters, if anything fired since they were last told.
+    /// The counters, if any sample was triggered since they were last reported.
     pub(super) fn changed_counters(&mut self, clock: &TraceClock) -> Option<CountersAt> {
         let fired = self.known_counters().fired.count;
-        if !self.translator.is_introduced() || self.told == Some(fired) {
+        if !self.translator.is_introduced() || self.reported_fired == Some(fired) {
             return None;
         }
-        self.told = Some(fired);
+        self.reported_fired = Some(fired);
         let scale = self.scale(clock);
         let counters = self.counters(&scale);
         Some(CountersAt { process: self.id, ns: clock.now_ns(), counters })
@@ -323,34 +323,34 @@ impl Process {
     fn scale(&self, clock: &TraceClock) -> Scale {
         let anchor = self.attached.anchor();
         let anchors = self.translator.anchors().iter().copied().chain([anchor]);
-        // Two readings of ours always give a line; should they not, ticks near the start are at least in order.
+        // Two clock readings always give a scale. Should they not, timestamps near the start are at least in order.
         clock.scale(self.attached.clock(), anchors).unwrap_or(Scale::nanoseconds(anchor))
     }
 
-    fn drain_durable(&mut self, scale: &Scale, around: &mut Surroundings<'_>, events: &mut Vec<Event>) {
-        let mut gone = Vec::new();
+    fn drain_durable(&mut self, scale: &Scale, context: &mut DrainContext<'_>, events: &mut Vec<Event>) {
+        let mut ended = Vec::new();
         let (translator, stitcher) = (&mut self.translator, &mut self.stitcher);
         let (copies, first) = (&mut self.copies, events.len());
-        stitcher.forget_ended(around.samples);
+        stitcher.forget_ended(context.samples);
         let stats = self.attached.durable(&mut |record| {
             match &record {
                 DurableRecord::ThreadEnd(thread) => {
-                    gone.push((thread.tid, thread.seq));
+                    ended.push((thread.tid, thread.seq));
                     stitcher.thread_ended(thread.seq);
                 }
                 DurableRecord::KernelRing(ring) => stitcher.ring(ring),
-                DurableRecord::Setting(setting) if setting.key == UNWIND => copies.choose(setting.value),
+                DurableRecord::Setting(setting) if setting.key == UNWIND => copies.set_mode(setting.value),
                 _ => {}
             }
-            translator.durable(&record, scale, around.numbers, events);
+            translator.durable(&record, scale, context.numbers, events);
         });
-        self.found.violations += stats.violations;
+        self.drained.violations += stats.violations;
         if self.copies.are_expected() {
             for event in events.iter().skip(first) {
-                around.unwinder.observe(event, self.identity.pid);
+                context.unwinder.observe(event, self.identity.pid);
             }
         }
-        for (tid, seq) in gone.into_iter().filter(|_| !around.look) {
+        for (tid, seq) in ended.into_iter().filter(|_| !context.peek) {
             self.attached.retire(tid, seq);
         }
     }
@@ -359,92 +359,92 @@ impl Process {
         &mut self,
         pass: Pass,
         scale: &Scale,
-        around: &mut Surroundings<'_>,
+        context: &mut DrainContext<'_>,
         events: &mut Vec<Event>,
     ) {
-        around.samples.drain(..).for_each(|sample| around.merge.push_whole(sample));
+        context.samples.drain(..).for_each(|sample| context.merge.push_owned(sample));
         let chunk_size = self.attached.geometry().chunk_size as usize;
-        if around.scratch.len() < chunk_size {
-            around.scratch.resize(chunk_size, 0);
+        if context.scratch.len() < chunk_size {
+            context.scratch.resize(chunk_size, 0);
         }
-        let mut intake = Intake {
+        let mut decoder = RecordDecoder {
             scale,
             translator: &mut self.translator,
             stitcher: &mut self.stitcher,
             chains: &mut self.chains,
             threads: &mut self.threads,
-            found: &mut self.found,
+            counts: &mut self.drained,
             copies: &mut self.copies,
-            merge: around.merge,
-            state: State::default(),
+            merge: context.merge,
+            state: PassState::default(),
         };
-        let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| intake.take(&chunk, &record);
+        let mut sink = |chunk: ChunkInfo, record: RecordRef<'_>| decoder.decode(&chunk, &record);
         let stats = match pass {
-            Pass::Look => self.attached.drain(pass, around.scratch, &mut sink),
-            _ => self.attached.drain_holding(pass, around.scratch, &mut self.places, &mut sink),
+            Pass::Look => self.attached.drain(pass, context.scratch, &mut sink),
+            _ => self.attached.drain_holding(pass, context.scratch, &mut self.positions, &mut sink),
         };
-        intake.end(self.id, around.unwinder, events);
+        decoder.end(self.id, context.unwinder, events);
         if pass == Pass::Final {
-            self.demand.after_last_pass(&self.attached);
+            self.pool_sizer.after_last_pass(&self.attached);
         } else if pass == Pass::Live {
-            self.demand.after_pass(&mut self.attached, stats.claimed);
+            self.pool_sizer.after_pass(&mut self.attached, stats.claimed);
             let (backed, free) = self.attached.fill();
             self.is_urgent = stats.claimed + self.withheld.len() as u64 > 0 && free <= backed - backed / 8;
         }
-        let found = &mut self.found;
-        found.records += stats.records;
-        found.bytes += stats.bytes + stats.records * RECORD_HEADER;
-        found.void += stats.void;
-        found.torn += stats.torn;
-        found.violations += stats.violations;
+        let drained = &mut self.drained;
+        drained.records += stats.records;
+        drained.bytes += stats.bytes + stats.records * RECORD_HEADER;
+        drained.void += stats.void;
+        drained.torn += stats.torn;
+        drained.violations += stats.violations;
     }
 
-    /// The region's counters, or the last ones of a region that was cut.
+    /// The region's counters; of a truncated region, the last ones read.
     fn known_counters(&mut self) -> &CountersSnapshot {
         let now = self.attached.counters();
-        if !self.attached.is_cut() {
-            self.known = now;
+        if !self.attached.is_truncated() {
+            self.last_counters = now;
         }
-        &self.known
+        &self.last_counters
     }
 
     fn counters(&mut self, scale: &Scale) -> Counters {
         let known = translate::counters(self.known_counters(), scale);
-        let found = &self.found;
-        let holes: u64 = self.threads.values().map(Sequences::holes).sum();
+        let drained = &self.drained;
+        let gaps: u64 = self.threads.values().map(Sequences::gaps).sum();
         let mut counters = Counters {
-            drained: found.records,
-            ring_bytes: found.bytes,
-            gaps: holes.saturating_sub(found.void),
-            torn: found.torn,
-            violations: found.violations + self.copies.malformed,
+            drained: drained.records,
+            ring_bytes: drained.bytes,
+            gaps: gaps.saturating_sub(drained.void),
+            torn: drained.torn,
+            violations: drained.violations + self.copies.malformed,
             truncated: known.truncated + self.copies.truncated,
-            undecodable: found.undecodable,
+            undecodable: drained.undecodable,
             kernel: self.stitcher.counts.named(),
             ..known
         };
-        // Threads tell of their events many at a time; one that was killed has not told of the last ones.
-        let untold = found.samples.saturating_sub(counters.recorded).min(found.tracepoints);
+        // Threads count tracepoint events in batches; a killed thread has not counted its last batch.
+        let uncounted = drained.samples.saturating_sub(counters.recorded).min(drained.tracepoints);
         for count in [
             &mut counters.fired,
             &mut counters.fired_weight,
             &mut counters.recorded,
             &mut counters.recorded_weight,
         ] {
-            *count += untold;
+            *count += uncounted;
         }
-        if self.late {
-            // What is missing since we began shows as a gap; what else is missing was gone before.
-            let missing = counters.recorded.saturating_sub(found.samples);
+        if self.preexisting {
+            // Records missing since the recording began show up as gaps; others were overwritten before it.
+            let missing = counters.recorded.saturating_sub(drained.samples);
             counters.earlier = missing.saturating_sub(counters.gaps + counters.undecodable);
-            let weight = counters.recorded_weight.saturating_sub(found.weight);
+            let weight = counters.recorded_weight.saturating_sub(drained.weight);
             counters.earlier_weight = if counters.gaps == 0 { weight } else { weight.min(counters.earlier) };
         }
         counters
     }
 }
 
-/// The name a living thread has now.
+/// The current name of a running thread.
 fn thread_name(pid: u32, tid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())

@@ -1,7 +1,7 @@
-//! The region files of a recording: which there are, and which are new.
+//! Finds the region files of a recording, and tells which are new.
 //!
-//! Which process a region is of its header says: boot, pid and start time. Several processes may have had the same pid,
-//! also at once where containers share a directory.
+//! The header of a region identifies its process by boot id, pid and start time. A pid alone does not: it may be reused, and
+//! containers that share a directory may use the same pid at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,43 +18,43 @@ use crate::target::region_name::RegionName;
 use crate::target::shortage;
 use crate::terminal::notices::Notices;
 
-/// How often a flight recorder looks for regions that it can forget.
-const FORGET_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that the regions of dead processes may hold in a flight recorder.
+/// How often a flight recorder checks whether it has to remove regions.
+const PRUNE_EVERY: Duration = Duration::from_secs(1);
+/// Maximum size of all regions of dead processes in a flight recorder, in bytes.
 const DEAD_LIMIT: u64 = 256 << 20;
-/// Bytes shown of a note that an agent left.
+/// How many bytes of an agent's note to show.
 const NOTE_LIMIT: usize = 200;
 
-/// Which processes.
+/// Which processes to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All that appear, also those that are gone by then.
+    /// All that have a region, including those that have ended.
     Everything,
-    /// All that live.
+    /// All that are running.
     Living,
-    /// One process, and the images it executes: that of this number which lives, else the last one.
+    /// The process with this pid, and the images it executes. If none is running, the last one that had the pid.
     Process(u32),
 }
 
-/// Nothing to record at that process id.
+/// Why the process with a given pid cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FindError {
-    /// There is no such process and no region of one.
+    /// There is no such process, and no region of one.
     #[error(
         "process {0} does not exist and left no samples behind; `selfwind list` shows which processes can be recorded"
     )]
     NoProcess(u32),
-    /// It runs without the agent.
+    /// It is running without the agent.
     #[error(
         "process {0} runs without the agent; inject it with `selfwind attach -p {0}`, or start the program with LD_PRELOAD=$(selfwind agent-path)"
     )]
     NoAgent(u32),
-    /// There is a region, and it cannot be attached.
+    /// Its region cannot be attached.
     #[error("process {0}: {1}")]
     Attach(u32, AttachError),
 }
 
-/// One process of all that ever had its pid.
+/// The one process meant, of all that had its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chosen {
     boot_id: [u8; 16],
@@ -66,18 +66,18 @@ pub(crate) struct Regions {
     directories: Vec<PathBuf>,
     scope: Scope,
     notices: Notices,
-    /// This boot.
+    /// Id of the current boot.
     boot_id: Option<[u8; 16]>,
     chosen: Option<Chosen>,
-    /// Files that need no second look.
+    /// Files that have been dealt with.
     seen: BTreeSet<PathBuf>,
-    /// Directories and files that could not be opened for want of something, and what that was.
-    trouble: BTreeMap<PathBuf, String>,
-    looked: Instant,
+    /// Directories and files that could not be opened, and why.
+    failures: BTreeMap<PathBuf, String>,
+    pruned: Instant,
 }
 
 impl Regions {
-    /// Those in `directories`.
+    /// The regions in `directories`.
     pub(crate) fn new(directories: Vec<PathBuf>, scope: Scope, notices: Notices) -> Self {
         let chosen = match scope {
             Scope::Process(pid) => choose_living(pid),
@@ -90,28 +90,28 @@ impl Regions {
             boot_id: liveness::boot_id(),
             chosen,
             seen: BTreeSet::new(),
-            trouble: BTreeMap::new(),
-            looked: Instant::now(),
+            failures: BTreeMap::new(),
+            pruned: Instant::now(),
         }
     }
 
-    /// Which processes are meant.
+    /// Which processes to record.
     pub(crate) fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// Where they lie.
+    /// The directories searched.
     pub(crate) fn directories(&self) -> &[PathBuf] {
         &self.directories
     }
 
-    /// Checks that there is a region of `pid`, or says why not. When the process began it, CLOCK_MONOTONIC. A process that
-    /// is gone is the last one of its number.
+    /// Finds the region of `pid`, or says why there is none. Returns when the region was created (CLOCK_MONOTONIC, ns). If the
+    /// process has ended, this is the last process that had the pid.
     pub(crate) fn find_process(&mut self, pid: u32) -> Result<u64, FindError> {
         let (mut refused, mut last) = (None, None);
         for path in self.files() {
             match Attached::open(&path) {
-                Ok(region) if self.chosen.is_none() || self.is_meant(&region.identity()) => {
+                Ok(region) if self.chosen.is_none() || self.is_in_scope(&region.identity()) => {
                     last = last.max(Some((region.anchor().realtime_ns, region.anchor().monotonic_ns, path)));
                 }
                 Ok(_) => {}
@@ -132,7 +132,7 @@ impl Regions {
         }))
     }
 
-    /// True if the one process that is meant is gone.
+    /// True if the one process to record has ended.
     pub(crate) fn is_over(&self) -> bool {
         match (self.scope, self.chosen) {
             (Scope::Process(pid), Some(chosen)) => {
@@ -143,7 +143,7 @@ impl Regions {
         }
     }
 
-    fn is_meant(&self, identity: &Identity) -> bool {
+    fn is_in_scope(&self, identity: &Identity) -> bool {
         match (self.scope, self.chosen) {
             (Scope::Everything, _) => true,
             (Scope::Living, _) => self.boot_id.is_none_or(|boot_id| boot_id == identity.boot_id),
@@ -180,22 +180,22 @@ impl Regions {
         for directory in &self.directories {
             match std::fs::read_dir(directory) {
                 Ok(entries) => {
-                    self.trouble.remove(directory);
+                    self.failures.remove(directory);
                     found.extend(entries.flatten().map(|entry| entry.path()));
                 }
-                // Before the first process comes, or after the last one.
+                // No process has created it yet, or the last one has removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    self.trouble.insert(directory.clone(), shortage::explain(&error));
+                    self.failures.insert(directory.clone(), shortage::explain(&error));
                 }
             }
         }
         found
     }
 
-    /// Those that are new, in the order of their processes' beginning: parents and previous images come before those who
-    /// come from them.
-    pub(crate) fn news(&mut self) -> Vec<(PathBuf, Attached)> {
+    /// Attaches the new regions. They are ordered by creation, so parents come before children, and images before those that
+    /// they execute.
+    pub(crate) fn new_regions(&mut self) -> Vec<(PathBuf, Attached)> {
         let mut found = Vec::new();
         for path in self.files() {
             if self.seen.contains(&path) {
@@ -203,16 +203,16 @@ impl Regions {
             }
             match Attached::open(&path) {
                 Ok(attached) => {
-                    self.trouble.remove(&path);
+                    self.failures.remove(&path);
                     self.seen.insert(path.clone());
-                    if self.is_meant(&attached.identity()) {
+                    if self.is_in_scope(&attached.identity()) {
                         found.push((path, attached));
                     }
                 }
-                // Its process is still making it.
+                // Its process is still creating it.
                 Err(AttachError::Unfinished) => {}
                 Err(AttachError::System(error)) if shortage::is_passing(&error) => {
-                    self.trouble.insert(path, shortage::explain(&error));
+                    self.failures.insert(path, shortage::explain(&error));
                 }
                 Err(error) => {
                     self.notices.say(format_args!("ignoring {}: {error}", path.display()));
@@ -224,17 +224,17 @@ impl Regions {
         found
     }
 
-    /// A file is gone: another one may have its name.
+    /// Forgets a removed file, as its name may be used again.
     pub(crate) fn forget(&mut self, path: &Path) {
         self.seen.remove(path);
     }
 
-    /// Removes the oldest regions of dead processes, as far as they hold more than a flight recorder may.
-    pub(super) fn forget_oldest(&mut self) {
-        if self.looked.elapsed() < FORGET_EVERY {
+    /// Removes the oldest regions of dead processes while their total size is above the limit of a flight recorder.
+    pub(super) fn prune_dead(&mut self) {
+        if self.pruned.elapsed() < PRUNE_EVERY {
             return;
         }
-        self.looked = Instant::now();
+        self.pruned = Instant::now();
         let mut dead: Vec<(SystemTime, u64, PathBuf)> = self
             .files()
             .into_iter()
@@ -244,7 +244,7 @@ impl Regions {
             })
             .filter_map(|path| {
                 let metadata = std::fs::metadata(&path).ok()?;
-                // Blocks are counted in units of 512 bytes, whatever the file system's (stat(2)).
+                // `st_blocks` counts units of 512 bytes on every file system (stat(2)).
                 Some((metadata.modified().ok()?, metadata.blocks() * 512, path))
             })
             .collect();
@@ -259,9 +259,9 @@ impl Regions {
         }
     }
 
-    /// Tells what could not be recorded: agents leave a note where their region would have been.
-    pub(super) fn tell_missing(&mut self) {
-        for (path, why) in std::mem::take(&mut self.trouble) {
+    /// Reports what could not be recorded. An agent that cannot create its region leaves a note in its place.
+    pub(super) fn report_missing(&mut self) {
+        for (path, why) in std::mem::take(&mut self.failures) {
             match path.file_name().and_then(RegionName::parse) {
                 Some(name) => self.notices.say(format_args!("process {} is not recorded: {why}", name.pid)),
                 None => self.notices.say(format_args!(
@@ -274,14 +274,14 @@ impl Regions {
             return;
         }
         for path in self.entries() {
-            // Anybody may say anything there.
+            // Anyone can write notes to such a directory.
             if path.parent().is_some_and(owner::is_open_to_all) {
                 continue;
             }
             if path.extension().is_some_and(|extension| extension == "failed")
                 && self.seen.insert(path.clone())
             {
-                // A link that leads nowhere holds the text.
+                // The note is the target of a dangling symbolic link.
                 let reason = std::fs::read_link(&path).map(|text| text.into_os_string().into_encoded_bytes());
                 let reason = reason.unwrap_or_default();
                 let reason =
@@ -294,7 +294,7 @@ impl Regions {
     }
 }
 
-/// The process that has this number now.
+/// The process that has this pid now.
 fn choose_living(pid: u32) -> Option<Chosen> {
     Some(Chosen { boot_id: liveness::boot_id()?, start_time: proc::start_time(pid)? })
 }

@@ -1,6 +1,6 @@
-//! Sequence numbers of a thread's records: what is missing between those that came.
+//! Counts the gaps in the sequence numbers of a thread's records: records that never arrived.
 
-/// What came of one thread.
+/// The sequence numbers seen of one thread.
 pub(crate) struct Sequences {
     first: u64,
     last: u64,
@@ -14,22 +14,22 @@ impl Default for Sequences {
 }
 
 impl Sequences {
-    /// This one came.
-    pub(super) fn saw(&mut self, sequence: u64) {
+    /// Adds a sequence number.
+    pub(super) fn add(&mut self, sequence: u64) {
         self.first = self.first.min(sequence);
         self.last = self.last.max(sequence);
         self.count += 1;
     }
 
-    /// These came, too.
-    pub(super) fn add(&mut self, others: Self) {
+    /// Adds those seen by `others`.
+    pub(super) fn merge(&mut self, others: Self) {
         self.first = self.first.min(others.first);
         self.last = self.last.max(others.last);
         self.count += others.count;
     }
 
-    /// Numbers between the first and the last that did not come.
-    pub(crate) fn holes(&self) -> u64 {
+    /// How many numbers between the first and the last are missing.
+    pub(crate) fn gaps(&self) -> u64 {
         self.last.wrapping_sub(self.first).saturating_add(1).saturating_sub(self.count)
     }
 }
@@ -39,19 +39,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_in_sequences() {
+    fn gaps_in_sequences() {
         let mut sequences = Sequences::default();
         assert_eq!(Sequences::default().count, 0);
         for sequence in [7, 5, 9, 6] {
-            sequences.saw(sequence);
+            sequences.add(sequence);
         }
-        assert_eq!(sequences.holes(), 1);
+        assert_eq!(sequences.gaps(), 1);
         let mut others = Sequences::default();
-        others.add(Sequences::default());
-        [4, 10].into_iter().for_each(|sequence| others.saw(sequence));
-        sequences.add(others);
-        assert_eq!(sequences.holes(), 1);
-        sequences.saw(12);
-        assert_eq!(sequences.holes(), 2);
+        others.merge(Sequences::default());
+        [4, 10].into_iter().for_each(|sequence| others.add(sequence));
+        sequences.merge(others);
+        assert_eq!(sequences.gaps(), 1);
+        sequences.add(12);
+        assert_eq!(sequences.gaps(), 2);
     }
 }

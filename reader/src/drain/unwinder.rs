@@ -1,5 +1,5 @@
-//! Unwinds copies of stacks while they are drained, with the modules that their processes have told of: what a process
-//! executes can still be read while it runs, and a profile needs no files afterwards.
+//! Unwinds stack copies while they are drained, with the modules that their processes have reported. A running process's
+//! files can still be read, and later the profile needs none of them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,29 +11,29 @@ use unwind::{End, Registers, Walk};
 
 use crate::proc;
 
-/// ELF `p_flags` of code.
+/// PF_X of ELF `p_flags`.
 const EXECUTABLE: u32 = 1;
-/// Processes that end between two looks at what can be forgotten.
+/// Discard unused data each time this many processes have ended.
 const SETTLE_EVERY: u64 = 64;
 
-/// A copy of a stack, all words in their places.
+/// A decoded stack copy.
 pub(crate) struct Stack {
-    /// Everything but the words.
+    /// Its header: registers and addresses.
     pub(crate) head: CopyHead,
-    /// It holds all frames of the stack beside it.
+    /// The copy contains the whole stack that it is compared with.
     pub(crate) covers: bool,
-    /// Words that were kept.
+    /// Number of non-zero words.
     pub(crate) kept: u64,
     registers: Registers,
     bytes: Vec<u8>,
-    /// Where in `bytes` addresses of the stack are.
+    /// Offsets in `bytes` of words that point into the stack.
     pointers: Vec<usize>,
-    /// Addresses of code that was made at run time, ascending, and the bytes before them.
+    /// Return addresses in generated code, ascending, each with the bytes before it.
     generated: Vec<(u64, u64)>,
 }
 
 impl Stack {
-    /// Reads what was put together of the pieces of a copy; none if no writer has written it.
+    /// Decodes a reassembled copy; `None` if it is malformed.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let reader = CopyReader::parse(bytes)?;
         let head = reader.head;
@@ -56,12 +56,12 @@ impl Stack {
         Some(Self { head, covers, kept, registers, bytes: stack, pointers, generated })
     }
 
-    /// Bytes of the stack.
+    /// Size of the copied stack in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Forgets all but addresses of code.
+    /// Drops all words but code addresses.
     pub(crate) fn keep_code_only(&mut self) {
         for at in std::mem::take(&mut self.pointers) {
             self.bytes[at..at + 8].fill(0);
@@ -80,23 +80,23 @@ impl Stack {
     }
 }
 
-/// The modules of all processes that copy their stacks.
+/// Unwinds stack copies with the modules of all processes that copy their stacks.
 pub(crate) struct Unwinder {
     processes: Processes<'static>,
-    /// The code of modules, by process and number.
+    /// The code segments of each module, by process and module number.
     modules: HashMap<(u32, u32), Vec<Segment>>,
     ended: u64,
 }
 
 impl Unwinder {
-    /// Knows of no process.
+    /// Without any process.
     pub(crate) fn new() -> Self {
-        // A program records once. What is read of files is needed until it ends.
+        // There is one recording per run of this program, and the binaries are needed until its end.
         let binaries: &'static Binaries = Box::leak(Box::new(Binaries::new(Search::default())));
         Self { processes: Processes::new(binaries), modules: HashMap::new(), ended: 0 }
     }
 
-    /// Learns what a process, whose id is `pid`, has mapped. Processes have their numbers in the profile here.
+    /// Takes in the modules that a process with the id `pid` has mapped. Elsewhere here, a process is its number in the profile.
     pub(crate) fn observe(&mut self, event: &Event, pid: u32) {
         match event {
             Event::Module(module) => self.map(module, pid),
@@ -127,7 +127,7 @@ impl Unwinder {
         self.modules.insert((module.process, module.module), code);
     }
 
-    /// A process has ended, and all its copies were drained.
+    /// Forgets a process that has ended and whose copies are all drained.
     pub(crate) fn end(&mut self, process: u32, ns: u64) {
         self.modules.retain(|(of, _), _| *of != process);
         self.processes.exit(process, ns);
@@ -137,7 +137,7 @@ impl Unwinder {
         }
     }
 
-    /// Unwinds a copy that was taken at a time; the frames, leaf first, and why there are no more.
+    /// Unwinds a copy taken at the time `ns`. Returns the frames, leaf first, and why the walk ended.
     pub(crate) fn walk(&mut self, process: u32, ns: u64, stack: &Stack) -> (Vec<u64>, End) {
         let mut frames = Vec::new();
         let Walk { end, .. } =
@@ -145,7 +145,7 @@ impl Unwinder {
         (frames, end)
     }
 
-    /// What may be frames of it.
+    /// Scans a copy for words that may be return addresses.
     pub(crate) fn guess(&mut self, process: u32, ns: u64, stack: &Stack) -> Vec<u64> {
         let mut frames = Vec::new();
         self.processes.guesses(&stack.sample(process, ns), |placed| frames.push(placed.frame.bits()));
@@ -153,7 +153,7 @@ impl Unwinder {
     }
 }
 
-/// A module's file as it can be opened from here: a process may have another root.
+/// The path by which the reader can open a module's file: the process may have another root directory.
 fn seen_by(pid: u32, module: &ModuleInfo) -> PathBuf {
     let root = std::fs::read_link(format!("/proc/{pid}/root"));
     match root {

@@ -1,6 +1,6 @@
-//! What happens outside the rings: signals to the recorder, and the end of the program.
+//! Watches for signals to the recorder, the end of the program and the passing of intervals.
 //!
-//! A thread waits for both and wakes the recorder, whose one place to sleep is the doorbell.
+//! A thread waits for all of them and rings the doorbell, which is where the recorder sleeps.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,74 +14,74 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::target::attach::Doorbell;
 
-/// Something the recorder has to know of.
+/// An event that the recorder has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEvent {
-    /// The recorder got a signal.
+    /// The recorder received a signal.
     Signal {
-        /// Which.
+        /// Which one.
         signal: Signal,
-        /// A process sent it to us; otherwise the terminal sent it to us and to the program alike.
+        /// A process sent it to the recorder. Otherwise the terminal sent it to the recorder and the program alike.
         sent: bool,
     },
-    /// The program ended; it has not been waited for.
+    /// The program ended; it has not been reaped yet.
     ProgramEnded,
     /// Another interval has passed.
     IntervalPassed,
 }
 
-/// Signals that end or steer a recording instead of killing it.
+/// Signals that end or control a recording instead of killing the recorder.
 const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// What asks for a snapshot; `perf record --switch-output` has the same.
+/// Requests a snapshot, as with `perf record --switch-output`.
 pub(crate) const SNAPSHOT: Signal = Signal::SIGUSR2;
 
-/// Signals that wait to be read.
+/// Blocked signals, read through a signalfd.
 #[derive(Debug)]
 pub(crate) struct BlockedSignals {
     signals: SignalFd,
-    /// The mask before, for the command.
-    pub(crate) given: SigSet,
-    /// How often to tell of the time.
+    /// The original mask, for the command.
+    pub(crate) original_mask: SigSet,
+    /// How often to report that an interval has passed.
     every: Option<Duration>,
 }
 
 impl BlockedSignals {
-    /// Beside them, each interval of this length is told of.
-    pub(crate) fn and_every(self, every: Option<Duration>) -> Self {
+    /// Also reports each interval of this length.
+    pub(crate) fn with_interval(self, every: Option<Duration>) -> Self {
         Self { every, ..self }
     }
 }
 
-/// The mask before [`hold_size_signal`].
-static GIVEN: OnceLock<SigSet> = OnceLock::new();
+/// The signal mask before [`block_size_signal`].
+static ORIGINAL_MASK: OnceLock<SigSet> = OnceLock::new();
 
-/// A file that would get larger than RLIMIT_FSIZE is an error from here on, which has a message, and no end without one.
-/// Call it before there is a second thread.
-pub(crate) fn hold_size_signal() {
-    if let Ok(given) = SigSet::thread_get_mask() {
-        GIVEN.get_or_init(|| given);
+/// Blocks SIGXFSZ: writing beyond RLIMIT_FSIZE then fails with an error that can be reported, instead of killing the
+/// recorder. Must be called before a second thread is started.
+pub(crate) fn block_size_signal() {
+    if let Ok(original_mask) = SigSet::thread_get_mask() {
+        ORIGINAL_MASK.get_or_init(|| original_mask);
         let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     }
 }
 
-/// Signals are noted from here on, [`SNAPSHOT`] if `snapshots` are taken. Call it before there is a second thread, and
-/// before the command starts: one that came in between would end us.
-pub(crate) fn hold_signals(snapshots: bool) -> io::Result<BlockedSignals> {
+/// Blocks the recorder's signals, and [`SNAPSHOT`] if `snapshots` are taken. Must be called before a second thread and before
+/// the command is started: a signal in between would kill the recorder.
+pub(crate) fn block_signals(snapshots: bool) -> io::Result<BlockedSignals> {
     let set: SigSet = SIGNALS.into_iter().chain(snapshots.then_some(SNAPSHOT)).collect();
-    let given = GIVEN.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
+    let original_mask = ORIGINAL_MASK.get().copied().map_or_else(SigSet::thread_get_mask, Ok)?;
     set.thread_block()?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    Ok(BlockedSignals { signals, given, every: None })
+    Ok(BlockedSignals { signals, original_mask, every: None })
 }
 
-/// Signals end us again, as they would without [`hold_signals`].
-pub(crate) fn release_signals() {
+/// Undoes [`block_signals`]: signals kill the recorder again.
+pub(crate) fn unblock_signals() {
     let set: SigSet = SIGNALS.into_iter().collect();
     let _ = set.thread_unblock();
 }
 
-/// Starts the watch; `program` is the pidfd of the program, when there is one.
+/// Starts the thread. `program` is the pidfd of the program, if there is one.
 pub(crate) fn start(
     BlockedSignals { signals, every, .. }: BlockedSignals,
     program: Option<OwnedFd>,
@@ -89,7 +89,7 @@ pub(crate) fn start(
 ) -> io::Result<Receiver<WatchEvent>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-watch".into()).stack_size(64 << 10).spawn(move || {
-        // The receiver is gone when the recording has ended: nobody is left to be told.
+        // Sending fails once the recording has ended, which ends this thread.
         let _ = watch(&signals, program, every, &sender, &doorbell);
     })?;
     Ok(receiver)
@@ -115,14 +115,14 @@ fn watch(
         let ended = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         while let Ok(Some(info)) = signals.read_signal() {
             if let Ok(signal) = Signal::try_from(info.ssi_signo as i32) {
-                // SI_USER and below come from a process, SI_KERNEL (0x80) from the terminal.
+                // `si_code` is SI_USER or below if a process sent it, SI_KERNEL (0x80) if the terminal did.
                 sender.send(WatchEvent::Signal { signal, sent: info.ssi_code <= 0 }).ok()?;
             }
         }
         if let Some((due, every)) = next
             && Instant::now() >= due
         {
-            // Intervals that passed while this machine slept are one.
+            // Intervals that passed while the machine was suspended count as one.
             next = Some(((due + every).max(Instant::now()), every));
             sender.send(WatchEvent::IntervalPassed).ok()?;
         }

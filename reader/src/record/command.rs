@@ -65,9 +65,10 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         builder::before_start(cache, &program.path, options.notices);
     }
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let signals = watch::hold_signals(options.takes_snapshots())
+    let signals = watch::block_signals(options.takes_snapshots())
         .map_err(|error| anyhow::anyhow!("cannot block signals: {}", shortage::explain(&error)))?;
-    let mut child = match spawn::start(&program, &options.command, &environment, &signals.given, None) {
+    let mut child = match spawn::start(&program, &options.command, &environment, &signals.original_mask, None)
+    {
         Ok(child) => child,
         Err(error) => {
             output.abandon();
@@ -77,7 +78,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     };
     ask_for_priority();
     shortage::raise_open_files();
-    let events = watch_child(&child, signals.and_every(options.every), &session);
+    let events = watch_child(&child, signals.with_interval(options.every), &session);
     let recorded = match &events {
         Ok(events) => record_child(options, &session, tables, output, events, &mut child),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
@@ -122,7 +123,7 @@ fn watch_child(
             .context("cannot watch the command (pidfd_open, Linux 5.3)")?;
         watch::start(signals, Some(pidfd), session.doorbell()).context("cannot start a thread")
     };
-    begun().inspect_err(|_| watch::release_signals())
+    begun().inspect_err(|_| watch::unblock_signals())
 }
 
 /// Waits for a command that is not recorded any more: what is sent to us is still meant for it.
@@ -154,7 +155,7 @@ fn record_child(
     let mut collector = Collector::new(session.directories(), Scope::Everything, options.notices)
         .with_buffer(options.sampling.buffer);
     if options.snapshot {
-        collector = collector.at_rest();
+        collector = collector.as_flight_recorder();
         options
             .notices
             .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
@@ -162,7 +163,7 @@ fn record_child(
     let ended = follow_command(options, &mut recording, &mut collector, session, child, events, deadline)
         .and_then(|ended| {
             session.stop();
-            if options.snapshot || collector.somebody_left() {
+            if options.snapshot || collector.any_running() {
                 std::thread::sleep(GRACE);
             }
             collector.finish(&mut recording)?;
@@ -206,7 +207,7 @@ fn follow_command(
     };
     let doorbell = session.doorbell();
     let reason = follow(collector, &doorbell, events, deadline, recording, &mut answer)?;
-    if reason == Reason::Told && !hurried {
+    if reason == Reason::Requested && !hurried {
         return Ok(true);
     }
     session.stop();
@@ -221,7 +222,7 @@ fn follow_command(
         }
     };
     let deadline = Some(Instant::now() + PATIENCE);
-    Ok(follow(collector, &doorbell, events, deadline, recording, &mut answer)? == Reason::Told)
+    Ok(follow(collector, &doorbell, events, deadline, recording, &mut answer)? == Reason::Requested)
 }
 
 /// Tells one Ctrl-C, which is the command's own affair, from two in a row.

@@ -208,7 +208,7 @@ impl Listener for Recording {
         self.store(LentSample { shared, ..lent })
     }
 
-    fn pause(&mut self) -> io::Result<()> {
+    fn end_pass(&mut self) -> io::Result<()> {
         let seen: Vec<Event> = self.wall.iter().flat_map(Wall::take).collect();
         seen.into_iter().try_for_each(|event| self.event(event))?;
         if self.flushed.elapsed() >= FLUSH_EVERY {
@@ -218,13 +218,13 @@ impl Listener for Recording {
         Ok(())
     }
 
-    fn save(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         self.flushed = Instant::now();
         self.writer.flush()
     }
 
     fn snapshot(&mut self, ends: Vec<Event>) -> io::Result<()> {
-        self.save()?;
+        self.flush()?;
         let mut ends: Vec<Event> = ends.into_iter().filter_map(|end| self.delay.filter_end(end)).collect();
         let ns = clock::monotonic_ns();
         ends.push(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status: None }));
@@ -365,7 +365,7 @@ impl Recording {
         }
         if events.is_some() {
             // Whoever is tired of waiting ends us.
-            watch::release_signals();
+            watch::unblock_signals();
         }
         let stats = self.tally.finish(self.writer.bytes_written());
         let mut shown = None;

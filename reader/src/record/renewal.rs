@@ -67,7 +67,7 @@ impl Listener for Renewal<'_> {
         self.inner.sample(lent)
     }
 
-    fn pause(&mut self) -> io::Result<()> {
+    fn end_pass(&mut self) -> io::Result<()> {
         if self.looked.elapsed() >= EVERY {
             self.looked = Instant::now();
             if self.untold()
@@ -77,7 +77,7 @@ impl Listener for Renewal<'_> {
                 self.notices.detail(format_args!("libraries loaded later are missing: {error}"));
             }
         }
-        self.inner.pause()
+        self.inner.end_pass()
     }
 
     fn snapshot(&mut self, ends: Vec<Event>) -> io::Result<()> {

@@ -30,8 +30,8 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
         inject::check_sources(pid, &options.sampling.sources)?;
     }
     // What can fail comes first: from the attach on, the process is sampled.
-    let signals = watch::hold_signals(options.takes_snapshots()).context("cannot block signals")?;
-    let signals = signals.and_every(options.every);
+    let signals = watch::block_signals(options.takes_snapshots()).context("cannot block signals")?;
+    let signals = signals.with_interval(options.every);
     ask_for_priority();
     shortage::raise_open_files();
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);

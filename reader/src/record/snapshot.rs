@@ -30,7 +30,7 @@ pub(crate) fn of_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8
         );
     }
     let directories = crate::target::session::directories();
-    let mut collector = Collector::new(directories, Scope::Process(pid), options.notices).looking();
+    let mut collector = Collector::new(directories, Scope::Process(pid), options.notices).peeking();
     let since = collector.find_process(pid)?;
     let options = &as_sampled(options, pid, inject::found(pid));
     let output = Output::prepare(options.output.as_deref())?;
@@ -74,7 +74,7 @@ impl<'a> Snapshots<'a> {
     pub(crate) fn take(&mut self) {
         let path = self.names.next();
         let collector =
-            Collector::new(self.directories.clone(), Scope::Everything, self.options.notices).looking();
+            Collector::new(self.directories.clone(), Scope::Everything, self.options.notices).peeking();
         let written = Output::prepare(Some(&path))
             .and_then(|output| write(collector, output, self.options, std::process::id(), self.since));
         if let Err(error) = written {

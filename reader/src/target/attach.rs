@@ -129,7 +129,7 @@ impl Attached {
     }
 
     /// True once the file was found shorter than the region: what is read from then on means nothing.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub(crate) fn is_truncated(&self) -> bool {
         self.cut.get()
     }
 

@@ -222,7 +222,7 @@ impl Listener for Feed {
         Ok(())
     }
 
-    fn pause(&mut self) -> io::Result<()> {
+    fn end_pass(&mut self) -> io::Result<()> {
         let seen: Vec<Event> = self.wall.iter().flat_map(Wall::take).collect();
         seen.into_iter().try_for_each(|event| self.event(event))?;
         self.take_in();

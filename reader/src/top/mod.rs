@@ -98,7 +98,7 @@ fn watch_processes(args: &TopArgs, event: &Sources) -> anyhow::Result<()> {
         collector.find_process(pid)?;
     }
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
-    let signals = watch::hold_signals(false).context("cannot block signals")?;
+    let signals = watch::block_signals(false).context("cannot block signals")?;
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let subject =
         args.pid.map_or_else(|| "all processes with the agent".into(), |pid| format!("process {pid}"));
@@ -136,14 +136,15 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
         builder::before_start(cache, &program.path, Notices::Quiet);
     }
     environment.extend(tables.iter().map(|cache| (cache::VARIABLE.into(), cache.directory().into())));
-    let signals = watch::hold_signals(false).context("cannot block signals")?;
-    let mut child = match spawn::start(&program, &args.command, &environment, &signals.given, Some(&log)) {
-        Ok(child) => child,
-        Err(error) => {
-            session.remove();
-            return Err(error.into());
-        }
-    };
+    let signals = watch::block_signals(false).context("cannot block signals")?;
+    let mut child =
+        match spawn::start(&program, &args.command, &environment, &signals.original_mask, Some(&log)) {
+            Ok(child) => child,
+            Err(error) => {
+                session.remove();
+                return Err(error.into());
+            }
+        };
     let shown = show_command(args, &session, signals, &mut child);
     session.stop();
     let ended = end(&mut child);
@@ -244,12 +245,12 @@ impl Top {
         let mut looked = Instant::now();
         loop {
             collector.pass(&mut self.feed)?;
-            self.feed.pause()?;
+            self.feed.end_pass()?;
             // The last picture stays.
             if self.feed.has_blocks() && looked.elapsed() >= LOOK && !self.feed.is_alone() {
                 looked = Instant::now();
-                let so_far = collector.so_far(&mut self.feed)?;
-                self.feed.pause()?;
+                let so_far = collector.drain_for_snapshot(&mut self.feed)?;
+                self.feed.end_pass()?;
                 self.feed.look_at_blocks(&so_far);
             }
             self.know_events();
@@ -275,7 +276,7 @@ impl Top {
             }
             if stirred || drawn.is_none_or(|at| at.elapsed() >= REDRAW) {
                 drawn = Some(Instant::now());
-                self.draw(&mut terminal, collector.nobody_left())?;
+                self.draw(&mut terminal, collector.has_ended())?;
             }
             if !stirred {
                 sleep.sleep(TURN);

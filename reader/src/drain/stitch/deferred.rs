@@ -1,15 +1,15 @@
-//! User stacks that the kernel walked itself, later than it took the sample (Linux 6.19, PERF_RECORD_CALLCHAIN_DEFERRED).
+//! User stacks walked by the kernel itself, after it took the sample (Linux 6.19, PERF_RECORD_CALLCHAIN_DEFERRED).
 //!
-//! They answer what no stack of ours does: the thread had blocked our signal, and moved on. The kernel walks by frame
-//! pointers, so ours come first.
+//! They are used only for events that match no stack of the agent, because the thread had blocked the agent's signal and
+//! moved on: the kernel walks by frame pointers.
 
 use shm_format::KernelAnswerHead;
 use unwind::{FoundBy, Frame};
 
 use super::perf_record::PerfSample;
-use super::requester::{Claim, Named, Requester};
+use super::requester::{Match, Named, Requester};
 
-/// The stacks of one answer by their cookies.
+/// The kernel's stacks in one answer, with their cookies.
 #[derive(Debug, Default)]
 pub(super) struct Deferred(Vec<(KernelAnswerHead, Vec<u64>)>);
 
@@ -20,10 +20,10 @@ impl Deferred {
         self.0.push((answer, addresses.into_iter().enumerate().map(word).collect()));
     }
 
-    /// The frame words of the stack that was promised for this sample.
+    /// The frame words of the deferred stack that belongs to this sample.
     pub(super) fn answer_to(&self, sample: &PerfSample) -> Option<Vec<u64>> {
         let claims = |(answer, frames): &&(KernelAnswerHead, Vec<u64>)| {
-            Named.claim(sample, 0, answer, frames) == Claim::Exact
+            Named.match_event(sample, 0, answer, frames) == Match::Exact
         };
         self.0.iter().find(claims).map(|(_, frames)| frames.clone())
     }

@@ -1,8 +1,7 @@
-//! Brings together what the kernel recorded of a thread and the stack by which the thread answered.
+//! Joins the events that the kernel recorded for a thread with the user stack that the thread walked in response.
 //!
-//! The pool brings, thread by thread and in order, a stack and then the part of the kernel's ring that it answers.
-//! Each event of that part gets the stack if it was taken where the event happened, which the rules of its
-//! [`Requester`] say; every event is counted, whatever becomes of it.
+//! A thread writes a stack and then the part of its perf ring that the stack answers. Each event in that part gets the stack
+//! if it was taken where the event happened, as decided by its [`Requester`]. Every event is counted, whatever becomes of it.
 
 mod deferred;
 mod order;
@@ -20,61 +19,61 @@ use unwind::{End, Frame};
 use self::deferred::Deferred;
 use self::order::Order;
 use self::perf_record::{PerfRecord, PerfSample, split};
-use self::requester::{Claim, KernelRing, Requester};
+use self::requester::{KernelRing, Match, Requester};
 use self::waits::Waits;
 
-/// Turns for which a stack waits for what the kernel recorded. Its thread may have been stopped in between.
-const PATIENCE: u64 = 32;
-/// No ring is longer, and no unfinished part of one.
+/// How many calls of `end_interval` a stack waits for its kernel records. Its thread may have been stopped in between.
+const PENDING_MAX: u64 = 32;
+/// Maximum size of an incomplete part of a ring, in bytes: no ring is larger.
 const STREAM_LIMIT: usize = 1 << 20;
 
-/// What became of events, by name.
+/// How many events ended in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StitchCounts {
-    /// Events that the kernel recorded and the reader got.
+    /// Events recorded by the kernel that reached the reader.
     pub(crate) events: u64,
-    /// Their stack was taken exactly where they happened.
+    /// The stack was taken exactly where the event happened.
     exact: u64,
-    /// The same, with the system call about to be made again.
+    /// The same, but the kernel had set the thread back to restart its system call.
     restarted: u64,
-    /// The same, one instruction behind the breakpoint that was the event.
+    /// The same, but one instruction after the breakpoint that was the event.
     stepped: u64,
-    /// The same but for the innermost instruction: signals were blocked meanwhile.
+    /// In the same innermost frame, but at another instruction: signals were blocked in between.
     same_frame: u64,
-    /// Their stack is a part of one that was taken further in.
+    /// The event's stack is an outer part of the walked stack.
     pub(crate) deeper: u64,
-    /// The thread had been elsewhere, and the kernel had walked its stack there.
+    /// The thread had moved on, but the kernel had walked its stack.
     pub(crate) deferred: u64,
-    /// From the agent's own doing: no sample of the program.
+    /// Caused by the agent itself: not a sample of the program.
     pub(crate) overhead: u64,
-    /// The thread had been elsewhere, its signal being blocked meanwhile.
+    /// The thread had moved on while the agent's signal was blocked.
     pub(crate) blocked: u64,
-    /// The thread had been elsewhere, for whatever other cause.
+    /// The thread had moved on for another reason.
     unmatched: u64,
-    /// The thread ended before it could answer.
+    /// The thread ended before it walked its stack.
     unanswered: u64,
-    /// The kernel's ring was full: user stacks without kernel stacks.
+    /// Lost because the kernel's ring was full: these have a user stack but no kernel stack.
     pub(crate) lost: u64,
-    /// Bytes of rings that the pool had no room for, or of ticks that were left out.
+    /// Ring bytes lost because the pool was full or a tick was skipped.
     missing_bytes: u64,
-    /// Records that are not what the kernel writes.
+    /// Records that do not have the kernel's format.
     pub(super) malformed: u64,
-    /// Times the kernel held an event back.
+    /// How often the kernel throttled an event.
     throttled: u64,
-    /// Microseconds off the processor of threads that could have gone on: not in the samples.
+    /// Microseconds off the CPU while runnable (preempted): not in the samples.
     preempted_us: u64,
-    /// Microseconds from being woken to running, in the samples under a mark of their own.
+    /// Microseconds from wake-up to running: in the samples, under a frame of their own.
     wake_latency_us: u64,
-    /// Events at which the thread did not wait: it could have gone on, or came back at once. Not in the samples.
+    /// Switches without a wait: the thread was preempted, or came back at once. Not in the samples.
     not_waiting: u64,
-    /// Rings opened.
+    /// Perf rings opened.
     pub(crate) rings: u64,
-    /// Rings that see user mode only.
+    /// Perf rings that see user mode only.
     user_only_rings: u64,
 }
 
 impl StitchCounts {
-    /// The counts with their names, those that are not zero.
+    /// The non-zero counts with their names.
     pub(crate) fn named(&self) -> Vec<Cause> {
         [
             ("events", self.events),
@@ -105,56 +104,56 @@ impl StitchCounts {
     }
 }
 
-/// One ring of the kernel, as far as its stream has come.
+/// One perf ring, as far as its stream has arrived.
 #[derive(Default)]
 struct Ring {
     thread_seq: u32,
     event: u32,
     code: (u64, u64),
-    /// Where the stream goes on.
+    /// Stream offset of the next piece.
     next: Option<u64>,
     bytes: Vec<u8>,
-    /// Offset of the first of them.
+    /// Stream offset of the first of `bytes`.
     base: u64,
-    /// The part of the stream written during the last answer.
+    /// The part of the stream written while the handler ran for the last answer.
     handler: (u64, u64),
     waits: Waits,
     weighs_time: bool,
 }
 
-/// The stack that a thread wrote last, and what belongs to it.
+/// The latest stacks of a thread.
 #[derive(Default)]
 struct Thread {
-    /// Not yet answered for.
+    /// Waits for its kernel records.
     pending: Option<Sample>,
-    /// The chunk it is in, and the turn that brought it.
+    /// The chunk of `pending`, and the interval in which it arrived.
     chunk: u32,
     since: u64,
-    /// The last one that was, and the one before it.
+    /// The last stack that was joined, and the one before it.
     last: Option<Sample>,
     previous: Option<Sample>,
 }
 
-/// What a thread wrote.
+/// A record of a thread.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// A stack, with the number of its request; and the chunk it is in.
+    /// A stack that belongs to kernel records, and its chunk.
     Stack(Sample, u32),
-    /// A part of a kernel ring.
+    /// A piece of a perf ring.
     Answer(KernelAnswerHead, Vec<u8>, Writer),
-    /// Something that only has its place in the order.
+    /// Any other record: only its sequence number matters.
     Other,
 }
 
-/// Stacks and rings of one process.
+/// Joins the stacks and perf rings of one process.
 #[derive(Default)]
 pub(crate) struct Stitcher {
     orders: BTreeMap<u32, Order<Written>>,
     pass: u64,
-    turn: u64,
+    interval: u64,
     rings: BTreeMap<u32, Ring>,
     threads: BTreeMap<u32, Thread>,
-    /// What became of the events so far.
+    /// How the events so far ended.
     pub(crate) counts: StitchCounts,
     ended: Vec<u32>,
 }
@@ -162,30 +161,30 @@ pub(crate) struct Stitcher {
 /// The thread that wrote a record, and when.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Writer {
-    /// Number of the thread in its process.
+    /// Number of the thread in its process image.
     pub(crate) thread_seq: u32,
     /// CLOCK_MONOTONIC.
     pub(crate) ns: u64,
 }
 
-/// An event on its way to a sample.
-struct Part {
+/// An event on its way to becoming a sample.
+struct PendingEvent {
     sample: PerfSample,
     place: u64,
     weight: u64,
-    /// The part of the weight for which the thread was ready to run.
+    /// The part of the weight during which the thread was runnable.
     delay: u64,
 }
 
-impl Part {
-    /// The event as it goes into a profile; apart from it, the time from being woken to running.
-    fn told(&self, event: u32) -> impl Iterator<Item = KernelSample> + use<> {
+impl PendingEvent {
+    /// The event as stored in a profile, and separately its wake-up latency.
+    fn to_kernel_samples(&self, event: u32) -> impl Iterator<Item = KernelSample> + use<> {
         const MOST: u64 = u32::MAX as u64;
         let ns = self.sample.ns;
-        // A wait of more than 71 minutes is more than one sample can weigh.
+        // A wait of more than 71 minutes exceeds the weight of one sample.
         let samples = move |weight: u64, frames: Vec<u64>| {
-            let sample = move |part: u64| {
-                let weight = (weight - part * MOST).min(MOST) as u32;
+            let sample = move |full: u64| {
+                let weight = (weight - full * MOST).min(MOST) as u32;
                 KernelSample { ns, weight, event: event as u8, frames: frames.clone() }
             };
             (0..weight.div_ceil(MOST)).map(sample)
@@ -197,7 +196,7 @@ impl Part {
 }
 
 impl Stitcher {
-    /// A ring was opened.
+    /// Adds a ring that a thread opened.
     pub(crate) fn ring(&mut self, record: &RingRecord) {
         self.counts.rings += 1;
         self.counts.user_only_rings += u64::from(record.user_only != 0);
@@ -210,22 +209,22 @@ impl Stitcher {
         self.rings.insert(record.ring, ring);
     }
 
-    /// True if the process has rings; without them nothing needs an order.
-    pub(super) fn expects(&self) -> bool {
+    /// True if the process has rings; otherwise its records need no ordering.
+    pub(super) fn has_rings(&self) -> bool {
         !self.rings.is_empty() || !self.orders.is_empty()
     }
 
-    /// A thread has ended; what it has written is still to be drained.
+    /// Notes that a thread has ended; some of its records may not be drained yet.
     pub(super) fn thread_ended(&mut self, seq: u32) {
         self.ended.push(seq);
     }
 
-    /// A record of thread number `seq` was drained.
+    /// Adds a drained record of thread number `seq`.
     pub(crate) fn written(&mut self, seq: u32, sequence: u64, written: Written) {
         self.orders.entry(seq).or_default().push(sequence, self.pass, written);
     }
 
-    /// All that could be drained in a pass has been; `last` if nothing will come any more.
+    /// Ends a pass; `last` if it was the last one.
     pub(super) fn end_pass(&mut self, last: bool, out: &mut Vec<Sample>) {
         let mut orders = std::mem::take(&mut self.orders);
         for order in orders.values_mut() {
@@ -238,22 +237,22 @@ impl Stitcher {
         }
     }
 
-    /// So much time has passed as between two passes when nothing happens.
-    pub(super) fn end_turn(&mut self, out: &mut Vec<Sample>) {
-        self.turn += 1;
+    /// Advances the time by which pending stacks expire. Called at a fixed interval, unlike `end_pass`.
+    pub(super) fn end_interval(&mut self, out: &mut Vec<Sample>) {
+        self.interval += 1;
         for thread in self.threads.values_mut() {
-            if self.turn - thread.since > PATIENCE {
+            if self.interval - thread.since > PENDING_MAX {
                 out.extend(thread.pending.take());
             }
         }
     }
 
-    /// True while a stack in that chunk waits for what the kernel recorded: it is in no profile yet.
-    pub(super) fn waits_in(&self, chunk: u32) -> bool {
+    /// True while a stack in that chunk waits for its kernel records, and so is not in the profile yet.
+    pub(super) fn has_pending_in(&self, chunk: u32) -> bool {
         self.threads.values().any(|thread| thread.pending.is_some() && thread.chunk == chunk)
     }
 
-    /// Forgets threads that had ended before the last pass.
+    /// Forgets threads that ended before the last pass.
     pub(super) fn forget_ended(&mut self, out: &mut Vec<Sample>) {
         for seq in std::mem::take(&mut self.ended) {
             if let Some(mut order) = self.orders.remove(&seq) {
@@ -277,39 +276,39 @@ impl Stitcher {
         }
     }
 
-    /// A stack that answers requests, which follow.
+    /// Keeps a stack until its kernel records arrive.
     fn stack(&mut self, sample: Sample, chunk: u32, out: &mut Vec<Sample>) {
         let thread = self.threads.entry(sample.thread_seq).or_default();
-        (thread.chunk, thread.since) = (chunk, self.turn);
+        (thread.chunk, thread.since) = (chunk, self.interval);
         out.extend(thread.pending.replace(sample));
     }
 
-    /// A part of a kernel ring.
+    /// Adds a piece of a perf ring; the last piece of an answer joins its events with the stack.
     fn answer(&mut self, answer: &KernelAnswer<'_>, writer: Writer, out: &mut Vec<Sample>) {
         let head = &answer.head;
         let ring = self.rings.entry(head.ring).or_default();
         ring.thread_seq = writer.thread_seq;
         let counts = &mut self.counts;
-        take_in(ring, answer, counts);
+        append(ring, answer, counts);
         if head.flags & KernelAnswerHead::LAST == 0 {
             return;
         }
-        let mut parts = parse(ring, counts);
-        waits::tell_delays(ring, &mut parts, head);
+        let mut events = parse(ring, counts);
+        waits::assign_delays(ring, &mut events, head);
         let requester = KernelRing { code: ring.code, handler: ring.handler };
         ring.handler = (head.head_in, head.head_out);
         let (event, weighs_time) = (ring.event, ring.weighs_time);
         let thread = self.threads.entry(writer.thread_seq).or_default();
         if head.flags & KernelAnswerHead::UNANSWERED != 0 {
-            counts.unanswered += parts.samples.len() as u64;
+            counts.unanswered += events.samples.len() as u64;
             return;
         }
         let fresh = thread.pending.take_if(|sample| sample.nonce == head.nonce);
         let repeated = fresh.is_none();
         let Some(mut stack) = fresh.or_else(|| thread.last.clone().filter(|last| last.nonce == head.nonce))
         else {
-            // The stack itself was lost, and counted as such.
-            counts.unanswered += parts.samples.len() as u64;
+            // The stack was lost, and counted as lost.
+            counts.unanswered += events.samples.len() as u64;
             return;
         };
         if repeated {
@@ -318,47 +317,47 @@ impl Stitcher {
         } else {
             thread.previous = thread.last.replace(stack.clone());
         }
-        // The weight of a clock that is alone is what the thread's CPU time says, and what ticks that were left out gave.
+        // If a clock is the thread's only event, its weight is the thread's CPU time, including ticks that were skipped.
         let alone =
             !weighs_time && self.rings.values().filter(|r| r.thread_seq == writer.thread_seq).count() == 1;
         let mut carried = if alone { u64::from(stack.weight) } else { 0 };
         let mut others = Vec::new();
-        // The ring was full until the answer before made room, which is the stack's own if it answers again.
+        // These events were lost before the previous answer made room in the ring. That answer is `stack` itself if it is repeated.
         let before = thread.previous.as_ref().filter(|_| head.flags & KernelAnswerHead::REPEATED == 0);
         match before {
-            Some(before) if parts.lost_before > 0 && !weighs_time => {
-                carried = carried.saturating_sub(parts.lost_before);
-                let lost = vec![lost(parts.lost_before, event, before.ns)];
+            Some(before) if events.lost_before > 0 && !weighs_time => {
+                carried = carried.saturating_sub(events.lost_before);
+                let lost = vec![lost(events.lost_before, event, before.ns)];
                 others.extend(elsewhere(before, before.frames.clone(), before.end, lost));
             }
-            _ => parts.lost = parts.lost.saturating_add(parts.lost_before),
+            _ => events.lost = events.lost.saturating_add(events.lost_before),
         }
-        for part in parts.samples {
-            let claim = requester.claim(&part.sample, part.place, head, &stack.frames);
-            let walked =
-                (claim == Claim::Unmatched).then(|| parts.deferred.answer_to(&part.sample)).flatten();
-            match walked {
+        for pending in events.samples {
+            let matched = requester.match_event(&pending.sample, pending.place, head, &stack.frames);
+            let deferred =
+                (matched == Match::Unmatched).then(|| events.deferred.answer_to(&pending.sample)).flatten();
+            match deferred {
                 Some(_) => counts.deferred += 1,
-                None => count(counts, claim, head),
+                None => count(counts, matched, head),
             }
-            if claim == Claim::Overhead {
+            if matched == Match::Overhead {
                 continue;
             }
             carried = carried.saturating_sub(1);
-            counts.wake_latency_us += part.delay;
-            let kernel = part.told(event);
-            let (frames, end) = match (claim, walked) {
-                (Claim::Deeper(at), _) => (stack.frames.get(at..).unwrap_or(&[]).to_vec(), stack.end),
+            counts.wake_latency_us += pending.delay;
+            let kernel = pending.to_kernel_samples(event);
+            let (frames, end) = match (matched, deferred) {
+                (Match::Deeper(at), _) => (stack.frames.get(at..).unwrap_or(&[]).to_vec(), stack.end),
                 (_, Some(frames)) => (frames, End::Root as u8),
-                (Claim::SameFrame, _) => {
+                (Match::SameFrame, _) => {
                     let outer = stack.frames.get(1..).unwrap_or(&[]);
-                    (interrupted(&part.sample).chain(outer.iter().copied()).collect(), stack.end)
+                    (interrupted(&pending.sample).chain(outer.iter().copied()).collect(), stack.end)
                 }
-                (Claim::Unmatched, None) => (interrupted(&part.sample).collect(), NO_ANSWER),
+                (Match::Unmatched, None) => (interrupted(&pending.sample).collect(), NO_ANSWER),
                 _ => {
-                    // All breakpoints that one answer is for are at one instruction.
-                    if let (Claim::Stepped, Some(leaf)) = (claim, stack.frames.first_mut()) {
-                        interrupted(&part.sample).for_each(|frame| *leaf = frame);
+                    // All breakpoints of one answer are at the same instruction.
+                    if let (Match::Stepped, Some(leaf)) = (matched, stack.frames.first_mut()) {
+                        interrupted(&pending.sample).for_each(|frame| *leaf = frame);
                     }
                     stack.kernel.extend(kernel);
                     continue;
@@ -366,23 +365,23 @@ impl Stitcher {
             };
             others.extend(elsewhere(&stack, frames, end, kernel.collect()));
         }
-        if parts.lost > 0 && !weighs_time {
-            carried = carried.saturating_sub(parts.lost);
-            stack.kernel.push(lost(parts.lost, event, stack.ns));
+        if events.lost > 0 && !weighs_time {
+            carried = carried.saturating_sub(events.lost);
+            stack.kernel.push(lost(events.lost, event, stack.ns));
         }
-        // Time for which there was no event is most likely the last event's.
+        // CPU time without an event is most likely that of the last event.
         if let Some(last) = stack.kernel.last_mut() {
             last.weight = u64::from(last.weight).saturating_add(carried).min(u32::MAX.into()) as u32;
             carried = 0;
         }
         if !(repeated && stack.kernel.is_empty()) {
-            out.extend(weighed(stack, carried));
+            out.extend(weigh(stack, carried));
         }
         out.append(&mut others);
     }
 }
 
-/// Events for which the ring had no room: where they were in the kernel is not known.
+/// Events that the ring had no room for: their kernel stacks are unknown.
 fn lost(count: u64, event: u32, ns: u64) -> KernelSample {
     KernelSample { ns, weight: count.min(u32::MAX.into()) as u32, event: event as u8, frames: Vec::new() }
 }
@@ -392,7 +391,7 @@ fn interrupted(sample: &PerfSample) -> impl Iterator<Item = u64> + use<> {
     sample.user.map(|(ip, _)| Frame::new(ip, unwind::FoundBy::Cfi, true).bits()).into_iter()
 }
 
-/// What happened at another place than the stack that was to answer it.
+/// Samples for events that happened elsewhere than at the stack `answer`.
 fn elsewhere(answer: &Sample, frames: Vec<u64>, end: u8, kernel: Vec<KernelSample>) -> Vec<Sample> {
     let sample = Sample {
         process: answer.process,
@@ -408,11 +407,11 @@ fn elsewhere(answer: &Sample, frames: Vec<u64>, end: u8, kernel: Vec<KernelSampl
         kernel,
         fields: None,
     };
-    weighed(sample, 0)
+    weigh(sample, 0)
 }
 
-/// A sample with the weight of its events and `carried`; several where that is more than one can hold.
-fn weighed(mut sample: Sample, carried: u64) -> Vec<Sample> {
+/// A sample weighted with its events and `carried`; several samples if the weight exceeds that of one.
+fn weigh(mut sample: Sample, carried: u64) -> Vec<Sample> {
     let mut weight = carried;
     let mut samples = Vec::new();
     for event in std::mem::take(&mut sample.kernel) {
@@ -437,22 +436,22 @@ fn weighed(mut sample: Sample, carried: u64) -> Vec<Sample> {
     samples
 }
 
-fn count(counts: &mut StitchCounts, claim: Claim, head: &KernelAnswerHead) {
-    let count = match claim {
-        Claim::Exact => &mut counts.exact,
-        Claim::Restarted => &mut counts.restarted,
-        Claim::Stepped => &mut counts.stepped,
-        Claim::SameFrame => &mut counts.same_frame,
-        Claim::Deeper(_) => &mut counts.deeper,
-        Claim::Overhead => &mut counts.overhead,
-        Claim::Unmatched if head.flags & KernelAnswerHead::BLOCKED != 0 => &mut counts.blocked,
-        Claim::Unmatched => &mut counts.unmatched,
+fn count(counts: &mut StitchCounts, matched: Match, head: &KernelAnswerHead) {
+    let count = match matched {
+        Match::Exact => &mut counts.exact,
+        Match::Restarted => &mut counts.restarted,
+        Match::Stepped => &mut counts.stepped,
+        Match::SameFrame => &mut counts.same_frame,
+        Match::Deeper(_) => &mut counts.deeper,
+        Match::Overhead => &mut counts.overhead,
+        Match::Unmatched if head.flags & KernelAnswerHead::BLOCKED != 0 => &mut counts.blocked,
+        Match::Unmatched => &mut counts.unmatched,
     };
     *count += 1;
 }
 
-/// Appends a piece to its ring's stream. After a jump only a piece that begins with a record is of use.
-fn take_in(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts) {
+/// Appends a piece to its ring's stream. After a gap, pieces are dropped until one begins with a record.
+fn append(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts) {
     let head = &answer.head;
     let continues = ring.next == Some(head.offset);
     if let Some(next) = ring.next.filter(|_| !continues) {
@@ -463,7 +462,7 @@ fn take_in(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts
     ring.next = Some(head.offset + answer.bytes.len() as u64);
     let begins = head.flags & KernelAnswerHead::FIRST != 0;
     if begins {
-        // What an answer before left over was no whole record.
+        // An earlier answer ended in an incomplete record.
         counts.malformed += u64::from(!ring.bytes.is_empty());
         ring.bytes.clear();
         ring.base = head.offset;
@@ -474,28 +473,28 @@ fn take_in(ring: &mut Ring, answer: &KernelAnswer<'_>, counts: &mut StitchCounts
     } else {
         counts.missing_bytes += answer.bytes.len() as u64;
         ring.bytes.clear();
-        // Nothing follows until a piece begins with a record.
+        // Drop everything until a piece begins with a record.
         ring.base = u64::MAX;
     }
 }
 
-/// The events of one answer, and how many more had no room.
+/// The events of one answer, and how many more were lost.
 #[derive(Default)]
-struct Parts {
-    samples: Vec<Part>,
-    /// Events for which there was no room.
+struct AnswerEvents {
+    samples: Vec<PendingEvent>,
+    /// Events lost because the ring was full.
     lost: u64,
     /// The same, before any of `samples`.
     lost_before: u64,
     /// Time for which the thread was preempted.
     preempted_ns: u64,
-    /// What the kernel walked itself.
+    /// Stacks walked by the kernel.
     deferred: Deferred,
 }
 
-/// Takes the whole records out of the stream.
-fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> Parts {
-    let mut parts = Parts::default();
+/// Parses the complete records of the stream.
+fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> AnswerEvents {
+    let mut events = AnswerEvents::default();
     let bytes = std::mem::take(&mut ring.bytes);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
@@ -509,30 +508,30 @@ fn parse(ring: &mut Ring, counts: &mut StitchCounts) -> Parts {
         match record {
             PerfRecord::Sample(sample) => {
                 counts.events += 1;
-                parts.samples.push(Part { sample, place, weight: 1, delay: 0 });
+                events.samples.push(PendingEvent { sample, place, weight: 1, delay: 0 });
             }
             PerfRecord::Lost(lost) => {
                 counts.lost += lost;
-                // The kernel tells it with the next record that has room.
-                let sum = if at == 0 { &mut parts.lost_before } else { &mut parts.lost };
+                // The kernel reports losses with the next record that has room.
+                let sum = if at == 0 { &mut events.lost_before } else { &mut events.lost };
                 *sum = sum.saturating_add(lost);
             }
             PerfRecord::Switch { ns, out, preempted } => {
-                waits::switched(ring, &mut parts, counts, ns, out, preempted)
+                waits::on_switch(ring, &mut events, counts, ns, out, preempted)
             }
-            PerfRecord::Deferred { cookie, frames } => parts.deferred.add(cookie, frames),
+            PerfRecord::Deferred { cookie, frames } => events.deferred.add(cookie, frames),
             PerfRecord::Throttled(held) => counts.throttled += u64::from(held),
             PerfRecord::Other => {}
         }
     }
     ring.base = ring.base.wrapping_add(bytes.len() as u64);
     if ring.weighs_time {
-        // Preempted, or not yet back: no time of waiting.
-        let all = parts.samples.len();
-        parts.samples.retain(|part| part.weight > 0);
-        counts.not_waiting += (all - parts.samples.len()) as u64;
+        // Preempted, or not back on the CPU yet: no wait to report.
+        let all = events.samples.len();
+        events.samples.retain(|event| event.weight > 0);
+        counts.not_waiting += (all - events.samples.len()) as u64;
     }
-    parts
+    events
 }
 
 #[cfg(test)]

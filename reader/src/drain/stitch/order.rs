@@ -1,11 +1,11 @@
 //! Puts a thread's records back into the order in which it wrote them.
 //!
-//! A thread that changes chunks while a pass is under way may have its later records drained before some earlier
-//! ones. Their sequence numbers tell. What is missing for a whole pass will not come: it was lost, and counted.
+//! If a thread changes chunks during a pass, later records may be drained before earlier ones; sequence numbers tell. A
+//! record that is missing for a whole pass was lost, and counted as lost.
 
 use std::collections::BTreeMap;
 
-/// Records of one thread that wait for earlier ones.
+/// Records of one thread, some of which wait for earlier ones.
 #[derive(Debug)]
 pub(super) struct Order<T> {
     next: u64,
@@ -19,15 +19,15 @@ impl<T> Default for Order<T> {
 }
 
 impl<T> Order<T> {
-    /// A record came, in pass number `pass`.
+    /// Adds a record drained in pass number `pass`.
     pub(super) fn push(&mut self, sequence: u64, pass: u64, record: T) {
         self.waiting.insert(sequence, (pass, record));
     }
 
-    /// The next record, if none before it is to be waited for; those from before `pass` wait no longer.
+    /// Removes and returns the next record, unless an earlier one may still arrive. A record from before `pass` waits no longer.
     pub(super) fn pop(&mut self, pass: u64) -> Option<T> {
         let entry = self.waiting.first_entry()?;
-        // Below `next`: delivered again by a successor of a dead reader, or long overdue.
+        // Below `next`: long overdue, or read again after an earlier reader died.
         if *entry.key() > self.next && entry.get().0 >= pass {
             return None;
         }

@@ -1,7 +1,7 @@
-//! The kernel's own records, as perf_event_open(2) lays them out for the events that the agent opens.
+//! Parses the kernel's records in a perf ring (perf_event_open(2)), as laid out for the events that the agent opens.
 //!
-//! The bytes came through the target's memory: each length is checked, and a record that is not what the kernel
-//! writes is refused.
+//! The bytes passed through the target's memory, so each length is checked, and a record that does not have the kernel's
+//! format is rejected.
 
 use selfwind_profile::profile_file::KERNEL_FRAMES_MAX;
 
@@ -15,54 +15,54 @@ const CALLCHAIN_DEFERRED: u32 = 22;
 /// PERF_RECORD_MISC_SWITCH_OUT and .._OUT_PREEMPT.
 const SWITCH_OUT: u16 = 1 << 13;
 const PREEMPTED: u16 = 1 << 14;
-/// Addresses of a call chain from here on are marks (PERF_CONTEXT_MAX), not addresses.
+/// From here on, entries of a call chain are context markers (PERF_CONTEXT_MAX), not addresses.
 const FIRST_MARK: u64 = -4095i64 as u64;
-/// PERF_CONTEXT_USER_DEFERRED: the next word is the cookie under which the kernel asks for the user part.
+/// PERF_CONTEXT_USER_DEFERRED: the next word is the cookie of the deferred user stack.
 const DEFERRED: u64 = -640i64 as u64;
 
-/// What the kernel recorded.
+/// A record of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PerfRecord {
     /// An event happened.
     Sample(PerfSample),
-    /// So many records had no room.
+    /// How many records were lost because the ring was full.
     Lost(u64),
-    /// The thread left its processor, of its own will or not, or came back to one.
+    /// A context switch of the thread.
     Switch {
         /// CLOCK_MONOTONIC.
         ns: u64,
-        /// Left, not came back.
+        /// The thread left the CPU; otherwise it came back.
         out: bool,
-        /// It could have gone on.
+        /// It was preempted while runnable.
         preempted: bool,
     },
-    /// The kernel held the event back because it came too often (true), or lets it come again.
+    /// The kernel throttled the event (true) or lifted that (false).
     Throttled(bool),
-    /// The kernel walked the user stack of earlier samples, at the return to user mode.
+    /// The user stack of earlier samples, walked by the kernel on return to user mode.
     Deferred {
-        /// The number that those samples have.
+        /// The cookie of those samples.
         cookie: u64,
         /// The stack, leaf first.
         frames: Vec<u64>,
     },
-    /// Something else.
+    /// Any other record.
     Other,
 }
 
-/// An event and where the thread was.
+/// An event, and where the thread was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PerfSample {
     /// CLOCK_MONOTONIC.
     pub(crate) ns: u64,
     /// The kernel's stack, leaf first; empty if the thread was in user mode.
     pub(crate) frames: Vec<u64>,
-    /// Instruction and stack pointer in user mode; none if there is no such.
+    /// Instruction and stack pointer in user mode, if there are any.
     pub(crate) user: Option<(u64, u64)>,
-    /// The cookie of a kernel that unwinds user stacks later.
+    /// The cookie of the deferred user stack.
     pub(crate) cookie: Option<u64>,
 }
 
-/// Splits the first record off `bytes`; none when there is no whole, well-formed one.
+/// Splits the first record off `bytes`; `None` if it is incomplete or malformed.
 pub(crate) fn split(bytes: &[u8]) -> Option<(PerfRecord, &[u8])> {
     let head = u64::from_le_bytes(*bytes.first_chunk()?);
     let (kind, misc, size) = (head as u32, (head >> 32) as u16, (head >> 48) as usize);
@@ -90,7 +90,7 @@ pub(crate) fn split(bytes: &[u8]) -> Option<(PerfRecord, &[u8])> {
     Some((record, rest))
 }
 
-/// IP, TIME, CALLCHAIN, REGS_USER (sp, ip): the fields that the agent asks for.
+/// Parses IP, TIME, CALLCHAIN, REGS_USER (sp, ip): the fields that the agent requests.
 fn sample(words: &mut Words<'_>) -> Option<PerfSample> {
     let _ip = words.next()?;
     let ns = words.next()?;
@@ -122,7 +122,7 @@ fn sample(words: &mut Words<'_>) -> Option<PerfSample> {
     Some(PerfSample { ns, frames, user, cookie })
 }
 
-/// The cookie, and the call chain with its marks.
+/// Parses the cookie, and the call chain with its context markers.
 fn deferred(words: &mut Words<'_>) -> Option<PerfRecord> {
     let (cookie, count) = (words.next()?, words.next()?);
     if count > KERNEL_FRAMES_MAX as u64 {
@@ -211,7 +211,7 @@ pub(super) mod tests {
         let (first, rest) = split(&bytes).unwrap();
         assert_eq!(first, PerfRecord::Deferred { cookie: 77, frames: vec![0x40_1000, 0x40_2000] });
         assert_eq!(split(rest), Some((PerfRecord::Lost(1), &[][..])));
-        // As the kernel writes it behind the chain where every record says whose it is (sample_id_all).
+        // With the trailer that the kernel appends under sample_id_all.
         let bytes = record(CALLCHAIN_DEFERRED, 2, &[77, 1, 0x40_1000, 5]);
         let expected = PerfRecord::Deferred { cookie: 77, frames: vec![0x40_1000] };
         assert_eq!(split(&bytes).unwrap().0, expected);

@@ -1,99 +1,117 @@
-//! Who asks for user stacks, and how its own record of the moment is told to belong to an answer.
+//! Decides whether an event belongs to the user stack that a thread walked in response.
 //!
-//! Today the kernel's ring says where the thread was, and the answer says which part of the ring it covers. A kernel
-//! that hands out cookies, or another process that sends a number along, says it outright.
+//! With perf rings, an event says where the thread was, and the answer says which part of the ring it covers; the two have
+//! to be matched by rules. A kernel with cookies for deferred stacks makes it explicit.
 
 use shm_format::KernelAnswerHead;
 use unwind::Frame;
 
 use super::perf_record::PerfSample;
 
-/// What an event is to an answer.
+/// How an event relates to an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum Match {
     /// The answer's stack is the event's.
     Exact,
-    /// It is, and the kernel has set the thread back to make its system call again.
+    /// The same, but the kernel has set the thread back to restart its system call.
     Restarted,
-    /// The event was at a breakpoint, and the thread has executed the instruction there since.
+    /// The event was at a breakpoint, and the thread has since executed the instruction there.
     Stepped,
     /// The event happened in the innermost frame of the answer's stack, at another instruction.
     SameFrame,
-    /// The event's stack begins at this frame of the answer's.
+    /// The event's stack begins at this frame of the answer's stack.
     Deeper(usize),
-    /// The event came from the agent's own doing.
+    /// The agent itself caused the event.
     Overhead,
-    /// The thread was elsewhere.
+    /// The thread had moved on.
     Unmatched,
 }
 
-/// Somebody who asks.
+/// A requester of user stacks.
 pub(crate) trait Requester {
-    /// What an event at `place`, its offset in the requester's stream, is to an answer with these frames.
-    fn claim(&self, sample: &PerfSample, place: u64, answer: &KernelAnswerHead, frames: &[u64]) -> Claim;
+    /// How an event, at the offset `place` in the requester's stream, relates to an answer with these frames.
+    fn match_event(
+        &self,
+        sample: &PerfSample,
+        place: u64,
+        answer: &KernelAnswerHead,
+        frames: &[u64],
+    ) -> Match;
 }
 
-/// The ring of perf_event_open(2), by the rules in `docs/perf-source.md`.
+/// A ring of perf_event_open(2), matched by the rules in `docs/perf-source.md`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KernelRing {
-    /// The agent's code: first address, and the one after the last.
+    /// Address range of the agent's code, end exclusive.
     pub(crate) code: (u64, u64),
-    /// The range of the stream that the answer before this one was written in.
+    /// The range of the stream that was written while the handler ran for the previous answer.
     pub(crate) handler: (u64, u64),
 }
 
-/// Code this far apart, with the same stack pointer, is most likely of one function.
+/// With the same stack pointer, code closer together than this is most likely one function.
 const NEAR: u64 = 1024;
-/// Bytes of the longest instruction, and of the most room that the first one of a function makes on the stack.
+/// Size of the longest instruction, and the most that the first instruction of a function extends the stack, in bytes.
 const LONGEST_INSTRUCTION: u64 = 15;
 const LARGEST_FRAME: u64 = 1 << 20;
-/// Bytes of the `syscall` instruction.
+/// Size of the `syscall` instruction in bytes.
 const SYSCALL: u64 = 2;
 
 impl Requester for KernelRing {
-    fn claim(&self, sample: &PerfSample, place: u64, answer: &KernelAnswerHead, frames: &[u64]) -> Claim {
+    fn match_event(
+        &self,
+        sample: &PerfSample,
+        place: u64,
+        answer: &KernelAnswerHead,
+        frames: &[u64],
+    ) -> Match {
         let in_handler = self.handler.0 <= place && place < self.handler.1;
-        let Some((ip, sp)) = sample.user else { return Claim::Unmatched };
+        let Some((ip, sp)) = sample.user else { return Match::Unmatched };
         if in_handler || (self.code.0 <= ip && ip < self.code.1) {
-            return Claim::Overhead;
+            return Match::Overhead;
         }
         if sp == answer.sp && ip == answer.ip {
-            return Claim::Exact;
+            return Match::Exact;
         }
         if sp == answer.sp && ip == answer.ip.wrapping_add(SYSCALL) {
-            return Claim::Restarted;
+            return Match::Restarted;
         }
-        // What the kernel had executed in the place of a breakpoint: at most it has made room on the stack.
+        // The instruction that the kernel executed in place of the breakpoint can at most have extended the stack.
         let blocked = answer.flags & KernelAnswerHead::BLOCKED != 0;
         let has_stepped = (1..=LONGEST_INSTRUCTION).contains(&answer.ip.wrapping_sub(ip));
         if !blocked && has_stepped && sp.wrapping_sub(answer.sp) <= LARGEST_FRAME {
-            return Claim::Stepped;
+            return Match::Stepped;
         }
-        // All signals were blocked, as the C library has them around a fork, and the frame is still there.
+        // All signals were blocked, as the C library does around fork, and the frame is still there.
         if blocked && sp == answer.sp && ip.abs_diff(answer.ip) < NEAR {
-            return Claim::SameFrame;
+            return Match::SameFrame;
         }
-        // An interrupted instruction further out: a handler of the program's lies on top.
+        // An interrupted instruction further out: a signal handler of the program is on top of it.
         let interrupted = |&word: &u64| {
             let frame = Frame::from_bits(word);
             let at = frame.address();
             frame.is_exact() && (at == ip || at.wrapping_add(SYSCALL) == ip)
         };
         match frames.iter().skip(1).position(interrupted) {
-            Some(at) => Claim::Deeper(at + 1),
-            None => Claim::Unmatched,
+            Some(at) => Match::Deeper(at + 1),
+            None => Match::Unmatched,
         }
     }
 }
 
-/// A requester that names its request, and an answer that repeats the name: another process that sends it along with
-/// a signal, or a kernel that writes a cookie in place of the user stack (PERF_CONTEXT_USER_DEFERRED).
+/// A requester that numbers its requests, with answers that repeat the number: a kernel that writes a cookie in place of the
+/// user stack (PERF_CONTEXT_USER_DEFERRED).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Named;
 
 impl Requester for Named {
-    fn claim(&self, sample: &PerfSample, _place: u64, answer: &KernelAnswerHead, _frames: &[u64]) -> Claim {
-        if sample.cookie == Some(answer.nonce) { Claim::Exact } else { Claim::Unmatched }
+    fn match_event(
+        &self,
+        sample: &PerfSample,
+        _place: u64,
+        answer: &KernelAnswerHead,
+        _frames: &[u64],
+    ) -> Match {
+        if sample.cookie == Some(answer.nonce) { Match::Exact } else { Match::Unmatched }
     }
 }
 
@@ -105,57 +123,66 @@ mod tests {
     const SP: u64 = 0x7fff_0000;
     const EXACT: u64 = 1 << 61;
 
-    fn claim(ip: u64, sp: u64, place: u64) -> Claim {
+    fn match_event(ip: u64, sp: u64, place: u64) -> Match {
         let ring = KernelRing { code: (0x1000, 0x2000), handler: (64, 128) };
         let answer = KernelAnswerHead { ip: IP, sp: SP, ..KernelAnswerHead::default() };
         let frames = [IP | EXACT, 0x40_2000, 0x40_3000 | EXACT, 0x40_4000];
-        ring.claim(&PerfSample { user: Some((ip, sp)), ..PerfSample::default() }, place, &answer, &frames)
+        ring.match_event(
+            &PerfSample { user: Some((ip, sp)), ..PerfSample::default() },
+            place,
+            &answer,
+            &frames,
+        )
     }
 
     #[test]
     fn the_rules_of_the_ring() {
-        assert_eq!(claim(IP, SP, 0), Claim::Exact);
-        assert_eq!(claim(IP + 2, SP, 0), Claim::Restarted);
-        assert_eq!(claim(IP, SP, 64), Claim::Overhead);
-        assert_eq!(claim(IP, SP, 128), Claim::Exact);
-        assert_eq!(claim(0x1fff, 5, 0), Claim::Overhead);
-        assert_eq!(claim(0x40_3000, SP + 800, 0), Claim::Deeper(2));
-        assert_eq!(claim(0x40_3002, SP + 800, 0), Claim::Deeper(2), "restarted");
-        assert_eq!(claim(0x40_4000, SP + 800, 0), Claim::Unmatched, "a return address is no interruption");
-        assert_eq!(claim(IP, SP + 8, 0), Claim::Unmatched);
-        assert_eq!(claim(IP + 2, SP + 8, 0), Claim::Unmatched);
-        assert_eq!(claim(IP - 1, SP + 8, 0), Claim::Stepped, "a push");
-        assert_eq!(claim(IP - 4, SP, 0), Claim::Stepped, "a nop");
-        assert_eq!(claim(IP - 1, SP - 8, 0), Claim::Unmatched, "no first instruction gives room back");
-        assert_eq!(claim(IP - 16, SP, 0), Claim::Unmatched);
+        assert_eq!(match_event(IP, SP, 0), Match::Exact);
+        assert_eq!(match_event(IP + 2, SP, 0), Match::Restarted);
+        assert_eq!(match_event(IP, SP, 64), Match::Overhead);
+        assert_eq!(match_event(IP, SP, 128), Match::Exact);
+        assert_eq!(match_event(0x1fff, 5, 0), Match::Overhead);
+        assert_eq!(match_event(0x40_3000, SP + 800, 0), Match::Deeper(2));
+        assert_eq!(match_event(0x40_3002, SP + 800, 0), Match::Deeper(2), "restarted");
+        assert_eq!(
+            match_event(0x40_4000, SP + 800, 0),
+            Match::Unmatched,
+            "a return address is no interruption"
+        );
+        assert_eq!(match_event(IP, SP + 8, 0), Match::Unmatched);
+        assert_eq!(match_event(IP + 2, SP + 8, 0), Match::Unmatched);
+        assert_eq!(match_event(IP - 1, SP + 8, 0), Match::Stepped, "a push");
+        assert_eq!(match_event(IP - 4, SP, 0), Match::Stepped, "a nop");
+        assert_eq!(match_event(IP - 1, SP - 8, 0), Match::Unmatched, "no first instruction gives room back");
+        assert_eq!(match_event(IP - 16, SP, 0), Match::Unmatched);
     }
 
     #[test]
     fn behind_blocked_signals_the_frame_may_still_be_there() {
         let ring = KernelRing::default();
-        let claim = |ip, sp, flags| {
+        let matched = |ip, sp, flags| {
             let answer = KernelAnswerHead { ip: IP, sp: SP, flags, ..KernelAnswerHead::default() };
-            ring.claim(
+            ring.match_event(
                 &PerfSample { user: Some((ip, sp)), ..PerfSample::default() },
                 0,
                 &answer,
                 &[IP | EXACT],
             )
         };
-        assert_eq!(claim(IP - 40, SP, KernelAnswerHead::BLOCKED), Claim::SameFrame);
-        assert_eq!(claim(IP - 40, SP, 0), Claim::Unmatched);
-        assert_eq!(claim(IP - 40, SP + 8, KernelAnswerHead::BLOCKED), Claim::Unmatched);
-        assert_eq!(claim(IP - 4000, SP, KernelAnswerHead::BLOCKED), Claim::Unmatched);
+        assert_eq!(matched(IP - 40, SP, KernelAnswerHead::BLOCKED), Match::SameFrame);
+        assert_eq!(matched(IP - 40, SP, 0), Match::Unmatched);
+        assert_eq!(matched(IP - 40, SP + 8, KernelAnswerHead::BLOCKED), Match::Unmatched);
+        assert_eq!(matched(IP - 4000, SP, KernelAnswerHead::BLOCKED), Match::Unmatched);
     }
 
     #[test]
     fn names_are_equal_or_not() {
         let answer = KernelAnswerHead { nonce: 5, ..KernelAnswerHead::default() };
         for (cookie, expected) in
-            [(Some(5), Claim::Exact), (Some(6), Claim::Unmatched), (None, Claim::Unmatched)]
+            [(Some(5), Match::Exact), (Some(6), Match::Unmatched), (None, Match::Unmatched)]
         {
             let sample = PerfSample { cookie, ..PerfSample::default() };
-            assert_eq!(Named.claim(&sample, 0, &answer, &[]), expected);
+            assert_eq!(Named.match_event(&sample, 0, &answer, &[]), expected);
         }
     }
 }

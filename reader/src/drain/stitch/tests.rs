@@ -1,4 +1,4 @@
-//! Answers made by hand, and what must become of them.
+//! Joins hand-made answers and checks the samples.
 
 use super::perf_record::tests::{deferred_bytes, lost_bytes, promising_bytes, sample_bytes, switch_bytes};
 use super::*;
@@ -7,7 +7,7 @@ const IP: u64 = 0x40_1000;
 const SP: u64 = 0x7fff_0000;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 
-/// A ring and where it stands.
+/// A ring and its stream position.
 struct Rig {
     stitcher: Stitcher,
     head: u64,
@@ -73,20 +73,20 @@ fn many_events_share_one_stack() {
 fn a_stack_that_waits_is_told_by_its_chunk_and_does_not_wait_for_ever() {
     let mut rig = Rig::new();
     rig.stack(7);
-    assert!(rig.stitcher.waits_in(3) && !rig.stitcher.waits_in(2));
+    assert!(rig.stitcher.has_pending_in(3) && !rig.stitcher.has_pending_in(2));
     rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
-    assert!(!rig.stitcher.waits_in(3) && rig.out.len() == 1);
-    // Its thread is stopped before it writes the answer.
+    assert!(!rig.stitcher.has_pending_in(3) && rig.out.len() == 1);
+    // The thread is stopped before it writes the answer.
     rig.stack(8);
-    for _ in 0..PATIENCE {
-        rig.stitcher.end_turn(&mut rig.out);
-        assert!(rig.stitcher.waits_in(3));
+    for _ in 0..PENDING_MAX {
+        rig.stitcher.end_interval(&mut rig.out);
+        assert!(rig.stitcher.has_pending_in(3));
     }
-    rig.stitcher.end_turn(&mut rig.out);
-    assert!(!rig.stitcher.waits_in(3));
+    rig.stitcher.end_interval(&mut rig.out);
+    assert!(!rig.stitcher.has_pending_in(3));
     let weight = |rig: &Rig| rig.out.iter().map(|sample| sample.weight).sum::<u32>();
     assert_eq!((rig.out.len(), weight(&rig), rig.out[1].nonce), (2, 2, 8));
-    // What it writes then has had its weight.
+    // Its weight was already reported when the answer arrives.
     rig.answer(8, &sample_bytes(2, &[KERNEL], IP, SP), WHOLE, 0);
     assert_eq!((weight(&rig), rig.stitcher.counts.unanswered), (2, 1));
 }
@@ -112,7 +112,7 @@ fn every_event_is_counted_once() {
     assert_eq!((counts.events, counts.exact, counts.restarted, counts.deeper), (6, 1, 1, 1));
     assert_eq!((counts.overhead, counts.unmatched, counts.lost), (2, 1, 3));
     let [_, main, deeper, nowhere] = &rig.out[..] else { panic!("{:?}", rig.out) };
-    // One restarted event, and three that the kernel had no room for.
+    // One restarted event, and three that the kernel lost.
     assert_eq!((main.kernel.len(), main.kernel[1].weight, main.weight), (2, 3, 4));
     assert_eq!((&deeper.frames[..], deeper.weight, deeper.repeated), (&[0x40_3000 | 1 << 61][..], 1, true));
     assert_eq!((nowhere.end, nowhere.frames.len(), nowhere.kernel.len()), (NO_ANSWER, 1, 1));
@@ -130,7 +130,7 @@ fn what_a_full_ring_lost_is_the_stack_s_that_filled_it() {
     let told: Vec<_> = rig.out.iter().map(|sample| (sample.nonce, sample.weight, sample.repeated)).collect();
     assert_eq!(told, [(7, 1, false), (8, 1, false), (7, 30, true)]);
     assert_eq!((rig.out[2].frames.len(), rig.stitcher.counts.lost), (3, 30));
-    // Before the first answer there is nobody else.
+    // Before the first answer there is no earlier stack.
     let mut rig = Rig::new();
     rig.stack(7);
     rig.answer(7, &[lost_bytes(5), sample_bytes(2, &[KERNEL], IP, SP)].concat(), WHOLE, 0);
@@ -145,9 +145,9 @@ fn ticks_that_were_left_out_are_weight_of_the_next_stack() {
     rig.stitcher.stack(sample, 3, &mut rig.out);
     rig.answer(7, &sample_bytes(1, &[KERNEL], IP, SP), WHOLE, 0);
     let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
-    // Time for which there was no event is most likely the last event's.
+    // CPU time without an event is most likely that of the last event.
     assert_eq!((sample.weight, sample.kernel.len()), (5, 1));
-    assert_eq!(sample.parts().map(|part| part.weight).collect::<Vec<_>>(), [5]);
+    assert_eq!(sample.parts().map(|event| event.weight).collect::<Vec<_>>(), [5]);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn the_time_off_the_processor_is_the_weight() {
     ];
     rig.answer(7, &bytes.concat(), WHOLE, 0);
     let [sample] = &rig.out[..] else { panic!("{:?}", rig.out) };
-    // 2000.4 us and 1.6 us: the part of a unit is carried on. Preempted for 6000 us.
+    // 2000.4 us and 1.6 us: the fraction is carried over. Preempted for 6000 us.
     let weights: Vec<u32> = sample.kernel.iter().map(|kernel| kernel.weight).collect();
     assert_eq!((weights, sample.weight), (vec![2000, 2], 2002));
     assert_eq!(rig.stitcher.counts.preempted_us, 6000);
@@ -216,7 +216,7 @@ fn the_time_off_the_processor_is_the_weight() {
 fn a_wait_of_hours_keeps_its_weight() {
     let mut rig = Rig::new();
     rig.stack(7);
-    // Two hours are more microseconds than 32 bits hold.
+    // Two hours in microseconds do not fit 32 bits.
     let (from, to) = (1_000_000, 7_200_001_000_000);
     let bytes = [
         sample_bytes(from, &[KERNEL], IP, SP),
@@ -243,12 +243,12 @@ fn the_time_from_being_woken_to_running_is_told_apart() {
         ]
         .concat()
     };
-    // The run delay of before the first answer is nobody's.
+    // The run delay before the first answer belongs to no wait.
     rig.stack(7);
     rig.delay_ns = 90_000_000;
     rig.answer(7, &wait(0, 1_000_000), flags, 0);
     assert_eq!((rig.out.len(), rig.out[0].kernel.len()), (1, 1));
-    // Preempted for 3 ms, and 40 us late after a wait of 2 ms.
+    // Preempted for 3 ms; 40 us of wake-up latency after a wait of 2 ms.
     rig.stack(8);
     rig.delay_ns += 3_040_000;
     let preempted = [switch_bytes(6_000_000, true, true), switch_bytes(9_000_000, false, false)].concat();
@@ -258,7 +258,7 @@ fn the_time_from_being_woken_to_running_is_told_apart() {
         sample.kernel.iter().map(|kernel| (kernel.weight, kernel.frames.clone())).collect()
     };
     assert_eq!(told(&rig.out[1]), [(1960, vec![KERNEL]), (40, vec![WAKE_LATENCY, KERNEL])]);
-    // Two waits share one answer, and neither was ready for longer than it was away.
+    // Two waits share one answer, and neither was runnable for longer than it was off the CPU.
     rig.stack(9);
     rig.delay_ns += 500_000;
     rig.answer(9, &[wait(10_000_000, 10_100_000), wait(11_000_000, 12_000_000)].concat(), flags, 0);
@@ -266,7 +266,7 @@ fn the_time_from_being_woken_to_running_is_told_apart() {
         [(100, vec![WAKE_LATENCY, KERNEL]), (600, vec![KERNEL]), (400, vec![WAKE_LATENCY, KERNEL])];
     assert_eq!((told(&rig.out[2]), rig.out[2].weight), (expected.to_vec(), 1100));
     assert_eq!(rig.stitcher.counts.wake_latency_us, 540);
-    // A program that forbids system calls gives no delays.
+    // A program that forbids system calls reports no run delays.
     rig.stack(10);
     rig.answer(10, &wait(20_000_000, 21_000_000), WHOLE, 0);
     assert_eq!(told(&rig.out[3]), [(1000, vec![KERNEL])]);

@@ -1,8 +1,8 @@
-//! What becomes of the records of one process's pool, as they are drained: samples, which go to the merge; halves of
-//! samples, which wait for each other; and counts of what is neither.
+//! Decodes the records drained from one process's pool. Samples go to the merge; user stacks and the kernel records they
+//! belong to go to the stitcher; anything invalid is counted.
 //!
-//! A record is most often one of many of its thread in a row, and its stack most often refers to the one before: what is
-//! the same for all of them is looked up once, and frames that are shared are not copied.
+//! Consecutive records usually come from the same thread, and each stack usually refers to the one before. So per-thread
+//! lookups are done once per run of records, and shared frames are not copied.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,23 @@ use shm_format::{
     Undecodable,
 };
 
-use crate::drain::chains::{Chains, WholeStack};
-use crate::drain::copies::{Copies, Unwound};
+use crate::drain::chains::{Chains, DecodedStack};
+use crate::drain::copies::{Copies, UnwoundCopy};
 use crate::drain::merge::Merge;
 use crate::drain::sequences::Sequences;
 use crate::drain::stitch::{Stitcher, Writer, Written};
 use crate::drain::unwinder::Unwinder;
 use crate::target::translate::Translator;
 
-/// Number of the source whose stacks answer the kernel.
+/// Number of the `perf` source, whose stacks are joined with kernel records.
 const PERF: u8 = 3;
 
 /// The head of an event without a stack.
 const NO_STACK: StackHead = StackHead { weight: 1, end: 0, source: TRACEPOINT, nonce: 0 };
 
-/// What the reader found in the ring.
+/// Counts of what was drained from the pool.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct DrainCounts {
     pub(super) records: u64,
     pub(super) samples: u64,
     pub(super) weight: u64,
@@ -43,9 +43,9 @@ pub(super) struct Found {
     pub(super) undecodable: u64,
 }
 
-impl Found {
-    /// A record gave no sample.
-    fn miss(&mut self, why: Undecodable) {
+impl DrainCounts {
+    /// Counts a record that could not be decoded.
+    fn count_error(&mut self, why: Undecodable) {
         match why {
             Undecodable::Malformed => self.violations += 1,
             Undecodable::Unlinked => self.undecodable += 1,
@@ -53,60 +53,61 @@ impl Found {
     }
 }
 
-/// Takes in the records of one pass.
-pub(super) struct Intake<'a> {
+/// Decodes the records of one pass.
+pub(super) struct RecordDecoder<'a> {
     pub(super) scale: &'a Scale,
     pub(super) translator: &'a mut Translator,
     pub(super) stitcher: &'a mut Stitcher,
     pub(super) chains: &'a mut Chains,
     pub(super) copies: &'a mut Copies,
-    /// By thread number.
+    /// Sequence numbers seen, by thread number.
     pub(super) threads: &'a mut BTreeMap<u32, Sequences>,
-    pub(super) found: &'a mut Found,
+    pub(super) counts: &'a mut DrainCounts,
     pub(super) merge: &'a mut Merge,
-    pub(super) state: State,
+    pub(super) state: PassState,
 }
 
-/// Where a pass is.
+/// PassState kept from one record of a pass to the next.
 #[derive(Default)]
-pub(super) struct State {
-    /// The thread whose records come, and those that have come in a row.
+pub(super) struct PassState {
+    /// The thread of the current run of records, and the sequence numbers in that run.
     writer: Option<(u32, Sequences)>,
-    /// It is known to have run.
+    /// The translator knows that this thread has run.
     has_run: bool,
-    /// The record whose stack went to the merge last, if others may refer to it.
-    merged: Option<Place>,
+    /// The record whose stack was pushed to the merge last, unless it is standalone.
+    last_merged: Option<RecordId>,
 }
 
-/// A record: its chunk, and its number among its thread's.
+/// Identifies a record: its chunk, and its sequence number in its thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct RecordId {
     chunk: u32,
     generation: u64,
     sequence: u64,
 }
 
-impl Place {
+impl RecordId {
     fn of(chunk: &ChunkInfo, record: &RecordRef<'_>) -> Self {
         Self { chunk: chunk.index, generation: chunk.generation, sequence: record.sequence }
     }
 }
 
-impl State {
-    /// A sample goes to the merge, with so much of its stack as is not there.
-    fn merge(&mut self, merge: &mut Merge, sample: Sample, stack: &WholeStack<'_>, place: Place) {
-        let follows = stack.before.is_some_and(|sequence| self.merged == Some(Place { sequence, ..place }));
-        merge.push(sample, stack.frames, if follows { stack.kept } else { 0 });
-        self.merged = (!stack.is_aside).then_some(place);
+impl PassState {
+    /// Pushes a sample to the merge, passing only the frames that the merge does not have already.
+    fn merge(&mut self, merge: &mut Merge, sample: Sample, stack: &DecodedStack<'_>, record: RecordId) {
+        let follows =
+            stack.base.is_some_and(|sequence| self.last_merged == Some(RecordId { sequence, ..record }));
+        merge.push(sample, stack.frames, if follows { stack.shared } else { 0 });
+        self.last_merged = (!stack.is_standalone).then_some(record);
     }
 }
 
-impl Intake<'_> {
-    /// A record was drained.
-    pub(super) fn take(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) {
+impl RecordDecoder<'_> {
+    /// Handles one drained record.
+    pub(super) fn decode(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) {
         let new = !record.again;
         if new {
-            self.saw(chunk.thread_seq, record.sequence);
+            self.note_sequence(chunk.thread_seq, record.sequence);
         }
         let written = match record.kind {
             RecordKind::Stack => self.stack(chunk, record),
@@ -117,24 +118,24 @@ impl Intake<'_> {
             RecordKind::Answer if new => self.answer(chunk, record),
             RecordKind::Copy if new => {
                 let ns = self.scale.monotonic_ns(record.ticks);
-                self.found.violations += u64::from(!self.copies.piece(chunk, record, ns));
+                self.counts.violations += u64::from(!self.copies.add_piece(chunk, record, ns));
                 Written::Other
             }
             _ => Written::Other,
         };
-        if new && (self.stitcher.expects() || !matches!(written, Written::Other)) {
+        if new && (self.stitcher.has_rings() || !matches!(written, Written::Other)) {
             self.stitcher.written(chunk.thread_seq, record.sequence, written);
         }
     }
 
-    /// No more records come: makes samples of copies, or compares them.
+    /// Ends the pass: unwinds complete stack copies into samples, or compares them with recorded stacks.
     pub(super) fn end(mut self, process: u32, unwinder: &mut Unwinder, events: &mut Vec<Event>) {
-        self.end_writer();
-        let Self { copies, translator, stitcher, found, merge, .. } = self;
+        self.end_run();
+        let Self { copies, translator, stitcher, counts, merge, .. } = self;
         copies.end_pass(process, unwinder, events, &mut |unwound| {
-            let Unwound { sequence, chunk, ns, head, frames } = unwound;
-            found.samples += 1;
-            found.weight += u64::from(head.weight);
+            let UnwoundCopy { sequence, chunk, ns, head, frames } = unwound;
+            counts.samples += 1;
+            counts.weight += u64::from(head.weight);
             translator.ran(chunk.tid, chunk.thread_seq);
             let sample = translator.sample(chunk.tid, chunk.thread_seq, ns, head);
             if sample.source == PERF && sample.nonce != 0 {
@@ -146,26 +147,26 @@ impl Intake<'_> {
         });
     }
 
-    fn end_writer(&mut self) {
+    fn end_run(&mut self) {
         if let Some((thread, sequences)) = self.state.writer.take() {
-            self.threads.entry(thread).or_default().add(sequences);
+            self.threads.entry(thread).or_default().merge(sequences);
         }
     }
 
     #[inline]
-    fn saw(&mut self, thread: u32, sequence: u64) {
+    fn note_sequence(&mut self, thread: u32, sequence: u64) {
         match &mut self.state.writer {
-            Some((writer, sequences)) if *writer == thread => sequences.saw(sequence),
+            Some((writer, sequences)) if *writer == thread => sequences.add(sequence),
             _ => {
-                self.end_writer();
+                self.end_run();
                 let mut sequences = Sequences::default();
-                sequences.saw(sequence);
+                sequences.add(sequence);
                 (self.state.writer, self.state.has_run) = (Some((thread, sequences)), false);
             }
         }
     }
 
-    /// A stack: a sample, unless it waits for what the kernel recorded.
+    /// Decodes a stack. It is a sample at once unless it has to be joined with kernel records.
     fn stack(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> Written {
         let decoded = self.chains.decode(chunk, record, record.payload);
         if record.again {
@@ -174,12 +175,12 @@ impl Intake<'_> {
         let stack = match decoded {
             Ok(stack) => stack,
             Err(error) => {
-                self.found.miss(error);
+                self.counts.count_error(error);
                 return Written::Other;
             }
         };
-        self.found.samples += 1;
-        self.found.weight += u64::from(stack.head.weight);
+        self.counts.samples += 1;
+        self.counts.weight += u64::from(stack.head.weight);
         if !std::mem::replace(&mut self.state.has_run, true) {
             self.translator.ran(chunk.tid, chunk.thread_seq);
         }
@@ -189,41 +190,43 @@ impl Intake<'_> {
             let wait = LockNonce(sample.nonce);
             sample.nonce = wait.in_units(|ticks| self.scale.span_ns(ticks)).0;
         }
-        let waits = sample.source == PERF && sample.nonce != 0;
-        if !waits && !self.copies.are_beside_stacks() {
-            self.state.merge(self.merge, sample, &stack, Place::of(chunk, record));
+        let needs_kernel_part = sample.source == PERF && sample.nonce != 0;
+        if !needs_kernel_part && !self.copies.are_compared() {
+            self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
             return Written::Other;
         }
         let sample = Sample { frames: stack.frames.iter().rev().copied().collect(), ..sample };
-        if self.copies.are_beside_stacks() {
-            self.copies.stack(record.sequence, sample.clone());
+        if self.copies.are_compared() {
+            self.copies.add_stack(record.sequence, sample.clone());
         }
-        if waits {
+        if needs_kernel_part {
             return Written::Stack(sample, chunk.index);
         }
-        self.merge.push_whole(sample);
-        self.state.merged = None;
+        self.merge.push_owned(sample);
+        self.state.last_merged = None;
         Written::Other
     }
 
-    /// An event of the program's own.
+    /// Decodes an event of one of the program's own tracepoints.
     fn tracepoint(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) {
         let event = TracepointRecord::parse(record.payload);
         let decoded = event.as_ref().map(|event| match event.stack {
             Some(encoded) => self.chains.decode(chunk, record, encoded),
-            None => Ok(WholeStack { head: NO_STACK, frames: &[], kept: 0, before: None, is_aside: true }),
+            None => {
+                Ok(DecodedStack { head: NO_STACK, frames: &[], shared: 0, base: None, is_standalone: true })
+            }
         });
         if record.again {
             return;
         }
         let (event, stack) = match (event, decoded) {
             (Some(event), Some(Ok(stack))) => (event, stack),
-            (_, Some(Err(error))) => return self.found.miss(error),
-            _ => return self.found.miss(Undecodable::Malformed),
+            (_, Some(Err(error))) => return self.counts.count_error(error),
+            _ => return self.counts.count_error(Undecodable::Malformed),
         };
-        self.found.samples += 1;
-        self.found.weight += u64::from(stack.head.weight);
-        self.found.tracepoints += 1;
+        self.counts.samples += 1;
+        self.counts.weight += u64::from(stack.head.weight);
+        self.counts.tracepoints += 1;
         if !std::mem::replace(&mut self.state.has_run, true) {
             self.translator.ran(chunk.tid, chunk.thread_seq);
         }
@@ -231,13 +234,13 @@ impl Intake<'_> {
         let fields = Some(Box::new(self.translator.fields(&event)));
         let sample = self.translator.sample(chunk.tid, chunk.thread_seq, ns, stack.head);
         let sample = Sample { fields, ..sample };
-        self.state.merge(self.merge, sample, &stack, Place::of(chunk, record));
+        self.state.merge(self.merge, sample, &stack, RecordId::of(chunk, record));
     }
 
-    /// A part of what the kernel recorded.
+    /// Decodes a piece of a thread's kernel ring.
     fn answer(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> Written {
         let Some(answer) = KernelAnswer::parse(record.payload) else {
-            self.found.miss(Undecodable::Malformed);
+            self.counts.count_error(Undecodable::Malformed);
             return Written::Other;
         };
         let writer = Writer { thread_seq: chunk.thread_seq, ns: self.scale.monotonic_ns(record.ticks) };
@@ -249,16 +252,16 @@ impl Intake<'_> {
 mod tests {
     use super::*;
 
-    /// A stack is whole, whatever came to the merge between it and the one that it refers to.
+    /// A stack keeps all its frames, whatever was pushed between it and the one that it refers to.
     #[test]
     fn frames_are_shared_with_the_stack_that_went_to_the_merge_last() {
-        let (mut merge, mut state) = (Merge::default(), State::default());
+        let (mut merge, mut state) = (Merge::default(), PassState::default());
         let mut expected = Vec::new();
-        let mut merged = |chunk, sequence, before: Option<u64>, is_aside, frames: &[u64], is_shared| {
+        let mut merged = |chunk, sequence, base: Option<u64>, is_standalone, frames: &[u64], is_shared| {
             let stack =
-                WholeStack { head: NO_STACK, frames, kept: before.map_or(0, |_| 2), before, is_aside };
+                DecodedStack { head: NO_STACK, frames, shared: base.map_or(0, |_| 2), base, is_standalone };
             let sample = Sample { ns: 1, ..Sample::default() };
-            state.merge(&mut merge, sample, &stack, Place { chunk, generation: 4, sequence });
+            state.merge(&mut merge, sample, &stack, RecordId { chunk, generation: 4, sequence });
             expected.push((frames.to_vec(), if is_shared { 2 } else { 0 }));
         };
         merged(1, 5, None, false, &[1, 2, 3], false);
