@@ -130,7 +130,7 @@ impl<W: Write> Sink for Profile<W> {
         if let Event::Sample(sample) = &event
             && self.is_running_kernel
         {
-            for symbol in self.symbols.news(sample) {
+            for symbol in self.symbols.new_symbols(sample) {
                 self.writer.push(&Event::KernelSymbol(symbol))?;
             }
         }

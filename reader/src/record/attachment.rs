@@ -1,4 +1,4 @@
-//! A running process is sampled for a recording: how, and until when.
+//! Starts sampling a running process for a recording, and stops it when the recording ends.
 
 use crate::proc;
 use crate::record::options::RecordOptions;
@@ -6,18 +6,18 @@ use crate::sampling::settings::SamplingSettings;
 use crate::target::inject::{self, Sampling, Settings};
 use crate::terminal::notices::Notices;
 
-/// For an agent that is put into a running process.
+/// The settings for an injected agent.
 pub(crate) fn settings(sampling: &SamplingSettings) -> Settings {
     let &SamplingSettings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, .. } =
         sampling;
     Settings { frequency, max_stack, max_overhead, native_only, unwinding, copy_limit, ends_with_us: true }
 }
 
-/// Has the process sampled if it is not; says whether that was needed.
+/// Starts sampling the process if it is not sampled yet. Returns what was found.
 pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) -> anyhow::Result<Sampling> {
     if !sampling.plugins.is_empty() {
         notices.say(format_args!(
-            "process {pid} runs already and loads no plug-in any more; start it under `selfwind record --plugin FILE`"
+            "process {pid} is already running, and plug-ins are loaded at the start only; start it with `selfwind record --plugin FILE -- CMD`"
         ));
     }
     let sampling = inject::ensure(pid, settings(sampling))?;
@@ -27,7 +27,7 @@ pub(crate) fn attach(sampling: &SamplingSettings, pid: u32, notices: Notices) ->
     Ok(sampling)
 }
 
-/// The options with the rate at which the process is really sampled.
+/// The options with the rate at which the process is actually sampled.
 pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sampling>) -> RecordOptions {
     let mut options = options.clone();
     options.sampling.sources.take_over(inject::own_sources(pid));
@@ -50,13 +50,13 @@ pub(super) fn as_sampled(options: &RecordOptions, pid: u32, sampling: Option<Sam
     options
 }
 
-/// A process that is sampled as long as this recorder follows it. Dropping ends that, whatever went wrong.
-pub(crate) struct Ours {
+/// A process that is sampled only while this recorder follows it. Dropping this stops the sampling, also after errors.
+pub(crate) struct SampledProcess {
     pub(crate) pid: Option<u32>,
     pub(crate) notices: Notices,
 }
 
-impl Drop for Ours {
+impl Drop for SampledProcess {
     fn drop(&mut self) {
         if let Some(pid) = self.pid
             && proc::start_time(pid).is_some()

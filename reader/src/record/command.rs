@@ -1,7 +1,7 @@
-//! Recording a command from its start to its end.
+//! Records a command from its start to its end.
 //!
-//! The command comes first: its exit status is ours, its signals reach it, and whatever goes wrong here
-//! after it was started leaves it running as it would without us.
+//! The command comes first: the recorder exits with its status, signals reach it, and whatever goes wrong in the recorder
+//! after the command was started leaves the command running.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -17,9 +17,9 @@ use crate::drain::follow::{Flow, Reason, follow};
 use crate::drain::watch::{self, WatchEvent};
 use crate::record::exit_status::{OWN_FAILURE, shell_status};
 use crate::record::options::RecordOptions;
-use crate::record::priority::ask_for_priority;
+use crate::record::priority::raise_priority;
 use crate::record::program;
-use crate::record::recording::{Output, Recording, unwritten};
+use crate::record::recording::{Output, Recording, cannot_continue};
 use crate::record::snapshot::Snapshots;
 use crate::record::spawn::{self, Child};
 use crate::tables::builder;
@@ -31,13 +31,13 @@ use crate::target::shortage;
 use crate::terminal::notices::{Notices, warn};
 
 /// How long a command may take to end after the SIGTERM of `-d`.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Two Ctrl-C within this time are meant for the recording.
-const TWICE: Duration = Duration::from_secs(1);
-/// How long processes that outlive the command may take to notice the stop flag.
-const GRACE: Duration = Duration::from_millis(30);
+const TERM_TIMEOUT: Duration = Duration::from_secs(5);
+/// Two Ctrl-C within this time end the recording.
+const DOUBLE_PRESS: Duration = Duration::from_secs(1);
+/// How long processes that outlive the command get to notice the stop flag.
+const STOP_GRACE: Duration = Duration::from_millis(30);
 
-/// Records the command that the options name, and gives its exit status.
+/// Records the command in `options` and returns its exit status.
 pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     options.sampling.check()?;
     let name = options.command.first().context("no command given")?;
@@ -76,7 +76,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
             return Err(error.into());
         }
     };
-    ask_for_priority();
+    raise_priority();
     shortage::raise_open_files();
     let events = watch_child(&child, signals.with_interval(options.every), &session);
     let recorded = match &events {
@@ -88,7 +88,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let ended = match recorded {
         Ok((recording, ended)) => {
             let status = if ended { Some(shell_status(child.wait()?)) } else { None };
-            account(options.notices);
+            print_cpu_time(options.notices);
             let used_ns = command_ns().filter(|_| ended && options.delay.is_none());
             recording.end(status.map(i32::from), used_ns, events.as_ref().ok()).map(|()| status)
         }
@@ -105,13 +105,14 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
         }
         Err(error) => {
             warn(format_args!("{error:#}"));
-            let status = accompany(&mut child, events.ok())?;
+            let status = wait_forwarding_signals(&mut child, events.ok())?;
             Ok(if status == 0 { OWN_FAILURE } else { status })
         }
     }
 }
 
-/// What happens to the command and to us. Without it, signals end us as they do others.
+/// Starts the watch for the command's end and for signals. Should that fail, signals kill the recorder as they do other
+/// programs.
 fn watch_child(
     child: &Child,
     signals: watch::BlockedSignals,
@@ -126,8 +127,8 @@ fn watch_child(
     begun().inspect_err(|_| watch::unblock_signals())
 }
 
-/// Waits for a command that is not recorded any more: what is sent to us is still meant for it.
-fn accompany(child: &mut Child, events: Option<Receiver<WatchEvent>>) -> io::Result<u8> {
+/// Waits for the command after its recording has failed, and forwards signals to it.
+fn wait_forwarding_signals(child: &mut Child, events: Option<Receiver<WatchEvent>>) -> io::Result<u8> {
     let pid = Pid::from_raw(child.id() as i32);
     while let Some(events) = &events
         && child.try_wait()?.is_none()
@@ -141,7 +142,7 @@ fn accompany(child: &mut Child, events: Option<Receiver<WatchEvent>>) -> io::Res
     Ok(shell_status(child.wait()?))
 }
 
-/// Records a started command to its end. The second value is false if it outlived its deadline and our patience.
+/// Records a started command to its end. The second value is false if it was still running after `-d` and the SIGTERM.
 fn record_child(
     options: &RecordOptions,
     session: &Session,
@@ -164,16 +165,16 @@ fn record_child(
         .and_then(|ended| {
             session.stop();
             if options.snapshot || collector.any_running() {
-                std::thread::sleep(GRACE);
+                std::thread::sleep(STOP_GRACE);
             }
             collector.finish(&mut recording)?;
             Ok(ended)
         })
-        .map_err(|error| unwritten(recording.path(), &error))?;
+        .map_err(|error| cannot_continue(recording.path(), &error))?;
     Ok((recording, ended))
 }
 
-/// Drains until the command has ended (true), or outlives its deadline and our patience (false).
+/// Drains until the command has ended (true), or is still running after `-d` and the SIGTERM (false).
 fn follow_command(
     options: &RecordOptions,
     recording: &mut Recording,
@@ -185,7 +186,7 @@ fn follow_command(
 ) -> io::Result<bool> {
     let pid = Pid::from_raw(child.id() as i32);
     let mut snapshots = Snapshots::new(options, session, recording.path());
-    let (mut interrupts, mut hurried) = (DoublePress::default(), false);
+    let (mut interrupts, mut cut_short) = (DoublePress::default(), false);
     let mut answer = |event| match event {
         WatchEvent::ProgramEnded => Flow::Finish,
         WatchEvent::IntervalPassed | WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => {
@@ -195,19 +196,19 @@ fn follow_command(
             snapshots.take();
             Flow::Continue
         }
-        // What the terminal sends has reached the command too; what was sent to us is meant for it.
+        // The terminal's signals have reached the command too; a signal sent to the recorder alone is forwarded.
         WatchEvent::Signal { signal, sent: true } => {
             let _ = kill(pid, signal);
             Flow::Continue
         }
         WatchEvent::Signal { signal, sent: false } => {
-            hurried = signal == Signal::SIGINT && interrupts.is_again();
-            if hurried { Flow::Finish } else { Flow::Continue }
+            cut_short = signal == Signal::SIGINT && interrupts.is_again();
+            if cut_short { Flow::Finish } else { Flow::Continue }
         }
     };
     let doorbell = session.doorbell();
     let reason = follow(collector, &doorbell, events, deadline, recording, &mut answer)?;
-    if reason == Reason::Requested && !hurried {
+    if reason == Reason::Requested && !cut_short {
         return Ok(true);
     }
     session.stop();
@@ -216,37 +217,37 @@ fn follow_command(
         WatchEvent::ProgramEnded => Flow::Finish,
         WatchEvent::IntervalPassed | WatchEvent::Signal { signal: watch::SNAPSHOT, .. } => Flow::Continue,
         WatchEvent::Signal { signal, sent } => {
-            let harder = signal == Signal::SIGINT && !sent;
-            let _ = kill(pid, if harder { Signal::SIGKILL } else { signal });
+            let kill_it = signal == Signal::SIGINT && !sent;
+            let _ = kill(pid, if kill_it { Signal::SIGKILL } else { signal });
             Flow::Continue
         }
     };
-    let deadline = Some(Instant::now() + PATIENCE);
+    let deadline = Some(Instant::now() + TERM_TIMEOUT);
     Ok(follow(collector, &doorbell, events, deadline, recording, &mut answer)? == Reason::Requested)
 }
 
-/// Tells one Ctrl-C, which is the command's own affair, from two in a row.
+/// Distinguishes a single Ctrl-C, which is left to the command, from two in a row.
 #[derive(Default)]
 struct DoublePress {
     last: Option<Instant>,
 }
 
 impl DoublePress {
-    /// Whether the one before was just now.
+    /// Notes a press; true if the previous one was just before it.
     fn is_again(&mut self) -> bool {
-        self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < TWICE)
+        self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < DOUBLE_PRESS)
     }
 }
 
-/// CPU time of the command and of all it waited for, in nanoseconds.
+/// CPU time of the command and of the children it waited for, in nanoseconds.
 fn command_ns() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
     let micros = [usage.user_time(), usage.system_time()].map(|t| t.tv_sec() * 1_000_000 + t.tv_usec());
     u64::try_from(micros.iter().sum::<i64>()).ok()?.checked_mul(1000)
 }
 
-/// Tells who used how much of the processor.
-fn account(notices: Notices) {
+/// Prints how much CPU time the recorder and the command used.
+fn print_cpu_time(notices: Notices) {
     let seconds = |who| {
         let usage = getrusage(who).ok()?;
         let micros = [usage.user_time(), usage.system_time()].map(|t| t.tv_sec() * 1_000_000 + t.tv_usec());

@@ -1,9 +1,9 @@
-//! Names of generated code by the interface through which compilers tell debuggers of it (GDB manual, "JIT Compilation
-//! Interface"): a list of ELF files in the process's memory, which begins at a variable with a well-known name.
+//! Names of generated code from the interface by which just-in-time compilers inform debuggers (GDB manual, "JIT Compilation
+//! Interface"): a list of ELF files in the process's memory, headed by a variable with a well-known name.
 //!
-//! The function that compilers call after each change is there for breakpoints, and inside a library nothing else can
-//! stand in its way. So the list is looked at from outside, a few times a second, and only in processes whose samples
-//! lie in no module. Nobody holds it still meanwhile: all of it is taken for what it may be, anything.
+//! Compilers call a function after each change so that a debugger can set a breakpoint there; a profiler cannot. So the list
+//! is read from outside, a few times a second, and only in processes that have samples outside all modules. It may change
+//! while it is read, so nothing in it is trusted.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,50 +19,50 @@ use selfwind_profile::symbolize::short_name;
 use crate::proc::Mapping;
 use crate::record::second_mappings;
 
-/// What the source of these names is called.
+/// The name of this source of names.
 pub(super) const SOURCE: &str = "[jit]";
-/// The variable that the list begins at.
+/// The variable that heads the list.
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
-/// How often it is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Of the recorder's time looking takes no more than one part in so many.
-const SHARE: u32 = 50;
-/// What one look may take: files in a list, bytes of all that are new, and the time for their symbols.
+/// How often the list is read.
+const READ_EVERY: Duration = Duration::from_millis(200);
+/// Reading takes at most one part in so many of the recorder's time.
+const TIME_SHARE: u32 = 50;
+/// Limits for one reading: files in a list, bytes of all new files, time for their symbols.
 const FILES_MAX: usize = 1 << 16;
 const BYTES_MAX: u64 = 64 << 20;
 const SYMBOLS_TIME: Duration = Duration::from_millis(100);
-/// Most functions of a process, and bytes of a name that are looked at.
+/// Maximum number of functions of a process, and of bytes of a name.
 const FUNCTIONS_MAX: usize = 1 << 17;
 const NAME_MAX: usize = 1 << 10;
 
-/// What a process has told of its generated code.
+/// What a process has registered about its generated code.
 #[derive(Debug, Default)]
 pub(super) struct DebuggerInterface {
-    /// Files that the process has mapped and that were searched for the variable.
+    /// Mapped files that were searched for the variable.
     searched: HashSet<PathBuf>,
     lists: Vec<List>,
     functions: Vec<GeneratedFunction>,
-    /// When it was looked at last: on the recording's clock, and when it may be again.
-    looked_ns: u64,
+    /// When the list was last read, on the recording's clock, and when it may be read again.
+    last_read_ns: u64,
     next: Option<Instant>,
 }
 
-/// One list; a process has as many as compilers.
+/// One list; a process has one for each compiler.
 #[derive(Debug)]
 struct List {
     descriptor: u64,
-    /// Entry, address and size of the files in it that were read.
+    /// Entry, address and size of the files that were read.
     read: HashSet<[u64; 3]>,
 }
 
 impl DebuggerInterface {
-    /// Whether it is time to look again.
+    /// True if it is time to read the list again.
     pub(super) fn is_due(&self) -> bool {
         self.next.is_none_or(|next| Instant::now() >= next)
     }
 
-    /// Looks at what a process shows that has these mappings. `begun` is when they were asked for.
-    pub(super) fn look(&mut self, pid: u32, mappings: &[Mapping], now_ns: u64, begun: Instant) {
+    /// Reads the lists of a process with these mappings. `begun` is when the reading of the mappings began.
+    pub(super) fn read(&mut self, pid: u32, mappings: &[Mapping], now_ns: u64, begun: Instant) {
         for mapping in mappings {
             let is_code = mapping.executable && mapping.is_of_file() && !mapping.is_deleted;
             if is_code && self.searched.insert(mapping.path.clone()) {
@@ -73,18 +73,18 @@ impl DebuggerInterface {
         if !self.lists.is_empty()
             && let Ok(memory) = File::open(format!("/proc/{pid}/mem"))
         {
-            // It was not there at the last look, so nothing before that was in it.
-            let since_ns = self.looked_ns;
+            // It was not there at the last reading, so its contents are newer than that.
+            let since_ns = self.last_read_ns;
             for list in &mut self.lists {
                 let room = FUNCTIONS_MAX - self.functions.len();
                 self.functions.extend(list.follow(&memory, since_ns, room).unwrap_or_default());
             }
         }
-        self.looked_ns = now_ns;
-        self.next = Some(Instant::now() + LOOK_EVERY.max(begun.elapsed() * SHARE));
+        self.last_read_ns = now_ns;
+        self.next = Some(Instant::now() + READ_EVERY.max(begun.elapsed() * TIME_SHARE));
     }
 
-    /// The functions in the order in which they were found, of which `wanted` (first address, bytes) holds.
+    /// The functions for which `wanted` (first address, size) holds, in the order in which they were found.
     pub(super) fn functions(self, wanted: impl Fn(u64, u64) -> bool) -> Vec<GeneratedFunction> {
         let functions = self.functions.into_iter();
         functions.filter(|function| wanted(function.start, function.len)).collect()
@@ -92,7 +92,7 @@ impl DebuggerInterface {
 }
 
 impl List {
-    /// Reads the files that are new in the list: at most `most` functions.
+    /// Reads the new files in the list: at most `most` functions.
     fn follow(&mut self, memory: &File, since_ns: u64, most: usize) -> Option<Vec<GeneratedFunction>> {
         let [version, _relevant, mut next] = words(memory, self.descriptor)?;
         if version as u32 != 1 {
@@ -104,7 +104,7 @@ impl List {
             let Some([after, _before, address, size]) = words(memory, next) else { break };
             let file = [next, address, size];
             if !present.insert(file) {
-                // A circle.
+                // The list is circular.
                 break;
             }
             if size <= room && found.len() < most && !self.read.contains(&file) {
@@ -117,20 +117,20 @@ impl List {
             }
             next = after;
         }
-        // Where one is gone the next may lie at its address.
+        // A new file may reuse the address of a removed one.
         self.read.retain(|file| present.contains(file));
         Some(found)
     }
 }
 
-/// The words at an address of a process.
+/// Reads words at an address of the process.
 fn words<const N: usize>(memory: &File, address: u64) -> Option<[u64; N]> {
     let mut words = [[0; 8]; N];
     memory.read_exact_at(words.as_flattened_mut(), address).ok()?;
     Some(words.map(u64::from_ne_bytes))
 }
 
-/// Where the variable is that a mapped file defines, if it does.
+/// The address of the variable, if a mapped file defines it.
 fn descriptor(mapping: &Mapping, pid: u32) -> Option<u64> {
     let content = second_mappings::content(mapping, pid)?;
     let elf = ElfFile64::<Endianness, _>::parse(&content).ok()?;
@@ -139,7 +139,7 @@ fn descriptor(mapping: &Mapping, pid: u32) -> Option<u64> {
     Some(second_mappings::bias(mapping, &elf, &content)?.wrapping_add(symbol.address()))
 }
 
-/// The functions of a file in memory that are found in time.
+/// The functions of an ELF file in memory, until the deadline.
 fn functions(bytes: &[u8], since_ns: u64, deadline: Instant) -> impl Iterator<Item = GeneratedFunction> {
     let elf = ElfFile64::<Endianness>::parse(bytes).ok();
     elf.into_iter().flat_map(move |elf| {
@@ -148,12 +148,12 @@ fn functions(bytes: &[u8], since_ns: u64, deadline: Instant) -> impl Iterator<It
     })
 }
 
-/// What a symbol names, if it is a function.
+/// The function that a symbol names, if it is one.
 fn function(elf: &ElfFile64<'_>, symbol: &ElfSymbol64<'_, '_>, since_ns: u64) -> Option<GeneratedFunction> {
     if !symbol.is_definition() || symbol.kind() != SymbolKind::Text || symbol.size() == 0 {
         return None;
     }
-    // In one that can be relocated symbols are counted from their sections, which say where they were put.
+    // In a relocatable file, symbol values are relative to sections, whose headers hold the addresses.
     let base = match elf.kind() {
         ObjectKind::Relocatable => elf.section_by_index(symbol.section_index()?).ok()?.address(),
         _ => 0,

@@ -1,52 +1,52 @@
-//! Leaves out what was sampled before a delay was over.
+//! Drops the samples taken before a delay was over (`-D`).
 //!
-//! The program is sampled from its first instruction on, so that it starts the same way with and without a
-//! delay; what comes too early is counted as recorded before the recording began, and nothing is unaccounted for.
+//! The program is sampled from its first instruction on, so that it starts the same way with and without a delay. Early
+//! samples are counted as recorded before the recording began, so that all samples stay accounted for.
 
 use std::collections::HashMap;
 
 use selfwind_profile::profile_file::{Event, Sample};
 
-/// What is left out.
+/// Drops early samples.
 #[derive(Debug, Default)]
 pub(crate) struct Delay {
     /// CLOCK_MONOTONIC.
     until_ns: u64,
-    /// Samples and weight by process.
-    left_out: HashMap<u32, (u64, u64)>,
+    /// Dropped samples and weight, by process.
+    dropped: HashMap<u32, (u64, u64)>,
 }
 
 impl Delay {
-    /// Leaves out samples taken before this time.
+    /// Drops samples taken before this time.
     pub(crate) fn until(until_ns: u64) -> Self {
         Self { until_ns, ..Self::default() }
     }
 
-    /// The same for a profile that ends here, while the recording goes on.
+    /// The same for a snapshot, while the recording continues.
     pub(crate) fn filter_end(&self, end: Event) -> Option<Event> {
-        Self { until_ns: self.until_ns, left_out: self.left_out.clone() }.filter(end)
+        Self { until_ns: self.until_ns, dropped: self.dropped.clone() }.filter(end)
     }
 
-    /// Leaves a sample out, if it is too early.
+    /// True if the sample is too early; it is then counted as dropped.
     #[inline]
-    pub(super) fn leaves_out(&mut self, sample: &Sample) -> bool {
+    pub(super) fn drops(&mut self, sample: &Sample) -> bool {
         let is_early = sample.ns < self.until_ns;
         if is_early {
-            let left_out = self.left_out.entry(sample.process).or_default();
-            *left_out = (left_out.0 + 1, left_out.1 + u64::from(sample.weight));
+            let dropped = self.dropped.entry(sample.process).or_default();
+            *dropped = (dropped.0 + 1, dropped.1 + u64::from(sample.weight));
         }
         is_early
     }
 
-    /// The event as it goes into the profile, if it does.
+    /// The event as it is written to the profile; `None` if it is dropped.
     pub(crate) fn filter(&mut self, mut event: Event) -> Option<Event> {
-        let (left_out, counters) = match &mut event {
-            Event::Sample(sample) if self.leaves_out(sample) => return None,
-            Event::Counters(at) => (self.left_out.get(&at.process).copied(), &mut at.counters),
-            Event::ProcessEnd(end) => (self.left_out.remove(&end.process), &mut end.counters),
+        let (dropped, counters) = match &mut event {
+            Event::Sample(sample) if self.drops(sample) => return None,
+            Event::Counters(at) => (self.dropped.get(&at.process).copied(), &mut at.counters),
+            Event::ProcessEnd(end) => (self.dropped.remove(&end.process), &mut end.counters),
             _ => return Some(event),
         };
-        if let Some((samples, weight)) = left_out {
+        if let Some((samples, weight)) = dropped {
             counters.earlier += samples;
             counters.earlier_weight += weight;
         }

@@ -1,5 +1,5 @@
-//! Where a recording goes. Proven writable before the program is started, and changed only once it is
-//! running: a mistyped command leaves the last profile alone.
+//! The output file of a recording. It is opened before the program is started, so that an unwritable file is an error in
+//! time, and truncated only once the program is running, so that a mistyped command leaves the last profile alone.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -18,20 +18,20 @@ pub(crate) struct DestinationError {
     cause: io::Error,
 }
 
-/// An opened but untouched output file.
+/// An output file that is opened, but not changed yet.
 #[derive(Debug)]
 pub(crate) struct Destination {
     file: File,
     path: PathBuf,
-    /// The name as given, while it still holds a `%p`.
+    /// The name as given, if it contains a `%p`.
     pattern: Option<PathBuf>,
     created: bool,
-    /// Where the profile of the last time went.
+    /// The file to which the previous profile was renamed.
     kept: Option<PathBuf>,
 }
 
 impl Destination {
-    /// Opens `path`; `None` is [`DEFAULT_NAME`], whose last content is kept with `.old` at its name.
+    /// Opens `path`. `None` means [`DEFAULT_NAME`], whose previous contents are kept as [`DEFAULT_NAME`] with `.old`.
     pub(super) fn prepare(path: Option<&Path>) -> Result<Self, DestinationError> {
         let pattern = path.filter(|path| path.as_os_str().as_bytes().windows(2).any(|pair| pair == b"%p"));
         let opened = match (path, pattern) {
@@ -58,7 +58,7 @@ impl Destination {
         Ok(Self { file, pattern: pattern.map(Path::to_owned), path: opened, created, kept })
     }
 
-    /// True unless it is a device or a pipe, of which nothing can be read back.
+    /// True unless it is a device or a pipe, which cannot be read back.
     pub(super) fn is_regular_file(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
@@ -77,7 +77,7 @@ impl Destination {
         Ok((self.file, self.path))
     }
 
-    /// Leaves things as they were: nothing was recorded.
+    /// Undoes `prepare`: nothing was recorded.
     pub(super) fn abandon(self) {
         if self.created {
             let _ = fs::remove_file(&self.path);

@@ -1,12 +1,12 @@
-//! Exit statuses as a shell tells them.
+//! Exit statuses as a shell reports them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// Our own failure, as `env`, `timeout` and others tell it.
+/// A failure of selfwind itself, as `env`, `timeout` and others report theirs.
 pub(crate) const OWN_FAILURE: u8 = 125;
 
-/// The exit status as a shell tells it.
+/// The exit status as a shell reports it: 128 and the signal number for a killed program.
 pub(crate) fn shell_status(status: ExitStatus) -> u8 {
     status
         .code()

@@ -1,9 +1,8 @@
-//! Names of code that no loader tells of, saved before they are gone. Processes map parts of files themselves
-//! (`second_mappings`), and make code: a just-in-time compiler's map or dump
-//! may be removed with the process, and the profile may be read elsewhere.
+//! Names code that the dynamic loader does not know, while the names can still be found: parts of files that processes map
+//! themselves (`second_mappings`), and generated code. A just-in-time compiler's map or dump may be removed when the process
+//! ends, and the profile may be read on another machine.
 //!
-//! Nothing is read for a process whose samples all lie in modules, and of what is read only the functions that
-//! samples hit are kept.
+//! Nothing is read for a process whose samples all lie in modules, and only functions that were sampled are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,59 +17,59 @@ use crate::proc::{self, Mapping};
 use crate::record::debugger_interface::{self, DebuggerInterface};
 use crate::record::second_mappings;
 
-/// Most addresses that are remembered of a process.
+/// Maximum number of addresses remembered for a process.
 const ADDRESSES_MAX: usize = 1 << 20;
-/// Places for addresses that were hit lately, as a power of two.
-const LATELY_BITS: u32 = 9;
-/// How often the mappings of a process are searched for a dump.
+/// Entries of the cache of recent addresses, as a power of two.
+const RECENT_BITS: u32 = 9;
+/// How often a process's mappings are searched for a dump.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
-/// How often at most.
+/// Maximum number of these searches.
 const SEARCHES_MAX: u32 = 30;
 
-/// What is known of the code of all processes that live.
+/// What is known about the code of all running processes.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedCodeKeeper {
     session: SessionInfo,
-    processes: BTreeMap<u32, Followed>,
+    processes: BTreeMap<u32, ProcessCode>,
     /// The process of the last sample.
     last: Option<u32>,
 }
 
-/// A process image.
+/// What is known about the code of one process image.
 #[derive(Debug, Default)]
-struct Followed {
+struct ProcessCode {
     info: ProcessInfo,
-    /// First address and address behind of all modules it ever had.
+    /// Address ranges of all modules it ever had (end exclusive).
     modules: BTreeMap<u64, u64>,
-    /// Addresses that were hit.
-    hit: BTreeSet<u64>,
-    /// Some of these, each in the one place that it may have: most are hit again soon.
-    lately: Vec<u64>,
-    /// Its map and its dump, once found.
+    /// Sampled addresses.
+    sampled: BTreeSet<u64>,
+    /// A direct-mapped cache of recent ones: most addresses are sampled again soon.
+    recent: Vec<u64>,
+    /// Its perf map and its jitdump, once found.
     map: Option<NameFile>,
     dump: Option<(PathBuf, NameFile)>,
     searched: Option<Instant>,
     searches: u32,
-    /// What it tells debuggers.
+    /// Code registered for debuggers.
     interface: DebuggerInterface,
-    /// Modules found that no loader told of.
+    /// Number of modules found that the loader does not know.
     mapped: u32,
 }
 
 impl GeneratedCodeKeeper {
-    /// Takes in a sample, of whose frames so many are those of the sample before it, of whatever process.
+    /// Notes the addresses of a sample. Its shared frames are those of the previous sample, which may be of another process.
     pub(super) fn sample(&mut self, LentSample { sample, frames, shared }: LentSample<'_>) {
         let before = self.last.replace(sample.process);
         let known = if before == self.last { shared } else { 0 };
         let new = frames.get(known..).unwrap_or(&[]);
         match self.processes.get_mut(&sample.process) {
-            Some(followed) => followed.hit(new),
-            None => self.process(sample.process).hit(new),
+            Some(code) => code.note_frames(new),
+            None => self.process(sample.process).note_frames(new),
         }
     }
 
-    /// Takes in an event other than a sample. Gives what is known of such code, to be stored before that event: modules as they are found,
-    /// and before a process ends what it named.
+    /// Handles an event other than a sample. Returns events to be stored before it: modules as they are found, and before the end
+    /// of a process the names of its generated code.
     pub(crate) fn observe(&mut self, event: &Event) -> Vec<Event> {
         match event {
             Event::Session(session) => self.session = session.clone(),
@@ -80,59 +79,59 @@ impl GeneratedCodeKeeper {
                 *end = module.end.max(*end);
             }
             Event::Counters(at) => {
-                let followed = self.processes.entry(at.process).or_default();
-                return followed.search(&self.session, at.ns);
+                let code = self.processes.entry(at.process).or_default();
+                return code.search(&self.session, at.ns);
             }
             Event::ProcessEnd(end) => {
-                let followed = self.processes.remove(&end.process).unwrap_or_default();
-                return followed.collect(&self.session).into_iter().map(Event::Generated).collect();
+                let code = self.processes.remove(&end.process).unwrap_or_default();
+                return code.collect(&self.session).into_iter().map(Event::Generated).collect();
             }
             _ => {}
         }
         Vec::new()
     }
 
-    fn process(&mut self, number: u32) -> &mut Followed {
+    fn process(&mut self, number: u32) -> &mut ProcessCode {
         self.processes.entry(number).or_default()
     }
 }
 
-/// Whether `address` is in its place of `lately`, where it is then.
-fn is_remembered(lately: &mut [u64], address: u64) -> bool {
-    let place = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - LATELY_BITS);
-    lately.get_mut(place as usize).is_some_and(|known| mem::replace(known, address) == address)
+/// True if `address` is in the cache `recent`; adds it if not.
+fn is_recent(recent: &mut [u64], address: u64) -> bool {
+    let place = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_BITS);
+    recent.get_mut(place as usize).is_some_and(|known| mem::replace(known, address) == address)
 }
 
-impl Followed {
-    /// Notes frames of a sample.
-    fn hit(&mut self, frames: &[u64]) {
-        if self.lately.is_empty() {
-            // No address is that large.
-            self.lately.resize(1 << LATELY_BITS, u64::MAX);
+impl ProcessCode {
+    /// Notes the frames of a sample.
+    fn note_frames(&mut self, frames: &[u64]) {
+        if self.recent.is_empty() {
+            // Not a valid address, so it marks an empty entry.
+            self.recent.resize(1 << RECENT_BITS, u64::MAX);
         }
         for &word in frames {
             let address = Frame::from_bits(word).lookup_address();
-            if !is_remembered(&mut self.lately, address) && self.hit.len() < ADDRESSES_MAX {
-                self.hit.insert(address);
+            if !is_recent(&mut self.recent, address) && self.sampled.len() < ADDRESSES_MAX {
+                self.sampled.insert(address);
             }
         }
     }
 
-    /// The addresses that were hit outside all modules. They may have come before their modules.
+    /// The sampled addresses outside all modules. Modules may be reported after samples in them, so this is decided late.
     fn outside(&self) -> BTreeSet<u64> {
         let inside = |address: &u64| {
             let before = self.modules.range(..=*address).next_back();
             before.is_some_and(|(_, &end)| *address < end)
         };
-        self.hit.iter().copied().filter(|address| !inside(address)).collect()
+        self.sampled.iter().copied().filter(|address| !inside(address)).collect()
     }
 
     fn open(&self, path: &Path, session: &SessionInfo) -> Option<NameFile> {
         NameFile::open(path, self.info.uid, session.realtime_seconds(self.info.start_ns)).ok()
     }
 
-    /// Looks for the files of a living process, before it removes them, for what it has mapped itself, and at what it tells
-    /// debuggers. A dump is mapped by its writer, to be found by that.
+    /// Searches a running process for files with names, before it removes them, for files it has mapped itself, and for code
+    /// registered for debuggers. The writer of a jitdump maps it so that profilers can find it.
     fn search(&mut self, session: &SessionInfo, now_ns: u64) -> Vec<Event> {
         let due =
             self.searched.is_none_or(|last| last.elapsed() >= SEARCH_EVERY) && self.searches < SEARCHES_MAX;
@@ -146,7 +145,7 @@ impl Followed {
         let begun = Instant::now();
         let Ok(mappings) = proc::mappings(self.info.pid) else { return Vec::new() };
         if self.interface.is_due() {
-            self.interface.look(self.info.pid, &mappings, now_ns, begun);
+            self.interface.read(self.info.pid, &mappings, now_ns, begun);
         }
         if !due {
             return Vec::new();
@@ -168,7 +167,7 @@ impl Followed {
         modules.into_iter().map(Event::Module).collect()
     }
 
-    /// What the process named of the code that was hit.
+    /// The names of the sampled code.
     fn collect(mut self, session: &SessionInfo) -> Vec<GeneratedCode> {
         let outside = self.outside();
         if outside.is_empty() || self.info.pid == 0 {
@@ -179,9 +178,10 @@ impl Followed {
                 .checked_add(len)
                 .is_some_and(|end| start < end && outside.range(start..end).next().is_some())
         };
-        let told = mem::take(&mut self.interface).functions(hit);
-        let mut events = GeneratedCode::in_parts(self.info.id, Path::new(debugger_interface::SOURCE), told);
-        // A dump tells times, so it comes last and counts where both name something.
+        let reported = mem::take(&mut self.interface).functions(hit);
+        let mut events =
+            GeneratedCode::in_parts(self.info.id, Path::new(debugger_interface::SOURCE), reported);
+        // A jitdump has timestamps, so it comes last and takes precedence.
         let path = perf_map_path(self.info.pid);
         let map = self.map.take().or_else(|| self.open(&path, session));
         if let Some(functions) = map.and_then(|file| file.perf_map(hit).ok()) {
@@ -199,7 +199,7 @@ impl Followed {
         events
     }
 
-    /// Where compilers put dumps.
+    /// Where compilers put jitdumps.
     fn dumps(&self) -> Vec<PathBuf> {
         let name = format!("jit-{}.dump", self.info.pid);
         let mut places: Vec<PathBuf> = Vec::new();
@@ -220,20 +220,20 @@ mod tests {
 
     #[test]
     fn every_address_that_was_hit_is_noted() {
-        let mut followed = Followed::default();
+        let mut code = ProcessCode::default();
         let mut state = 1u64;
         let mut expected = BTreeSet::new();
         for _ in 0..20_000 {
             let mut word = || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Some often, some seldom.
+                // Some often, some rarely.
                 Frame::from_bits(0x40_0000 + (state >> 33) % (1 << (state >> 28 & 15))).bits()
             };
             let frames: Vec<u64> = (0..10).map(|_| word()).collect();
             expected.extend(frames.iter().map(|&word| Frame::from_bits(word).lookup_address()));
-            followed.hit(&frames);
+            code.note_frames(&frames);
         }
-        assert_eq!(followed.hit, expected);
-        assert!(expected.len() > 10 << LATELY_BITS);
+        assert_eq!(code.sampled, expected);
+        assert!(expected.len() > 10 << RECENT_BITS);
     }
 }

@@ -1,4 +1,4 @@
-//! Interpreters that could name the functions of their programs, and were not asked to.
+//! Advice for interpreters that could name their program's functions but were not told to.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -6,21 +6,21 @@ use std::ops::RangeInclusive;
 use selfwind_profile::file_name::base_name;
 use selfwind_profile::profile_file::{Event, ProcessInfo, Sample};
 
-/// Samples below which names would tell nothing.
+/// With fewer samples than this, no advice is given.
 const ENOUGH: u64 = 10;
-/// The minor versions of Python 3 whose frames agents read; those behind can name their functions themselves.
+/// The minor versions of Python 3 whose frames the agent reads. Later ones can name their functions themselves.
 const READ_PYTHON: RangeInclusive<u32> = 9..=14;
 
-/// What to tell of the processes of a recording.
+/// The advice for the processes of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct Interpreters {
-    /// By process image: advice and samples.
+    /// Advice and number of samples by process image.
     unnamed: BTreeMap<u32, (&'static str, u64)>,
     advice: Option<&'static str>,
 }
 
 impl Interpreters {
-    /// Takes in an event of the recording other than a sample.
+    /// Handles an event other than a sample.
     pub(crate) fn observe(&mut self, event: &Event) {
         match event {
             Event::Process(info) => {
@@ -36,14 +36,14 @@ impl Interpreters {
         }
     }
 
-    /// Takes in a sample.
+    /// Counts a sample.
     pub(super) fn sample(&mut self, sample: &Sample) {
         if let Some((_, samples)) = self.unnamed.get_mut(&sample.process) {
             *samples += 1;
         }
     }
 
-    /// How to get names, if some are missing.
+    /// How to get names, if any are missing.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         let living =
             || self.unnamed.values().find(|(_, samples)| *samples >= ENOUGH).map(|&(advice, _)| advice);
@@ -61,7 +61,7 @@ fn advice(info: &ProcessInfo) -> Option<&'static str> {
         return match digits.parse::<u32>() {
             Ok(minor) if READ_PYTHON.contains(&minor) => None,
             Ok(minor) if minor < *READ_PYTHON.start() => Some(
-                "this version of Python is not supported (3.9 to 3.14 are): its functions are missing, only the interpreter's own are shown",
+                "this version of Python is not supported (3.9 to 3.14 are): only the interpreter's own functions are shown",
             ),
             Ok(_) if !asked => Some(
                 "this version of Python is not supported (3.9 to 3.14 are); `python -X perf` (or PYTHONPERFSUPPORT=1) names its functions",

@@ -1,8 +1,8 @@
-//! The running kernel's functions by address: the lines of /proc/kallsyms that are of functions, in the order of addresses.
+//! The running kernel's functions by address: the function lines of /proc/kallsyms, sorted.
 //!
-//! The kernel takes tens of milliseconds to print that file, more than a short recording costs otherwise. What it says of the
-//! kernel itself holds until the next boot, and is kept in the user's cache. Of modules and programs that are loaded and
-//! removed nothing is kept: for an address outside of the kernel itself the file is read.
+//! The kernel takes tens of milliseconds to print that file, more than the rest of a short recording. The symbols of the kernel
+//! proper are valid until the next boot and kept in the user's cache. Those of modules and BPF programs come and go, so for
+//! an address outside the kernel proper the file is read.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,37 +13,37 @@ use selfwind_profile::profile_file::KernelSymbol;
 
 use crate::target::liveness::boot_id;
 
-/// A symbol that nothing follows ends so far behind its start.
+/// Assumed size of the last symbol.
 const LAST_BYTES: u64 = 4096;
 /// Hexadecimal digits of an address.
 const DIGITS: usize = 16;
-/// Bytes of a kept table; a kernel has 5 MB.
-const LARGEST: u64 = 64 << 20;
+/// Maximum size of a cached table; a kernel has 5 MB.
+const CACHE_MAX: u64 = 64 << 20;
 
-/// Functions in the order of their addresses.
+/// Functions sorted by address.
 #[derive(Debug, Default)]
 pub(super) struct KernelTable {
-    /// Lines of `ADDRESS TYPE NAME`, with a tab and `[MODULE]` where there is one.
+    /// Lines of `ADDRESS TYPE NAME`, followed by a tab and `[MODULE]` for modules.
     text: String,
 }
 
 impl KernelTable {
-    /// All functions there are now; none if the kernel hides them.
+    /// Reads all functions; empty if the kernel hides their addresses.
     pub(super) fn read() -> Self {
-        File::open("/proc/kallsyms").map_or_else(|_| Self::default(), Self::of)
+        File::open("/proc/kallsyms").map_or_else(|_| Self::default(), Self::parse)
     }
 
-    /// Those of the kernel itself, as far as they were kept.
-    pub(super) fn kept() -> Self {
-        let kept = place().and_then(|path| read_file(&path, LARGEST).ok());
-        Self { text: kept.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default() }
+    /// The cached functions of the kernel proper; empty if there is no cache.
+    pub(super) fn cached() -> Self {
+        let cached = cache_path().and_then(|path| read_file(&path, CACHE_MAX).ok());
+        Self { text: cached.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default() }
     }
 
-    /// Keeps those of the kernel itself, and nothing of earlier boots.
-    pub(super) fn keep(&self) {
-        let Some(path) = place().filter(|_| !self.is_empty()) else { return };
+    /// Caches the functions of the kernel proper, and removes the caches of earlier boots.
+    pub(super) fn store(&self) {
+        let Some(path) = cache_path().filter(|_| !self.is_empty()) else { return };
         let of_kernel: String = self.text.split_inclusive('\n').filter(|line| !line.contains('[')).collect();
-        // A full disk or a foreign directory: the next recording takes as long as this one.
+        // Without a cache, the next recording takes as long as this one.
         if replace_file(&path, of_kernel.as_bytes()).is_err() {
             return;
         }
@@ -53,20 +53,20 @@ impl KernelTable {
         }
     }
 
-    fn of(mut file: impl Read) -> Self {
+    fn parse(mut file: impl Read) -> Self {
         let mut text = String::new();
         if file.read_to_string(&mut text).is_err() {
             return Self::default();
         }
         let mut lines: Vec<(u64, &str)> =
             text.split_inclusive('\n').filter_map(|line| Some((function_at(line)?, line))).collect();
-        // The first of several names at one address is the one that is kept.
+        // Of several names at one address, the first is kept.
         lines.sort_by_key(|&(start, _)| start);
         lines.dedup_by_key(|&mut (start, _)| start);
         Self { text: lines.into_iter().map(|(_, line)| line).collect() }
     }
 
-    /// True if there is no function.
+    /// True if there are no functions.
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
@@ -74,7 +74,7 @@ impl KernelTable {
     /// The function at an address.
     pub(super) fn find(&self, address: u64) -> Option<KernelSymbol> {
         let text = self.text.as_str();
-        // The start of the last line whose function is not behind the address.
+        // Binary search for the last line whose function starts at or before the address.
         let (mut from, mut to) = (0, text.len());
         let mut found = None;
         while from < to {
@@ -98,15 +98,15 @@ impl KernelTable {
     }
 }
 
-/// The address in a line that is of a function.
+/// The address in a line, if the line is of a function.
 fn function_at(line: &str) -> Option<u64> {
     let (address, rest) = line.split_at_checked(DIGITS)?;
     let is_function = [" t ", " T ", " w ", " W "].iter().any(|kind| rest.starts_with(kind));
     u64::from_str_radix(address, 16).ok().filter(|&start| is_function && start != 0)
 }
 
-/// Where the table of this boot is kept.
-fn place() -> Option<PathBuf> {
+/// The cache file of this boot.
+fn cache_path() -> Option<PathBuf> {
     let boot = u128::from_be_bytes(boot_id()?);
     Some(cache_directory().join("kernel").join(format!("{boot:032x}")))
 }
@@ -127,7 +127,7 @@ garbage
 
     #[test]
     fn functions_are_found_by_their_addresses() {
-        let table = KernelTable::of(TEXT.as_bytes());
+        let table = KernelTable::parse(TEXT.as_bytes());
         let name = |address| table.find(address).map(|symbol| symbol.name);
         assert_eq!(name(0xffff_ffff_8100_0000).as_deref(), Some("_stext"));
         assert_eq!(name(0xffff_ffff_8100_00ff).as_deref(), Some("_stext"));
@@ -144,7 +144,7 @@ garbage
         let text: String = (0..1000u64)
             .map(|at| format!("{:016x} t function_{at}\n", 0xffff_ffff_8100_0000 + at * at * 16))
             .collect();
-        let table = KernelTable::of(text.as_bytes());
+        let table = KernelTable::parse(text.as_bytes());
         for at in 0..1000u64 {
             let address = 0xffff_ffff_8100_0000 + at * at * 16;
             assert_eq!(table.find(address).unwrap().name, format!("function_{at}"));
@@ -154,10 +154,10 @@ garbage
 
     #[test]
     fn hidden_addresses_give_no_names() {
-        assert!(KernelTable::of(&b"0000000000000000 T _stext\n0000000000000000 t other\n"[..]).is_empty());
+        assert!(KernelTable::parse(&b"0000000000000000 T _stext\n0000000000000000 t other\n"[..]).is_empty());
     }
 
-    /// Whatever stands in the kept file.
+    /// The cache file may contain anything.
     #[test]
     fn damage_gives_no_panic() {
         for text in ["", "\n", "x", "ffffffff81000000 T", "ffffffff81000000 T \n\u{e4}\n", "\n\n\n\n"] {

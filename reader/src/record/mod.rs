@@ -1,7 +1,7 @@
-//! `record`: runs a command under the agent, or follows a process that has it, and writes a profile.
+//! `record`: runs a command with the agent preloaded, or follows a running process, and writes a profile.
 //!
-//! A command is started and followed to its end ([`command`]), a running process as long as somebody wants ([`running`]).
-//! What either yields goes event by event into a [`recording`].
+//! A command is started and followed to its end ([`command`]); a running process is followed until Ctrl-C or its end
+//! ([`running`]). Either way, events are written to a [`recording`].
 
 mod attachment;
 mod command;
@@ -13,12 +13,12 @@ mod generated_code;
 mod interpreter;
 pub(crate) mod kernel_symbols;
 mod kernel_table;
+mod module_refresh;
 mod numbered;
 mod options;
 mod priority;
 pub(crate) mod program;
 mod recording;
-mod renewal;
 mod running;
 mod second_mappings;
 mod snapshot;
@@ -33,11 +33,11 @@ pub(crate) use self::attachment::attach;
 pub(crate) use self::exit_status::{OWN_FAILURE, shell_status};
 pub(crate) use self::options::RecordOptions;
 
-/// Records, and gives the exit status.
+/// Records. Returns the exit status.
 pub(crate) fn run(options: &RecordOptions) -> u8 {
     if options.snapshot && options.sampling.sources.have_wall() {
         warn(
-            "--snapshot keeps what agents hold, and -e wall is looked at by a recorder all the time: leave one of them out",
+            "--snapshot saves what the agents hold, but -e wall is sampled by the recorder itself; leave out one of them",
         );
         return OWN_FAILURE;
     }

@@ -1,4 +1,4 @@
-//! Snapshots beside a profile: FILE.1, FILE.2 and so on, each a whole profile.
+//! Snapshot files next to a profile: FILE.1, FILE.2 and so on, each a complete profile.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use selfwind_profile::file_name::with_suffix;
 use selfwind_profile::profile_file::{Event, ProfileWriter};
 use selfwind_profile::staged_file::StagedFile;
 
-/// The snapshots of one recording.
+/// The snapshot files of one recording.
 #[derive(Debug)]
 pub(super) struct Numbered {
     /// The profile that is written at the end.
@@ -18,12 +18,12 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    /// None yet.
+    /// Without any snapshot yet.
     pub(super) fn beside(profile: &Path) -> Self {
         Self { profile: profile.to_owned(), taken: 0 }
     }
 
-    /// The name of the next one.
+    /// The path of the next snapshot.
     pub(super) fn next(&mut self) -> PathBuf {
         self.taken += 1;
         self.name(self.taken)
@@ -33,8 +33,8 @@ impl Numbered {
         with_suffix(&self.profile, format!(".{number}"))
     }
 
-    /// Makes the next one of the first `written` bytes of a growing profile, which are whole blocks, and of the events that
-    /// end it. The file has its name once it is whole.
+    /// Writes the next snapshot: the first `written` bytes of a growing profile, which are complete blocks, and the events `ends`.
+    /// The file gets its name once it is complete.
     pub(super) fn copy(&mut self, growing: &Path, written: u64, ends: &[Event]) -> anyhow::Result<PathBuf> {
         let path = self.next();
         let cannot = || format!("{}: cannot write the snapshot", path.display());
@@ -42,7 +42,7 @@ impl Numbered {
         let copied = File::open(growing)
             .and_then(|growing| io::copy(&mut growing.take(written), &mut file))
             .with_context(cannot)?;
-        anyhow::ensure!(copied == written, "{}: the profile was made shorter meanwhile", cannot());
+        anyhow::ensure!(copied == written, "{}: the profile was truncated by another program", cannot());
         let mut writer = ProfileWriter::go_on(&mut file, written);
         ends.iter()
             .try_for_each(|end| writer.push(end))
@@ -52,7 +52,7 @@ impl Numbered {
         Ok(path)
     }
 
-    /// Which ones there are, if any.
+    /// A line that names the snapshots, if there are any.
     pub(super) fn summary(&self) -> Option<String> {
         let (first, last) = (self.name(1), self.name(self.taken));
         match self.taken {

@@ -1,4 +1,4 @@
-//! What to record, and how: the flags of `record` once they are understood.
+//! What to record and how: the parsed flags of `record`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,37 +16,37 @@ pub(crate) struct RecordOptions {
     pub(crate) sampling: SamplingSettings,
     /// When to stop.
     pub(crate) duration: Option<Duration>,
-    /// What is left out at the beginning.
+    /// How much to skip at the beginning.
     pub(crate) delay: Option<Duration>,
     /// Where to write.
     pub(crate) output: Option<PathBuf>,
-    /// Begin the stacks of another format with their threads.
+    /// Use threads as the roots of exported stacks.
     pub(crate) per_thread: bool,
-    /// Show the result to the user.
+    /// Open the result in the user's viewer.
     pub(crate) open: bool,
-    /// The running process; otherwise `command` is run.
+    /// The running process to record; otherwise `command` is run.
     pub(crate) pid: Option<u32>,
-    /// Write what rings hold, at a signal or at once, instead of draining them all the time.
+    /// Flight recorder: write what the pools hold at a signal or at once, instead of draining them continuously.
     pub(crate) snapshot: bool,
-    /// How often a snapshot is taken.
+    /// How often to take a snapshot.
     pub(crate) every: Option<Duration>,
-    /// Names are stored in the profile when the recording ends.
+    /// Store names in the profile when the recording ends.
     pub(crate) names: bool,
-    /// Where they come from.
+    /// Where the names come from.
     pub(crate) sources: SymbolSources,
-    /// How much to say.
+    /// How much to print.
     pub(crate) notices: Notices,
     /// The program and its arguments.
     pub(crate) command: Vec<OsString>,
 }
 
 impl RecordOptions {
-    /// Whether snapshots are taken while a recording runs.
+    /// True if snapshots are taken during the recording.
     pub(crate) fn takes_snapshots(&self) -> bool {
         self.snapshot || self.every.is_some()
     }
 
-    /// When to stop, if the recording begins now.
+    /// When to stop if the recording begins now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Some(Instant::now() + self.delay.unwrap_or_default() + self.duration?)
     }

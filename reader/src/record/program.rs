@@ -1,6 +1,6 @@
-//! The program that is to be recorded: where it is, and whether an agent can be preloaded into it.
+//! Finds the program to record, and checks that the agent can be preloaded into it.
 //!
-//! Found out before it is started, so that a recording of nothing is an error and not an empty profile.
+//! This is checked before the program is started, so that an impossible recording is an error instead of an empty profile.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,18 +14,18 @@ use nix::unistd::{AccessFlags, access, getegid, geteuid};
 /// Why a program cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    /// Nowhere on PATH, or no such file.
+    /// Not on PATH, or no such file.
     #[error("{program}: command not found; check the name and PATH")]
     Missing {
         /// As given.
         program: String,
     },
-    /// There, but not to be executed.
+    /// It exists but cannot be executed.
     #[error("{path}: cannot execute: {why}")]
     Unexecutable {
         /// The file.
         path: String,
-        /// Cause and way out.
+        /// The cause, and what to do.
         why: String,
     },
     /// It would run, but without the agent.
@@ -33,13 +33,13 @@ pub(crate) enum ProgramError {
     Unpreloadable {
         /// The file.
         path: String,
-        /// Cause and way out.
+        /// The cause, and what to do.
         why: &'static str,
     },
 }
 
 impl ProgramError {
-    /// The exit status a shell gives for it; 125, as other wrappers do, when the refusal is our own.
+    /// The exit status that a shell gives for it; 125, as other wrappers use, if selfwind itself refuses.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Missing { .. } => 127,
@@ -54,11 +54,11 @@ impl ProgramError {
 pub(crate) struct Program {
     /// The file to execute.
     pub(crate) path: PathBuf,
-    /// A text without `#!`: executed by /bin/sh, as execvp does.
+    /// A text file without `#!`: run by /bin/sh, as execvp does.
     pub(super) by_shell: bool,
 }
 
-/// Finds `name` as a shell does and looks into the file.
+/// Finds `name` as a shell does, and checks the file.
 pub(crate) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Program, ProgramError> {
     let path = resolve(name, path_variable)?;
     let by_shell = inspect(&path, 0)?;
@@ -106,12 +106,12 @@ fn not_executable(path: &Path, why: String) -> ProgramError {
     ProgramError::Unexecutable { path: path.display().to_string(), why }
 }
 
-/// Looks into a file and, for a script, into its interpreter. True if it is a text for /bin/sh.
+/// Checks a file and, for a script, its interpreter. True if it is a text file for /bin/sh.
 fn inspect(path: &Path, depth: u32) -> Result<bool, ProgramError> {
     let refuse = |why| Err(ProgramError::Unpreloadable { path: path.display().to_string(), why });
     let file = match File::open(path) {
         Ok(file) => file,
-        // Executable but not readable: it can still run; nothing can be said about it.
+        // Executable but not readable: it can run, but not be checked.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
         Err(error) => return Err(not_executable(path, error.to_string())),
     };
@@ -160,7 +160,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     words.next().map(|word| PathBuf::from(OsStr::from_bytes(word)))
 }
 
-/// `ld.so PROGRAM` has no interpreter itself, and preloads.
+/// True for the loader itself: `ld.so PROGRAM` has no interpreter but does preload.
 fn is_loader(path: &Path) -> bool {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     real.file_name().is_some_and(|name| {
@@ -170,13 +170,13 @@ fn is_loader(path: &Path) -> bool {
     })
 }
 
-/// True if exec gives the process other rights than ours: the loader is then in secure mode.
+/// True if exec changes the privileges of the process: the loader then runs in secure mode.
 fn gains_privileges(file: &File, path: &Path) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let mode = metadata.mode();
     let other_user = mode & 0o4000 != 0 && metadata.uid() != geteuid().as_raw();
     let other_group = mode & 0o2010 == 0o2010 && metadata.gid() != getegid().as_raw();
-    // Root gains nothing from file capabilities, and keeps an ordinary loader.
+    // File capabilities give root nothing new, so its loader does not run in secure mode.
     let capabilities = !geteuid().is_root()
         && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok_and(|len| len > 0);
     other_user || other_group || capabilities
@@ -193,7 +193,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     got
 }
 
-/// What matters of an ELF header (System V ABI, chapter 4).
+/// The relevant fields of an ELF header (System V ABI, chapter 4).
 struct Elf {
     /// 64-bit, little endian, x86-64.
     native: bool,

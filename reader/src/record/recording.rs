@@ -1,6 +1,6 @@
-//! A profile being written: from the first event to the summary, and to the other format that was asked for.
+//! A profile being written: from the first event to the summary, and the export to another format if requested.
 //!
-//! Whatever fails here leaves what was written so far, and says where it is.
+//! Whatever fails here, what was written so far is kept and the error says where.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, Metadata};
@@ -41,22 +41,22 @@ use crate::terminal::notices::{Notices, warn};
 use crate::terminal::open;
 use crate::wall::Wall;
 
-/// How soon a profile can be read while it is written.
+/// How often the profile is flushed, so that it can be read while it is written.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
-/// How long a recording that is over waits for the unwind tables of the next one.
-const TABLES_PATIENCE: Duration = Duration::from_millis(200);
-/// How soon a signal ends the look-up of names.
-const IMPATIENCE: Duration = Duration::from_millis(50);
-/// So few samples are no profile.
-const FEW: u64 = 5;
-/// Different notes of agents that are shown.
+/// How long a finished recording waits for the builder of unwind tables, which are for the next recording.
+const TABLES_TIMEOUT: Duration = Duration::from_millis(200);
+/// How often the look-up of names checks for signals.
+const SIGNAL_CHECK_EVERY: Duration = Duration::from_millis(50);
+/// A profile with fewer samples than this gets a hint.
+const FEW_SAMPLES: u64 = 5;
+/// Maximum number of distinct agent notes to show.
 const NOTES_LIMIT: usize = 20;
-/// What an agent says of its source when nothing is missing.
-const ALL_THERE_IS: &str = "perf: kernel and user stacks";
-/// Bytes of the command line kept in the profile.
+/// An agent's note about its source when nothing is missing.
+const NOTHING_MISSING: &str = "perf: kernel and user stacks";
+/// Maximum size of the command line in the profile, in bytes.
 const COMMAND_LIMIT: usize = 4096;
 
-/// The profile to be, and the file made of it when another format is asked for.
+/// The profile to be written, and the file to export to if another format is requested.
 pub(crate) struct Output {
     profile: Destination,
     export: Option<(Format, Destination)>,
@@ -90,7 +90,7 @@ impl Output {
         }
     }
 
-    /// Nothing will be written.
+    /// Undoes `prepare`: nothing will be written.
     pub(super) fn abandon(self) {
         self.profile.abandon();
         if let Some((_, export)) = self.export {
@@ -106,7 +106,7 @@ impl Output {
     }
 }
 
-/// The files, made.
+/// The created files.
 pub(crate) struct Committed {
     profile: File,
     path: PathBuf,
@@ -119,20 +119,20 @@ pub(crate) struct Recording {
     path: PathBuf,
     snapshots: Numbered,
     export: Option<(Format, (File, PathBuf))>,
-    /// Makes the tables that programs lack.
+    /// Builds missing unwind tables.
     tables: Option<Builder>,
     tally: Tally,
     notices: Notices,
-    /// What agents had to say, each text once.
+    /// Notes of agents, each once.
     notes: BTreeSet<String>,
     generated: GeneratedCodeKeeper,
-    /// Process ids of living images by their numbers.
+    /// Process ids of running images, by their numbers.
     pids: HashMap<u32, u32>,
     interpreters: Interpreters,
     kernel_symbols: KernelSymbols,
-    /// The last sample that came was written.
+    /// The previous sample was written, so the next one may share frames with it.
     follows: bool,
-    /// Looks at threads that wait.
+    /// Samples waiting threads.
     wall: Option<Wall>,
     started_ns: u64,
     delay: Delay,
@@ -141,10 +141,10 @@ pub(crate) struct Recording {
     allocations: bool,
     /// Tracepoints are recorded.
     tracepoints: bool,
-    /// Waits for locks are, and nothing else.
+    /// Waits for locks are recorded, and nothing else.
     locks: bool,
     open: bool,
-    /// Names are stored at the end.
+    /// Store names at the end.
     names: bool,
     sources: SymbolSources,
     flushed: Instant,
@@ -165,18 +165,18 @@ impl Listener for Recording {
             self.notices.say(format_args!("process {} ({}): {}", info.pid, info.exe.display(), info.note));
         }
         if let Event::Setting(setting) = &event
-            // What recorders tell one another.
+            // Notes from one recorder to another.
             && ![Call::SETTING, Call::RECORDER].contains(&setting.key.as_bytes())
-            // What was asked for.
+            // It repeats the user's option.
             && setting.key != "unwind"
             && self.notes.len() < NOTES_LIMIT
             && self.notes.insert(format!("{}: {}", setting.key, setting.value))
-            && setting.value != ALL_THERE_IS
+            && setting.value != NOTHING_MISSING
         {
             self.notices.say(format_args!("{}: {}", setting.key, setting.value));
         }
         if let Event::Sample(sample) = &mut event {
-            // What the next lent one shares, it does not share with this.
+            // The next sample's shared frames are not those of this one.
             self.follows = false;
             let mut frames = std::mem::take(&mut sample.frames);
             frames.reverse();
@@ -197,10 +197,10 @@ impl Listener for Recording {
 
     fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
         if self.wall.is_some() {
-            // Stacks of it are told by others.
+            // Its stacks are decoded from other events.
             return self.event(Event::Sample(lent.to_sample()));
         }
-        if self.delay.leaves_out(lent.sample) {
+        if self.delay.drops(lent.sample) {
             self.follows = false;
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl Listener for Recording {
         let mut ends: Vec<Event> = ends.into_iter().filter_map(|end| self.delay.filter_end(end)).collect();
         let ns = clock::monotonic_ns();
         ends.push(Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status: None }));
-        // What was recorded goes on being recorded.
+        // A failed snapshot does not end the recording.
         match self.snapshots.copy(&self.path, self.writer.bytes_written(), &ends) {
             Ok(path) => self.notices.detail(format_args!("snapshot in {}", path.display())),
             Err(error) => warn(format_args!("{error:#}")),
@@ -241,7 +241,7 @@ impl Recording {
     /// Writes a sample.
     fn store(&mut self, lent: LentSample<'_>) -> io::Result<()> {
         if !lent.sample.kernel.is_empty() {
-            for symbol in self.kernel_symbols.news(lent.sample) {
+            for symbol in self.kernel_symbols.new_symbols(lent.sample) {
                 self.writer.push(&Event::KernelSymbol(symbol))?;
             }
         }
@@ -252,7 +252,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Adds to a module without a build-id what its file can be known by.
+    /// Adds the identity of its file to a module without a build-id.
     fn identify(&mut self, event: &mut Event) {
         match event {
             Event::Process(info) => drop(self.pids.insert(info.id, info.pid)),
@@ -264,12 +264,12 @@ impl Recording {
         }
     }
 
-    /// Where it is written.
+    /// The path of the profile.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Begins a profile of what happens since `since` (CLOCK_MONOTONIC), or from now on.
+    /// Begins a profile of what happened since `since` (CLOCK_MONOTONIC, ns), or of what happens from now on.
     pub(crate) fn begin(
         output: Committed,
         tables: Option<Cache>,
@@ -301,7 +301,7 @@ impl Recording {
         let sampling = &options.sampling;
         let wall = sampling.sources.have_wall().then(|| Wall::start(sampling.frequency));
         let mut recording = Self {
-            writer: ProfileWriter::new(output.profile).map_err(|error| unstarted(&output.path, &error))?,
+            writer: ProfileWriter::new(output.profile).map_err(|error| cannot_start(&output.path, &error))?,
             snapshots: Numbered::beside(&output.path),
             path: output.path,
             export: output.export,
@@ -312,16 +312,16 @@ impl Recording {
             kernel_symbols: KernelSymbols::default(),
             follows: false,
             wall: wall.transpose().context("cannot start a thread")?,
-            // The duration is that of what is in the profile.
+            // The duration is that of the profile's contents.
             started_ns: begins_ns,
-            // A flight recorder holds samples of before, which are welcome.
+            // A flight recorder's samples are older, and wanted.
             delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 }),
             per_thread: options.per_thread,
             allocations: options.sampling.sources.clock.is_none()
                 && options.sampling.sources.have_allocations(),
             tracepoints: options.sampling.sources.have_tracepoints(),
             locks: options.sampling.sources.clock.is_none() && options.sampling.sources.have_locks(),
-            // Not each snapshot.
+            // Snapshots are not opened.
             open: options.open && since.is_none(),
             names: options.names,
             sources: SymbolSources {
@@ -335,13 +335,12 @@ impl Recording {
         };
         resolve::hold(recording.writer.sink());
         let begun = recording.event(Event::Session(session)).and_then(|()| recording.writer.flush());
-        begun.map_err(|error| unstarted(&recording.path, &error))?;
+        begun.map_err(|error| cannot_start(&recording.path, &error))?;
         Ok(recording)
     }
 
-    /// Ends the profile, stores its names, makes the other format of it, and says what there is. `used_ns` is the CPU time of
-    /// the command, if that is known. Signals are let through again as soon as the profile is whole; those that are told of
-    /// before end the look-up of names.
+    /// Ends the profile, stores its names, exports it, and prints the summary. `used_ns` is the CPU time of the command, if known.
+    /// A signal in `events` ends the look-up of names; once the profile is complete, signals kill the recorder again.
     pub(crate) fn end(
         mut self,
         status: Option<i32>,
@@ -351,27 +350,27 @@ impl Recording {
         let notices = self.notices;
         let ns = clock::monotonic_ns();
         if let Some(tables) = self.tables.take() {
-            tables.finish(TABLES_PATIENCE);
+            tables.finish(TABLES_TIMEOUT);
         }
         let seen = self.wall.as_mut().map(Wall::finish).unwrap_or_default();
         let end = Event::End(End { ns, wall_ns: ns.saturating_sub(self.started_ns), status });
-        let told = seen.into_iter().chain([end]).try_for_each(|event| self.event(event));
-        let ended = told.and_then(|()| self.writer.flush());
-        ended.map_err(|error| unwritten(&self.path, &error))?;
+        let reported = seen.into_iter().chain([end]).try_for_each(|event| self.event(event));
+        let ended = reported.and_then(|()| self.writer.flush());
+        ended.map_err(|error| cannot_continue(&self.path, &error))?;
         let path = self.path.display().to_string();
-        // Another format is made of the profile at once, which then goes.
+        // An export finds the names itself, and its profile is removed.
         if self.names && self.export.is_none() {
             self.store_names(events);
         }
         if events.is_some() {
-            // Whoever is tired of waiting ends us.
+            // The profile is complete: Ctrl-C may end the export.
             watch::unblock_signals();
         }
         let stats = self.tally.finish(self.writer.bytes_written());
         let mut shown = None;
         let next = if let Some((format, (mut file, exported))) = self.export.take() {
             if let Err(error) = self.export_to(format, &mut file) {
-                // Half a file would be taken for a whole one.
+                // An incomplete file could be mistaken for a complete one.
                 if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
                     let _ = std::fs::remove_file(&exported);
                 }
@@ -388,7 +387,7 @@ impl Recording {
         } else {
             format!("{path}; next: selfwind report {path}")
         };
-        if self.kernel_symbols.are_hidden() {
+        if self.kernel_symbols.names_are_hidden() {
             notices.say(
                 "kernel functions have no names: /proc/kallsyms hides their addresses (run as root, or sysctl kernel.kptr_restrict=0)",
             );
@@ -401,7 +400,7 @@ impl Recording {
             notices.say(text);
         }
         if let Some(rate) = stats.coarse() {
-            // Who asked for timers has not been told why there are no events. An attached process has timers only.
+            // Suggest events only if timers were not the user's choice; an injected agent has timers only.
             let asked_for = status.is_some() && !stats.detail.settings.contains_key("source");
             let advice = if asked_for { "; `-e perf` reaches the full rate" } else { "" };
             notices.say(format_args!(
@@ -427,7 +426,7 @@ impl Recording {
                 true => "no such tracepoint ran in these processes: tracepoints are those of the header selfwind.h, as the program names them",
                 false => "the events did not occur in these processes, or could not be counted",
             });
-        } else if stats.samples < FEW
+        } else if stats.samples < FEW_SAMPLES
             && stats.detail.frequency != 0
             && !(self.allocations || self.locks || self.wall.is_some())
             && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
@@ -441,13 +440,13 @@ impl Recording {
         }
         if self.open && stats.samples > 0 {
             let shown = shown.map_or_else(|| self.draw(), Ok)?;
-            // What was recorded is there: that it cannot be shown is no failure of the recording.
+            // The recording itself succeeded: failing to open the result is only a warning.
             open::open(&shown).unwrap_or_else(warn);
         }
         Ok(())
     }
 
-    /// Adds the names to the profile. A failure costs the names only.
+    /// Adds the names to the profile. On failure, only the names are missing.
     fn store_names(&mut self, events: Option<&Receiver<WatchEvent>>) {
         let path = self.path.display().to_string();
         if !std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.is_file()) {
@@ -478,16 +477,16 @@ impl Recording {
         }
     }
 
-    /// Finds the names in a thread of its own, which is left behind when a signal comes.
+    /// Finds the names in a separate thread, which is abandoned if a signal arrives.
     fn find_names(&self, events: Option<&Receiver<WatchEvent>>) -> Option<Result<Resolved, ProfileError>> {
         let (path, sources) = (self.path.clone(), self.sources.clone());
         let (found, names) = channel();
         let find = move || drop(found.send(profile::resolve(&path, &sources)));
         std::thread::Builder::new().name("selfwind-names".into()).spawn(find).ok()?;
-        // Signals of before were meant for the recording.
+        // Earlier signals were meant for the recording.
         events.into_iter().for_each(|events| events.try_iter().for_each(drop));
         loop {
-            match names.recv_timeout(IMPATIENCE) {
+            match names.recv_timeout(SIGNAL_CHECK_EVERY) {
                 Ok(found) => return Some(found),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -508,7 +507,7 @@ impl Recording {
         export.write(grouping, file).map(|_| ())
     }
 
-    /// Draws the flame graph of the profile beside it.
+    /// Draws the flame graph next to the profile.
     fn draw(&self) -> anyhow::Result<PathBuf> {
         let drawn = self.path.with_extension("svg");
         let cannot = || format!("{}: cannot draw the flame graph", drawn.display());
@@ -520,7 +519,7 @@ impl Recording {
     }
 }
 
-/// The file of a module that has no build-id, as its process sees it; `None` if there is none.
+/// The identity of the file of a module without a build-id, opened as its process sees it; `None` if there is no such file.
 fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> {
     if !module.path.is_absolute() {
         return None;
@@ -529,19 +528,19 @@ fn file_identity(module: &ModuleInfo, pid: Option<u32>) -> Option<FileIdentity> 
     let paths = inside.iter().chain([&module.path]);
     let metadata = paths.filter_map(|path| std::fs::metadata(path).ok()).find(Metadata::is_file)?;
     let identity = FileIdentity::of(&metadata);
-    // What was written after it was mapped is another file.
+    // A file changed after it was mapped is not the mapped one.
     let age = clock::monotonic_ns().saturating_sub(module.loaded_ns);
     let loaded = (clock::realtime_ns().saturating_sub(age)) as i64;
     Some(if identity.modified_ns > loaded { FileIdentity { len: 0, ..identity } } else { identity })
 }
 
-/// Not even the beginning of the profile can be written, and what there is to do.
-fn unstarted(path: &Path, error: &io::Error) -> anyhow::Error {
+/// The error when the profile cannot even be started.
+fn cannot_start(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("{}: cannot write the profile: {}", path.display(), shortage::explain(error))
 }
 
-/// The profile cannot be written any further, and what there is to do.
-pub(super) fn unwritten(path: &Path, error: &io::Error) -> anyhow::Error {
+/// The error when the profile cannot be continued.
+pub(super) fn cannot_continue(path: &Path, error: &io::Error) -> anyhow::Error {
     let (path, why) = (path.display(), shortage::explain(error));
     anyhow::anyhow!(
         "{path}: cannot write the profile: {why}; everything written before is intact: selfwind report {path}"

@@ -1,4 +1,4 @@
-//! Recording a process that runs already: it goes on as before when that is over.
+//! Records a running process. It continues as before when the recording ends.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -9,30 +9,30 @@ use crate::drain::collector::{Collector, Scope};
 use crate::drain::follow::{Flow, follow};
 use crate::drain::watch::{self, WatchEvent};
 use crate::proc;
-use crate::record::attachment::{Ours, as_sampled, attach, settings};
+use crate::record::attachment::{SampledProcess, as_sampled, attach, settings};
+use crate::record::module_refresh::ModuleRefresh;
 use crate::record::options::RecordOptions;
-use crate::record::priority::ask_for_priority;
-use crate::record::recording::{Output, Recording, unwritten};
-use crate::record::renewal::Renewal;
+use crate::record::priority::raise_priority;
+use crate::record::recording::{Output, Recording, cannot_continue};
 use crate::record::snapshot;
 use crate::tables::cache::Cache;
 use crate::target::attach::Doorbell;
 use crate::target::inject::{self, Sampling};
 use crate::target::{session, shortage};
 
-/// Records a running process, or what its flight recorder holds, and gives the exit status.
+/// Records a running process, or saves what its flight recorder holds. Returns the exit status.
 pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.snapshot {
-        return snapshot::of_process(options, pid);
+        return snapshot::save_process(options, pid);
     }
     let lives = proc::start_time(pid).is_some();
     if lives {
         inject::check_sources(pid, &options.sampling.sources)?;
     }
-    // What can fail comes first: from the attach on, the process is sampled.
+    // Whatever can fail comes before the attach, from which on the process is sampled.
     let signals = watch::block_signals(options.takes_snapshots()).context("cannot block signals")?;
     let signals = signals.with_interval(options.every);
-    ask_for_priority();
+    raise_priority();
     shortage::raise_open_files();
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let output = Output::of(options)?;
@@ -43,15 +43,24 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
             return Err(error);
         }
     };
-    let ours =
-        Ours { pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid), notices: options.notices };
-    let (recording, events) =
-        follow_process(&as_sampled(options, pid, sampling), pid, sampling, output, signals, &doorbell, ours)?;
+    let sampled = SampledProcess {
+        pid: sampling.is_some_and(Sampling::ends_with_us).then_some(pid),
+        notices: options.notices,
+    };
+    let (recording, events) = follow_process(
+        &as_sampled(options, pid, sampling),
+        pid,
+        sampling,
+        output,
+        signals,
+        &doorbell,
+        sampled,
+    )?;
     recording.end(None, None, Some(&events))?;
     Ok(0)
 }
 
-/// Records a running process until somebody says so or it has ended.
+/// Records a running process until a signal, the deadline or its end.
 fn follow_process(
     options: &RecordOptions,
     pid: u32,
@@ -59,9 +68,9 @@ fn follow_process(
     output: Output,
     signals: watch::BlockedSignals,
     doorbell: &Arc<Doorbell>,
-    ours: Ours,
+    sampled: SampledProcess,
 ) -> anyhow::Result<(Recording, Receiver<WatchEvent>)> {
-    // After the attach, because that may make the directory that is looked through.
+    // After the attach, which may create the directory.
     let directories = session::directories();
     let mut collector = Collector::new(directories, Scope::Process(pid), options.notices)
         .with_buffer(options.sampling.buffer);
@@ -84,14 +93,15 @@ fn follow_process(
         _ => Flow::Finish,
     };
     let followed = if sampling.is_some_and(Sampling::is_attached) {
-        let mut listener = Renewal::new(&mut recording, pid, settings(&options.sampling), options.notices);
+        let mut listener =
+            ModuleRefresh::new(&mut recording, pid, settings(&options.sampling), options.notices);
         follow(&mut collector, doorbell, &events, deadline, &mut listener, &mut answer)
     } else {
         follow(&mut collector, doorbell, &events, deadline, &mut recording, &mut answer)
     };
-    drop(ours);
+    drop(sampled);
     followed
         .and_then(|_| collector.finish(&mut recording))
-        .map_err(|error| unwritten(recording.path(), &error))?;
+        .map_err(|error| cannot_continue(recording.path(), &error))?;
     Ok((recording, events))
 }

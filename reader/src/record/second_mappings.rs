@@ -1,6 +1,6 @@
-//! Parts of files that a program has mapped and executes without the loader's doing, as a process's maps show them.
+//! Finds executable file mappings that a program made itself, without the loader, in /proc/PID/maps.
 //!
-//! V8, say, maps its built-in functions once more near the code that it makes. No agent is told of that.
+//! V8, for example, maps its built-in functions a second time near the code it generates. The agent does not see that.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,22 +12,22 @@ use selfwind_profile::profile_file::{ModuleInfo, ProcessInfo};
 
 use crate::proc::{self, Mapping, PAGE};
 
-/// Numbers of these modules go up from here; those that the agent gives are below.
+/// These modules are numbered from here on; the agent's numbers are lower.
 const NUMBERS: u32 = 3 << 30;
 
-/// The modules that `mappings` show at addresses that were hit in none; `told` were found before.
+/// The modules in `mappings` at sampled addresses outside all known modules. `found_before` is how many of them were found before.
 pub(crate) fn find(
     mappings: &[Mapping],
     process: &ProcessInfo,
-    hit: &BTreeSet<u64>,
-    told: u32,
+    sampled: &BTreeSet<u64>,
+    found_before: u32,
 ) -> Vec<ModuleInfo> {
     let mut modules = Vec::new();
     let code = |mapping: &&Mapping| mapping.executable && mapping.is_of_file() && !mapping.is_deleted;
     for mapping in mappings.iter().filter(code) {
         if mapping.start < mapping.end
-            && hit.range(mapping.start..mapping.end).next().is_some()
-            && let Some(module) = describe(mapping, process, NUMBERS + told + modules.len() as u32)
+            && sampled.range(mapping.start..mapping.end).next().is_some()
+            && let Some(module) = describe(mapping, process, NUMBERS + found_before + modules.len() as u32)
         {
             modules.push(module);
         }
@@ -51,15 +51,15 @@ fn describe(mapping: &Mapping, process: &ProcessInfo, number: u32) -> Option<Mod
     })
 }
 
-/// The file that is mapped.
+/// Opens the mapped file.
 pub(super) fn content(mapping: &Mapping, pid: u32) -> Option<ReadCache<File>> {
     let file = File::open(proc::within_root(pid, &mapping.path)).ok()?;
-    // Not one that has its name by now; never a device or a pipe, which is not mapped so.
+    // Not another file that has its name by now, and never a device or a pipe.
     let metadata = file.metadata().ok()?;
     (metadata.ino() == mapping.inode && metadata.is_file()).then(|| ReadCache::new(file))
 }
 
-/// How far its code lies above the addresses in the file.
+/// The load bias: address in memory minus address in the file.
 pub(super) fn bias<'c>(
     mapping: &Mapping,
     elf: &ElfFile64<'c, Endianness, &'c ReadCache<File>>,
@@ -67,7 +67,7 @@ pub(super) fn bias<'c>(
 ) -> Option<u64> {
     let endian = elf.endian();
     let headers = elf.elf_header().program_headers(endian, content).ok()?;
-    // Segments are mapped by whole pages: one begins where another one ends.
+    // Segments are mapped in whole pages, so neighbours may share one.
     let page = |place: u64| place & !(PAGE - 1);
     let is_code = |header: &&elf::ProgramHeader64<Endianness>| {
         header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0

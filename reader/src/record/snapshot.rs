@@ -1,8 +1,8 @@
-//! Snapshots: what flight recorders hold, written without taking it from them.
+//! Snapshots: writes what flight recorders hold, without consuming it.
 //!
-//! A ring in overwrite mode keeps the last samples for ever. A snapshot copies what is complete and was not
-//! overwritten meanwhile, record by record, and changes nothing: the next snapshot has it too, as far as it is still
-//! there. Modules and threads are never overwritten, so old samples keep their names.
+//! A pool in overwrite mode keeps the latest samples. A snapshot copies the records that are complete and not overwritten
+//! while it reads, and changes nothing: the next snapshot contains them too if they are still there. Modules and threads are
+//! never overwritten, so old samples keep their names.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,8 @@ use crate::target::inject;
 use crate::target::session::Session;
 use crate::terminal::notices::warn;
 
-/// Writes what the ring of a process holds now.
-pub(crate) fn of_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
+/// Writes what the pool of a process holds now.
+pub(crate) fn save_process(options: &RecordOptions, pid: u32) -> anyhow::Result<u8> {
     if options.duration.is_some() {
         anyhow::bail!(
             "--snapshot -p writes what is there immediately; leave out -d, or leave out --snapshot to keep recording"
@@ -50,7 +50,7 @@ fn write(
     recording.end(None, None, None)
 }
 
-/// The snapshots of a running command.
+/// Takes the snapshots of a running command.
 pub(crate) struct Snapshots<'a> {
     options: &'a RecordOptions,
     directories: Vec<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) struct Snapshots<'a> {
 }
 
 impl<'a> Snapshots<'a> {
-    /// None yet.
+    /// Without any snapshot yet.
     pub(crate) fn new(options: &'a RecordOptions, session: &Session, path: &Path) -> Self {
         let directories = session.directories();
         Self {
@@ -70,7 +70,7 @@ impl<'a> Snapshots<'a> {
         }
     }
 
-    /// Writes one beside the profile. A failure is told and ends nothing.
+    /// Writes a snapshot next to the profile. A failure is only a warning.
     pub(crate) fn take(&mut self) {
         let path = self.names.next();
         let collector =

@@ -1,7 +1,7 @@
 //! Starts the command.
 //!
-//! The recorder's signals are held before there is a command, so none that it causes or that is meant for it can end
-//! the recorder; the command itself must never notice: it begins with the mask that the recorder was given.
+//! The recorder blocks its signals before the command exists, so that no signal caused by or meant for the command can kill
+//! the recorder. The command must never notice: it starts with the recorder's original signal mask.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 
 use crate::record::program::{Program, ProgramError};
 
-/// The command while it runs and after.
+/// The command, running or ended.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
@@ -28,12 +28,12 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Its process.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_pid() as u32
     }
 
-    /// How it ended; waits for that.
+    /// Waits for its end and returns its exit status.
     pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
         loop {
             match self.look(WaitOptions::empty()) {
@@ -45,7 +45,7 @@ impl Child {
         }
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.look(WaitOptions::NOHANG)
     }
@@ -59,8 +59,8 @@ impl Child {
     }
 }
 
-/// Starts `program` with `command` as its arguments (the name first), `environment` added to ours, and the signal
-/// mask `mask`. With a `log` it is away from the terminal: it has no input, and its output goes there.
+/// Starts `program` with the arguments `command` (the name first), `environment` added to the recorder's, and the signal mask
+/// `mask`. With a `log`, it is kept off the terminal: it has no input, and its output goes to the log.
 pub(crate) fn start(
     program: &Program,
     command: &[OsString],
@@ -77,7 +77,7 @@ pub(crate) fn start(
     })
 }
 
-/// A file that the kernel does not know to start is a script for the shell.
+/// The arguments; a file that the kernel cannot execute is run as a shell script.
 fn arguments(program: &Program, command: &[OsString]) -> Vec<OsString> {
     let mut arguments = command.to_vec();
     if program.by_shell {
@@ -96,7 +96,7 @@ fn spawn(
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
     attributes.set_sigmask(mask)?;
-    // Ignored by us, because a closed pipe is an error that has a message; the default for everybody else.
+    // The recorder ignores SIGPIPE to report a closed pipe as an error; the command gets the default.
     attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
     let mut files = PosixSpawnFileActions::init()?;
     if let Some(log) = log {
@@ -107,8 +107,8 @@ fn spawn(
     let path = if program.by_shell { "/bin/sh".as_ref() } else { program.path.as_path() };
     let arguments = arguments.iter().map(|argument| c_string(argument)).collect::<nix::Result<Vec<_>>>()?;
     let added = |name: &OsStr| environment.iter().any(|(added, _)| added == name);
-    let ours = std::env::vars_os().filter(|(name, _)| !added(name));
-    let variables = ours.chain(environment.iter().cloned()).map(|(mut variable, value)| {
+    let inherited = std::env::vars_os().filter(|(name, _)| !added(name));
+    let variables = inherited.chain(environment.iter().cloned()).map(|(mut variable, value)| {
         variable.push("=");
         variable.push(value);
         c_string(&variable)
