@@ -1,4 +1,4 @@
-//! `attach`: has a running process sampled, or no longer.
+//! `attach`: starts or stops sampling a running process.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ Attaching stops one thread of the process for a few milliseconds; the others kee
 was started with the agent, it does not pass the agent on to its children, and the agent does not see what the
 program does with SIGPROF. Attaching again with another rate restarts the flight recorder.";
 
-/// What is asked of a process.
+/// The flags of `attach`.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct AttachArgs {
@@ -35,7 +35,7 @@ pub(crate) struct AttachArgs {
     detach: bool,
 }
 
-/// Does it and says on `out` what to do next.
+/// Attaches or detaches, and prints what to do next to `out`.
 pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachError> {
     let pid = args.pid;
     if args.detach {
@@ -63,10 +63,10 @@ pub(crate) fn run(args: &AttachArgs, out: &mut dyn Write) -> Result<(), AttachEr
 /// Why `attach` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
-    /// The process cannot have it.
+    /// The agent cannot be injected.
     #[error(transparent)]
     Inject(#[from] InjectError),
-    /// Nobody can be told.
+    /// The output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! `dump`: the stacks of all threads of a running process, now, while it goes on.
+//! `dump`: the current stacks of all threads of a running process, without pausing it.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::target::request::thread::waiting_call;
 use crate::target::request::{Answer, Report, Target, TargetError, ask};
 use crate::terminal::notices;
 
-/// Thread numbers from here on are ours, not the agent's.
+/// Thread numbers from here on are assigned here, not by the agent.
 const OURS: u32 = 1 << 31;
 
 const HELP: &str = "Examples:
@@ -32,7 +32,7 @@ A process that was attached to earlier, by `selfwind attach` or `record -p`, is 
 that waits in a system call is woken: read, write, wait and locks resume by themselves; poll, select, epoll_wait
 and sleeps return EINTR to the program, as after any signal (--gentle skips such threads).";
 
-/// What to dump and how.
+/// The flags of `dump`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct DumpArgs {
@@ -57,11 +57,11 @@ struct Dump<'a> {
     pid: u32,
     process: String,
     exe: String,
-    /// Threads asked or named.
+    /// The threads that were asked.
     threads: Vec<ThreadDump<'a>>,
-    /// Those that gave a stack.
+    /// How many of them returned a stack.
     answered: usize,
-    /// From the first look at a thread to the last answer, naming excluded.
+    /// From the first request to the last answer, without the look-up of names.
     elapsed_ns: u64,
 }
 
@@ -69,9 +69,9 @@ struct Dump<'a> {
 struct ThreadDump<'a> {
     tid: u32,
     name: &'a str,
-    /// The kernel's letter before the request.
+    /// The kernel's state letter, read before the request.
     state: char,
-    /// Where in the kernel it waited then.
+    /// Where in the kernel it was waiting then.
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_channel: Option<&'a str>,
     /// The system call it was in then.
@@ -90,10 +90,10 @@ struct ThreadDump<'a> {
     frames: Vec<FrameObject<'a>>,
 }
 
-/// Prints the stacks; a process whose attached sampling has ended is sampled meanwhile.
+/// Prints the stacks. Injects the agent for that time if the process is not sampled any more.
 ///
 /// # Errors
-/// When the process cannot be asked at all, and when no thread of it answered.
+/// If the process cannot be asked, or none of its threads answered.
 pub(crate) fn run(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let again = proc::start_time(options.pid).is_some() && inject::resume(options.pid)?;
     let dumped = dump(options, out);
@@ -136,7 +136,7 @@ fn dump(options: &DumpArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Names the frames of all answers, as those of one sample each.
+/// Looks up the names of all frames. Each answer becomes a sample of a profile in memory.
 fn name(target: &mut Target, reports: &[Report], sources: &SymbolSources) -> Profile {
     let mut events = std::mem::take(&mut target.events);
     events.insert(

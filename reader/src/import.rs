@@ -1,7 +1,7 @@
-//! `import`: makes a profile of a file of `perf record`.
+//! `import`: converts a file of `perf record` to a profile.
 //!
-//! What the file holds is read by `selfwind-import`; here it is written, with the names of its addresses if they can be
-//! found, and the kernel's if that is the one that runs.
+//! `selfwind-import` reads the file; this module writes the profile, with the names of its addresses as far as they can be
+//! found. Kernel names are known only if the file is from the running kernel.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,10 +22,10 @@ use crate::record::kernel_symbols::KernelSymbols;
 use crate::resolve;
 use crate::terminal::notices::{Notices, warn};
 
-/// Files that could not be read and are named.
+/// How many unreadable files to name.
 const UNREAD_MAX: usize = 5;
 
-/// What to import.
+/// The flags of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// Profile to write
@@ -44,10 +44,10 @@ pub(crate) struct ImportArgs {
     file: PathBuf,
 }
 
-/// Makes a profile of a file of `perf record`.
+/// Converts a file of `perf record` to a profile.
 ///
 /// # Errors
-/// When the file cannot be imported, or the profile not be written.
+/// If the file cannot be imported or the profile cannot be written.
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let notices = Notices::new(args.quiet, false);
     let name = args.file.display();
@@ -117,11 +117,11 @@ fn tell(args: &ImportArgs, summary: &Summary, notices: Notices) {
     ));
 }
 
-/// The profile while it is written.
+/// The profile being written.
 struct Profile<W: Write> {
     writer: ProfileWriter<W>,
     symbols: KernelSymbols,
-    /// What names kernel addresses have is known here.
+    /// The file is from the running kernel, so kernel addresses can be named.
     is_running_kernel: bool,
 }
 
@@ -138,7 +138,7 @@ impl<W: Write> Sink for Profile<W> {
     }
 
     fn kernel(&mut self, release: &str, text: u64) {
-        // The kernel chooses its address anew at each start.
+        // The kernel's address is randomized at each boot.
         let is_same = uname().is_ok_and(|running| running.release() == release);
         self.is_running_kernel =
             is_same && self.symbols.find(text).is_some_and(|symbol| symbol.start == text);

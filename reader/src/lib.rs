@@ -1,11 +1,10 @@
-//! The `selfwind` command: everything that happens outside the profiled process, but for what a profile is
+//! The `selfwind` command: everything outside the profiled process, except reading and evaluating profiles
 //! (`selfwind-profile`).
 //!
-//! [`cli`] knows all commands. Most are a file or a folder of their own here; `record` has a room, and uses three below it:
-//! [`drain`] (from regions to events), [`target`] (one process), [`sampling`] (what agents are told). [`terminal`] and
-//! [`flags`] serve all.
+//! [`cli`] lists all commands. Most are a file or a folder of their own here. `record` is built on [`drain`] (from regions to
+//! events), [`target`] (one process) and [`sampling`] (settings for agents). [`terminal`] and [`flags`] serve all commands.
 //!
-//! A library with one function, so that it compiles while `selfwind-profile` is still being optimised.
+//! It is a library with one function so that it compiles while `selfwind-profile` is still being optimised.
 
 #![allow(rustdoc::private_intra_doc_links)]
 

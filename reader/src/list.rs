@@ -1,4 +1,4 @@
-//! `list`: the processes that are recorded or carry a flight recorder, living and dead.
+//! `list`: the processes, running or dead, that are recorded or have a flight recorder.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use crate::target::leftovers::{Entry, reap_directory, regions};
 use crate::target::session;
 use crate::terminal::notices::warn;
 
-/// Prints what there is. With `reap` it first removes the regions of dead processes that nobody drains, and says which.
+/// Prints the list. With `reap`, first removes the regions of dead processes that no recorder is draining, and prints them.
 pub(crate) fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut entries = Vec::new();
     for directory in session::directories() {

@@ -1,7 +1,7 @@
-//! Samples of running processes, named as they come.
+//! Names samples of running processes as they arrive, for `top` and `tail`.
 //!
-//! What is mapped where is known only up to now, without a history: good enough to look on, not to keep.
-//! Addresses are named many at a time, which is much cheaper, and each only once.
+//! Only current mappings are known, without a history: good enough for a display, not for a profile. Addresses are named in
+//! batches, which is much cheaper, and each only once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -22,32 +22,32 @@ use unwind::{FoundBy, Frame, Interpreted};
 
 use crate::record::kernel_symbols::KernelSymbols;
 
-/// Named addresses kept; then naming starts anew.
+/// Maximum number of cached names; beyond it the cache is emptied.
 const NAMES_KEPT: usize = 1 << 20;
 
-/// The processes that are followed, and the names of their code.
+/// The followed processes, and the names of their code.
 #[derive(Default)]
 pub(crate) struct Live {
-    /// What their events carry.
+    /// The definitions of their tracepoints.
     pub(crate) tracepoints: Tracepoints,
     processes: BTreeMap<u32, Image>,
     names: HashMap<(Arc<Binary>, u64), Vec<String>>,
     kernel: KernelSymbols,
-    /// What stands on stacks of the wall clock in place of the kernel's frames.
+    /// Names of the marker frames that wall-clock stacks have in place of kernel frames.
     marks: HashMap<u64, String>,
-    /// The kernel and its modules, by their names.
+    /// The kernel and its modules, by name.
     kernel_binaries: BTreeMap<String, Arc<Binary>>,
 }
 
-/// A process image and what is mapped in it.
+/// A process image and its current mappings.
 #[derive(Default)]
 pub(crate) struct Image {
-    /// What its agent told of it.
+    /// The description by its agent.
     pub(crate) info: ProcessInfo,
     /// By first address.
     modules: BTreeMap<u64, Module>,
     threads: BTreeMap<u32, String>,
-    /// Those that an interpreter runs.
+    /// Interpreted functions.
     functions: BTreeMap<u32, InterpretedFunction>,
 }
 
@@ -62,31 +62,31 @@ struct Binary {
     path: PathBuf,
     build_id: Vec<u8>,
     in_kernel: bool,
-    /// A source file, whose functions an interpreter runs.
+    /// For a source file of an interpreted language: the mark of that language.
     interpreted: Option<String>,
-    /// The process whose numbers its functions have.
+    /// The process in which its functions are numbered.
     process: u32,
 }
 
-/// A frame that is ready to be named.
+/// A frame with its binary.
 #[derive(Clone)]
 pub(crate) struct Located {
     binary: Option<Arc<Binary>>,
-    /// As the binary's ELF file numbers it, else as the process saw it.
+    /// The address in the binary's ELF file; without a binary, in the process.
     pub(crate) address: u64,
     /// How it was found.
     pub(crate) found_by: FoundBy,
 }
 
-/// A part of a sample with its whole stack.
+/// A weight of a sample with its complete stack.
 pub(crate) struct LiveSample {
     /// When it happened.
     pub(crate) ns: u64,
-    /// Place of the event that it counts at.
+    /// Index of the event that it counts for.
     pub(crate) event: u8,
-    /// What it stands for.
+    /// Its weight.
     pub(crate) weight: u64,
-    /// Leaf first: the kernel's frames, then the program's.
+    /// Leaf first: kernel frames, then those of the program.
     pub(crate) stack: Vec<Located>,
 }
 
@@ -96,17 +96,17 @@ impl Located {
         self.binary.as_ref().is_some_and(|binary| binary.in_kernel)
     }
 
-    /// True for a frame of a function that an interpreter runs.
+    /// True for a frame of an interpreted function.
     pub(crate) fn is_interpreted(&self) -> bool {
         self.interpreted().is_some()
     }
 
-    /// The mark of a function that an interpreter runs.
+    /// The mark of an interpreted function's language.
     fn interpreted(&self) -> Option<&str> {
         self.binary.as_ref()?.interpreted.as_deref()
     }
 
-    /// What marks it in folded stacks.
+    /// Its mark in folded stacks.
     pub(crate) fn mark(&self) -> &str {
         match self.interpreted() {
             Some(mark) => mark,
@@ -142,7 +142,7 @@ impl Image {
 }
 
 impl Live {
-    /// Takes in what is not a sample.
+    /// Takes in an event other than a sample.
     pub(crate) fn learn(&mut self, event: Event) {
         match event {
             Event::Process(info) => {
@@ -154,7 +154,7 @@ impl Live {
             Event::Function(function) => {
                 self.image(function.process).functions.insert(function.id, function);
             }
-            // Samples of the time before are still to come: what takes its place ends a module.
+            // Earlier samples may still arrive, so a module is removed only when another is mapped in its place.
             Event::ModuleGone(_) => {}
             Event::Thread(thread) => {
                 self.image(thread.process).threads.insert(thread.seq, thread.name);
@@ -180,7 +180,7 @@ impl Live {
         self.processes.get(&number)
     }
 
-    /// All that are followed.
+    /// All followed processes.
     pub(crate) fn processes(&self) -> impl Iterator<Item = &Image> {
         self.processes.values()
     }
@@ -197,7 +197,7 @@ impl Live {
         modules.insert(start, Module { end, bias, binary });
     }
 
-    /// The parts of a sample: the events of the kernel that its stack answers, or the sample itself.
+    /// Splits a sample: one part for each kernel event that its stack belongs to, or the sample itself.
     pub(crate) fn parts(&mut self, sample: &Sample) -> Vec<LiveSample> {
         let user = self.locate(sample);
         let part = |SamplePart { ns, weight, event, kernel }: SamplePart<'_>| LiveSample {
@@ -209,7 +209,7 @@ impl Live {
         sample.parts().map(part).collect()
     }
 
-    /// What a sample counts at each of the `events`.
+    /// The weights of a sample for each of the `events`.
     pub(crate) fn counted(&mut self, sample: &Sample, events: &Events) -> Vec<LiveSample> {
         let user = self.locate(sample);
         let mut counted = Vec::new();
@@ -219,13 +219,13 @@ impl Live {
         counted
     }
 
-    /// A stack with the kernel's frames on top of the program's.
+    /// A stack of kernel frames on top of the program's frames.
     fn on_top(&mut self, kernel: &[u64], user: &[Located]) -> Vec<Located> {
         let kernel = kernel.iter().map(|&address| self.locate_in_kernel(address));
         kernel.collect::<Vec<_>>().into_iter().chain(user.iter().cloned()).collect()
     }
 
-    /// Names an address in the kernel at once: its symbols are at hand.
+    /// Names a kernel address at once, as the symbols are at hand.
     fn locate_in_kernel(&mut self, address: u64) -> Located {
         if address == WAKE_LATENCY || address >= WALL_MARKS {
             return Located { binary: None, address, found_by: FoundBy::Cfi };
@@ -247,7 +247,7 @@ impl Live {
         Located { binary: Some(binary), address, found_by: FoundBy::Cfi }
     }
 
-    /// Names a frame of an interpreter at once: what is known of it was told.
+    /// Names an interpreted frame at once, from what the agent reported.
     fn locate_interpreted(&mut self, process: u32, word: u64) -> Option<Located> {
         let Interpreted { function, offset } = Frame::from_bits(word).as_interpreted()?;
         let known = self.processes.get(&process).and_then(|image| image.functions.get(&function));
@@ -258,20 +258,20 @@ impl Live {
                 (PathBuf::new(), interpreted::gap(reason).to_owned(), "_[py]".into())
             }
         };
-        // The same numbers are other functions in other processes; one that is not known yet may be in the next sample.
+        // Function numbers are per process. A function that is unknown now may be known at the next sample.
         let binary = Arc::new(Binary { path, interpreted: Some(mark), process, ..Binary::default() });
         self.names.insert((binary.clone(), word), vec![name]);
         Some(Located { binary: Some(binary), address: word, found_by: FoundBy::Region })
     }
 
-    /// The frames of a stack that are shown, leaf first, once all are named: not those by which an interpreter only calls.
+    /// The frames to show, leaf first, without the interpreter's internal ones. All frames must have been named.
     pub(crate) fn shown<'s>(&self, stack: &'s [Located]) -> impl DoubleEndedIterator<Item = &'s Located> {
         let outermost = stack.iter().rposition(Located::is_interpreted);
         let is_internal = |located: &Located| {
             let path = located.binary.as_ref().map(|binary| binary.path.as_path());
             path.is_some_and(|path| self.functions(located).all(|name| interpreted::is_internal(path, name)))
         };
-        // Behind the outermost one is the loop that evaluates it.
+        // The outermost interpreted frame is followed by the loop that evaluates it.
         let hidden: Vec<bool> = stack
             .iter()
             .enumerate()
@@ -284,7 +284,7 @@ impl Live {
         stack.iter().zip(hidden).filter(|(_, hidden)| !hidden).map(|(located, _)| located)
     }
 
-    /// Finds the binaries of a sample's frames in the program, leaf first.
+    /// Finds the binaries of a sample's user frames, leaf first.
     fn locate(&mut self, sample: &Sample) -> Vec<Located> {
         let interpreted: Vec<Option<Located>> =
             sample.frames.iter().map(|&word| self.locate_interpreted(sample.process, word)).collect();
@@ -310,10 +310,10 @@ impl Live {
             .collect()
     }
 
-    /// Names the addresses that have no name yet.
+    /// Looks up the names of new addresses.
     pub(crate) fn name<'l>(&mut self, frames: impl Iterator<Item = &'l Located>) {
         if self.names.len() > NAMES_KEPT {
-            // Those of the kernel are few, and some of them wait to be shown.
+            // Kernel names are few, and may be needed by samples not shown yet.
             self.names.retain(|(binary, _), _| binary.in_kernel);
         }
         let mut missing: BTreeMap<Arc<Binary>, BTreeSet<u64>> = BTreeMap::new();
@@ -344,7 +344,7 @@ impl Live {
         }
     }
 
-    /// The functions at a frame, innermost first; empty while it has no name.
+    /// The functions at a frame, innermost first; empty if it is not named yet.
     pub(crate) fn functions(&self, located: &Located) -> impl DoubleEndedIterator<Item = &str> {
         let (unknown, named) = match &located.binary {
             None if located.address == WAKE_LATENCY => (Some(WAKE_LATENCY_NAME), None),

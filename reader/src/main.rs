@@ -1,4 +1,4 @@
-//! The command `selfwind`.
+//! The `selfwind` command.
 
 fn main() -> std::process::ExitCode {
     selfwind_command::run()

@@ -1,6 +1,6 @@
-//! What the kernel tells of processes in /proc (proc(5)): read and taken apart here, for all who ask.
+//! Parses what the kernel reports about processes in /proc (proc(5)). No other module parses these files.
 //!
-//! Names of programs, threads and files in it may hold anything, and a process may end between two reads.
+//! Names of programs, threads and files may contain any bytes, and a process may end between two reads.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a page, the unit of mappings.
+/// Page size in bytes, the unit of mappings.
 pub(crate) const PAGE: u64 = shm_format::layout::PAGE as u64;
 
 /// A `status` file (proc_pid_status(5)).
@@ -17,18 +17,18 @@ pub(crate) const PAGE: u64 = shm_format::layout::PAGE as u64;
 pub(crate) struct Status(String);
 
 impl Status {
-    /// That of a process: its pid, or `self`.
+    /// Reads that of a process: a pid, or `self`.
     ///
     /// # Errors
-    /// When there is no such process any more.
+    /// If there is no such process.
     pub(crate) fn of_process(pid: impl Display) -> io::Result<Self> {
         Self::read(&format!("/proc/{pid}/status"))
     }
 
-    /// That of a thread.
+    /// Reads that of a thread.
     ///
     /// # Errors
-    /// When there is no such thread any more.
+    /// If there is no such thread.
     pub(crate) fn of_thread(pid: impl Display, tid: impl Display) -> io::Result<Self> {
         Self::read(&format!("/proc/{pid}/task/{tid}/status"))
     }
@@ -37,7 +37,7 @@ impl Status {
         Ok(Self(String::from_utf8_lossy(&fs::read(path)?).into_owned()))
     }
 
-    /// A text that is one, or the beginning of one.
+    /// Wraps the contents, or the beginning, of a status file.
     pub(crate) fn of_text(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -52,27 +52,27 @@ impl Status {
         self.fields().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// A set of signals or of capabilities; empty if it is missing.
+    /// A set of signals or capabilities; empty if the field is missing.
     pub(crate) fn set(&self, name: &str) -> u64 {
         self.field(name).map_or(0, set)
     }
 
-    /// The kernel's letter for what the thread does.
+    /// The kernel's letter for the thread's state.
     pub(crate) fn state(&self) -> Option<char> {
         self.field("State")?.chars().next()
     }
 }
 
-/// A set as status files write it; empty if it is none.
+/// Parses a set as written in status files; empty if malformed.
 pub(crate) fn set(digits: &str) -> u64 {
     u64::from_str_radix(digits, 16).unwrap_or(0)
 }
 
-/// The beginning of a file about a thread, in one read: there may be very many threads, and the kernel makes such a file
-/// anew for each. What is wanted stands in its first lines.
+/// The first 8 KiB of a file about a thread, in one read: there may be many threads, and the kernel generates the contents at
+/// each read.
 ///
 /// # Errors
-/// When there is no such thread any more.
+/// If there is no such thread.
 pub(crate) fn beginning_of(pid: u32, tid: u32, name: &str) -> io::Result<String> {
     const LONGEST: usize = 8192;
     let mut text = [0; LONGEST];
@@ -83,7 +83,7 @@ pub(crate) fn beginning_of(pid: u32, tid: u32, name: &str) -> io::Result<String>
 /// The threads of a process, ascending.
 ///
 /// # Errors
-/// When there is no such process any more.
+/// If there is no such process.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     let mut threads: Vec<u32> =
@@ -92,37 +92,37 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(threads)
 }
 
-/// Parts of a `stat` file (proc_pid_stat(5)).
+/// Fields of a `stat` file (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// Of its first thread.
+    /// State of the main thread.
     state: u8,
     pub(crate) threads: u64,
-    /// Clock ticks after boot.
+    /// In clock ticks after boot.
     pub(crate) start_time: u64,
 }
 
 impl Stat {
-    /// That of a process; `Ok(None)` if it cannot be understood.
+    /// Reads that of a process; `Ok(None)` if it is malformed.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub(crate) fn of(pid: u32) -> io::Result<Option<Self>> {
         Ok(Self::parse(&fs::read(format!("/proc/{pid}/stat"))?))
     }
 
-    /// The name before the other fields may hold anything, parentheses too.
+    /// The name before the other fields may contain anything, including parentheses.
     fn parse(stat: &[u8]) -> Option<Self> {
         let after_name = stat.iter().rposition(|&byte| byte == b')')? + 2;
         let mut fields = stat.get(after_name..)?.split(|&byte| byte == b' ');
         let state = *fields.next()?.first()?;
         let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse().ok();
         let threads = number(16)?;
-        // Between them: itrealvalue.
+        // Skips itrealvalue.
         Some(Self { state, threads, start_time: number(1)? })
     }
 
-    /// True if the first thread has ended.
+    /// True if the main thread has ended.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -138,22 +138,22 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 pub(crate) struct Mapping {
     /// First address.
     pub(crate) start: u64,
-    /// Address behind it.
+    /// End address, exclusive.
     pub(crate) end: u64,
-    /// Code may be executed there.
+    /// It is executable.
     pub(crate) executable: bool,
-    /// Where in its file it begins.
+    /// Offset in its file.
     pub(crate) offset: u64,
-    /// Of its file.
+    /// Inode of its file.
     pub(crate) inode: u64,
-    /// Its file, or a name like `[stack]`; else empty.
+    /// Its file, or a name such as `[stack]`; otherwise empty.
     pub(crate) path: PathBuf,
-    /// The file has no name any more.
+    /// The file was deleted.
     pub(crate) is_deleted: bool,
 }
 
 impl Mapping {
-    /// `START-END PERMISSIONS OFFSET DEVICE INODE PATH`.
+    /// Parses `START-END PERMISSIONS OFFSET DEVICE INODE PATH`.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut field = || fields.next();
@@ -173,33 +173,33 @@ impl Mapping {
         })
     }
 
-    /// True if it is one of a file.
+    /// True if it maps a file.
     pub(crate) fn is_of_file(&self) -> bool {
         self.path.is_absolute()
     }
 }
 
-/// What a process has mapped, by address.
+/// The mappings of a process, by address.
 ///
 /// # Errors
-/// When the process has ended, or is not for us to look at.
+/// If the process has ended, or permission is denied.
 pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     let maps = fs::read(format!("/proc/{pid}/maps"))?;
     Ok(maps.split(|&byte| byte == b'\n').filter_map(Mapping::parse).collect())
 }
 
-/// Where a path of a process leads to for us, who may have another root.
+/// The path by which this program can open a path of a process that may have another root directory.
 pub(crate) fn within_root(pid: u32, path: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The first line of a file, trimmed; none if it cannot be read.
+/// The first line of a file, trimmed; `None` if it cannot be read.
 pub(crate) fn line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next().unwrap_or("").trim().to_owned())
 }
 
-/// A number in a file of one line.
+/// The number in a one-line file.
 pub(crate) fn number(path: &str) -> Option<i64> {
     line(path)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! `request`: the protocol step by step, for people who want to see it, and what it costs.
+//! `request`: shows each step of the request protocol and its latency.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ const EXAMPLES: &str = "Examples:
   selfwind request -p 4711               each step of one request, and its time
   selfwind request -p 4711 -n 1000       latency of 1000 requests";
 
-/// What to ask and how often.
+/// The flags of `request`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RequestArgs {
@@ -34,24 +34,24 @@ pub(crate) struct RequestArgs {
     request: RequestFlags,
 }
 
-/// One request, in nanoseconds after the signal was about to be sent.
+/// The steps of one request, in nanoseconds after the signal was about to be sent.
 #[derive(Serialize)]
 struct Steps {
     nonce: String,
-    /// The signal is queued at the thread.
+    /// The signal is queued for the thread.
     queued_ns: u64,
     /// The handler begins.
     entered_ns: u64,
     /// The stack is walked.
     walked_ns: u64,
-    /// The requester has the stack.
+    /// The reader has the stack.
     seen_ns: u64,
     frames: u16,
     end: &'static str,
     occasion: &'static str,
 }
 
-/// The same for many: the middle and the slowest hundredth.
+/// Median and 99th percentile of many requests.
 #[derive(Serialize)]
 struct Summary {
     requests: usize,
@@ -61,10 +61,10 @@ struct Summary {
     seen_ns: [u64; 2],
 }
 
-/// Asks one thread `count` times and shows each step.
+/// Sends `count` requests to one thread and shows each step.
 ///
 /// # Errors
-/// When the process cannot be asked, and when the thread gives no answer.
+/// If the process cannot be asked, or the thread does not answer.
 pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut target = Target::find(options.pid)?;
     let tid = match options.tid {
@@ -151,7 +151,7 @@ impl Steps {
     }
 }
 
-/// The middle and the 99th hundredth.
+/// Median and 99th percentile.
 fn percentiles(mut values: Vec<u64>) -> [u64; 2] {
     values.sort_unstable();
     let at = |part: usize| values.get(values.len() * part / 100).copied().unwrap_or(0);

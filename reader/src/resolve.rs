@@ -1,6 +1,6 @@
-//! `resolve`: adds to a profile the names of its addresses, so that it can be read where its programs are not.
+//! `resolve`: stores the names of its addresses in a profile, so that it can be read on any machine.
 //!
-//! `record` does the same when it ends. Whatever goes wrong leaves the profile as it was.
+//! `record` does the same when it ends. On any error, the profile stays unchanged.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ use selfwind_profile::symbolize::{Again, SymbolSources};
 use crate::flags::symbols::SymbolArgs;
 use crate::terminal::notices::Notices;
 
-/// What to resolve.
+/// The flags of `resolve`.
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]
@@ -32,10 +32,10 @@ pub(crate) struct ResolveArgs {
     file: PathBuf,
 }
 
-/// Adds the names of its addresses to a profile.
+/// Adds names to a profile.
 ///
 /// # Errors
-/// When the profile cannot be read, is being recorded, or cannot be replaced.
+/// If the profile cannot be read, is still being recorded, or cannot be replaced.
 pub(crate) fn run(args: &ResolveArgs) -> anyhow::Result<()> {
     let notices = Notices::new(args.quiet, false);
     let mut sources = SymbolSources { again: Again::Always, ..(&args.symbols).into() };
@@ -49,22 +49,22 @@ pub(crate) fn run(args: &ResolveArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finds the names and puts a copy that has them in the place of the profile.
+/// Looks up the names and replaces the profile by a copy with names.
 pub(crate) fn add_names(file: &Path, sources: &SymbolSources) -> anyhow::Result<Resolved> {
     let resolved = profile::resolve(file, sources)?;
-    // A link leads to what is to be replaced.
+    // Replace the target of a symbolic link, not the link.
     let path = file.canonicalize().with_context(|| format!("{}: cannot find it", file.display()))?;
     replace(&path, &resolved)?;
     Ok(resolved)
 }
 
-/// Marks a profile as being written, for as long as `file` is open.
+/// Marks a profile as being written while `file` is open.
 pub(crate) fn hold(file: &File) {
-    // Where files cannot be locked, nothing tells.
+    // Best effort: not all file systems support locks.
     let _ = flock(file, FlockOperation::NonBlockingLockShared);
 }
 
-/// Puts a copy that has the names in the place of a profile.
+/// Replaces a profile by a copy with names.
 fn replace(path: &Path, resolved: &Resolved) -> anyhow::Result<()> {
     let original = File::open(path).with_context(|| format!("{}: cannot open it", path.display()))?;
     if flock(&original, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
@@ -74,7 +74,7 @@ fn replace(path: &Path, resolved: &Resolved) -> anyhow::Result<()> {
         );
     }
     let copy = with_suffix(path, format!(".{}.part", std::process::id()));
-    // Who ends us now ends us a moment later, when there is one file again.
+    // Signals are blocked until there is one file again.
     let before = SigSet::thread_get_mask()?;
     SigSet::all().thread_block()?;
     let written = write_copy(path, &original, &copy, resolved).and_then(|()| Ok(fs::rename(&copy, path)?));
@@ -92,14 +92,14 @@ fn write_copy(path: &Path, original: &File, copy: &Path, resolved: &Resolved) ->
     append(&mut writer, resolved)?;
     drop(writer);
     let metadata = original.metadata()?;
-    // Only root gives files away; others own what they make.
+    // Only root can change the owner; other users own the copy anyway.
     let _ = fchown(&file, Some(metadata.uid()), Some(metadata.gid()));
     file.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
     file.sync_all()?;
     Ok(())
 }
 
-/// Writes names behind what a profile holds.
+/// Appends names to a profile.
 pub(crate) fn append(writer: &mut ProfileWriter<impl io::Write>, resolved: &Resolved) -> io::Result<()> {
     for code in &resolved.generated {
         writer.push(&Event::Generated(code.clone()))?;

@@ -1,4 +1,4 @@
-//! `stats`: the numbers of a profile.
+//! `stats`: the statistics of a profile.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use selfwind_profile::stats::Tally;
 
 use crate::terminal::screen::{Screen, fit, printable};
 
-/// Reads a profile and prints its numbers; the text has at most `limit` processes, or all for 0.
+/// Reads a profile and prints its statistics. The text lists at most `limit` processes, or all for 0.
 pub(crate) fn run(
     path: &Path,
     json: bool,
@@ -21,7 +21,7 @@ pub(crate) fn run(
     for event in reader.by_ref() {
         tally.add(&event?);
     }
-    // What the samples of allocations stand for is known when all else is.
+    // Weights of allocation samples depend on later events, so this is a second pass.
     let samples = ProfileReader::open(path)?;
     let tail = samples.for_each_sample(|lent| tally.sample(lent.sample, lent.frames.len()))?;
     let stats = tally.finish(std::fs::metadata(path).map_or(reader.bytes(), |metadata| metadata.len()));
@@ -30,7 +30,7 @@ pub(crate) fn run(
         writeln!(out)?;
     } else {
         let text = stats.text(tail, if limit == 0 { usize::MAX } else { limit });
-        // A terminal would break long paths.
+        // A terminal would wrap long paths.
         let width = if screen.height.is_some() { screen.width } else { usize::MAX };
         for line in text.lines() {
             writeln!(out, "{}", fit(&printable(line), width))?;

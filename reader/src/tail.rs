@@ -1,4 +1,4 @@
-//! `tail`: samples of running programs as they come, named, one line each.
+//! `tail`: prints samples of running programs as they arrive, with names, one line each.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::target::session;
 use crate::terminal::notices::Notices;
 use crate::terminal::screen::printable;
 
-/// Prints the samples of `pid`, or of every living process with a flight recorder, until interrupted or until
-/// the process has ended.
+/// Prints the samples of `pid`, or of every running process with a flight recorder, until interrupted or until the process
+/// ends.
 pub(crate) fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let scope = pid.map_or(Scope::Living, Scope::Process);
     let mut collector = Collector::new(session::flight_directories(), scope, Notices::Normal).keep_regions();
@@ -36,7 +36,7 @@ pub(crate) fn run(pid: Option<u32>, json: bool, out: &mut dyn Write) -> anyhow::
     Ok(tail.end_pass()?)
 }
 
-/// Prints samples, a pass at a time: naming many addresses of a binary at once is much cheaper.
+/// Prints samples once per pass: naming many addresses of a binary at once is much cheaper.
 struct Tail<'a> {
     json: bool,
     out: &'a mut dyn Write,
@@ -53,7 +53,7 @@ struct SampleLine<'a> {
     process: &'a str,
     thread: &'a str,
     weight: u64,
-    /// `PROVIDER:NAME` of a tracepoint, and what its event carries.
+    /// `PROVIDER:NAME` of a tracepoint, and the fields of its event.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,14 +62,14 @@ struct SampleLine<'a> {
     frames: Vec<FrameLine<'a>>,
 }
 
-/// A function; those inlined into the next one have its address too.
+/// A function; functions inlined into the next one share its address.
 #[derive(Serialize)]
 struct FrameLine<'a> {
     function: &'a str,
     #[serde(skip_serializing_if = "String::is_empty")]
     module: String,
     address: u64,
-    /// As folded stacks mark it; here the module says so.
+    /// Its mark in folded stacks, where the module is missing.
     #[serde(skip)]
     mark: String,
 }
@@ -124,7 +124,7 @@ impl<'a> Tail<'a> {
         if self.json {
             serde_json::to_writer(&mut text, &line)?;
         } else {
-            // Samples that waited in a flight recorder are older than we are.
+            // Samples from a flight recorder are older than this command: their time is negative.
             let seconds = (line.time_ns as f64 - self.started_ns as f64) / 1e9;
             let (pid, tid) = (line.pid, line.tid);
             write!(text, "{seconds:>11.6} {process} {pid}/{tid}")?;
@@ -154,7 +154,7 @@ impl Listener for Tail<'_> {
     fn event(&mut self, event: Event) -> io::Result<()> {
         match event {
             Event::Sample(sample) => self.pending.push(sample),
-            // What a sample needs to be shown goes away.
+            // Print the samples before the names they need are removed.
             gone @ (Event::ThreadEnd(_) | Event::ProcessEnd(_)) => {
                 self.end_pass()?;
                 self.live.learn(gone);

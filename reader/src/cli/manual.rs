@@ -1,4 +1,4 @@
-//! Completions for shells and manual pages, made from the definition of the command line.
+//! Shell completions and manual pages, generated from the definition of the command line.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -31,26 +31,26 @@ pub(crate) struct ManArgs {
     pub(crate) directory: PathBuf,
 }
 
-/// Variables that every command heeds, and what they do.
+/// Environment variables that apply to every command.
 const VARIABLES: [(&str, &str); 3] = [
     ("NO_COLOR", "If set, output has no colours."),
     ("COLUMNS", "Width of tables written to a pipe or a file."),
     ("SELFWIND_DIR", "Directory for the shared memory of programs that were started with the agent."),
 ];
 
-/// The exit status of commands that say nothing else.
+/// The exit status of commands whose help does not describe another.
 const EXIT_STATUS: &str = "0 on success, 1 on failure, 2 for a wrong command line.";
 
 /// Writes the completions of `command` for a shell.
 pub(super) fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
-    // The generator does not expect that its output can fail.
+    // The generator panics on write errors, so it writes to memory.
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "selfwind", &mut text);
     out.write_all(&text)?;
     Ok(())
 }
 
-/// Writes a page for `command` and one for each of its subcommands into a directory.
+/// Writes a manual page for `command` and one for each of its subcommands to a directory.
 pub(super) fn man(command: Command, directory: &Path) -> anyhow::Result<()> {
     let cannot = || format!("{}: cannot write manual pages; choose another directory", directory.display());
     fs::create_dir_all(directory).with_context(cannot)?;
@@ -110,7 +110,7 @@ fn page(command: &Command, related: &[String], out: &mut dyn Write) -> io::Resul
     writeln!(out, "{}", if names.is_empty() { "perf(1)".into() } else { names.join(", ") })
 }
 
-/// The text behind the options, by what it is about.
+/// The text after the options, split by topic.
 #[derive(Debug, Default, PartialEq)]
 struct Remarks {
     notes: Vec<String>,
@@ -150,7 +150,7 @@ fn entry(name: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, ".TP\n\\fB{}\\fR\n{}", escaped(name), escaped(text))
 }
 
-/// `text` without meaning to roff.
+/// `text` escaped for roff.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

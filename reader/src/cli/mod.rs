@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and what the answer does to the exit status.
+//! The command line: all commands and their flags, and the exit status of each outcome.
 //!
 //! Data goes to stdout or a file, everything else to stderr. An error is one line.
 
@@ -142,15 +142,15 @@ enum Command {
     Dump(dump::DumpArgs),
     /// Request the stack of one thread and show each step of the protocol
     Request(request::RequestArgs),
-    /// Check what this machine permits, and how to fix what it does not
+    /// Check what this machine permits, and how to fix problems
     Doctor(doctor::DoctorArgs),
-    /// Show where time is spent right now, live
+    /// Show live where time is spent
     Top(top::TopArgs),
     /// List the processes that run the agent
     List(ListArgs),
     /// Print the path of the agent library, for LD_PRELOAD
     AgentPath(agent_path::AgentPathArgs),
-    /// Print selfwind.h, by which programs and plug-ins speak to the library
+    /// Print selfwind.h, the interface for programs and plug-ins
     Header,
     /// Print shell completions
     Completions(manual::CompletionsArgs),
@@ -167,7 +167,7 @@ struct RecordArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     freq: u32,
-    /// What is recorded, a list: one clock at most, of auto, cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), usdt:PROVIDER:NAME and fn:FILE:SYMBOL (USDT probes and function entries), offcpu (time blocked); and alloc or alloc:BYTES (allocations: one in 512 KiB or so many bytes, alloc:all for all), lock or lock:TIME (waits for locks and who ends them: one in 100us or such a time of waiting, lock:all for all), mmap (mappings of memory, all of them), wall (all time of all threads), tp:PROVIDER:NAME (tracepoints of the program, * and ? in names, `,nostack` behind one)
+    /// What to record: a comma-separated list. At most one clock: auto (the best available), cpu (a CPU timer per thread), itimer (one timer per process), perf (the kernel's clock of each thread, with kernel stacks), perf:EVENT,... or perf:EVENT@PERIOD,... (page-faults, cs, GROUP:TRACEPOINT, ...), usdt:PROVIDER:NAME and fn:FILE:SYMBOL (USDT probes and function entries), offcpu (blocked time). In addition: alloc or alloc:BYTES (allocations: one sample per 512 KiB or per BYTES, alloc:all for all), lock or lock:TIME (waits for locks, and who ended them: one sample per 100us or per TIME of waiting, lock:all for all), mmap (all memory mappings), wall (wall-clock time of all threads), tp:PROVIDER:NAME (the program's own tracepoints; * and ? in names, `,nostack` leaves out stacks)
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
           value_parser = SourcesParser, hide_possible_values = true)]
     event: Sources,
@@ -189,18 +189,18 @@ struct RecordArgs {
     /// Record a running process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// Flight recorder: with -p, write what the process's buffer holds without emptying it; with CMD, keep the latest samples in memory and write them on SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
+    /// Flight recorder: with -p, write what the process's buffer holds, without emptying it; with CMD, keep the latest samples in memory and write them on SIGUSR2 (to FILE.1, FILE.2, ...) and at the end
     #[arg(long)]
     snapshot: bool,
-    /// Keep what was recorded so far every DURATION, such as 10s or 5m, and on SIGUSR2, as profiles of their own: FILE.1, FILE.2, ...; with --snapshot, what the flight recorder holds then
+    /// Save a snapshot every DURATION, such as 10s or 5m, and on SIGUSR2: profiles FILE.1, FILE.2, ... of what was recorded so far or, with --snapshot, of what the flight recorder holds
     #[arg(long, value_name = "DURATION", env = "SELFWIND_EVERY", value_parser = interval)]
     every: Option<Duration>,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Load this plug-in into the program beside the agent, such as an unwinder for an interpreter; may be given more than once
+    /// Load this plug-in into the program, such as an unwinder for an interpreter; may be given more than once
     #[arg(long = "plugin", value_name = "FILE", env = "SELFWIND_PLUGINS", value_delimiter = ':', value_parser = plugin)]
     plugins: Vec<PathBuf>,
-    /// What unwinds stacks: self (the threads), copy (the recorder, from a copy of the addresses on the stack), copy-code (the same with addresses of code alone), guess (nothing: every address on the stack that follows a call is a frame), both (self and copy; `stats` shows whether they agree)
+    /// How to unwind stacks: self (each thread unwinds itself), copy (the recorder unwinds a copy of the addresses on the stack), copy-code (the same, but only code addresses are copied), guess (no unwinding: every address on the stack that follows a call is a frame), both (self and copy; `stats` shows whether they agree)
     #[arg(
         long,
         value_name = "HOW",
@@ -210,7 +210,7 @@ struct RecordArgs {
         hide_possible_values = true
     )]
     unwind: Unwinding,
-    /// Most bytes of a stack that --unwind looks at, unless it is self
+    /// Maximum number of bytes to copy or scan per stack; not used with --unwind self
     #[arg(long, value_name = "SIZE", env = "SELFWIND_COPY_LIMIT", default_value_t)]
     copy_limit: CopyLimit,
     /// Size of each process's buffer for samples that the recorder has not read yet, such as 512K or 16M [default: grows as needed, to 2M and more]
@@ -284,7 +284,7 @@ enum TablesCommand {
         #[arg(value_name = "DIR")]
         directory: Option<PathBuf>,
     },
-    /// Describe table files, and the tables that ELF files would give
+    /// Describe table files, and the tables that would be built from ELF files
     List {
         /// Table files, directories of them, ELF files [default: the user's cache]
         #[arg(value_name = "FILE")]
@@ -320,17 +320,17 @@ struct ListArgs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
-    /// Remove what dead processes of yours have left behind, unread samples included, and print each
+    /// Remove what your dead processes have left behind, including unread samples, and print each
     #[arg(long)]
     reap: bool,
 }
 
-/// Runs the command that the arguments ask for.
+/// Runs the command given by the arguments.
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // 1 and 2 may be what a recorded command ends with.
+            // 1 and 2 may be the exit status of a recorded command.
             let record = std::env::args_os().nth(1).is_some_and(|command| command == "record");
             match perf_flags::advice(&error).filter(|_| record) {
                 Some(advice) => warn(advice),
@@ -385,7 +385,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As diff(1): 1 for a difference that was asked about, 2 for trouble.
+/// Exit status as of diff(1): 1 if a --fail-if condition holds, 2 for errors.
 fn compare(args: &diff::DiffArgs, stdout: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let compared = Input::open(&args.a).and_then(|a| {
         let b = Input::open(&args.b)?;
@@ -434,7 +434,11 @@ fn export(args: &ExportArgs, stdout: &mut dyn Write) -> anyhow::Result<()> {
     }
     let left_out = export.left_out();
     if !left_out.is_empty() {
-        warn(format_args!("{} has room for one event; --event: {}", format.name(), left_out.join(", ")));
+        warn(format_args!(
+            "{} holds one event only; --event exports the others: {}",
+            format.name(),
+            left_out.join(", ")
+        ));
     }
     if let Some(remark) = &export.incomplete {
         warn(format_args!("{}: {remark}", input::name(input.path())));
@@ -464,7 +468,7 @@ fn run_tables(command: TablesCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The cache in `directory`, which may be relative, or the user's.
+/// The cache in `directory`, which may be relative, or that of the user.
 fn table_cache(directory: Option<PathBuf>) -> anyhow::Result<Cache> {
     match directory {
         Some(directory) => Ok(Cache::at(&std::path::absolute(directory)?)?),
@@ -502,7 +506,7 @@ impl From<RecordArgs> for RecordOptions {
     }
 }
 
-/// Whoever reads our stdout has had enough: that is no failure.
+/// True if the reader of standard output has closed it, which is not a failure.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let mut kinds = error.chain().filter_map(|cause| {
         let json = || cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);

@@ -1,8 +1,8 @@
-//! Flags of `perf record` that people know by heart, and what takes their place here.
+//! Common flags of `perf record`, and what to use instead.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What to say of an unknown flag of `record`; none if perf has no such flag.
+/// Advice for an unknown flag of `record`; `None` if perf has no such flag either.
 pub(crate) fn advice(error: &clap::Error) -> Option<String> {
     let (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) =
         (error.kind(), error.get(ContextKind::InvalidArg))

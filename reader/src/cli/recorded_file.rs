@@ -12,7 +12,7 @@ pub(super) fn help() -> String {
     )
 }
 
-/// Where a recording may go: standard output is the command's.
+/// Rejects `-`: standard output belongs to the command.
 pub(super) fn checked(path: PathBuf) -> Result<PathBuf, String> {
     if path == Path::new("-") {
         return Err("standard output belongs to the command; name a file".into());

@@ -1,4 +1,4 @@
-//! What a profile used, in a unit that recordings at different rates have in common.
+//! The amount that a profile represents, in a unit that does not depend on the sampling rate.
 
 use selfwind_profile::measure::Unit;
 use selfwind_profile::selection::Selection;
@@ -7,14 +7,14 @@ use selfwind_profile::selection::Selection;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Amount {
     pub(super) value: f64,
-    /// What it is of: `CPU time`, `time off the CPU`, the name of an event.
+    /// What is counted: `CPU time`, `time off the CPU`, or the name of an event.
     pub(super) unit: String,
-    /// It is in seconds.
+    /// The value is in seconds.
     pub(super) seconds: bool,
 }
 
 impl Amount {
-    /// What the selected part used; none where weights stand for nothing countable.
+    /// The amount of the selected part; `None` if the weights cannot be converted.
     pub(super) fn of(selection: &Selection<'_>) -> Option<Amount> {
         let profile = selection.profile();
         let measure = profile.measure(profile.main);
@@ -45,7 +45,7 @@ impl Amount {
         }
     }
 
-    /// With its unit, for people.
+    /// The amount with its unit.
     pub(super) fn text(&self) -> String {
         if self.seconds { format!("{:.2} s", self.value) } else { format!("{:.0}", self.value) }
     }

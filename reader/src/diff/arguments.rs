@@ -39,7 +39,7 @@ pub(crate) struct DiffArgs {
     filters: FilterArgs,
     #[command(flatten)]
     event: EventArgs,
-    /// Smallest change to show, in percent of everything [default: 0.1; in JSON 0]
+    /// Smallest change to show, in percent of the total [default: 0.1; in JSON 0]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     threshold: Option<f64>,
     /// Number of rows; 0 for all [default: as many as fit the terminal]
@@ -51,7 +51,7 @@ pub(crate) struct DiffArgs {
     /// Print one line per stack, `STACK A B`, with the weights of A scaled to those of B
     #[arg(long)]
     folded: bool,
-    /// Exit with status 1 if this has grown: total>5%, self(REGEX)>2%, total(REGEX)>2%; may be repeated
+    /// Exit with status 1 if this has grown by more: total>5%, self(REGEX)>2%, total(REGEX)>2%; may be repeated
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Gate>,
     /// Output file; .svg gives a flame graph of B coloured by the change, .folded the output of --folded
@@ -68,7 +68,7 @@ pub(crate) struct DiffArgs {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let value: f64 = text.parse().map_err(|_| format!("invalid percentage `{text}`: expected a number"))?;
     if (0.0..=100.0).contains(&value) {
         Ok(value)
     } else {

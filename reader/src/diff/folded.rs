@@ -9,8 +9,8 @@ use selfwind_profile::selection::Selection;
 
 use super::Side;
 
-/// Writes `STACK A B` lines. The weights of A are scaled to the total of B, rounded so that they add up to it; amounts in
-/// use are not.
+/// Writes `STACK A B` lines. The weights of A are scaled to the total of B and rounded so that they add up to it; memory in use
+/// is not scaled.
 pub(super) fn write(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> io::Result<()> {
     for line in lines(a, b) {
         writeln!(out, "{line}")?;
@@ -18,7 +18,7 @@ pub(super) fn write(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> io::Resu
     Ok(())
 }
 
-/// Draws B, coloured by what grew and what shrank.
+/// Draws a flame graph of B, coloured by the change from A.
 pub(super) fn flamegraph(a: &Side<'_>, b: &Side<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut options = flamegraph::Options::default();
     options.title = format!("{} compared with {}", b.name, a.name);
@@ -37,7 +37,7 @@ fn lines(a: &Side<'_>, b: &Side<'_>) -> Vec<String> {
     for (stack, weight) in folded(&b.selection) {
         both.entry(stack).or_default().1 += weight;
     }
-    // Each line gets the difference of two rounded running totals: no rounding is lost on the way.
+    // Each line gets the difference of two rounded running totals, so rounding errors do not add up.
     let whole_a = u128::from(a.weight().max(1));
     let whole_b = if a.is_level() { whole_a } else { u128::from(b.weight()) };
     let scaled = |weight: u64| ((u128::from(weight) * whole_b + whole_a / 2) / whole_a) as u64;

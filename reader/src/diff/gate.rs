@@ -1,4 +1,4 @@
-//! Conditions on which a comparison fails, for scripts: the value of `--fail-if`.
+//! Conditions under which a comparison fails, for scripts: the values of `--fail-if`.
 
 use std::str::FromStr;
 
@@ -6,10 +6,10 @@ use regex_lite::Regex;
 
 use super::{Change, Comparison};
 
-/// A share that grew by chance no oftener than this is taken for grown.
+/// A share has grown only if the probability that chance explains it is below this.
 const CHANCE: f64 = 0.05;
 
-/// What may not grow, and by how much it may all the same.
+/// What must not grow by more than a percentage.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     text: String,
@@ -19,11 +19,11 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Clone)]
 enum What {
-    /// All that was used.
+    /// The total amount.
     Everything,
-    /// The shares of functions, by themselves.
+    /// The self shares of functions.
     Own(Regex),
-    /// The same with all that they call.
+    /// The total (inclusive) shares of functions.
     Total(Regex),
 }
 
@@ -56,10 +56,10 @@ impl FromStr for Gate {
 }
 
 impl Gate {
-    /// Why the comparison fails; none if it holds.
+    /// Why the comparison fails; `None` if it passes.
     ///
     /// # Errors
-    /// When no function of either profile has the name: such a condition would never fail.
+    /// If no function of either profile matches: such a condition would never fail.
     pub(super) fn failure(&self, comparison: &Comparison<'_>) -> anyhow::Result<Option<String>> {
         let (name, own) = match &self.what {
             What::Everything => return Ok(self.everything(comparison)),

@@ -11,7 +11,7 @@ use super::{Change, Comparison, DiffOptions, Side, Weighed};
 struct Document<'a> {
     a: Totals<'a>,
     b: Totals<'a>,
-    /// What B used for each unit that A used, where both can be told.
+    /// Amount of B divided by that of A, if both are known.
     ratio: Option<f64>,
     filters: String,
     functions: Vec<Row<'a>>,
@@ -22,7 +22,7 @@ struct Totals<'a> {
     file: &'a str,
     samples: u64,
     weight: u64,
-    /// What the weights stand for, in seconds or events; null if that cannot be told.
+    /// The amount in seconds or events; null if it is not known.
     amount: Option<f64>,
     unit: Option<&'a str>,
 }
@@ -33,15 +33,15 @@ struct Row<'a> {
     module: &'a str,
     a: Weights,
     b: Weights,
-    /// Shares of B minus shares of A, in percent of everything.
+    /// Shares of B minus shares of A, in percent of the total.
     self_change: f64,
     total_change: f64,
-    /// Of what is in use: B minus A, in units of the event.
+    /// For memory in use: B minus A, in units of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     self_growth: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     total_growth: Option<i64>,
-    /// Probability that chance alone makes such a change.
+    /// The p-value of the change.
     self_p: f64,
     total_p: f64,
     significant: bool,

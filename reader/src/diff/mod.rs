@@ -1,8 +1,8 @@
 //! `diff`: what changed between two profiles.
 //!
-//! Profiles of different length are compared by shares of their weight; what is in use, by its amount. Functions are the same if name and binary
-//! are, or, where a binary has another name in the other profile, if the name alone is; addresses mean nothing across
-//! builds.
+//! Profiles are compared by shares of their weight, since their lengths differ; memory in use is compared by its amount.
+//! Functions are the same if name and binary are equal or, if a binary has another name in the other profile, if the name
+//! alone is. Addresses are not comparable across builds.
 
 mod amount;
 mod arguments;
@@ -38,11 +38,11 @@ use selfwind_profile::symbolize::SymbolSources;
 /// How a comparison is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A table for people.
+    /// A table.
     Text,
     /// One JSON object.
     Json,
-    /// `STACK WEIGHT_A WEIGHT_B` lines, as differential flame graphs are made of.
+    /// `STACK WEIGHT_A WEIGHT_B` lines, the input of differential flame graphs.
     Folded,
     /// A differential flame graph as SVG.
     Flamegraph,
@@ -51,11 +51,11 @@ pub(crate) enum Form {
 /// How functions are ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
-    /// By the change of what is used itself.
+    /// By the change in self time
     #[default]
     #[value(name = "self")]
     Own,
-    /// By the change of what is used with all that is called.
+    /// By the change in total (inclusive) time
     Total,
 }
 
@@ -68,34 +68,34 @@ pub(crate) struct DiffOptions {
     pub(crate) sort: Sort,
     /// Functions, lines or modules.
     pub(crate) unit: Unit,
-    /// Which stacks of both.
+    /// Which stacks of both to compare.
     pub(crate) filters: Filters,
-    /// Which event of both; none: the main one.
+    /// Which event of both to compare; none: the main one.
     pub(crate) event: Option<String>,
-    /// Least change that is shown, in percent of everything. None: 0.1 where there are many, all in JSON.
+    /// Smallest change to show, in percent of the total. None: 0.1 in the table, 0 in JSON.
     threshold: Option<f64>,
-    /// Rows; none: what fits the screen; 0: all.
+    /// Maximum number of rows; none: as many as fit the screen; 0: all.
     pub(crate) limit: Option<usize>,
-    /// What makes the comparison fail.
+    /// Conditions under which the comparison fails.
     gates: Vec<Gate>,
     /// Where to write; none: standard output.
     pub(crate) output: Option<PathBuf>,
-    /// Where names may be taken from.
+    /// Where to look up names.
     pub(crate) sources: SymbolSources,
 }
 
-/// What a function weighs in one profile.
+/// The weight of a function in one profile.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Weighed {
     own: u64,
     total: u64,
 }
 
-/// One side.
+/// One of the two profiles.
 struct Side<'p> {
     selection: Selection<'p>,
     name: String,
-    /// What it used, where that can be said.
+    /// Its amount, if known.
     amount: Option<Amount>,
 }
 
@@ -105,7 +105,7 @@ impl<'p> Side<'p> {
         Side { name: input::name(path).into_owned(), amount: Amount::of(&selection), selection }
     }
 
-    /// True if its weights are amounts, which are compared as they are.
+    /// True if its weights are levels (memory in use), which are compared without scaling.
     fn is_level(&self) -> bool {
         let profile = self.selection.profile();
         profile.measure(profile.main).is_level()
@@ -122,7 +122,7 @@ impl<'p> Side<'p> {
         if measure.is_cpu_time() { "CPU time".into() } else { measure.name.to_string() }
     }
 
-    /// Samples chosen.
+    /// Number of selected samples.
     fn samples(&self) -> u64 {
         self.selection.threads().iter().map(|&(_, samples, _)| samples).sum()
     }
@@ -139,37 +139,37 @@ struct Change {
     module: String,
     a: Weighed,
     b: Weighed,
-    /// Changes of shares, B minus A: of everything of a side, so between -1 and 1. Of what is in use, changes of the amount:
-    /// of everything of the greater side.
+    /// Changes in shares of each side's total, B minus A: between -1 and 1. For memory in use, changes in the amount, relative to the
+    /// larger total.
     own: f64,
     total: f64,
-    /// Probability that chance alone makes such a change of the own, and of the total share.
+    /// p-values of the changes in the self and in the total share.
     p_own: f64,
     p_total: f64,
-    /// More than chance, among all functions.
+    /// The change is significant, given the number of functions compared.
     significant: bool,
 }
 
-/// Both sides and what changed.
+/// Both sides and the changes.
 struct Comparison<'p> {
     a: Side<'p>,
     b: Side<'p>,
-    /// The greatest change first.
+    /// Largest change first.
     changes: Vec<Change>,
 }
 
 impl Comparison<'_> {
-    /// What B used for each unit that A used; none if one of them cannot be told.
+    /// Amount of B divided by that of A; `None` if one of them is not known.
     fn ratio(&self) -> Option<f64> {
         let (a, b) = (self.a.amount.as_ref()?, self.b.amount.as_ref()?);
         (a.value > 0.0 && a.unit == b.unit).then(|| b.value / a.value)
     }
 }
 
-/// Compares two profile files. Gives what the gates have against the change, a line for each.
+/// Compares two profile files. Returns one line for each failed `--fail-if` condition.
 ///
 /// # Errors
-/// When one cannot be read or has no samples, when they count different things, or when the output cannot be written.
+/// If one cannot be read or has no samples, if they count different things, or if the output cannot be written.
 pub(crate) fn run(
     a: &Path,
     b: &Path,
@@ -194,7 +194,7 @@ pub(crate) fn run(
         );
     }
     for side in [&sides.0, &sides.1] {
-        // Nothing was in use: all that is now has grown.
+        // An empty side is fine for memory in use: everything has grown.
         if side.weight() == 0 && !side.is_level() {
             let filters = options.filters.flags();
             let why = if filters.is_empty() {
@@ -244,7 +244,7 @@ fn write(
     Ok(out.flush()?)
 }
 
-/// Every function of either side, the greatest change first.
+/// All functions of either side, largest change first.
 fn changes(a: &Side<'_>, b: &Side<'_>, sort: Sort) -> Vec<Change> {
     let mut both: BTreeMap<(String, String), (Weighed, Weighed)> = BTreeMap::new();
     for (key, weighed) in weighed(&a.selection) {
@@ -294,8 +294,8 @@ fn changes(a: &Side<'_>, b: &Side<'_>, sort: Sort) -> Vec<Change> {
     changes
 }
 
-/// The functions that only one side has under their module, and the other under one other: a program that was built
-/// under another name, a library of another version. By name, the module of A.
+/// Functions that have different modules in A and B, but only one on each side: a program built under another name, a library
+/// of another version. Maps the name to the module in A.
 fn moved(
     in_a: &BTreeMap<(String, String), (Weighed, Weighed)>,
     in_b: &BTreeMap<(String, String), Weighed>,
@@ -314,7 +314,7 @@ fn moved(
     modules.into_iter().filter_map(one).collect()
 }
 
-/// What weighs anything, by name and module.
+/// All functions with a weight, by name and module.
 fn weighed(selection: &Selection<'_>) -> BTreeMap<(String, String), Weighed> {
     let mut sums: BTreeMap<(String, String), Weighed> = BTreeMap::new();
     for (label, weight) in weights(selection).iter().enumerate().filter(|(_, weight)| weight.total > 0) {
@@ -326,7 +326,7 @@ fn weighed(selection: &Selection<'_>) -> BTreeMap<(String, String), Weighed> {
             _ => String::new(),
         };
         let sum = sums.entry((selection.text(label).to_owned(), module)).or_default();
-        // Two binaries of one name, two functions of one name: taken together, never over everything.
+        // Binaries or functions of the same name are added up, but never beyond the total.
         sum.own += weight.own;
         sum.total = (sum.total + weight.total).min(selection.weight());
     }

@@ -1,14 +1,14 @@
-//! Whether a difference of shares is more than chance.
+//! Decides whether a difference between shares is statistically significant.
 //!
-//! A share is a proportion of a sample, so two of them are compared by the two-proportion z-test with a pooled
-//! variance. Samples of unequal weight count for as many as Kish's effective sample size says. Of many functions compared at once some differ by chance: the Benjamini-Hochberg procedure (J. R.
-//! Statist. Soc. B 57, 1995) keeps the false ones among those that are marked below a rate.
+//! A share is a proportion of samples, so two shares are compared by the two-proportion z-test with pooled variance. For samples
+//! of unequal weight, the number is Kish's effective sample size. As many functions are compared at once, the
+//! Benjamini-Hochberg procedure (J. R. Statist. Soc. B 57, 1995) bounds the rate of false positives among those marked.
 
-/// Of the differences that are marked, so many may be chance.
+/// Maximum expected share of false positives among the marked differences.
 const FALSE_DISCOVERY_RATE: f64 = 0.05;
 
-/// The probability that two samples of `n_a` and `n_b` from the same whole differ at least as much as `share_a`
-/// and `share_b` do. 1 when there is nothing to compare.
+/// The p-value for the shares `share_a` of `n_a` and `share_b` of `n_b` samples: the probability of at least this difference
+/// if both come from the same distribution. 1 if there is nothing to compare.
 pub(super) fn probability(share_a: f64, n_a: f64, share_b: f64, n_b: f64) -> f64 {
     if n_a == 0.0 || n_b == 0.0 {
         return 1.0;
@@ -22,12 +22,12 @@ pub(super) fn probability(share_a: f64, n_a: f64, share_b: f64, n_b: f64) -> f64
     libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// The probability that two counts of samples, of Poisson processes of one rate, differ at least as much as these do.
+/// The p-value for two counts: the probability of at least this difference between Poisson processes of the same rate.
 pub(super) fn of_counts(a: f64, b: f64) -> f64 {
     if a + b <= 0.0 { 1.0 } else { libm::erfc((b - a).abs() / (2.0 * (a + b)).sqrt()) }
 }
 
-/// Which of these probabilities are significant together.
+/// Which of these p-values are significant at [`FALSE_DISCOVERY_RATE`].
 pub(super) fn significant(probabilities: &[f64]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|&a, &b| probabilities[a].total_cmp(&probabilities[b]));
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn known_values_of_the_test() {
-        // z = 1.96: 50 of 100 against 63.7 of 100 or so is the border of 5 %.
+        // z = 1.96: p is 5 %.
         let p = probability(0.50, 1000.0, 0.5438, 1000.0);
         assert!((p - 0.05).abs() < 0.001, "{p}");
         assert_eq!(probability(0.3, 500.0, 0.3, 800.0), 1.0);
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn counts_differ_by_chance_too() {
-        // z = 1.96 again: 15.68 are the border around 64 in all.
+        // z = 1.96 again: a difference of 15.68 with 64 in all.
         let p = of_counts(24.16, 39.84);
         assert!((p - 0.05).abs() < 0.001, "{p}");
         assert_eq!((of_counts(0.0, 0.0), of_counts(7.0, 7.0)), (1.0, 1.0));

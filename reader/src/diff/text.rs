@@ -10,19 +10,19 @@ use crate::terminal::columns::wrapped;
 use crate::terminal::screen::{Screen, Style, fit, printable};
 use crate::terminal::short_name::short_name;
 
-/// Rows when the output is no terminal.
+/// Rows if the output is not a terminal.
 const PIPE_ROWS: usize = 40;
 /// Rows on the smallest terminals.
 const FEWEST_ROWS: usize = 5;
-/// Lines that are no rows: two sides, their ratio, filters, a blank one, the heading, a remark, the prompt.
+/// Lines besides the rows: two sides, their ratio, filters, a blank one, the heading, a remark, the prompt.
 const OTHER_LINES: usize = 8;
-/// Least change shown when nothing else is asked for, percent.
+/// Smallest change shown by default, in percent.
 const THRESHOLD: f64 = 0.1;
-/// Widest column of modules.
+/// Maximum width of the module column.
 const MODULE_WIDTH: usize = 24;
-/// Columns before a name: two shares, the change, the mark, the change of the other kind.
+/// Columns before a name: two shares, the change, the mark, the other change.
 const NUMBERS_WIDTH: usize = 36;
-/// Columns of an amount, and of all of them before a name.
+/// Width of an amount, and of all columns before a name.
 const AMOUNT_WIDTH: usize = 14;
 const AMOUNTS_WIDTH: usize = 4 * (AMOUNT_WIDTH + 1) + 2;
 
@@ -151,7 +151,7 @@ fn table(a: &Side<'_>, b: &Side<'_>, rows: &[&Change], options: &DiffOptions, sc
     lines
 }
 
-/// By how much an amount grew, with its sign.
+/// The growth of an amount, with its sign.
 fn growth(a: u64, b: u64) -> String {
     let sign = match a.cmp(&b) {
         Ordering::Less => "+",

@@ -1,4 +1,4 @@
-//! What the kernel and the processor offer: clocks, perf events, kernel symbols, namespaces.
+//! Examines kernel and CPU: clocks, perf events, kernel symbols, namespaces.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn tick() -> Option<Finding> {
     let period = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).ok()?;
     let hz = 1_000_000_000 / u64::try_from(period.tv_nsec()).ok().filter(|&ns| ns > 0)?;
     let consequence = format!(
-        "CPU timers give at most {hz} samples per second and thread; a late sample has the weight of those that it replaces"
+        "CPU timers give at most {hz} samples per second and thread; a late sample has the weight of those it replaces"
     );
     Some(Finding::good("tick", format!("{hz} Hz"), consequence))
 }
@@ -67,12 +67,12 @@ fn clock() -> Option<Finding> {
             "clock",
             value,
             "the time is read with clock_gettime, which takes 2 to 40 times as long",
-            "use a processor or virtual machine with an invariant counter (nonstop_tsc)",
+            "use a CPU or virtual machine with an invariant counter (nonstop_tsc)",
         )
     })
 }
 
-/// Tried out, because settings, capabilities and filters all have a say.
+/// Opens events to find out, because settings, capabilities and filters all matter.
 fn perf_events() -> Finding {
     let name = "perf-events";
     let paranoid = number("/proc/sys/kernel/perf_event_paranoid");
@@ -95,7 +95,7 @@ fn perf_events() -> Finding {
         ),
         (_, Err(Errno::ENOSYS)) => Finding::limited(
             name,
-            value("not there"),
+            value("not available"),
             "samples come from CPU timers, at most one per tick; no kernel stacks",
             "use a kernel with CONFIG_PERF_EVENTS, or a seccomp profile that allows perf_event_open",
         ),
@@ -108,14 +108,14 @@ fn perf_events() -> Finding {
     }
 }
 
-/// No loss where it is missing: our stacks come first in any case.
+/// Only a minor limitation if missing: the agent's stacks take precedence in any case.
 fn deferred_callchains() -> Finding {
     let name = "deferred-callchains";
     match probe_deferred_callchains() {
         Ok(()) => Finding::good(
             name,
             "there",
-            "with SELFWIND_DEFER=1 and `-e perf`, the kernel unwinds by frame pointers a thread that cannot answer",
+            "with SELFWIND_DEFER=1 and `-e perf`, the kernel unwinds threads that block the agent's signal, by frame pointers",
         ),
         Err(Errno::EINVAL) => Finding::good(
             name,
@@ -129,7 +129,11 @@ fn deferred_callchains() -> Finding {
 fn hardware_events() -> Finding {
     let name = "hardware-events";
     if Path::new("/sys/bus/event_source/devices/cpu").exists() {
-        return Finding::good(name, "there", "hardware events such as cycles and cache misses can be used");
+        return Finding::good(
+            name,
+            "available",
+            "hardware events such as cycles and cache misses can be used",
+        );
     }
     Finding::limited(
         name,
@@ -184,7 +188,7 @@ fn container() -> Finding {
     if !mapped.split_ascii_whitespace().eq(["0", "0", "4294967295"]) {
         hints.push("user namespace");
     }
-    // The kernel's own threads are seen from the first pid namespace only.
+    // Kernel threads are visible in the initial pid namespace only.
     if line("/proc/2/comm").is_none_or(|name| name != "kthreadd") {
         hints.push("pid namespace");
     }

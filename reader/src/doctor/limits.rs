@@ -1,4 +1,4 @@
-//! Limits of this user, and rights of this process.
+//! Examines resource limits and privileges.
 
 use nix::libc;
 
@@ -6,7 +6,7 @@ use super::{Finding, bytes, limit_text, status};
 use crate::proc::number;
 use crate::target::attach::resource_limit;
 
-/// Capabilities that matter here (include/uapi/linux/capability.h).
+/// The relevant capabilities (include/uapi/linux/capability.h).
 const CAPABILITIES: [(u32, &str); 5] = [
     (5, "CAP_KILL"),
     (14, "CAP_IPC_LOCK"),
@@ -61,7 +61,7 @@ fn perf_memory() -> Option<Finding> {
     let value =
         format!("{per_processor} KiB per processor (perf_event_mlock_kb), RLIMIT_MEMLOCK {lock_text}");
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    // One ring: a header page and eight of data.
+    // One ring: a header page and eight data pages.
     const RING: u64 = 9 * 4096;
     if lock == libc::RLIM_INFINITY || has_capability(&[14]) {
         return Some(Finding::good(name, value, "perf ring buffers are not limited"));
@@ -132,5 +132,5 @@ fn preload() -> Option<Finding> {
         ));
     }
     let others = std::env::var("LD_PRELOAD").ok().filter(|value| !value.is_empty())?;
-    Some(Finding::good(name, format!("LD_PRELOAD={others}"), "`record` puts the agent in front of it"))
+    Some(Finding::good(name, format!("LD_PRELOAD={others}"), "`record` adds the agent before it"))
 }

@@ -1,6 +1,6 @@
-//! `doctor`: what this machine allows, and what to do where it allows too little.
+//! `doctor`: what this machine permits, and how to fix problems.
 //!
-//! Everything is looked at or tried out, nothing is changed. A finding is one value with its consequence for us.
+//! Settings are read or tried out; nothing is changed. A finding is one value with its consequence for recording.
 
 mod kernel;
 mod limits;
@@ -26,27 +26,27 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Grade {
     /// As it should be.
     Good,
-    /// Something is missing or slower, recording works.
+    /// Something is missing or slower; recording works.
     Limited,
     /// Nothing can be recorded.
     Blocked,
 }
 
-/// One fact and what follows from it.
+/// One fact and its consequence.
 #[derive(Debug, Serialize)]
 struct Finding {
     /// A stable name.
     name: &'static str,
-    /// As the system has it.
+    /// The value found.
     value: String,
     grade: Grade,
-    /// What it means here.
+    /// What it means for recording.
     consequence: String,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,10 +91,10 @@ fn examine() -> Vec<Finding> {
     topics.into_iter().flatten().collect()
 }
 
-/// Examines and prints; failure only if nothing can be recorded here.
+/// Examines and prints. Fails only if nothing can be recorded.
 ///
 /// # Errors
-/// When the output cannot be written, or there is no such process.
+/// If the output cannot be written, or there is no such process.
 pub(crate) fn run(args: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result<ExitCode> {
     let machine = examine();
     let process = args.pid.map(process::examine).transpose()?;
@@ -136,7 +136,7 @@ fn status(pid: &str, key: &str) -> Option<String> {
     Status::of_process(pid).ok()?.field(key).map(str::to_owned)
 }
 
-/// Bytes for people.
+/// A size in human-readable units.
 fn bytes(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{} KiB", bytes >> 10),
@@ -145,7 +145,7 @@ fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A resource limit for people.
+/// A resource limit as text.
 fn limit_text(limit: u64) -> String {
     if limit == nix::libc::RLIM_INFINITY { "unlimited".into() } else { limit.to_string() }
 }

@@ -1,4 +1,4 @@
-//! Where records, the agent and tables lie. Without a session directory and an agent nothing is recorded.
+//! Examines the places of shared memory, agent and unwind tables. Without a session directory and an agent nothing can be recorded.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::tables::cache::Cache;
 use crate::target::agent_file;
 use crate::target::session::{self, Session};
 
-/// A region as the agent makes it (512 KiB) for a few dozen processes.
+/// Enough for the regions (512 KiB each) of a hundred processes.
 const COMFORTABLE: u64 = 64 << 20;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -34,7 +34,7 @@ fn session_directory() -> Finding {
                 Finding::limited(
                     name,
                     value,
-                    "the preferred directories cannot be used; samples may go through a disk",
+                    "the preferred directories cannot be used; samples may be written to a disk",
                     "set XDG_RUNTIME_DIR, or make /dev/shm writable",
                 )
             }

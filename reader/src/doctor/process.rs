@@ -1,4 +1,4 @@
-//! One process: whether it has the agent, and what would keep it from recording or answering.
+//! Examines a process: whether it runs the agent, and what would prevent sampling it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::target::request::{Target, TargetError};
 /// Examines process `pid`.
 ///
 /// # Errors
-/// When there is no such process.
+/// If there is no such process.
 pub(super) fn examine(pid: u32) -> Result<Vec<Finding>, TargetError> {
     let text = pid.to_string();
     if line(&format!("/proc/{pid}/comm")).is_none() {
@@ -99,7 +99,7 @@ fn signal(target: &Target, states: &[ThreadState]) -> Finding {
         return Finding::limited(
             name,
             format!("no handler for signal {}", target.signal),
-            "the program has replaced the agent's handler by a raw system call: no samples, no answers to `dump`",
+            "the program has replaced the agent's handler through a raw system call: no samples, no answers to `dump`",
             "use another source, `record -e`",
         );
     }
@@ -108,7 +108,7 @@ fn signal(target: &Target, states: &[ThreadState]) -> Finding {
             name,
             value,
             "these threads are not sampled and do not answer `dump`",
-            "change the program: it blocks the signal by raw system calls",
+            "change the program: it blocks the signal through raw system calls",
         );
     }
     Finding::good(name, value, "every thread can be sampled and answers `dump`")
@@ -148,7 +148,7 @@ fn user(pid: &str) -> Option<Finding> {
     Some(Finding::limited(
         "user",
         theirs,
-        format!("it belongs to another user than yours ({own}), and only that user may read its samples"),
+        format!("it belongs to another user (you are {own}), and only that user may read its samples"),
         "run selfwind as root",
     ))
 }

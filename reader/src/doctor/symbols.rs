@@ -1,4 +1,4 @@
-//! Where the names of functions come from.
+//! Examines the sources of function names: debug files and debuginfod.
 
 use std::path::Path;
 

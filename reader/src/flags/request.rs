@@ -1,4 +1,4 @@
-//! How threads are asked for their stacks.
+//! The flags for requesting stacks from threads.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use crate::flags::seconds::seconds;
 use crate::target::request::RequestOptions;
 
-/// The flags of commands that ask.
+/// The flags of commands that request stacks.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct RequestFlags {
     /// Time to wait for a thread's answer

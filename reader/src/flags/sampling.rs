@@ -1,4 +1,4 @@
-//! What `record` and `attach` both tell an agent.
+//! The sampling flags shared by `record` and `attach`.
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -6,14 +6,14 @@ use shm_format::MAX_DEPTH;
 
 use crate::sampling::rate::Overhead;
 
-/// The flags of commands that start sampling, but for the rate, whose defaults differ.
+/// The flags of commands that start sampling, except the rate, whose defaults differ.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SamplingArgs {
     /// Maximum stack depth, in frames; deeper stacks are truncated
     #[arg(long, value_name = "FRAMES", env = "SELFWIND_MAX_STACK", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH as i64))]
     pub(crate) max_stack: u32,
-    /// Maximum share of CPU time spent on sampling, in percent; beyond it fewer samples are taken, and the summary says so
+    /// Maximum share of CPU time spent on sampling, in percent; at the limit fewer samples are taken, and the summary says so
     #[arg(long, value_name = "PERCENT", env = "SELFWIND_MAX_OVERHEAD", default_value_t)]
     pub(crate) max_overhead: Overhead,
     /// Record native frames only, no Python functions

@@ -1,8 +1,8 @@
-//! Lengths of time on the command line.
+//! Durations on the command line.
 
 use std::time::Duration;
 
-/// A length of time above zero.
+/// Parses a duration above zero, in seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("invalid time `{text}`: expected seconds above 0, such as 10 or 0.5");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
@@ -12,7 +12,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 /// The shortest interval.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// How often something is done: `500ms`, `10s`, `5m`, `1h`, or seconds.
+/// Parses an interval: `500ms`, `10s`, `5m`, `1h`, or seconds.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let wrong = || format!("invalid interval `{text}`: expected 100ms or more, such as 500ms, 10s, 5m or 1h");
     let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)];

@@ -1,10 +1,10 @@
-//! The flags that say what of a profile is looked at.
+//! The flags that select parts of a profile.
 
 use clap::Args;
 use regex_lite::Regex;
 use selfwind_profile::selection::{Filters, Unit};
 
-/// Flags that say what is told apart.
+/// Flags that select the level of detail.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct UnitArgs {
     /// Break functions down by source line
@@ -25,7 +25,7 @@ impl From<UnitArgs> for Unit {
     }
 }
 
-/// Flags that choose stacks.
+/// Flags that select stacks.
 #[derive(Debug, Args)]
 pub(crate) struct FilterArgs {
     /// Only threads whose name or id matches

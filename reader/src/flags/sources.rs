@@ -8,7 +8,7 @@ use selfwind_profile::source_list;
 
 use crate::sampling::sources::Sources;
 
-/// Reads `-e`, and tells shells what can be completed.
+/// Parses `-e`, and lists its values for shell completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourcesParser;
 

@@ -1,4 +1,4 @@
-//! The flags that say where names come from.
+//! The flags for looking up names.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use selfwind_profile::symbolize::{Again, Debuginfod, SymbolSources};
 
 use crate::terminal::progress::Bar;
 
-/// Where names come from.
+/// Where to look up names.
 #[derive(Debug, Default, Args)]
 pub(crate) struct SymbolArgs {
     /// Fetch missing debug files with debuginfod-find, from the servers in DEBUGINFOD_URLS [default: if it is set]
@@ -35,13 +35,13 @@ pub(crate) struct SymbolArgs {
 }
 
 impl SymbolArgs {
-    /// Where a recording takes names from when it ends: it does not wait for servers unless told to.
+    /// Where a recording looks up names when it ends. It does not wait for servers unless told to.
     pub(crate) fn for_recording(&self) -> SymbolSources {
         let sources = SymbolSources::from(self);
         SymbolSources { debuginfod: sources.debuginfod.filter(|_| self.debuginfod), ..sources }
     }
 
-    /// Root file systems in which binaries are looked for first.
+    /// Root directories in which to look for binaries first.
     pub(crate) fn sysroots(&self) -> &[PathBuf] {
         &self.sysroot
     }

@@ -37,7 +37,7 @@ pub(crate) struct ReportArgs {
     /// Sort by self time, and show the callers of the hottest functions
     #[arg(long, overrides_with = "children")]
     no_children: bool,
-    /// Show only the table of functions, in this order
+    /// Show only the table, in this order
     #[arg(long, value_name = "ORDER")]
     sort: Option<Sort>,
     /// Omit the call tree
@@ -49,7 +49,7 @@ pub(crate) struct ReportArgs {
     /// Group by process
     #[arg(long)]
     processes: bool,
-    /// A row for each value of a field of events, a tree for each value; `event`: for each event
+    /// Group by the value of a field of tracepoint events; `event`: group by tracepoint
     #[arg(long, value_name = "FIELD", conflicts_with_all = ["threads", "processes"])]
     by: Option<String>,
     #[command(flatten)]
@@ -58,16 +58,16 @@ pub(crate) struct ReportArgs {
     filters: FilterArgs,
     #[command(flatten)]
     event: EventArgs,
-    /// Of allocations (record -e alloc): memory not freed at the end, by where it was allocated; same as --event inuse_space. Without allocations, of mappings (record -e mmap): --event mmap_inuse_space
+    /// Show memory in use: allocations not freed at the end, by where they were allocated (record -e alloc; same as --event inuse_space), or else mappings (record -e mmap; same as --event mmap_inuse_space)
     #[arg(long, conflicts_with = "event")]
     leaks: bool,
-    /// Of a recording with `--unwind both`: only the first stacks whose copies gave other frames
+    /// Show only stacks whose two walks differ, in a recording with --unwind both
     #[arg(long, conflicts_with_all = ["leaks", "flat", "sort", "threads", "processes", "event", "by"])]
     differences: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Number of rows of the table, and of the tree; 0 for all [default: as many as fit the terminal]
+    /// Maximum number of rows in the table and in the tree; 0 for all [default: as many as fit the terminal]
     #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! Calls that do not branch share a line, and the heaviest lines are kept, so that the tree of a deep program
-//! still fits a screen.
+//! Collapses the call tree: calls that do not branch share a line, and only the heaviest lines are kept, so that the tree of a
+//! deep program fits a screen.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -8,18 +8,18 @@ use selfwind_profile::call_tree::CallTree;
 
 use crate::terminal::short_name::short_name;
 
-/// A chain goes on in a child with at least this share of its head, in percent.
+/// A chain continues into a child that has at least this share of the chain's head, in percent.
 const CHAIN_SHARE: u64 = 95;
 
-/// Calls that do not branch.
+/// A chain of calls without branches, shown on one line.
 pub(super) struct Chain {
-    /// Its nodes, the head first.
+    /// Its nodes, from the head down.
     pub(super) nodes: Vec<u32>,
     /// Weight of its head.
     total: u64,
-    /// The chain it hangs on.
+    /// The parent chain.
     pub(super) parent: Option<usize>,
-    /// What hangs on it, the heaviest first.
+    /// The child chains, heaviest first.
     pub(super) children: Vec<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Chains {
         Chains { list }
     }
 
-    /// The heaviest `rows` chains; with each the one it hangs on.
+    /// The heaviest `rows` chains, each with its parent.
     pub(super) fn heaviest(&self, rows: usize) -> BTreeSet<usize> {
         let mut heap: BinaryHeap<(u64, Reverse<usize>)> = BinaryHeap::new();
         let roots = self.list.iter().enumerate().filter(|(_, chain)| chain.parent.is_none());
@@ -74,7 +74,7 @@ impl Chains {
     }
 }
 
-/// Names of a chain on one line of `room` columns: all, else the first and the last ones, else shortened.
+/// The names of a chain on one line of `room` columns: all of them if they fit, else the first and last ones, else shortened.
 pub(super) fn joined(names: &[String], room: usize) -> String {
     const ARROW: &str = " > ";
     let length = |text: &str| text.chars().count();
@@ -83,7 +83,7 @@ pub(super) fn joined(names: &[String], room: usize) -> String {
         return whole;
     }
     let [first, .., last] = names else { return short_name(&whole, room).into_owned() };
-    // The first name heads the line, the last ones are nearest to the next line: one third, two thirds.
+    // One third of the room goes to the first names, two thirds to the last ones, which are next to the following line.
     let skipped = |count: usize| if count == 0 { String::new() } else { format!("({count} more){ARROW}") };
     let mark = length(&skipped(names.len() - 2));
     let room = room.saturating_sub(ARROW.len() + mark);

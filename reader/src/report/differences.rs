@@ -1,5 +1,5 @@
-//! `report --differences`: stacks that threads found themselves beside what came of their copies, where these are not the
-//! same.
+//! `report --differences`: stacks of which the thread's own walk and the walk of the copy differ (`--unwind both`), side by
+//! side.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,17 +12,17 @@ use unwind::{FoundBy, Frame};
 
 use crate::terminal::screen::printable;
 
-/// Differences that are shown unless somebody asks for more.
+/// Number of differences shown by default.
 const SHOWN: usize = 5;
-/// Columns of a frame on the left.
+/// Width of the left column.
 const WIDTH: usize = 44;
 
-/// What is known of one process.
+/// A process and its modules.
 #[derive(Default)]
 struct Process {
     pid: u32,
     exe: String,
-    /// With the time until which it was mapped.
+    /// Each with the time until which it was mapped.
     modules: Vec<(ModuleInfo, u64)>,
 }
 
@@ -34,9 +34,9 @@ struct Difference {
     tid: u32,
     /// Nanoseconds after the start of the recording.
     at_ns: u64,
-    /// `differs`, or `cut` where the copy did not hold the whole stack.
+    /// `differs`, or `cut` if the copy did not contain the whole stack.
     verdict: &'static str,
-    /// Bytes of the stack that were copied.
+    /// Size of the copied stack in bytes.
     copied: u64,
     own_end: &'static str,
     copy_end: &'static str,
@@ -50,7 +50,7 @@ struct Differences {
     differences: Vec<Difference>,
 }
 
-/// Writes the first `limit` differences of a profile, 0 for all, those of whole copies before those that were cut off.
+/// Writes the first `limit` differences of a profile, 0 for all; those of complete copies come before those cut off.
 pub(super) fn write(
     path: &Path,
     limit: Option<usize>,
@@ -141,7 +141,7 @@ fn difference(comparison: &Comparison, process: &Process, started_ns: u64) -> Di
 }
 
 impl Process {
-    /// A frame as module and offset, marked if it was not found by call frame information.
+    /// A frame as module and offset, marked if it was not found through call frame information.
     fn frame(&self, word: u64, ns: u64) -> String {
         let frame = Frame::from_bits(word);
         let address = frame.lookup_address();

@@ -1,4 +1,4 @@
-//! What a report says before its tables and after them: how the profile was made, what is missing, what is odd.
+//! The header and footer of a report: how the profile was made, what is missing, what is unusual.
 
 use selfwind_profile::digits::{counted, grouped};
 use selfwind_profile::measure::Measure;
@@ -8,7 +8,7 @@ use super::text::Page;
 use crate::terminal::columns::wrapped;
 use crate::terminal::screen::{Style, fit, printable};
 
-/// Names of processes in the title of a recording without a command.
+/// How many processes to name in the title if there is no command.
 const NAMES_IN_TITLE: usize = 3;
 
 impl Page<'_> {
@@ -33,7 +33,7 @@ impl Page<'_> {
         let others: Vec<String> = self.profile.other_events().map(|other| other.event.clone()).collect();
         if !others.is_empty() {
             let shown = &self.profile.measure(self.profile.main).name;
-            let text = format!("shown is {shown}; --event shows {}", others.join(", "));
+            let text = format!("showing {shown}; --event shows {}", others.join(", "));
             for line in wrapped(&text, self.screen.width) {
                 self.remark(&line);
             }
@@ -50,7 +50,7 @@ impl Page<'_> {
         }
     }
 
-    /// Facts side by side, on as many lines as they need.
+    /// Prints facts side by side, on as many lines as needed.
     fn facts(&mut self, facts: &[String]) {
         let mut line = String::new();
         for fact in facts {
@@ -71,7 +71,7 @@ impl Page<'_> {
         if totals.frame_pointer + totals.guessed > 0 {
             let share = |frames: u64| frames as f64 * 100.0 / totals.frames.max(1) as f64;
             lines.push(format!(
-                "frames found by frame pointer {} ({:.2}%), by a guess (marked ?) {} ({:.2}%)",
+                "frames found by frame pointer: {} ({:.2}%), guessed (marked ?): {} ({:.2}%)",
                 grouped(totals.frame_pointer),
                 share(totals.frame_pointer),
                 grouped(totals.guessed),
@@ -105,7 +105,7 @@ impl Page<'_> {
     }
 }
 
-/// The command; for a recording of running processes, which ones.
+/// The title: the command, or the names of the running processes that were recorded.
 fn title(profile: &Profile, name: &str) -> String {
     let command = profile.session.command.join(" ");
     if !command.is_empty() {
@@ -120,12 +120,12 @@ fn title(profile: &Profile, name: &str) -> String {
     if names.is_empty() { name.to_owned() } else { format!("{name}: {}", names.join(", ")) }
 }
 
-/// True if the weights of the profile are CPU time, in periods that this process has told.
+/// True if weights are CPU time, in units of the period that this process reported.
 fn is_cpu_time(profile: &Profile, process: &Process) -> bool {
     profile.measures.iter().all(Measure::is_cpu_time) && process.info.period_ns > 0
 }
 
-/// What the weight stands for: CPU time, or events in words.
+/// The meaning of the weight in words: CPU time, or events.
 fn meaning_of_weight(profile: &Profile) -> String {
     if let Some(words) = profile.weight_in_words() {
         return format!(" ({words})");
@@ -141,7 +141,7 @@ fn meaning_of_weight(profile: &Profile) -> String {
     if ns == 0 { String::new() } else { format!(" ({:.2} s CPU)", ns as f64 / 1e9) }
 }
 
-/// Samples per second of CPU time: those of the processes, which a recorder of running processes does not choose.
+/// The sampling rate of the processes, which for running processes is not the recorder's choice.
 fn frequency(profile: &Profile) -> Option<String> {
     let hertz = |process: &Process| {
         is_cpu_time(profile, process).then(|| (1e9 / process.info.period_ns as f64).round() as u64)
@@ -156,7 +156,7 @@ fn frequency(profile: &Profile) -> Option<String> {
     }
 }
 
-/// Incomplete stacks by their reason, in words.
+/// The numbers of truncated stacks by reason.
 fn truncations(profile: &Profile) -> String {
     let ends = profile.stats.detail.ends.iter().filter(|(name, _)| *name != unwind::End::Root.name());
     let mut ends: Vec<(&String, &u64)> = ends.collect();
@@ -168,7 +168,7 @@ fn truncations(profile: &Profile) -> String {
     ends.into_iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
-/// What the name of a reason means.
+/// The meaning of a truncation reason.
 fn meaning(end: &str) -> &'static str {
     match end {
         "depth-limit" => "deeper than --max-stack",

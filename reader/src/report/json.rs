@@ -1,7 +1,7 @@
 //! The report as one JSON object.
 //!
-//! The tree is a flat list of nodes that name their parents: nested objects would be deeper than most
-//! JSON readers go.
+//! The tree is a flat list of nodes with the indexes of their parents: nested objects would exceed the depth limit of most JSON
+//! parsers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,11 +22,11 @@ struct Report<'a> {
     command: &'a [String],
     samples: u64,
     weight: u64,
-    /// The event that is shown.
+    /// The event shown.
     event: &'a str,
-    /// All events: what their weights count, and how much there is.
+    /// All events: what their weights count, and their totals.
     weights: &'a [Weighed],
-    /// The part of `weight` that the filters leave.
+    /// The part of `weight` that passes the filters.
     selected: u64,
     filters: String,
     lost: u64,
@@ -37,7 +37,7 @@ struct Report<'a> {
     frames: Frames,
     binaries: Binaries,
     functions: Vec<FunctionRow<'a>>,
-    /// Of `--by`: values and what they weigh.
+    /// With `--by`: the values and their weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<Vec<ValueRow<'a>>>,
     threads: u64,
@@ -48,7 +48,7 @@ struct Report<'a> {
     notes: &'a [String],
 }
 
-/// Frames, each counted once per sample, and how many were not found by call frame information.
+/// Number of frames, each counted once per sample, and how many were not found through call frame information.
 #[derive(Serialize)]
 struct Frames {
     total: u64,
@@ -56,8 +56,8 @@ struct Frames {
     guess: u64,
 }
 
-/// Distinct binaries in which code was hit, over all processes, and how many had to be read for their names:
-/// each once, and not those whose names were known from before.
+/// Number of distinct binaries with sampled code, over all processes, and how many of them had to be read for names: each once,
+/// except those whose names were stored or cached.
 #[derive(Serialize)]
 struct Binaries {
     hit: usize,
@@ -71,7 +71,7 @@ impl Binaries {
     }
 }
 
-/// What a row or a node is: a function, with its line when lines are told apart; a module alone.
+/// What a row or node stands for: a function, with its line if grouped by line, or a module.
 #[derive(Serialize, Default)]
 struct Element<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ struct ValueRow<'a> {
 
 #[derive(Serialize)]
 struct NodeRow<'a> {
-    /// Place of the node above in the list; none for roots.
+    /// Index of the parent node in the list; none for roots.
     parent: Option<u32>,
     #[serde(flatten)]
     element: Element<'a>,
@@ -129,11 +129,11 @@ struct NodeRow<'a> {
     guessed: u64,
 }
 
-/// The nodes of a tree, as they are written.
+/// The nodes of a tree as they are serialized.
 struct Tree<'a> {
     selection: &'a Selection<'a>,
     tree: &'a CallTree,
-    /// Places of the nodes to be written, ascending; none: all.
+    /// Indexes of the nodes to write, ascending; none: all.
     heaviest: Option<Vec<u32>>,
 }
 
@@ -154,7 +154,7 @@ impl Serialize for Tree<'_> {
     }
 }
 
-/// The places of the heaviest nodes, without the first one, which holds everything; with each the one above it.
+/// The indexes of the heaviest nodes, each with its parent, without the root of everything.
 fn heaviest(tree: &CallTree, limit: usize) -> Vec<u32> {
     let mut heap = BinaryHeap::from([(0, Reverse(0))]);
     let mut places = Vec::new();
@@ -168,12 +168,12 @@ fn heaviest(tree: &CallTree, limit: usize) -> Vec<u32> {
     places.split_off(1)
 }
 
-/// Rows to be written of each list; none: all.
+/// Maximum number of rows in each list; none: all.
 fn limit(options: &ReportOptions) -> Option<usize> {
     options.limit.filter(|&limit| limit > 0)
 }
 
-/// Writes the report; [`ReportOptions::limit`] limits the functions, and again the nodes of the tree.
+/// Writes the report. [`ReportOptions::limit`] applies to the functions and to the nodes of the tree separately.
 pub(super) fn write(
     selection: &Selection<'_>,
     options: &ReportOptions,

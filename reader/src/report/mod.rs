@@ -1,4 +1,4 @@
-//! `report`: where the time went, for people and as JSON.
+//! `report`: where the time went, as text and as JSON.
 
 mod arguments;
 mod chains;
@@ -27,50 +27,50 @@ use selfwind_profile::selection::{Filters, Heading, Selection, Unit};
 use selfwind_profile::symbolize::SymbolSources;
 use selfwind_profile::tracepoint::Wanted;
 
-/// Which weights a report is about.
+/// What a report focuses on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum View {
-    /// Functions by their own weight, with their totals; the tree of what calls what.
+    /// Functions by self weight, with their totals; the call tree.
     #[default]
     Both,
-    /// Functions by their total, callees included (`--children`).
+    /// Functions by total (inclusive) weight (`--children`).
     Children,
-    /// Functions by their own weight alone (`--no-children`); the tree of who calls the hottest.
+    /// Functions by self weight only (`--no-children`); the callers of the hottest functions.
     NoChildren,
 }
 
 /// How the table is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
-    /// By what is used itself.
+    /// By self time
     #[value(name = "self")]
     Own,
-    /// By what is used with all that is called.
+    /// By total (inclusive) time
     Total,
-    /// By name.
+    /// By name
     Name,
-    /// By binary, then by what is used itself.
+    /// By binary, then by self time
     Module,
 }
 
-/// What a row of the table is.
+/// What the rows of the table are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Rows {
-    /// What the elements of stacks are: functions, lines or modules.
+    /// The elements of stacks: functions, lines or modules.
     #[default]
     Elements,
-    /// Threads; the tree is apart for each.
+    /// Threads, each with its own tree.
     Threads,
-    /// Processes; the tree is apart for each.
+    /// Processes, each with its own tree.
     Processes,
-    /// Values of a field of events, or events; the tree is apart for each.
+    /// Values of an event's field, or events, each with its own tree.
     Values,
 }
 
 /// What `report` shows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReportOptions {
-    /// Which weights.
+    /// What to focus on.
     pub(crate) view: View,
     /// What the elements of stacks are.
     pub(crate) unit: Unit,
@@ -78,26 +78,26 @@ pub(crate) struct ReportOptions {
     pub(crate) rows: Rows,
     /// The field whose values are the rows, or [`EVENT`].
     pub(crate) by: Option<String>,
-    /// The order of the table. None: what `view` is about.
+    /// The order of the table. None: as `view` implies.
     pub(crate) sort: Option<Sort>,
     /// Only the table.
     pub(crate) flat: bool,
-    /// Which stacks.
+    /// Which stacks to show.
     pub(crate) filters: Filters,
-    /// Which event; none: the main one.
+    /// Which event to show; none: the main one.
     pub(crate) event: Option<String>,
-    /// Nothing but stacks whose copies gave other frames.
+    /// Only stacks whose two walks differ (`--unwind both`).
     pub(crate) differences: bool,
     /// JSON instead of text.
     pub(crate) json: bool,
-    /// Rows of the table, and again of the tree. None: what fits the screen; 0: all.
+    /// Maximum number of rows in the table, and in the tree. None: as many as fit the screen; 0: all.
     pub(crate) limit: Option<usize>,
     /// Where separate debug files are.
     pub(crate) sources: SymbolSources,
 }
 
 impl ReportOptions {
-    /// What stands above the roots, where `otherwise` says what does when it is not asked for.
+    /// What is added above the roots; `otherwise` if the rows do not imply anything.
     fn heading(&self, otherwise: Heading) -> Heading {
         match self.rows {
             Rows::Threads => Heading::Threads,
@@ -112,18 +112,18 @@ impl ReportOptions {
     }
 }
 
-/// In the place of a field's name: which tracepoint it is.
+/// Stands for the tracepoint itself in place of a field's name.
 const EVENT: &str = "event";
 /// The event that has fields.
 const TRACEPOINTS: &str = "tracepoints";
 
-/// Refuses a field that no event has.
+/// Rejects a field that no event has.
 fn check_field(profile: &Profile, wanted: Option<&str>) -> anyhow::Result<()> {
     let Some(field) = wanted else { return Ok(()) };
     let names = profile.tracepoints.field_names();
     if names.is_empty() && !profile.tracepoints.are_there() {
         anyhow::bail!(
-            "--by {field}: no events of tracepoints are in this profile; `record -e tp:PROVIDER:NAME` records them"
+            "--by {field}: the profile has no tracepoint events; `record -e tp:PROVIDER:NAME` records them"
         );
     }
     if field != EVENT && !names.contains(field) {
@@ -136,7 +136,7 @@ fn check_field(profile: &Profile, wanted: Option<&str>) -> anyhow::Result<()> {
 /// Reads a profile file and writes a report of it.
 ///
 /// # Errors
-/// When the profile cannot be read or `out` cannot be written.
+/// If the profile cannot be read or `out` cannot be written.
 pub(crate) fn run(
     path: &Path,
     options: &ReportOptions,

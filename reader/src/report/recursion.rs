@@ -1,29 +1,29 @@
-//! Recursion folded: a function that calls itself is one line of the tree, not one for each depth.
+//! Folds recursion: a function that calls itself is one line of the tree instead of one per depth.
 //!
-//! Only what repeats as it stands is folded, `f > f` and `f > g > f > g`: between two calls of an interpreter's loop
-//! there are different functions of its program, and who calls whom among them is what a report is read for.
+//! Only exact repetitions are folded, `f > f` and `f > g > f > g`. Between two calls of an interpreter's loop, for example, there
+//! are different functions of the interpreted program, and their calls must stay visible.
 
 use std::collections::HashMap;
 
 use selfwind_profile::call_tree::{ALL, CallTree, Node, Stacks};
 
-/// The longest chain of functions whose repetition is looked for.
+/// Maximum length of a repeated chain.
 const LONGEST: usize = 8;
 
-/// A tree without repetitions.
+/// A call tree without repetitions.
 pub(super) struct Folded {
     pub(super) tree: CallTree,
-    /// Nodes that end a chain which was repeated, by place.
+    /// By node index: true for the last node of a repeated chain.
     pub(super) recursive: Vec<bool>,
 }
 
 impl Folded {
-    /// Folds `tree`, of labels of `stacks`. What a node weighs is what weighs anything at its depths.
+    /// Folds `tree`, whose labels are those of `stacks`. A node's weight is the sum over all recursion depths.
     pub(super) fn new(tree: &CallTree, stacks: &dyn Stacks) -> Self {
         let mut nodes = vec![Node::new(ALL, 0)];
         let mut recursive = vec![false];
         let mut known: HashMap<(u32, u32), u32> = HashMap::new();
-        // Where each node went; the weight that no child has.
+        // For each node: its folded node, and the weight that is not in any child.
         let mut place = vec![0u32; tree.nodes.len()];
         for (number, node) in tree.nodes.iter().enumerate() {
             if number > 0 {
@@ -60,9 +60,9 @@ impl Folded {
     }
 }
 
-/// The node that `label` under `parent` comes back to: the end of the same chain of labels one repetition earlier.
+/// The node that `label` under `parent` folds into: the end of the same chain of labels, one repetition earlier.
 fn repeated(nodes: &[Node], parent: u32, label: u32) -> Option<u32> {
-    // The path upwards from the new node, which is not there yet.
+    // The path upwards from the new node, which does not exist yet.
     let mut path = Vec::with_capacity(2 * LONGEST);
     let mut at = parent;
     while at > 0 && path.len() < 2 * LONGEST - 1 {

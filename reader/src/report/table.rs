@@ -12,15 +12,15 @@ use super::{ReportOptions, Rows, Sort, View};
 use crate::terminal::screen::{Style, fit, printable};
 use crate::terminal::short_name::short_name;
 
-/// Widest column of modules.
+/// Maximum width of the module column.
 const MODULE_WIDTH: usize = 24;
 /// Columns before a name: two percentages, or one.
 const NUMBERS_WIDTH: usize = 17;
 const NUMBER_WIDTH: usize = 9;
-/// Stands behind the name of what was mostly guessed.
+/// Marks a name whose frames were mostly guessed.
 pub(super) const GUESSED: &str = " ?";
 
-/// Whether frames are more often guessed than not.
+/// True if more than half was guessed.
 pub(super) fn is_guess(guessed: u64, total: u64) -> bool {
     guessed * 2 > total
 }
@@ -30,15 +30,15 @@ pub(super) fn is_guess(guessed: u64, total: u64) -> bool {
 pub(super) struct Row {
     pub(super) own: u64,
     pub(super) total: u64,
-    /// The part of `total` in which it was guessed.
+    /// The part of `total` whose frame was guessed.
     pub(super) guessed: u64,
-    /// What it is of, where it is an element of stacks.
+    /// The label, if the row is an element of stacks.
     pub(super) label: Option<u32>,
     pub(super) name: String,
     pub(super) module: String,
 }
 
-/// All rows that weigh anything, in order.
+/// All rows with a weight, sorted.
 pub(super) fn rows(selection: &Selection<'_>, options: &ReportOptions) -> Vec<Row> {
     let mut rows = match options.rows {
         Rows::Elements => elements(selection),

@@ -44,7 +44,7 @@ p.data: app --fast
   15.0%   15.0%  [truncated: no-cfi] > worker;loop > app::parse > [unknown]
    5.0%    5.0%  [truncated: depth-limit] > main ? > worker;loop ↻
 
-note: frames found by frame pointer 1 (3.45%), by a guess (marked ?) 1 (3.45%)
+note: frames found by frame pointer: 1 (3.45%), guessed (marked ?): 1 (3.45%)
 note: truncated stacks: 1 depth-limit (deeper than --max-stack), 1 no-cfi (code without call frame
   information)
 note: lost samples: 1 unread; `selfwind stats` shows more

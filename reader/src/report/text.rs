@@ -9,7 +9,7 @@ use selfwind_profile::selection::{Heading, Selection};
 use super::{ReportOptions, View};
 use crate::terminal::screen::{Screen, Style, fit};
 
-/// Rows of the table and of the tree when the output is no terminal.
+/// Rows of the table and of the tree if the output is not a terminal.
 const PIPE_ROWS: usize = 40;
 /// Rows of the table and of the tree on the smallest terminals.
 const FEWEST_ROWS: usize = 5;
@@ -38,7 +38,7 @@ pub(super) fn render(profile: &Profile, name: &str, options: &ReportOptions, scr
     page.text
 }
 
-/// Why there is nothing to show.
+/// The reason why there is nothing to show.
 fn nothing(profile: &Profile) -> &'static str {
     let heap = HeapValue::ALL.iter().find(|value| value.name() == profile.measure(profile.main).name);
     if LockValue::ALL.iter().any(|value| value.name() == profile.measure(profile.main).name) {
@@ -47,7 +47,7 @@ fn nothing(profile: &Profile) -> &'static str {
     if let Some(value) = mapped_memory::value(&profile.measure(profile.main).name) {
         return match value {
             HeapValue::InuseObjects | HeapValue::InuseSpace => {
-                "Nothing was mapped at the end: nothing ever was, or all of it had been unmapped."
+                "No memory was mapped at the end: none ever was, or all of it had been unmapped."
             }
             _ => "No samples: the program mapped no memory itself, or none of the processes ran the agent.",
         };
@@ -58,9 +58,11 @@ fn nothing(profile: &Profile) -> &'static str {
                 .other_events()
                 .any(|other| other.event == HeapValue::AllocObjects.name() && other.weight > 0) =>
         {
-            "Nothing sampled was held at the end: every such block had been freed."
+            "No sampled memory was in use at the end: all of it had been freed."
         }
-        Some(_) => "No samples: too little was allocated for one, or none of the processes ran the agent.",
+        Some(_) => {
+            "No samples: too little memory was allocated for one, or none of the processes ran the agent."
+        }
         None => "No samples: the program used too little CPU time, or none of its processes ran the agent.",
     }
 }
@@ -69,7 +71,7 @@ fn nothing(profile: &Profile) -> &'static str {
 pub(super) struct Page<'a> {
     pub(super) profile: &'a Profile,
     pub(super) screen: Screen,
-    /// What 100 % is.
+    /// The weight that is 100 %.
     pub(super) whole: u64,
     pub(super) text: String,
 }

@@ -12,9 +12,9 @@ use crate::terminal::screen::{Style, printable};
 
 /// Columns before a name: two percentages.
 const NUMBERS_WIDTH: usize = 17;
-/// Stands behind the name of a function that calls itself.
+/// Marks a function that calls itself.
 const RECURSIVE: &str = " ↻";
-/// Least share of a line of the tree, in thousandths of everything.
+/// Minimum share of a line in the tree, in thousandths of the total.
 const LEAST_SHARE: u64 = 5;
 
 impl Page<'_> {
@@ -28,7 +28,7 @@ impl Page<'_> {
         let folded = Folded::new(&selection.tree(direction, growth), selection);
         let chains = Chains::new(&folded.tree, least.max(1));
         let visible = chains.heaviest(rows);
-        // In a tree of callers the weight that ends in a node is that of stacks that begin there: no use to show.
+        // In a tree of callers, the self weight of a node is that of stacks that begin there, which is not worth showing.
         let with_own = direction == Direction::Callees;
         let numbers = if with_own { "  TOTAL    SELF" } else { "  TOTAL" };
         let more = match chains.list.len() - visible.len() {
@@ -96,10 +96,10 @@ impl Page<'_> {
     }
 }
 
-/// Puts siblings on the stack of lines to print, the last first.
+/// Pushes siblings onto the stack of lines to print, last one first.
 fn push_siblings(pending: &mut Vec<(usize, String, &str)>, chains: Vec<usize>, indent: &str, root: bool) {
     let last = chains.len().saturating_sub(1);
-    // What does not branch needs no branch drawn.
+    // A single root needs no branch lines.
     for (place, chain) in chains.into_iter().enumerate().rev() {
         let branch = match (root, place == last) {
             (true, _) => "",

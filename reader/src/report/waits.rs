@@ -1,4 +1,4 @@
-//! Who waits for whom: waits for locks beside the stacks of those who ended them.
+//! Lock contention: the stacks that wait for locks, with the stacks of the threads that ended the waits.
 
 use selfwind_profile::locks::LockValue;
 use selfwind_profile::profile::{LockPair, Profile};
@@ -7,23 +7,23 @@ use serde::Serialize;
 use super::text::Page;
 use crate::terminal::screen::{fit, printable};
 
-/// Pairs that are shown where the screen does not say how many.
+/// Number of pairs shown by default.
 const ROWS: usize = 10;
-/// The column in which stacks begin.
+/// The column where stacks begin.
 const CHAIN_AT: usize = 28;
 
-/// A wait and its end, in JSON.
+/// A waiting stack and the stack that ended the wait, in JSON.
 #[derive(Serialize)]
 pub(super) struct PairRow<'a> {
-    /// Functions of the stack that waits, innermost first.
+    /// Functions of the waiting stack, innermost first.
     wait: Vec<&'a str>,
-    /// Of the one that gave the lock up, or woke the waiter.
+    /// Functions of the stack that released the lock or woke the waiter.
     ended: Vec<&'a str>,
     samples: u64,
     delay_ns: u64,
 }
 
-/// The pairs of a profile, the longest delay first.
+/// The pairs of a profile, longest total delay first.
 pub(super) fn rows(profile: &Profile) -> Vec<PairRow<'_>> {
     let row = |pair: &LockPair| PairRow {
         wait: names(profile, pair.wait),
@@ -42,7 +42,7 @@ fn names(profile: &Profile, stack: u32) -> Vec<&str> {
     names
 }
 
-/// The functions of a stack in a line, the innermost first, as many as there is room for. None takes more than a third.
+/// As many functions of a stack as fit a line, innermost first. Each takes at most a third of the width.
 fn chain(profile: &Profile, stack: u32, width: usize) -> String {
     const BETWEEN: &str = " < ";
     const MORE: &str = " < …";
@@ -64,7 +64,7 @@ fn chain(profile: &Profile, stack: u32, width: usize) -> String {
 }
 
 impl Page<'_> {
-    /// Waits in two lines each; as many as `limit`, 0 for all.
+    /// Prints at most `limit` pairs, 0 for all, on two lines each.
     pub(super) fn waits(&mut self, limit: Option<usize>) {
         let profile = self.profile;
         let shown = &profile.measure(profile.main).name;
@@ -91,7 +91,7 @@ impl Page<'_> {
     }
 }
 
-/// Nanoseconds for people.
+/// A time in human-readable units.
 fn time(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),

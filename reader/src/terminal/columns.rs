@@ -1,8 +1,8 @@
-//! Sentences broken to fit.
+//! Line wrapping.
 
 use unicode_width::UnicodeWidthStr;
 
-/// `text` on lines of at most `width` columns, broken at spaces; what has none is left long.
+/// `text` wrapped at spaces to lines of at most `width` columns; longer words are not broken.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! What the user sees: the screen, what is said on stderr, texts made to fit.
+//! Terminal output: the screen, notices on stderr, text fitted to columns.
 
 pub(crate) mod columns;
 pub(crate) mod notices;

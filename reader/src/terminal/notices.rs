@@ -1,23 +1,23 @@
-//! What the program says about its own doings: on stderr, one line each, never on stdout.
+//! Messages of the program: one line each on stderr, never on stdout.
 
 use std::io::Write;
 
 use crate::terminal::screen::printable;
 
-/// How much to say.
+/// How much to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Notices {
     /// Only errors.
     Quiet,
-    /// Results and what a user has to know.
+    /// Results, and what a user has to know.
     #[default]
     Normal,
-    /// Every step.
+    /// Each step.
     Verbose,
 }
 
 impl Notices {
-    /// By the flags `-q` and `-v`.
+    /// From the flags `-q` and `-v`.
     pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
         match (quiet, verbose) {
             (true, _) => Self::Quiet,
@@ -26,14 +26,14 @@ impl Notices {
         }
     }
 
-    /// Says something unless `-q` was given.
+    /// Prints a message unless `-q` was given.
     pub(crate) fn say(self, text: impl std::fmt::Display) {
         if self >= Self::Normal {
             warn(text);
         }
     }
 
-    /// Says something only with `-v`.
+    /// Prints a message with `-v` only.
     pub(crate) fn detail(self, text: impl std::fmt::Display) {
         if self >= Self::Verbose {
             warn(text);
@@ -41,8 +41,8 @@ impl Notices {
     }
 }
 
-/// Says something in any case. Names of programs, threads and files are in it: nothing of them moves a cursor. A closed
-/// stderr is no reason to fail.
+/// Prints a message always. Control characters in it, for example from names of programs, are replaced. A closed stderr is
+/// ignored.
 pub(crate) fn warn(text: impl std::fmt::Display) {
     let text = text.to_string();
     let _ = writeln!(std::io::stderr().lock(), "selfwind: {}", printable(&text));

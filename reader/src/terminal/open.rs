@@ -1,13 +1,13 @@
-//! Shows a file in the program that the user's desktop has for it.
+//! Opens a file in the user's desktop application for it.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What opens files, on every freedesktop.org desktop.
+/// Opens files on freedesktop.org desktops.
 const OPENER: &str = "xdg-open";
 
-/// The file could not be shown. It is there all the same.
+/// The file could not be opened. It exists all the same.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {path} ({why}); open it yourself: file://{path}")]
 pub(crate) struct OpenError {
@@ -18,7 +18,7 @@ pub(crate) struct OpenError {
 /// Opens a file.
 ///
 /// # Errors
-/// When there is no desktop, or nothing on it that opens such files.
+/// If there is no desktop, or no application for such files.
 pub(crate) fn open(path: &Path) -> Result<(), OpenError> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |why: String| OpenError { path: absolute.display().to_string(), why };

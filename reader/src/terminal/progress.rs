@@ -1,4 +1,4 @@
-//! A bar for what takes long: on stderr, only on a terminal, only after a moment, gone when it is done.
+//! A progress bar for long tasks: on stderr, only on a terminal, shown after a moment, erased at the end.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use selfwind_profile::symbolize::Progress;
 
 use crate::terminal::screen::size_of;
 
-/// Nothing is shown of what is done by then.
+/// Tasks shorter than this show no bar.
 const MOMENT: Duration = Duration::from_millis(700);
 const TICK: Duration = Duration::from_millis(120);
-/// Goes to the start of the line and empties it.
+/// Moves to the start of the line and erases it.
 const ERASE: &str = "\r\x1b[2K";
 
-/// A task that may take long. Dropping it takes the bar away.
+/// The progress bar of a task. Dropping it erases the bar.
 pub(crate) struct Bar {
     task: Arc<Task>,
     done: Option<Sender<()>>,
     shower: Option<JoinHandle<()>>,
 }
 
-/// What is done and how far it is.
+/// A task and its progress.
 struct Task {
     what: &'static str,
     began: Instant,
@@ -33,13 +33,13 @@ struct Task {
 }
 
 impl Bar {
-    /// Begins a task; `what` says what is done, as in `naming functions`.
+    /// Starts the bar; `what` describes the task, as in `naming functions`.
     pub(crate) fn start(what: &'static str) -> Box<dyn Progress> {
         let task = Task { what, began: Instant::now(), done: AtomicUsize::new(0), of: AtomicUsize::new(0) };
         let task = Arc::new(task);
         let (done, wait) = channel();
         let shown = task.clone();
-        // Without a thread there is no bar, and nothing else is missing.
+        // If the thread cannot be started, only the bar is missing.
         let show = move || shown.show(&wait);
         let shower = std::thread::Builder::new().name("selfwind-bar".into()).spawn(show).ok();
         Box::new(Self { task, done: Some(done), shower })
@@ -63,7 +63,7 @@ impl Drop for Bar {
 }
 
 impl Task {
-    /// Draws until it is over.
+    /// Draws the bar until the task is done.
     fn show(&self, over: &Receiver<()>) {
         if over.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) || !stderr().is_terminal() {
             return;
@@ -78,7 +78,7 @@ impl Task {
         }
     }
 
-    /// `selfwind: naming functions ====>      3/10 2s`, so many columns wide.
+    /// `selfwind: naming functions ====>      3/10 2s`, `width` columns wide.
     fn line(&self, width: usize) -> String {
         let (done, of) = (self.done.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed));
         let before = format!("selfwind: {} ", self.what);

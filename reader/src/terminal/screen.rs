@@ -1,4 +1,4 @@
-//! The terminal: its size, its colours, and texts cut to fit.
+//! The terminal: its size, its colours, and text fitted to it.
 
 use std::borrow::Cow;
 use std::env;
@@ -7,25 +7,25 @@ use std::os::fd::AsFd;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Columns used when the output is no terminal, unless `COLUMNS` says otherwise.
+/// Width used if the output is not a terminal and `COLUMNS` is not set.
 const PIPE_WIDTH: usize = 120;
-/// Narrower terminals get lines of this width all the same.
+/// Minimum width, even on narrower terminals.
 const NARROWEST: usize = 40;
 
-/// What the output looks like.
+/// The properties of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Screen {
     /// Columns.
     pub(crate) width: usize,
-    /// Rows; none if the output is no terminal.
+    /// Rows; none if the output is not a terminal.
     pub(crate) height: Option<usize>,
-    /// Whether escape sequences for colours may be written.
+    /// True if escape sequences for colours may be written.
     pub(crate) colour: bool,
 }
 
 impl Screen {
-    /// The screen that stdout is. `NO_COLOR`, `CLICOLOR=0`, `TERM=dumb` and pipes get no colours;
-    /// `COLUMNS` sets the width of a pipe.
+    /// The properties of stdout. There are no colours with `NO_COLOR`, `CLICOLOR=0`, `TERM=dumb` or on pipes; `COLUMNS` sets the
+    /// width of a pipe.
     pub(crate) fn of_stdout() -> Self {
         let stdout = io::stdout();
         let set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -59,16 +59,16 @@ impl Screen {
     }
 }
 
-/// Columns and rows of a terminal; none if it is none, or does not tell.
+/// Columns and rows of a terminal; none if it is not a terminal or its size is unknown.
 pub(crate) fn size_of(terminal: impl AsFd) -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col.into(), size.ws_row.into()))
 }
 
-/// How a text stands out.
+/// The style of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Not at all.
+    /// No highlighting.
     Plain,
     /// A heading.
     Bold,
@@ -76,7 +76,7 @@ pub(crate) enum Style {
     Dim,
     /// A large share.
     Hot,
-    /// A share worth a look.
+    /// A notable share.
     Warm,
     /// Less than before.
     Good,
@@ -93,7 +93,7 @@ impl Style {
     }
 }
 
-/// `text` cut to `width` columns, from its middle: the start and the end of a name tell most.
+/// `text` shortened to `width` columns by cutting its middle: the start and end of a name are the most telling.
 pub(crate) fn fit(text: &str, width: usize) -> Cow<'_, str> {
     if text.width() <= width {
         return Cow::Borrowed(text);
@@ -106,7 +106,7 @@ pub(crate) fn fit(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}…{}", &text[..start], &text[end..]))
 }
 
-/// Bytes of the first of these characters that fit into so many columns.
+/// How many bytes of these characters fit into `columns` columns.
 fn bytes_within(characters: impl Iterator<Item = char>, columns: usize) -> usize {
     let mut used = 0;
     let fitting = characters.take_while(|c| {
@@ -116,7 +116,7 @@ fn bytes_within(characters: impl Iterator<Item = char>, columns: usize) -> usize
     fitting.map(char::len_utf8).sum()
 }
 
-/// `text` as one line that cannot move a terminal's cursor: line breaks and tabs are spaces.
+/// `text` as one line without control characters: line breaks and tabs become spaces, others `?`.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.chars().map(visible).collect())
@@ -133,8 +133,7 @@ fn visible(c: char) -> char {
     }
 }
 
-/// Writes lines of text in which other programs' names occur: nothing but line breaks reaches the terminal as a control
-/// character.
+/// A writer for text with names from other programs: replaces all control characters except line breaks.
 #[derive(Debug)]
 pub(crate) struct Printable<W>(pub(crate) W);
 

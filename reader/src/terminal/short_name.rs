@@ -1,4 +1,4 @@
-//! Long names of C++ and Rust made to fit: what tells least goes first.
+//! Shortens long C++ and Rust names, dropping the least telling parts first.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,7 @@ use selfwind_profile::collapsed_name::collapsed_name;
 
 use crate::terminal::screen::fit;
 
-/// `name` in at most `width` characters: whole, else without parameters, else without type arguments too,
-/// else cut.
+/// `name` in at most `width` characters: complete, else without parameters, else also without type arguments, else cut.
 pub(crate) fn short_name(name: &str, width: usize) -> Cow<'_, str> {
     match collapsed_name(name, width) {
         Cow::Borrowed(name) => fit(name, width),

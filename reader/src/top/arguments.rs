@@ -34,14 +34,14 @@ pub(crate) struct TopArgs {
     #[arg(short = 'F', long, value_name = "HZ", env = "SELFWIND_FREQ", default_value_t = rate::DEFAULT_FREQUENCY,
           value_parser = rate::frequency)]
     pub(super) freq: u32,
-    /// What triggers samples of CMD, as in `record`
+    /// Sampling sources for CMD, as in `record`
     #[arg(short, long, value_name = "SOURCE", env = "SELFWIND_EVENT", default_value = "auto",
           value_parser = SourcesParser, hide_possible_values = true)]
     pub(super) event: Sources,
     /// Only this process; injects the agent if needed
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pub(super) pid: Option<u32>,
-    /// Length of the window shown, in seconds; 0 for everything since the start
+    /// Length of the window shown, in seconds; 0 shows everything since the start
     #[arg(long, value_name = "SECONDS", env = "SELFWIND_WINDOW", default_value_t = 30)]
     pub(super) window: u64,
     /// File for the output of CMD, which would disturb the screen [default: discarded]

@@ -1,4 +1,4 @@
-//! The screen: header, table or flame graph, status, keys.
+//! Draws the screen: header, table or flame graph, status, keys.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -18,11 +18,11 @@ const HEADER: u16 = 3;
 const FOOTER: u16 = 2;
 /// Columns before a name in the table.
 const NUMBERS_WIDTH: usize = 17;
-/// Widest column of modules.
+/// Maximum width of the module column.
 const MODULE_WIDTH: usize = 24;
 
 const KEYS: &str = "q quit  hjkl move  Enter zoom  Esc back  Tab view  /nN find  s sort  z freeze  ?";
-/// The same where there are several events.
+/// The same if there are several events.
 const KEYS_OF_EVENTS: &str =
     "q quit  hjkl move  Enter zoom  Esc back  Tab view  /nN find  s sort  e event  ?";
 
@@ -35,21 +35,21 @@ const HELP: [&str; 13] = [
     "/ n N             search (case-sensitive if you type capitals), next, previous",
     "s                 sort by SELF or by TOTAL",
     "e                 the next event, if several are recorded (`-e cpu,alloc`)",
-    "z                 freeze the picture; sampling goes on",
+    "z                 freeze the display; sampling continues",
     "q, Ctrl-C         quit",
     "",
     "SELF is what counts for the function itself, TOTAL includes everything it called.",
     "? after a name: the frame was guessed from the contents of the stack.",
 ];
 
-/// What the header tells.
+/// The contents of the header.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// What is looked at: a command, a process, all.
+    /// What is shown: a command, a process, or all processes.
     pub(super) subject: String,
-    /// Since the start.
+    /// Seconds since the start.
     pub(super) seconds: f64,
-    /// Frequencies of the processes, Hz.
+    /// Sampling rates of the processes, in Hz.
     pub(super) hertz: Vec<u64>,
     /// Samples in the last second.
     pub(super) rate: u64,
@@ -58,7 +58,7 @@ pub(super) struct Facts {
     pub(super) truncated: u64,
     pub(super) threads: u64,
     pub(super) processes: u64,
-    /// Seconds that the picture covers; 0 for all.
+    /// Length of the window in seconds; 0 for everything.
     pub(super) window: u64,
     /// How the command ended.
     pub(super) ended: Option<String>,
@@ -93,7 +93,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, window: &Window, facts: &
     footer(buffer, area, view, shown);
 }
 
-/// Writes a line of an area.
+/// Writes one line of an area.
 pub(super) fn put(buffer: &mut Buffer, area: Rect, line: u16, text: &str, style: Style) {
     if line < area.height {
         buffer.set_stringn(area.x, area.y + line, printable(text), area.width.into(), style);
@@ -188,7 +188,7 @@ fn table(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, facts: &
     }
 }
 
-/// The whole name of what is selected, which the table and the flame graph may have to cut.
+/// Shows the full name of the selection, which may be cut in the table and the flame graph.
 fn footer(buffer: &mut Buffer, area: Rect, view: &View, window: &Window) {
     let percent = |weight: u64| weight as f64 * 100.0 / view.picture.weight.max(1) as f64;
     let selected = match (view.mode, &view.picture.tree) {

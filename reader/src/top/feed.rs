@@ -1,4 +1,4 @@
-//! From the events of a recording to the window and the numbers of the header.
+//! Feeds the events of a recording into the window and the numbers of the header.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -21,34 +21,34 @@ use crate::live::{Live, LiveSample, Located};
 use crate::target::clock;
 use crate::wall::Wall;
 
-/// The time over which the rate is told.
+/// The time over which the sample rate is averaged.
 const RATE_OVER: Duration = Duration::from_secs(2);
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Takes samples in, a pass at a time.
+/// Takes in samples, one pass at a time.
 pub(super) struct Feed {
     pub(super) window: Window,
     live: Live,
-    /// Looks at threads that wait.
+    /// Samples waiting threads.
     wall: Option<Wall>,
-    /// What was asked for.
+    /// The requested sampling.
     session: SessionInfo,
-    /// What samples count: known with the first process.
+    /// What samples count; known once the first process is.
     events: Option<Events>,
     pending: Vec<Sample>,
     tally: Tally,
-    /// When how many samples had come.
+    /// Recent times, and the number of samples by then.
     rate: VecDeque<(Instant, u64)>,
     samples: u64,
     began: Instant,
-    /// Nothing will come any more.
+    /// When the program ended: no more samples will arrive.
     ended: Option<Instant>,
-    /// Something came since the last look.
+    /// Something arrived since the last redraw.
     changed: bool,
 }
 
 impl Feed {
-    /// The last `seconds` of what `source` gives, at so many samples per second, and of what `wall` sees.
+    /// Keeps the last `seconds` of samples from `source`, at `frequency` samples per second, and from `wall`.
     pub(super) fn new(seconds: u64, source: String, frequency: u32, wall: Option<Wall>) -> Self {
         Self {
             window: Window::new(seconds),
@@ -66,11 +66,11 @@ impl Feed {
         }
     }
 
-    /// What the weights of each event count, and the place of that which is shown at first; nothing before the first process.
+    /// What the weights of each event count, and the index of the event shown first; `None` before the first process.
     pub(super) fn measures(&self) -> Option<(&[Measure], usize)> {
         let events = self.events.as_ref()?;
         let measures = events.measures();
-        // Who asks for the heap alone asks who holds it now.
+        // For allocations alone, show first what is in use now.
         let of_main = |name: fn(HeapValue) -> &'static str| {
             measures.get(events.main()).filter(|main| main.name == name(HeapValue::default()))?;
             measures.iter().position(|measure| measure.name == name(HeapValue::InuseSpace))
@@ -79,13 +79,13 @@ impl Feed {
         Some((measures, held.unwrap_or(events.main())))
     }
 
-    /// Whether allocations or mappings are sampled, by whoever started the processes.
+    /// True if allocations or mappings are sampled.
     pub(super) fn has_blocks(&self) -> bool {
         self.events.as_ref().is_some_and(|events| events.measures().iter().any(Measure::is_level))
     }
 
-    /// Forgets the blocks and mappings that are not in use any more; `so_far` tells of those that are.
-    pub(super) fn look_at_blocks(&mut self, so_far: &[Event]) {
+    /// Forgets the blocks and mappings that are no longer in use. `so_far` contains those that are.
+    pub(super) fn retain_blocks(&mut self, so_far: &[Event]) {
         let mut in_use: HashMap<Block, Left> = HashMap::new();
         for event in so_far {
             match event {
@@ -103,7 +103,7 @@ impl Feed {
         self.changed = true;
     }
 
-    /// Whether anything came since the last time this was asked.
+    /// True if anything arrived since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
@@ -124,7 +124,7 @@ impl Feed {
             hertz,
             rate: self.rate(),
             samples: stats.samples,
-            // What has been written and not been read yet is on its way; what can not come any more is a gap.
+            // Unread records will still arrive; gaps will not.
             lost: stats.lost - stats.detail.lost.get("unread").unwrap_or(&0) + stats.detail.gaps,
             truncated: stats.truncated,
             threads: stats.threads,
@@ -133,7 +133,7 @@ impl Feed {
         }
     }
 
-    /// Samples per second of late.
+    /// The recent number of samples per second.
     fn rate(&mut self) -> u64 {
         let now = Instant::now();
         self.rate.push_back((now, self.samples));
@@ -145,12 +145,12 @@ impl Feed {
         if seconds < 0.1 { 0 } else { ((self.samples - before) as f64 / seconds).round() as u64 }
     }
 
-    /// Forgets what the window does not cover any more.
+    /// Forgets what has left the window.
     pub(super) fn forget(&mut self) {
         self.window.forget(clock::monotonic_ns() / NANOSECONDS);
     }
 
-    /// The program has ended: its time stands still.
+    /// Stops the clock: the program has ended.
     pub(super) fn end(&mut self) {
         self.ended.get_or_insert_with(Instant::now);
     }
@@ -181,7 +181,7 @@ impl Feed {
         self.events = Some(events);
     }
 
-    /// The stack of a sample from its program to its leaf.
+    /// Converts the stack of a sample to labels, from its program to its leaf.
     fn label(&mut self, sample: &Sample, stack: &[Located], steps: &mut Vec<Step>) {
         let program = self.live.process(sample.process).map(|image| image.program());
         let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "?".into());
@@ -211,7 +211,7 @@ impl Listener for Feed {
         self.tally.add(&event);
         match event {
             Event::Sample(sample) => self.pending.push(sample),
-            // What a sample needs to be named goes away.
+            // Name the samples before what they need is removed.
             gone @ (Event::ThreadEnd(_) | Event::ProcessEnd(_)) => {
                 self.take_in();
                 self.live.learn(gone);

@@ -1,4 +1,4 @@
-//! The flame graph in cells: roots above, what they call below, as wide as they weigh.
+//! The flame graph in terminal cells: roots on top, callees below, widths by weight.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,10 +9,10 @@ use super::view::View;
 use super::window::Window;
 use crate::terminal::screen::{fit, printable};
 
-/// Warm colours that differ between neighbours; the terminal's 256.
+/// Warm colours of the 256-colour palette, different for neighbours.
 const COLOURS: [u8; 8] = [208, 214, 172, 220, 178, 209, 215, 180];
 
-/// A node that gets at least one cell.
+/// A node of at least one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     node: u32,
@@ -21,12 +21,12 @@ struct Block {
     end: u16,
 }
 
-/// Draws the tree of the view's picture.
+/// Draws the call tree of the view.
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, view: &View, window: &Window, colour: bool) {
     let Some(tree) = &view.picture.tree else { return };
     let selected = view.node();
     let on_path = path_to(tree, selected);
-    // The selected line stays in view.
+    // Scroll so that the selected line is visible.
     let depth = on_path.len().saturating_sub(1);
     let first = (depth + 2).saturating_sub(area.height.into());
     for block in blocks(tree, area.width) {
@@ -36,7 +36,7 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, view: &View, window: &Window
         let width = usize::from(block.end - block.start);
         let node = tree.node(block.node);
         let text = if block.node == 0 { "all" } else { window.text(node.label) };
-        // A bar tells neighbours apart, also where there are no colours.
+        // A bar separates neighbours, also without colours.
         let name = fit(&printable(text), width.saturating_sub(1)).into_owned();
         let text = if width > 1 { format!("▏{name:<0$}", width - 1) } else { "▏".into() };
         let mut style = Style::new();
@@ -67,14 +67,14 @@ fn path_to(tree: &CallTree, node: u32) -> Vec<u32> {
     path
 }
 
-/// Every node that gets a cell, in `width` columns for everything.
+/// All nodes of at least one cell, with `width` columns for the root.
 fn blocks(tree: &CallTree, width: u16) -> Vec<Block> {
     let mut blocks = Vec::new();
     let whole = tree.nodes[0].total;
     if whole == 0 {
         return blocks;
     }
-    // Places are sums of weights, rounded once: what lies side by side neither overlaps nor leaves a gap.
+    // Positions are sums of weights, rounded once, so neighbours neither overlap nor leave gaps.
     let column = |weight: u64| {
         ((u128::from(weight) * u128::from(width) + u128::from(whole) / 2) / u128::from(whole)) as u16
     };

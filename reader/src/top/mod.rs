@@ -1,6 +1,6 @@
-//! `top`: where the time goes right now, on a live screen.
+//! `top`: shows live where time is spent.
 //!
-//! The terminal is given back as it was found, however this ends: by a key, a signal, an error or a panic.
+//! The terminal is always restored, whether this ends by a key, a signal, an error or a panic.
 
 mod arguments;
 mod draw;
@@ -46,21 +46,21 @@ use crate::wall::Wall;
 use feed::Feed;
 use view::{Next, View};
 
-/// The picture is drawn anew at least this often while something happens.
+/// How often the screen is redrawn while samples arrive.
 const REDRAW: Duration = Duration::from_millis(250);
-/// Time between two looks at which blocks are in use.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often to check which blocks are in use.
+const BLOCKS_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep.
-const TURN: Duration = Duration::from_millis(100);
+const POLL_MAX: Duration = Duration::from_millis(100);
 /// How long a command may take to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Deepest stack that is kept whole.
+const TERM_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum stack depth.
 const MAX_STACK: u32 = 512;
 
-/// Shows the live screen until the user quits; gives the exit status.
+/// Shows the live screen until the user quits. Returns the exit status.
 ///
 /// # Errors
-/// Without a terminal, without a program to look at, and when that cannot be started.
+/// If there is no terminal or no program to show, or if the program cannot be started.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<u8> {
     if !io::stdout().is_terminal() {
         anyhow::bail!(
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<u8> {
 }
 
 fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
-    // First, because it may make the directory that is looked through next.
+    // First, because this may create the directory that is searched next.
     let attached = args.pid.filter(|&pid| proc::start_time(pid).is_some());
     if let Some(pid) = attached {
         inject::check_sources(pid, &args.event)?;
@@ -92,7 +92,7 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
 
 fn watch_processes(args: &TopArgs, event: &Sources) -> anyhow::Result<()> {
     let scope = args.pid.map_or(Scope::Living, Scope::Process);
-    // The screen has no room for the notices of a collector.
+    // Notices of the collector would disturb the screen.
     let mut collector = Collector::new(session::flight_directories(), scope, Notices::Quiet).keep_regions();
     if let Some(pid) = args.pid {
         collector.find_process(pid)?;
@@ -105,7 +105,7 @@ fn watch_processes(args: &TopArgs, event: &Sources) -> anyhow::Result<()> {
     Top::new(args, event, subject)?.run(&mut collector, &doorbell, &events, None)
 }
 
-/// How the command, or a process that the agent is put into, is sampled.
+/// The sampling settings for the command or an attached process.
 fn sampling(args: &TopArgs) -> SamplingSettings {
     SamplingSettings {
         frequency: args.freq,
@@ -149,11 +149,11 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     session.stop();
     let ended = end(&mut child);
     session.remove();
-    // A command that had to be told to end has no status of its own.
+    // If the command had to be terminated, its exit status is not passed on.
     shown.map(|status| if ended { status.unwrap_or(0) } else { 0 })
 }
 
-/// Gives the exit status of the command if it ended by itself.
+/// Shows the command. Returns its exit status if it ended by itself.
 fn show_command(
     args: &TopArgs,
     session: &Session,
@@ -170,9 +170,9 @@ fn show_command(
     Ok(top.status)
 }
 
-/// Ends the command if it still runs. False if it does not end.
+/// Terminates the command if it is still running. False if it does not end.
 fn end(child: &mut Child) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TERM_TIMEOUT;
     let mut told = false;
     while let Ok(None) = child.try_wait() {
         if !std::mem::replace(&mut told, true) {
@@ -190,24 +190,24 @@ fn end(child: &mut Child) -> bool {
     true
 }
 
-/// The screen and what feeds it.
+/// The screen and its data.
 struct Top {
     feed: Feed,
     view: View,
     subject: String,
     window: u64,
     colour: bool,
-    /// Of the command, once it has ended.
+    /// Exit status of the command, once it has ended.
     status: Option<u8>,
 }
 
-/// What a user does.
+/// User input.
 enum Input {
     Key(event::KeyEvent),
     Resize,
 }
 
-/// Gives the terminal back.
+/// Restores the terminal.
 struct Restore;
 
 impl Drop for Restore {
@@ -242,18 +242,18 @@ impl Top {
         let _restore = Restore;
         let inputs = listen(doorbell.clone()).context("cannot start a thread")?;
         let mut drawn: Option<Instant> = None;
-        let mut looked = Instant::now();
+        let mut blocks_checked = Instant::now();
         loop {
             collector.pass(&mut self.feed)?;
             self.feed.end_pass()?;
-            // The last picture stays.
-            if self.feed.has_blocks() && looked.elapsed() >= LOOK && !self.feed.is_alone() {
-                looked = Instant::now();
+            // The last state stays.
+            if self.feed.has_blocks() && blocks_checked.elapsed() >= BLOCKS_EVERY && !self.feed.is_alone() {
+                blocks_checked = Instant::now();
                 let so_far = collector.drain_for_snapshot(&mut self.feed)?;
                 self.feed.end_pass()?;
-                self.feed.look_at_blocks(&so_far);
+                self.feed.retain_blocks(&so_far);
             }
-            self.know_events();
+            self.set_events();
             let sleep = doorbell.prepare_sleep();
             let mut stirred = false;
             for input in inputs.try_iter() {
@@ -279,13 +279,13 @@ impl Top {
                 self.draw(&mut terminal, collector.has_ended())?;
             }
             if !stirred {
-                sleep.sleep(TURN);
+                sleep.sleep(POLL_MAX);
             }
         }
     }
 
-    /// Lets the view know what can be looked at, once that is known.
-    fn know_events(&mut self) {
+    /// Tells the view which events there are, once that is known.
+    fn set_events(&mut self) {
         if self.view.measures.is_empty()
             && let Some((measures, first)) = self.feed.measures()
         {
@@ -293,13 +293,13 @@ impl Top {
         }
     }
 
-    fn draw(&mut self, terminal: &mut DefaultTerminal, nobody_left: bool) -> io::Result<()> {
+    fn draw(&mut self, terminal: &mut DefaultTerminal, has_ended: bool) -> io::Result<()> {
         let ended = match self.status {
             Some(status) => Some(format!("ENDED, status {status}")),
-            None if nobody_left && self.feed.is_alone() => Some("ENDED".into()),
+            None if has_ended && self.feed.is_alone() => Some("ENDED".into()),
             None => None,
         };
-        // The last picture stays, however long it is looked at.
+        // The last state stays on the screen.
         if ended.is_none() {
             self.feed.forget();
         } else {
@@ -321,11 +321,11 @@ impl Top {
     }
 }
 
-/// Reads keys on a thread of its own, which rings the doorbell.
+/// Reads keys on a separate thread, which rings the doorbell.
 fn listen(doorbell: Arc<Doorbell>) -> io::Result<Receiver<Input>> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("selfwind-keys".into()).spawn(move || {
-        // An error means that the terminal is gone; a signal tells the main thread.
+        // An error means that the terminal is gone; the main thread then gets a signal.
         while let Ok(event) = event::read() {
             let input = match event {
                 event::Event::Key(key) if key.kind == KeyEventKind::Press => Input::Key(key),

@@ -1,4 +1,4 @@
-//! The screen and its keys, on made-up stacks and a terminal in memory.
+//! Tests the screen and its keys with made-up stacks and a terminal in memory.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

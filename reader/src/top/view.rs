@@ -1,4 +1,4 @@
-//! What is looked at, and what each key changes about it. Knows nothing of terminals or samples.
+//! The state of the display, and how each key changes it. Independent of terminals and samples.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use super::window::{Window, Zoomed};
 /// Rows that a page key moves by.
 const PAGE: isize = 10;
 
-/// The two ways of looking.
+/// Table or flame graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Table,
     Flame,
 }
 
-/// What a key leads to.
+/// What to do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Stay,
@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub(super) guessed: bool,
 }
 
-/// The picture: what there is to look at, after the zoom.
+/// What is displayed, after zooming.
 #[derive(Default)]
 pub(super) struct Picture {
     pub(super) rows: Vec<Row>,
@@ -42,26 +42,26 @@ pub(super) struct Picture {
     pub(super) weight: u64,
 }
 
-/// What is looked at.
+/// The state of the display.
 pub(super) struct View {
     pub(super) mode: Mode,
-    /// What the weights of each event count; empty until that is known.
+    /// What the weights of each event count; empty until known.
     pub(super) measures: Vec<Measure>,
-    /// Place of the event that is shown.
+    /// Index of the displayed event.
     pub(super) event: u8,
-    /// Labels zoomed into, the outermost first.
+    /// Labels zoomed into, outermost first.
     pub(super) zoom: Vec<u32>,
     /// The selected label of the table.
     pub(super) row: Option<u32>,
-    /// The selected path of the flame graph, labels from the root.
+    /// The selected path of the flame graph: labels, root first.
     pub(super) path: Vec<u32>,
-    /// What is searched for; empty for nothing.
+    /// The search pattern; empty for none.
     pub(super) pattern: String,
     /// The pattern is being typed.
     pub(super) typing: bool,
     pub(super) by_total: bool,
     pub(super) help: bool,
-    /// The window as it was when it was frozen.
+    /// The window as it was when frozen.
     pub(super) frozen: Option<Window>,
     pub(super) picture: Picture,
 }
@@ -84,15 +84,15 @@ impl View {
         }
     }
 
-    /// What the weights in the picture count, if there is a choice.
+    /// What the displayed weights count, if there is a choice.
     pub(super) fn measure(&self) -> Option<&Measure> {
         self.measures.get(usize::from(self.event)).filter(|_| self.measures.len() > 1)
     }
 
-    /// Paints the picture anew from what is frozen, or else from `window`.
+    /// Recomputes the display from the frozen window, or else from `window`.
     pub(super) fn refresh(&mut self, window: &Window) {
         let window = self.frozen.as_ref().unwrap_or(window);
-        // A window that started anew has other labels.
+        // A window that was reset has other labels.
         self.zoom.retain(|&label| (label as usize) < window.labels());
         let zoomed = Zoomed { window, event: self.event, through: &self.zoom };
         let row = |(label, weight): (usize, &selfwind_profile::call_tree::Weight)| Row {
@@ -113,12 +113,12 @@ impl View {
         self.picture = Picture { rows, weight: tree.nodes[0].total, tree: Some(tree) };
     }
 
-    /// Whether anything in the picture is what is searched for.
+    /// True if anything on the display matches the pattern.
     pub(super) fn finds(&self, window: &Window) -> bool {
         self.picture.rows.iter().any(|row| self.matches(window.text(row.label)))
     }
 
-    /// Whether a text is what is searched for; capitals matter if the pattern has any.
+    /// True if `text` matches the pattern; case-sensitive if the pattern has capitals.
     pub(super) fn matches(&self, text: &str) -> bool {
         let pattern = &self.pattern;
         !pattern.is_empty()
@@ -129,13 +129,13 @@ impl View {
             }
     }
 
-    /// Place of the selected row; the first if the selected one is gone.
+    /// Index of the selected row; the first one if the selected one is gone.
     pub(super) fn selected(&self) -> usize {
         let place = self.row.and_then(|label| self.picture.rows.iter().position(|row| row.label == label));
         place.unwrap_or(0)
     }
 
-    /// The selected node of the flame graph: the path as far as it exists; node 0 is everything.
+    /// The selected node of the flame graph: the deepest existing node on the path; node 0 is the root.
     pub(super) fn node(&self) -> u32 {
         let Some(tree) = &self.picture.tree else { return 0 };
         let mut at = 0;
@@ -160,7 +160,7 @@ impl View {
         self.path = path;
     }
 
-    /// Does what a key asks for. `window` is the living one.
+    /// Handles a key. `window` is the live one.
     pub(super) fn key(&mut self, key: KeyEvent, window: &Window) -> Next {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && matches!(key.code, KeyCode::Char('c')) {
@@ -243,7 +243,7 @@ impl View {
         self.select_node(node);
     }
 
-    /// To the neighbour: the next sibling, or one of its depth under the parent's neighbour.
+    /// Moves to the neighbour: the next sibling, or a node of the same depth under the parent's neighbour.
     fn sideways(&mut self, by: isize) {
         let Some(tree) = &self.picture.tree else { return };
         if self.mode == Mode::Table {
@@ -268,7 +268,7 @@ impl View {
         self.row = Some(label);
     }
 
-    /// Back: the search first, then the zooms.
+    /// Ends the search, or else the innermost zoom.
     fn back(&mut self) {
         if !self.pattern.is_empty() {
             self.pattern.clear();
@@ -278,7 +278,7 @@ impl View {
         }
     }
 
-    /// Selects the next match, `by` 1 or -1; with 0 the selected one counts too.
+    /// Selects the next (`by` 1) or previous (-1) match; with 0, the selection itself if it matches, else the next.
     fn find(&mut self, by: isize, window: &Window) {
         let shown = self.frozen.as_ref().unwrap_or(window);
         if self.mode == Mode::Table {
@@ -301,7 +301,7 @@ impl View {
     }
 }
 
-/// The hit after (`by` 1) or before (-1) `at`, from the other end if there is none; with 0 also `at` itself.
+/// The hit after (`by` 1) or before (-1) `at`, wrapping around; with 0, also `at` itself.
 fn next_of(hits: &[usize], at: usize, by: isize) -> Option<usize> {
     let after = |from: usize| hits.iter().copied().find(|&hit| hit >= from).or(hits.first().copied());
     match by {
@@ -311,7 +311,7 @@ fn next_of(hits: &[usize], at: usize, by: isize) -> Option<usize> {
     }
 }
 
-/// All nodes, each before its children, the heaviest child first.
+/// All nodes in pre-order, heaviest child first.
 fn depth_first(tree: &CallTree) -> Vec<u32> {
     let mut order = Vec::with_capacity(tree.nodes.len());
     let mut pending = vec![0];

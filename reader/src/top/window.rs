@@ -1,27 +1,27 @@
-//! The stacks of the last seconds, added up.
+//! Sums up the stacks of the last seconds.
 //!
-//! Its size is bounded: when a program makes ever new stacks, the oldest picture is given up, never the machine.
+//! Memory is bounded: if a program has ever new stacks, the window is reset.
 
 use std::collections::{HashMap, VecDeque};
 
 use selfwind_profile::call_tree::{Stacks, Step};
 use selfwind_profile::events::Events;
 
-/// Distinct stacks kept; then everything starts anew.
+/// Maximum number of distinct stacks; beyond it the window is reset.
 const STACKS_KEPT: usize = 1 << 18;
 
-/// What a label is.
+/// The name of a label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
-    /// A function, a program, a mark.
+    /// A function, a program, or a marker frame.
     pub(super) text: String,
-    /// File name of its binary; empty for programs and marks.
+    /// File name of its binary; empty for programs and marker frames.
     pub(super) module: String,
-    /// It is a program: the root of its stacks, no function.
+    /// It is a program, the root of its stacks, and not a function.
     pub(super) program: bool,
 }
 
-/// A step whose guess is kept as a flag: what is hashed.
+/// A step in hashable form: label, and whether it was guessed.
 type Key = (u32, bool);
 
 /// An allocated block or a mapping, as `LiveBlocks` and `LiveMappings` name it.
@@ -34,9 +34,9 @@ pub(super) enum Left {
     Bytes(u64),
 }
 
-/// A block that is in use: its stack, the events that count when it is allocated, and its weights there.
+/// A block in use: its stack, and its weights by event.
 #[derive(Clone)]
-struct Held {
+struct LiveBlock {
     stack: u32,
     /// Objects, bytes.
     weights: Vec<(u8, u64)>,
@@ -45,7 +45,7 @@ struct Held {
 /// Weights by event and stack.
 type Weights = HashMap<(u8, u32), u64>;
 
-/// Weights of stacks, by second or as long as a block is in use.
+/// Weights of stacks, by second; those of blocks for as long as they are in use.
 #[derive(Clone, Default)]
 pub(super) struct Window {
     names: Vec<Name>,
@@ -54,19 +54,19 @@ pub(super) struct Window {
     numbers: HashMap<Box<[Key]>, u32>,
     /// By second of the trace clock, ascending.
     slices: VecDeque<(u64, Weights)>,
-    /// As many as are in use, and those that were freed since somebody looked.
-    blocks: HashMap<Block, Held>,
-    /// Seconds that are shown; 0 for all.
+    /// Blocks in use, including those freed since the last check.
+    blocks: HashMap<Block, LiveBlock>,
+    /// Length of the window in seconds; 0 for everything.
     seconds: u64,
 }
 
 impl Window {
-    /// Shows the last `seconds`, or all when that is 0.
+    /// A window of `seconds`; 0 for everything.
     pub(super) fn new(seconds: u64) -> Self {
         Self { seconds, ..Self::default() }
     }
 
-    /// The number of a name.
+    /// The label of a name.
     pub(super) fn label(&mut self, name: Name) -> u32 {
         let next = self.names.len() as u32;
         let label = *self.known.entry(name.clone()).or_insert(next);
@@ -76,7 +76,7 @@ impl Window {
         label
     }
 
-    /// What a label is.
+    /// The name of a label.
     pub(super) fn name(&self, label: u32) -> &Name {
         &self.names[label as usize]
     }
@@ -103,10 +103,10 @@ impl Window {
         number
     }
 
-    /// Adds a stack, root first, with what was counted there at an event in this second.
+    /// Adds the weight of a stack, root first, for an event in this second.
     pub(super) fn add(&mut self, second: u64, stack: &[Step], event: u8, weight: u64) {
         let number = self.number(stack);
-        // Samples of several threads are nearly, not wholly, in order: late ones count for the newest second.
+        // Samples of several threads are only roughly in order; late ones count for the newest second.
         let second = if self.seconds == 0 { 0 } else { second };
         if self.slices.back().is_none_or(|(newest, _)| *newest < second) {
             self.slices.push_back((second, HashMap::new()));
@@ -116,14 +116,14 @@ impl Window {
         }
     }
 
-    /// Adds a block that was allocated by this stack, with what is counted at an event.
+    /// Adds a block allocated by this stack, with its weight for an event.
     pub(super) fn hold(&mut self, block: Block, stack: &[Step], event: u8, weight: u64) {
         let stack = self.number(stack);
-        let held = self.blocks.entry(block).or_insert_with(|| Held { stack, weights: Vec::new() });
-        held.weights.push((event, weight));
+        let block = self.blocks.entry(block).or_insert_with(|| LiveBlock { stack, weights: Vec::new() });
+        block.weights.push((event, weight));
     }
 
-    /// Forgets the blocks that are not in use any more: nothing is `left` of them.
+    /// Keeps the blocks still in use, as decided by `left`.
     pub(super) fn keep(&mut self, left: impl Fn(&Block) -> Option<Left>) {
         self.blocks.retain(|block, held| {
             let left = left(block);
@@ -134,7 +134,7 @@ impl Window {
         });
     }
 
-    /// Forgets what is too old at this second.
+    /// Forgets everything that has left the window at this second.
     pub(super) fn forget(&mut self, now: u64) {
         while self.seconds > 0
             && self.slices.front().is_some_and(|(second, _)| second.saturating_add(self.seconds) < now)
@@ -143,7 +143,7 @@ impl Window {
         }
     }
 
-    /// Each stack with its weight at an event.
+    /// Calls `each` with every stack and its weight for an event.
     fn each(&self, event: u8, each: &mut dyn FnMut(&[Step], u64)) {
         let mut sums: HashMap<u32, u64> = HashMap::new();
         for ((at, number), weight) in self.slices.iter().flat_map(|(_, weights)| weights) {
@@ -151,7 +151,7 @@ impl Window {
                 *sums.entry(*number).or_default() += weight;
             }
         }
-        for Held { stack, weights } in self.blocks.values() {
+        for LiveBlock { stack, weights } in self.blocks.values() {
             for (_, weight) in weights.iter().filter(|(at, _)| Events::in_use(*at) == event) {
                 *sums.entry(*stack).or_default() += weight;
             }
@@ -162,12 +162,12 @@ impl Window {
     }
 }
 
-/// The stacks of an event through certain labels, from the last of them on.
+/// The stacks of an event that contain certain labels, from the last of those on.
 pub(super) struct Zoomed<'a> {
     pub(super) window: &'a Window,
-    /// Place of the event.
+    /// Index of the event.
     pub(super) event: u8,
-    /// Each is looked for below the one before.
+    /// Each must occur below the one before.
     pub(super) through: &'a [u32],
 }
 
