@@ -77,7 +77,7 @@ impl fmt::Display for Shortfall {
             _ => write!(f, "they came faster than the recorder could read them")?,
         }
         match self.buffer {
-            Buffer::MOST => write!(f, "; --buffer {} is the maximum", self.buffer),
+            Buffer::MAX => write!(f, "; --buffer {} is the maximum", self.buffer),
             buffer => write!(f, "; --buffer {buffer} would have kept them"),
         }
     }
@@ -194,6 +194,6 @@ mod tests {
             "1 sample lost: they came faster than the recorder could read them; --buffer 1G is the maximum";
         assert_eq!(other.to_string(), text);
         let both = one.combine(Some(other));
-        assert_eq!((both.lost, both.interval, both.buffer), (21, one.interval, Buffer::MOST));
+        assert_eq!((both.lost, both.interval, both.buffer), (21, one.interval, Buffer::MAX));
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn record_command(options: &RecordOptions) -> anyhow::Result<u8> {
     let name = options.command.first().context("no command given")?;
     let program = program::find(name, std::env::var_os("PATH").as_deref())?;
     let mut options = options.clone();
-    options.sampling.sources.find_places(&program.path)?;
+    options.sampling.sources.resolve_sites(&program.path)?;
     let options = &options;
     let agent = agent_file::unpack_for(&options.sampling.sources)?;
     let output = Output::of(options)?;

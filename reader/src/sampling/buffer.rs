@@ -1,29 +1,29 @@
-//! How much of its samples a process can hold back: the value of `--buffer` and of `SELFWIND_POOL`.
+//! The size of a process's buffer for samples that are not read yet: the value of `--buffer` and of `SELFWIND_POOL`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::sampling::size;
 
-/// Bytes of each process's memory for samples.
+/// Size of each process's pool in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Buffer(u64);
 
 impl Buffer {
-    /// Less holds hardly a thread's samples.
-    pub(crate) const LEAST: Self = Self(64 << 10);
-    /// More would be no region.
-    pub(crate) const MOST: Self = Self(1 << 30);
+    /// The minimum: hardly enough for the samples of one thread.
+    pub(crate) const MIN: Self = Self(64 << 10);
+    /// The maximum that fits a region.
+    pub(crate) const MAX: Self = Self(1 << 30);
 
-    /// In bytes; 0 if nothing is asked for.
+    /// In bytes; 0 if not set.
     pub(crate) fn bytes(self) -> u64 {
         self.0
     }
 
     /// The next power of two, within the limits.
     pub(crate) fn at_least(bytes: u64) -> Self {
-        let rounded = bytes.checked_next_power_of_two().map_or(Self::MOST, Self);
-        rounded.clamp(Self::LEAST, Self::MOST)
+        let rounded = bytes.checked_next_power_of_two().map_or(Self::MAX, Self);
+        rounded.clamp(Self::MIN, Self::MAX)
     }
 }
 
@@ -31,11 +31,10 @@ impl FromStr for Buffer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("invalid size `{text}`: expected {} to {}, such as 512K or 16M", Self::LEAST, Self::MOST)
-        };
+        let wrong =
+            || format!("invalid size `{text}`: expected {} to {}, such as 512K or 16M", Self::MIN, Self::MAX);
         let bytes = size::parse(text).map(Self);
-        bytes.filter(|size| (Self::LEAST..=Self::MOST).contains(size)).ok_or_else(wrong)
+        bytes.filter(|size| (Self::MIN..=Self::MAX).contains(size)).ok_or_else(wrong)
     }
 }
 
@@ -65,7 +64,7 @@ mod tests {
             let error = text.parse::<Buffer>().unwrap_err();
             assert!(error.contains(&format!("`{text}`")) && error.contains("64K to 1G"), "{error}");
         }
-        assert_eq!(Buffer::at_least(0), Buffer::LEAST);
+        assert_eq!(Buffer::at_least(0), Buffer::MIN);
         assert_eq!(Buffer::at_least((4 << 20) + 1).to_string(), "8M");
     }
 }

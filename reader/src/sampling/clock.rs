@@ -1,6 +1,6 @@
-//! The clock of a recording: what triggers samples, of what the program uses or of what the kernel does for it.
+//! The clock of a recording: what triggers samples, which is either CPU time or kernel events.
 //!
-//! Names of the kernel's events become numbers here, where errors can be told before anything runs. The agent gets
+//! Names of kernel events are converted to numbers here, so that errors are reported before anything is started. The agent gets
 //! the numbers.
 
 use crate::proc::{self, Status};
@@ -22,32 +22,32 @@ const TRACEPOINT: u32 = 2;
 const BY_FREQUENCY: u32 = 1;
 const WITH_SWITCHES: u32 = 2;
 const AT_PLACE: u32 = 4;
-/// From this bit on: which of the names an event has.
+/// From this bit on: index of the event's name.
 const NAME_AT: u32 = 8;
-/// Events of one session: each has a ring in every thread.
+/// Maximum number of events in a session: each needs a ring in every thread.
 const EVENTS_LIMIT: usize = 16;
-/// The kernel's source of events at breakpoints in programs.
+/// The kernel's event source for breakpoints in programs.
 const UPROBE_TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// CAP_SYS_ADMIN.
 const SYS_ADMIN: u64 = 1 << 21;
 /// Where the tracing file system is mounted.
 const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// What triggers samples: a recording has one or none.
+/// What triggers samples. A recording has at most one clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// The best that works: `cpu`.
+    /// The best available.
     #[default]
     Auto,
     /// A timer on each thread's CPU clock.
     Cpu,
-    /// ITIMER_PROF and SIGPROF, one for the process.
+    /// One ITIMER_PROF for the process, with SIGPROF.
     Itimer,
-    /// The kernel's clock of each thread, with kernel stacks where they are permitted.
+    /// The kernel's clock of each thread, with kernel stacks where permitted.
     Perf,
     /// Events of the kernel.
     Events(Vec<PerfEvent>),
-    /// Leaving the processor; the weight is the time away.
+    /// Leaving the CPU; the weight is the time off the CPU.
     OffCpu,
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct PerfEvent {
     kind: u32,
     config: u64,
     period: Option<u64>,
-    /// It happens in user mode, so that it can be had without a right to see the kernel.
+    /// It occurs in user mode, so it needs no permission to observe the kernel.
     in_user_mode: bool,
     filter: &'static str,
-    /// Breakpoints, and where they are once that is known.
+    /// For breakpoints: their names, and their sites once resolved.
     probe: Option<(Pattern, Vec<Site>)>,
 }
 
@@ -84,7 +84,7 @@ impl Clock {
         }
     }
 
-    /// Samples per second asked for; 0 if the source has no rate.
+    /// The requested samples per second; 0 if the source has no rate.
     pub(crate) fn frequency(&self, asked: u32) -> u32 {
         match self {
             Self::OffCpu => 0,
@@ -127,7 +127,7 @@ impl Clock {
             for Site { file, offset, semaphore, .. } in sites {
                 let separator = if text.is_empty() { "" } else { ";" };
                 let flags = flags | AT_PLACE;
-                // The kernel takes the semaphore's place in the upper half (`ref_ctr_offset`).
+                // The kernel expects the semaphore's offset in the upper half (`ref_ctr_offset`).
                 let config = semaphore << 32;
                 let _ = write!(text, "{separator}{kind}:{config}:{period}:{flags}:{offset}:{file}");
             }
@@ -135,7 +135,7 @@ impl Clock {
         Some(text)
     }
 
-    /// True if a process is sampled by this: what its agent calls its source, and the nanoseconds of a unit of weight.
+    /// True if this is how a process is sampled whose agent names its source `own`, with `unit_ns` nanoseconds per unit of weight.
     pub(crate) fn is_sampled_as(&self, own: &str, unit_ns: u64) -> bool {
         match self {
             Self::Auto => true,
@@ -143,12 +143,12 @@ impl Clock {
             Self::Itimer => own == "itimer",
             Self::OffCpu => own == "perf" && unit_ns == OFF_PROCESSOR_UNIT_NS,
             Self::Perf => own == "perf" && unit_ns > OFF_PROCESSOR_UNIT_NS,
-            // Which events an agent was told is not known here.
+            // The events that the agent was given are not known here.
             Self::Events(_) => own == "perf" && unit_ns == 0,
         }
     }
 
-    /// Adds the events of another list. Gives it back if one of the two is no list.
+    /// Adds the events of another list. Returns `other` if one of the two is not a list.
     pub(super) fn extend(&mut self, other: Self) -> Result<(), Self> {
         match (self, other) {
             (Self::Events(events), Self::Events(more)) => {
@@ -159,8 +159,8 @@ impl Clock {
         }
     }
 
-    /// Finds the places of breakpoints in `program` and its libraries, and has an event for each name.
-    pub(super) fn find_places(&mut self, program: &Path) -> anyhow::Result<()> {
+    /// Resolves breakpoints to sites in `program` and its libraries, with one event for each name.
+    pub(super) fn resolve_sites(&mut self, program: &Path) -> anyhow::Result<()> {
         let Self::Events(events) = self else { return Ok(()) };
         let mut found: Vec<PerfEvent> = Vec::new();
         let mut count = 0;
@@ -174,7 +174,7 @@ impl Clock {
             count += sites.len();
             if count > EVENTS_LIMIT {
                 anyhow::bail!(
-                    "{}: {} places, and at most {EVENTS_LIMIT} can be watched at a time; name fewer",
+                    "{}: {} sites match, and at most {EVENTS_LIMIT} can be watched at a time; name fewer",
                     event.name,
                     sites.len()
                 );
@@ -199,7 +199,7 @@ impl Clock {
         Ok(())
     }
 
-    /// Refuses what this user may not have, where nothing else could take its place.
+    /// Fails for what this user has no permission for, unless there is a fallback.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let blind = match self {
             Self::OffCpu => Some("offcpu".to_owned()),
@@ -213,7 +213,7 @@ impl Clock {
         let level = paranoid().unwrap_or(2);
         if level > 1 && !may_see_kernel() {
             anyhow::bail!(
-                "{name} happens in the kernel, which this user may not see (kernel.perf_event_paranoid is {level}); run as root, give selfwind CAP_PERFMON, or set kernel.perf_event_paranoid to 1"
+                "{name} occurs in the kernel, which this user may not observe (kernel.perf_event_paranoid is {level}); run as root, give selfwind CAP_PERFMON, or set kernel.perf_event_paranoid to 1"
             );
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Clock {
 }
 
 impl Clock {
-    /// Refuses breakpoints where the kernel would.
+    /// Fails for breakpoints that the kernel would refuse.
     fn check_probes(&self) -> anyhow::Result<()> {
         let Self::Events(events) = self else { return Ok(()) };
         let Some(event) = events.iter().find(|event| event.probe.is_some()) else { return Ok(()) };
@@ -241,7 +241,7 @@ impl Clock {
 }
 
 impl PerfEvent {
-    /// Its samples come at a rate, not at each event.
+    /// True if samples come at a rate instead of at each event.
     fn has_rate(&self) -> bool {
         self.period.is_none() && (self.kind == HARDWARE || (self.kind == SOFTWARE && self.config <= 1))
     }
@@ -323,7 +323,7 @@ fn tracepoint(name: &str, group: &str, event: &str, period: Option<u64>) -> Resu
         return Err(format!("`{name}` cannot be sampled: each sample raises the event itself"));
     }
     let filter = match name {
-        // The answer's own return is such an event.
+        // The return from the agent's handler is itself such an event.
         "raw_syscalls:sys_enter" => "id != 15",
         "raw_syscalls:sys_exit" => "id >= 0 && id != 15",
         _ => "",

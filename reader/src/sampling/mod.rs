@@ -1,4 +1,4 @@
-//! How to sample: what agents are told.
+//! Sampling settings: what the agent is told.
 
 pub(crate) mod buffer;
 pub(crate) mod clock;

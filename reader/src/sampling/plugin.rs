@@ -1,11 +1,11 @@
-//! Plug-ins: shared objects that the loader puts into the program beside the agent (docs/plug-ins.md).
+//! Plug-ins: shared objects that are preloaded together with the agent (docs/plug-ins.md).
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What of a file keeps the loader from taking it.
+/// Why the loader could not load a file as a plug-in.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PluginError {
     #[error("{0}: {1}")]
@@ -16,7 +16,7 @@ pub(crate) enum PluginError {
     Separator(PathBuf),
 }
 
-/// The absolute path of a plug-in that can be loaded.
+/// Checks that a plug-in can be loaded, and returns its absolute path.
 pub(crate) fn plugin(path: &str) -> Result<PathBuf, PluginError> {
     let absolute =
         std::fs::canonicalize(path).map_err(|error| PluginError::Unreadable(path.into(), error))?;
@@ -30,7 +30,7 @@ pub(crate) fn plugin(path: &str) -> Result<PathBuf, PluginError> {
     }
 }
 
-/// By the ELF header: class, byte order, type and machine.
+/// Checks the ELF header: class, byte order, type and machine.
 fn is_library(path: &Path) -> std::io::Result<bool> {
     const DYNAMIC: u8 = 3;
     const MACHINE: u8 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };

@@ -1,7 +1,6 @@
-//! Places in programs and libraries that the kernel watches by breakpoints (uprobes): probes of sdt.h, and entries of
-//! functions.
+//! Resolves sites for kernel breakpoints (uprobes) in programs and libraries: USDT probes (sdt.h) and function entries.
 //!
-//! Found out before anything runs, because a breakpoint belongs to a file and an offset in it: libraries may be loaded later.
+//! This is possible before anything is started, because a uprobe is a file and an offset; libraries may be loaded later.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,36 +11,36 @@ use anyhow::{Context, bail, ensure};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolFlags, SymbolKind, elf};
 
-/// What probes of sdt.h begin with in a list of sources.
+/// Prefix of USDT probes in a list of sources.
 pub(super) const USDT: &str = "usdt:";
-/// What entries of functions begin with there.
+/// Prefix of function entries.
 pub(super) const FUNCTION: &str = "fn:";
-/// The file that means the program itself.
+/// Stands for the program itself.
 const MAIN: &str = "main";
 
-/// Probes as `-e` names them.
+/// Probes as named in `-e`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     kind: &'static str,
-    /// `main`, a path or the name of a library; none: the program and all its libraries.
+    /// `main`, a path, or the name of a library; none: the program and all its libraries.
     file: Option<String>,
     /// With `*` and `?`.
     glob: String,
 }
 
-/// One place of a probe.
+/// One site of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
-    /// The probe as events are named.
+    /// The name of the probe's event.
     pub(super) name: String,
     pub(super) file: String,
     pub(super) offset: u64,
-    /// Where in the file is the word that says how many watch the probe; 0 if there is none.
+    /// File offset of the probe's semaphore, which counts its observers; 0 if there is none.
     pub(super) semaphore: u64,
 }
 
 impl Pattern {
-    /// Reads `usdt:[FILE:]PROVIDER:NAME` or `fn:FILE:SYMBOL`; none if it is something else.
+    /// Parses `usdt:[FILE:]PROVIDER:NAME` or `fn:FILE:SYMBOL`; `None` if it is something else.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
         let parts = |rest: &str| rest.split(':').map(str::to_owned).collect::<Vec<_>>();
         let (kind, file, glob) = if let Some(rest) = text.strip_prefix(USDT) {
@@ -73,7 +72,7 @@ impl Pattern {
         Ok(Some(Self { kind, file, glob }))
     }
 
-    /// As `-e` takes it.
+    /// As written in `-e`.
     pub(super) fn name(&self) -> String {
         match &self.file {
             Some(file) => format!("{}{file}:{}", self.kind, self.glob),
@@ -81,7 +80,7 @@ impl Pattern {
         }
     }
 
-    /// The places that it means when `program` runs: one at least.
+    /// The sites that match when `program` runs; at least one.
     pub(super) fn find(&self, program: &Path) -> anyhow::Result<Vec<Site>> {
         let name = self.name();
         let files = self.files(program)?;
@@ -90,11 +89,11 @@ impl Pattern {
         for file in &files {
             let data = fs::read(file).with_context(|| format!("{name}: cannot read {}", file.display()))?;
             let image = Image::parse(&data)
-                .with_context(|| format!("{name}: {} is no ELF file of 64 bits", file.display()))?;
+                .with_context(|| format!("{name}: {} is not a 64-bit ELF file", file.display()))?;
             let path = file.to_str().filter(|path| !path.contains(';'));
             let path = path.with_context(|| {
                 format!(
-                    "{name}: cannot name {} to the kernel; copy it to a path of plain text",
+                    "{name}: the kernel does not accept the path {}; copy the file to a path without special characters",
                     file.display()
                 )
             })?;
@@ -115,7 +114,7 @@ impl Pattern {
             let looked = looked.join(", ");
             match self.kind {
                 USDT => bail!(
-                    "{name}: no such probe in {looked}; `readelf -n FILE` lists probes; for a library that is loaded later give usdt:FILE:PROVIDER:NAME"
+                    "{name}: no such probe in {looked}; `readelf -n FILE` lists probes; for a library that is loaded later, use usdt:FILE:PROVIDER:NAME"
                 ),
                 _ if is_indirect => bail!(
                     "{name}: {looked} chooses this function when it is loaded (IFUNC); give the name of the one chosen, such as __memcpy_avx_unaligned, or a path with its own symbols"
@@ -126,12 +125,12 @@ impl Pattern {
             }
         }
         sites.sort_by(|a, b| (&a.name, &a.file, a.offset).cmp(&(&b.name, &b.file, b.offset)));
-        // Aliases of one function are one breakpoint, but of one name a site is there once.
+        // A site occurs once per name; aliases of a function share a breakpoint.
         sites.dedup_by(|a, b| (&a.name, &a.file, a.offset) == (&b.name, &b.file, b.offset));
         Ok(sites)
     }
 
-    /// The files to look in.
+    /// The files to search.
     fn files(&self, program: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let real =
             |path: &Path| path.canonicalize().with_context(|| format!("{}: {}", self.name(), path.display()));
@@ -164,7 +163,7 @@ impl Pattern {
     }
 }
 
-/// The file that the kernel maps when `program` is executed: of a script its interpreter.
+/// The file that the kernel maps when `program` is executed: for a script, its interpreter.
 fn executed(program: &Path) -> PathBuf {
     let mut program = program.to_owned();
     for _ in 0..4 {
@@ -188,7 +187,7 @@ fn executed(program: &Path) -> PathBuf {
     program
 }
 
-/// The libraries that a program is linked with, by name, as its own loader finds them (`--list`, as ldd has it).
+/// The libraries that a program is linked with, by name, as resolved by its own loader (`--list`, as in ldd).
 fn libraries(program: &Path) -> Vec<(String, PathBuf)> {
     let data = fs::read(program).unwrap_or_default();
     let Some(loader) = ElfFile64::<Endianness>::parse(&data[..]).ok().and_then(|file| {
@@ -221,7 +220,7 @@ impl<'a> Image<'a> {
         Ok(Self(file))
     }
 
-    /// Where in the file an address is.
+    /// The file offset of an address.
     fn offset(&self, address: u64) -> Option<u64> {
         self.0.segments().find_map(|segment| {
             let (start, size) = segment.file_range();
@@ -229,12 +228,12 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Functions of the symbol tables that `glob` means; whether one of them is chosen by the loader.
+    /// Functions in the symbol tables that match `glob`. Sets `is_indirect` if the loader chooses one of them (IFUNC).
     fn functions(&self, is_indirect: &mut bool, glob: &str) -> Vec<Found> {
         let (mut found, mut indirect): (Vec<Found>, _) = (Vec::new(), BTreeSet::new());
         for symbol in self.0.symbols().chain(self.0.dynamic_symbols()) {
             let Ok(name) = symbol.name() else { continue };
-            // Symbols of a version end in `@VERSION` in some tables.
+            // Versioned symbols end in `@VERSION` in some tables.
             let name = name.split('@').next().unwrap_or(name);
             if symbol.is_undefined() || !matches(glob.as_bytes(), name.as_bytes()) {
                 continue;
@@ -252,7 +251,7 @@ impl<'a> Image<'a> {
             }
         }
         *is_indirect |= !indirect.is_empty();
-        // An older version of such a function is not what programs call.
+        // Programs do not call an older version of such a function.
         found.retain(|(name, ..)| !indirect.contains(&name[..]));
         found
     }
@@ -268,7 +267,7 @@ impl<'a> Image<'a> {
             let (Some(pc), Some(linked), Some(semaphore)) = (word(0), word(8), word(16)) else { continue };
             let mut texts = note[24..].split(|byte| *byte == 0).map(std::str::from_utf8);
             let (Some(Ok(provider)), Some(Ok(name))) = (texts.next(), texts.next()) else { continue };
-            // What has moved the file since it was linked has moved the section of this name, too.
+            // prelink and the like move this section together with the rest of the file.
             let moved = base.map_or(0, |base| base.wrapping_sub(linked));
             let Some(offset) = self.offset(pc.wrapping_add(moved)) else { continue };
             let semaphore = match semaphore {
@@ -305,7 +304,7 @@ impl<'a> Iterator for Notes<'a> {
     }
 }
 
-/// Whether a glob means all of a text.
+/// True if a glob matches the whole text.
 fn matches(glob: &[u8], text: &[u8]) -> bool {
     match glob.split_first() {
         None => text.is_empty(),

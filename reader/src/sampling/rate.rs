@@ -1,28 +1,28 @@
-//! How often samples are taken, and what they may cost: the values of `-F` and `--max-overhead`.
+//! Sampling rate and overhead limit: the values of `-F` and `--max-overhead`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Samples per second of CPU time unless asked otherwise; the agent's own default is the same.
+/// Default samples per second of CPU time, the same as in the agent.
 pub(crate) const DEFAULT_FREQUENCY: u32 = 199;
-/// Above this a handler has hardly time to run before the next tick.
-pub(crate) const HIGHEST_FREQUENCY: u32 = 100_000;
-/// Hundredths of a percent in the whole.
+/// Beyond this, the handler would hardly finish before the next tick.
+pub(crate) const MAX_FREQUENCY: u32 = 100_000;
+/// 100 % in hundredths of a percent.
 const WHOLE: u32 = 10_000;
 
-/// Samples per second, or why the text is none.
+/// Parses a number of samples per second.
 pub(crate) fn frequency(text: &str) -> Result<u32, String> {
     let hz: u64 = text.parse().map_err(|_| format!("invalid rate `{text}`: expected a number such as 99"))?;
     match u32::try_from(hz) {
         Ok(0) => Err("the rate must be at least 1".into()),
-        Ok(hz) if hz <= HIGHEST_FREQUENCY => Ok(hz),
+        Ok(hz) if hz <= MAX_FREQUENCY => Ok(hz),
         _ => Err(format!(
-            "{hz} samples per second would leave the program hardly any time; the maximum is {HIGHEST_FREQUENCY}"
+            "{hz} samples per second would leave the program hardly any time; the maximum is {MAX_FREQUENCY}"
         )),
     }
 }
 
-/// The part of a program's CPU time that its handlers may take, in hundredths of a percent.
+/// Maximum share of a program's CPU time for its signal handlers, in hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overhead(u32);
 
@@ -44,7 +44,7 @@ impl FromStr for Overhead {
     }
 }
 
-/// Percent, as the agent reads it too.
+/// In percent, the format that the agent parses.
 impl fmt::Display for Overhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, rest) = (self.0 / 100, self.0 % 100);

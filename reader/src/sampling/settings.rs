@@ -1,4 +1,4 @@
-//! Everything that an agent is told about its sampling.
+//! All sampling settings of an agent.
 
 use std::path::PathBuf;
 
@@ -14,28 +14,28 @@ pub(crate) struct SamplingSettings {
     pub(crate) frequency: u32,
     /// What triggers them.
     pub(crate) sources: Sources,
-    /// Frames kept of a stack.
+    /// Maximum stack depth in frames.
     pub(crate) max_stack: u32,
-    /// What sampling may cost.
+    /// Maximum overhead.
     pub(crate) max_overhead: Overhead,
-    /// Frames of interpreters are left out.
+    /// Leave out frames of interpreted functions.
     pub(crate) native_only: bool,
-    /// Shared objects that are loaded beside the agent.
+    /// Shared objects to load together with the agent.
     pub(crate) plugins: Vec<PathBuf>,
-    /// What unwinds stacks.
+    /// How stacks are unwound.
     pub(crate) unwinding: Unwinding,
-    /// How much of a stack is copied.
+    /// Maximum size of a stack copy.
     pub(crate) copy_limit: CopyLimit,
-    /// What each process can hold back at least.
+    /// Minimum size of each process's pool.
     pub(crate) buffer: Buffer,
 }
 
 impl SamplingSettings {
-    /// Refuses what this user may not have, and what does not go together.
+    /// Fails for settings that this user has no permission for, and for invalid combinations.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.unwinding != Unwinding::Own && !self.sources.have_clock() {
             anyhow::bail!(
-                "--unwind {}: it is for samples of a clock, and {} has none: leave --unwind out, or name a clock, too, such as -e cpu,{1}",
+                "--unwind {} applies to samples of a clock, and -e {} has none; leave out --unwind, or add a clock: -e cpu,{1}",
                 self.unwinding.name(),
                 self.sources.name()
             );

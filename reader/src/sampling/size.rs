@@ -1,8 +1,8 @@
-//! Sizes as flags and the environment name them: bytes, or with K, M or G behind so many times 1024, 1024^2 or 1024^3.
+//! Sizes in flags and the environment: bytes, or with the suffix K, M or G multiples of 1024, 1024^2 or 1024^3.
 
 use std::fmt;
 
-/// The bytes of such a text; the agent reads it the same way.
+/// Parses a size; the agent parses it the same way.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -14,7 +14,7 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(1 << shift)
 }
 
-/// Writes it as shortly as it can be written.
+/// Writes a size in its shortest form.
 pub(super) fn write(bytes: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match bytes {
         bytes if bytes > 0 && bytes.is_multiple_of(1 << 30) => write!(f, "{}G", bytes >> 30),

@@ -1,4 +1,4 @@
-//! Everything that a recording samples by: the value of `-e`, a clock and what is recorded beside it.
+//! The sources of a recording: the value of `-e`, which is a clock, probes, or both.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -10,27 +10,27 @@ use selfwind_profile::source_list::{self, MMAP, WALL};
 use crate::sampling::clock::Clock;
 use crate::sampling::tracepoints::Tracepoints;
 
-/// What a recording samples by: something at least.
+/// The sources of a recording: at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sources {
     /// The clock, if there is one.
     pub(crate) clock: Option<Clock>,
-    /// What is recorded beside it, each kind once.
+    /// Other sources, each kind at most once.
     pub(crate) probes: Vec<Probe>,
 }
 
-/// What is recorded whenever the program does it.
+/// A source other than a clock: records what the program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// What it allocates: one allocation in so many bytes on average; all of them, if that is 1.
+    /// Allocations: one sample per so many bytes on average; 1 records all.
     Allocations(u64),
-    /// The memory that it maps.
+    /// Memory mappings.
     Mappings,
-    /// Where its threads are when they wait. The recorder looks; running threads are sampled by a clock.
+    /// Waiting threads. The recorder samples these; running threads are sampled by a clock.
     Wall,
-    /// Tracepoints of its own.
+    /// The program's own tracepoints.
     Tracepoints(Tracepoints),
-    /// How long it waits for locks: one wait in so many nanoseconds of waiting; all of them, if that is 1.
+    /// Waits for locks: one sample per so many nanoseconds of waiting on average; 1 records all.
     Locks(u64),
 }
 
@@ -45,12 +45,12 @@ impl Probe {
         }
     }
 
-    /// True if it is the recorder that sees to it, not the agent.
-    fn is_the_recorders(&self) -> bool {
+    /// True if the recorder takes these samples, not the agent.
+    fn is_by_recorder(&self) -> bool {
         matches!(self, Self::Wall)
     }
 
-    /// True if the agent interposes functions of the program for it.
+    /// True if the agent has to interpose functions of the program.
     fn is_interposed(&self) -> bool {
         match self {
             Self::Allocations(_) | Self::Mappings | Self::Locks(_) => true,
@@ -58,7 +58,7 @@ impl Probe {
         }
     }
 
-    /// Reads one.
+    /// Parses one; `None` if it is another kind of source.
     fn parse(text: &str) -> Result<Option<Self>, String> {
         match text {
             WALL => return Ok(Some(Self::Wall)),
@@ -89,24 +89,24 @@ impl Sources {
         clock.chain(self.probes.iter().map(Probe::name)).collect::<Vec<_>>().join(",")
     }
 
-    /// None at all.
+    /// No source.
     pub(crate) const NONE: Self = Self { clock: None, probes: Vec::new() };
 
-    /// Those that a process says it has: `clock` is the name of what triggers its samples, if that is one, `probes` a list
-    /// of what is recorded beside it. What cannot be read is left out.
+    /// The sources that a process reports: `clock` is the name of its clock, `probes` a list of its other sources. Unknown ones are
+    /// ignored.
     pub(crate) fn of_process(clock: &str, probes: &str) -> Self {
         let own = Self { clock: clock.parse().ok(), ..Self::NONE };
         let probes = probes.parse::<Self>().map_or(Vec::new(), |sources| sources.probes);
         Self { probes, ..own }
     }
 
-    /// True if what agents record beside a clock is what an agent with the sources `own` does, or part of it.
+    /// True if all probes of agents are among those of an agent with the sources `own`.
     pub(crate) fn probes_are_among(&self, own: &Self) -> bool {
-        self.probes.iter().filter(|probe| !probe.is_the_recorders()).all(|probe| own.probes.contains(probe))
+        self.probes.iter().filter(|probe| !probe.is_by_recorder()).all(|probe| own.probes.contains(probe))
     }
 
-    /// Takes over what an agent with the sources `own` records, which has been there from the start: that is what there
-    /// will be, whatever was asked for. What the recorder sees to stays.
+    /// Replaces the agent's sources by `own`, those of a process that was started with the agent: they cannot be changed. Those of
+    /// the recorder stay.
     pub(crate) fn take_over(&mut self, own: Self) {
         if own.probes.is_empty() {
             return;
@@ -114,23 +114,23 @@ impl Sources {
         if own.clock.is_none() {
             self.clock = None;
         }
-        self.probes.retain(Probe::is_the_recorders);
+        self.probes.retain(Probe::is_by_recorder);
         self.probes.extend(own.probes);
     }
 
-    /// What the agent is told.
+    /// The sources as passed to the agent.
     pub(crate) fn of_agent(&self) -> String {
         let clock = self.clock.clone().or_else(|| self.have_wall().then(Clock::default));
-        let probes = self.probes.iter().filter(|probe| !probe.is_the_recorders()).cloned().collect();
+        let probes = self.probes.iter().filter(|probe| !probe.is_by_recorder()).cloned().collect();
         Self { clock, probes }.name()
     }
 
-    /// Finds out where the breakpoints are that events ask for, when `program` runs.
-    pub(crate) fn find_places(&mut self, program: &Path) -> anyhow::Result<()> {
-        self.clock.as_mut().map_or(Ok(()), |clock| clock.find_places(program))
+    /// Resolves the breakpoints of events to sites in `program` and its libraries.
+    pub(crate) fn resolve_sites(&mut self, program: &Path) -> anyhow::Result<()> {
+        self.clock.as_mut().map_or(Ok(()), |clock| clock.resolve_sites(program))
     }
 
-    /// Samples per second asked for; 0 if nothing has a rate.
+    /// The requested samples per second; 0 if no source has a rate.
     pub(crate) fn frequency(&self, asked: u32) -> u32 {
         let of_clock = self.clock.as_ref().map_or(0, |clock| clock.frequency(asked));
         if self.have_wall() { asked } else { of_clock }
@@ -146,7 +146,7 @@ impl Sources {
         self.clock.is_some() || self.have_wall()
     }
 
-    /// True if the agent interposes the program's allocator, locks or mappings: that is its second build.
+    /// True if the agent has to interpose allocator, locks or mappings, which needs its second build.
     pub(crate) fn need_probes_agent(&self) -> bool {
         self.probes.iter().any(Probe::is_interposed)
     }
@@ -156,14 +156,14 @@ impl Sources {
         self.probes.iter().any(|probe| matches!(probe, Probe::Allocations(_)))
     }
 
-    /// True if the recorder looks at threads by the wall clock.
+    /// True if the recorder samples waiting threads (`wall`).
     pub(crate) fn have_wall(&self) -> bool {
         self.probes.contains(&Probe::Wall)
     }
 
-    /// What the agent of a process does that has been there from the start: none is put into a running process for it.
-    pub(crate) fn of_the_start(&self) -> bool {
-        self.probes.iter().any(|probe| !probe.is_the_recorders())
+    /// True if these sources need an agent from the start of the process: an injected agent cannot provide them.
+    pub(crate) fn need_start(&self) -> bool {
+        self.probes.iter().any(|probe| !probe.is_by_recorder())
     }
 
     /// True if tracepoints are recorded.
@@ -176,14 +176,14 @@ impl Sources {
         self.probes.iter().any(|probe| matches!(probe, Probe::Locks(_)))
     }
 
-    /// Refuses what this user may not have, where nothing else could take its place.
+    /// Fails for what this user has no permission for, unless there is a fallback.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         self.clock.as_ref().map_or(Ok(()), Clock::check)
     }
 }
 
 impl Sources {
-    /// Takes further tracepoints in; gives anything else back.
+    /// Merges tracepoints; returns any other probe.
     fn add_tracepoints(&mut self, probe: Probe) -> Option<Probe> {
         let known = self.probes.iter_mut().find_map(|known| match known {
             Probe::Tracepoints(known) => Some(known),
@@ -212,7 +212,7 @@ impl FromStr for Sources {
                 };
                 let kind = std::mem::discriminant(&probe);
                 if sources.probes.iter().any(|other| std::mem::discriminant(other) == kind) {
-                    return Err(format!("`{piece}`: it is there twice"));
+                    return Err(format!("`{piece}` is given twice"));
                 }
                 sources.probes.push(probe);
                 continue;
@@ -226,7 +226,7 @@ impl FromStr for Sources {
             }
             if let Some(other) = sources.clock.replace(clock) {
                 return Err(format!(
-                    "`{}` and `{piece}` are two clocks, of which a recording has one; events of the kernel are one list, perf:EVENT,EVENT",
+                    "`{}` and `{piece}` are two clocks, but a recording has only one; several kernel events are one list, perf:EVENT,EVENT",
                     other.name()
                 ));
             }

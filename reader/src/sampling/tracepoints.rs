@@ -1,12 +1,12 @@
-//! Tracepoints of programs, as `-e` names them: `tp:PROVIDER:NAME`, with `,nostack` behind those whose events have no stack.
+//! Programs' own tracepoints in `-e`: `tp:PROVIDER:NAME`, followed by `,nostack` if their events are to have no stack.
 
 use selfwind_profile::source_list::NO_STACK;
 
-/// Tracepoints that are recorded; the first that a name matches decides.
+/// The tracepoints to record; the first matching pattern decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tracepoints(Vec<Pattern>);
 
-/// A name that stands for several.
+/// A pattern for names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     /// `PROVIDER:NAME`, with `*` and `?`.
@@ -14,11 +14,11 @@ struct Pattern {
     has_stack: bool,
 }
 
-/// Bytes of the longest, as agents take it.
+/// Maximum length in bytes that the agent accepts.
 const LONGEST: usize = 257;
 
 impl Tracepoints {
-    /// Reads one, with all its words; none if it is another source.
+    /// Parses one; `None` if it is another kind of source.
     pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
         let Some(pattern) = text.strip_prefix("tp:") else { return Ok(None) };
         let (glob, has_stack) = match pattern.split_once(',') {
@@ -29,18 +29,18 @@ impl Tracepoints {
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_:*?".contains(c);
         if names.is_none() || glob.len() > LONGEST || !glob.chars().all(is_word) {
             return Err(format!(
-                "`{text}` is no tracepoint of a program; give tp:PROVIDER:NAME, such as tp:app:request or tp:app:*, with `,nostack` behind it for events without stacks"
+                "`{text}` is not a tracepoint of a program; give tp:PROVIDER:NAME, such as tp:app:request or tp:app:*, followed by `,nostack` for events without stacks"
             ));
         }
         Ok(Some(Self(vec![Pattern { glob: glob.to_owned(), has_stack }])))
     }
 
-    /// With these behind them.
+    /// Appends others.
     pub(super) fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
-    /// As `-e` takes them.
+    /// As written in `-e`.
     pub(super) fn name(&self) -> String {
         let name = |pattern: &Pattern| {
             format!("tp:{}{}", pattern.glob, if pattern.has_stack { "" } else { ",nostack" })

@@ -1,5 +1,4 @@
-//! What samples hold of a stack, and who unwinds it: the values of `--unwind` and `--copy-limit`, of `SELFWIND_UNWIND` and
-//! `SELFWIND_COPY_LIMIT`.
+//! How stacks are unwound: the values of `--unwind` and `--copy-limit`, of `SELFWIND_UNWIND` and `SELFWIND_COPY_LIMIT`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +8,7 @@ use shm_format::COPY_MOST;
 
 use crate::sampling::size;
 
-/// Who finds the frames of a stack.
+/// How the frames of a stack are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Unwinding {
     /// The thread itself.
@@ -18,28 +17,28 @@ pub(crate) enum Unwinding {
     Own,
     /// The recorder, from a copy of the addresses on the stack.
     Copy,
-    /// The recorder, from a copy of the addresses of code on the stack.
+    /// The recorder, from a copy of the code addresses on the stack.
     CopyCode,
-    /// Nobody: every address behind a call counts.
+    /// No unwinding: every return address on the stack counts as a frame.
     Guess,
-    /// Both, and the recorder compares.
+    /// Both the thread and the recorder, which compares the results.
     Both,
 }
 
 impl Unwinding {
-    /// Its name, as the agent knows it.
+    /// Its name, the same as in the agent.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Bytes of a stack that are copied at most.
+/// Maximum size of a stack copy in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CopyLimit(u64);
 
 impl CopyLimit {
-    const LEAST: Self = Self(1 << 10);
-    const MOST: Self = Self(COPY_MOST);
+    const MIN: Self = Self(1 << 10);
+    const MAX: Self = Self(COPY_MOST);
 }
 
 impl Default for CopyLimit {
@@ -52,11 +51,10 @@ impl FromStr for CopyLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("invalid size `{text}`: expected {} to {}, such as 8K or 64K", Self::LEAST, Self::MOST)
-        };
+        let wrong =
+            || format!("invalid size `{text}`: expected {} to {}, such as 8K or 64K", Self::MIN, Self::MAX);
         let bytes = size::parse(text).map(Self);
-        bytes.filter(|size| (Self::LEAST..=Self::MOST).contains(size)).ok_or_else(wrong)
+        bytes.filter(|size| (Self::MIN..=Self::MAX).contains(size)).ok_or_else(wrong)
     }
 }
 

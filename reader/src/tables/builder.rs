@@ -1,7 +1,7 @@
-//! Builds the tables that recorded programs lack, beside the recording and never in its way.
+//! Builds missing unwind tables in the background of a recording, without delaying it.
 //!
-//! One thread of low priority works through the modules that the recording meets. A program that starts before its
-//! tables are there decodes on demand; the next one finds them. What it could not decode is compiled before it starts.
+//! A low-priority thread builds tables for the modules that are reported. A program that starts before its tables exist decodes
+//! `.eh_frame` on demand; the next one finds the tables. What cannot be decoded on demand is compiled before the start.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,17 +19,17 @@ use unwind::compile;
 use super::cache::{Cache, Limits};
 use crate::terminal::notices::Notices;
 
-/// Niceness of the thread: whoever else wants the processor has it.
+/// Niceness of the thread: any other work comes first.
 const NICENESS: i32 = 19;
 
-/// A module whose table is wanted.
-struct Wanted {
+/// A module that needs a table.
+struct WantedTable {
     pid: u32,
     path: PathBuf,
     build_id: Vec<u8>,
 }
 
-/// What is wanted, and who makes it.
+/// Builds missing tables.
 pub(crate) struct Builder {
     cache: Cache,
     notices: Notices,
@@ -41,13 +41,13 @@ pub(crate) struct Builder {
 
 /// The thread and its queue.
 struct Thread {
-    queue: Sender<Wanted>,
-    /// Says nothing; it ends with the thread.
+    queue: Sender<WantedTable>,
+    /// Carries no messages; it disconnects when the thread ends.
     done: Receiver<()>,
 }
 
 impl Builder {
-    /// None when `cache` is only to be read.
+    /// `None` if `cache` is read-only.
     pub(crate) fn new(cache: Cache, notices: Notices) -> Option<Self> {
         cache.is_writable().then(|| Self {
             cache,
@@ -58,7 +58,7 @@ impl Builder {
         })
     }
 
-    /// Takes notice of what the recording has met.
+    /// Takes in an event: queues the modules that need a table.
     pub(crate) fn observe(&mut self, event: &Event) {
         match event {
             Event::Process(process) => {
@@ -73,7 +73,7 @@ impl Builder {
     }
 
     fn want(&mut self, module: &ModuleInfo) {
-        // Neither the vdso, which is no file, nor what has no name in the cache.
+        // Skip the vdso, which is not a file, and modules without a build-id.
         if !module.path.is_absolute()
             || module.build_id.is_empty()
             || !self.asked.insert(module.build_id.clone())
@@ -81,31 +81,31 @@ impl Builder {
             return;
         }
         let pid = self.pids.get(&module.process).copied().unwrap_or(0);
-        // Most often all tables are there, and there is no thread.
+        // Usually all tables exist, and no thread is started.
         if self.cache.holds(&module.build_id) {
             return;
         }
-        let wanted = Wanted { pid, path: module.path.clone(), build_id: module.build_id.clone() };
+        let wanted = WantedTable { pid, path: module.path.clone(), build_id: module.build_id.clone() };
         if self.thread.is_none() {
             self.thread = Thread::start(self.cache.clone(), self.notices);
         }
         if let Some(thread) = &self.thread {
-            // A thread that has ended has said why.
+            // If the thread has ended, it has reported why.
             let _ = thread.queue.send(wanted);
         }
     }
 
-    /// Waits until everything asked for is done, but no longer than `patience`.
-    pub(crate) fn finish(self, patience: Duration) {
+    /// Waits until the queue is empty, at most for `timeout`.
+    pub(crate) fn finish(self, timeout: Duration) {
         let Some(Thread { queue, done }) = self.thread else { return };
         drop(queue);
-        let waited = done.recv_timeout(patience);
+        let waited = done.recv_timeout(timeout);
         debug_assert!(matches!(waited, Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)));
     }
 }
 
 impl Thread {
-    /// None when there are no threads left.
+    /// `None` if no thread can be started.
     fn start(cache: Cache, notices: Notices) -> Option<Self> {
         let (queue, wanted) = channel();
         let (alive, done) = channel::<()>();
@@ -119,7 +119,7 @@ impl Thread {
     }
 }
 
-fn work_off(cache: &Cache, wanted: &Receiver<Wanted>, notices: Notices) {
+fn work_off(cache: &Cache, wanted: &Receiver<WantedTable>, notices: Notices) {
     let mut built = 0;
     for wanted in wanted {
         let path = wanted.path.display();
@@ -137,8 +137,8 @@ fn work_off(cache: &Cache, wanted: &Receiver<Wanted>, notices: Notices) {
     }
 }
 
-/// Makes the table of a program that is about to start, if call frame information is in its file that will not be in its
-/// memory: `.debug_frame`, the only one that Go writes.
+/// Builds the table of a program that is about to start, if its file has call frame information that will not be in memory:
+/// `.debug_frame`, the only kind that Go writes.
 pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
     let made = || -> Result<bool> {
         let content = ReadCache::new(File::open(program)?);
@@ -150,18 +150,18 @@ pub(crate) fn before_start(cache: &Cache, program: &Path, notices: Notices) {
         }
         build(cache, &the_file(program, build_id)?).map(|_| true)
     };
-    // Whatever else is to be started has no table, or gets one later.
+    // All other programs get their tables later.
     if let Ok(true) = made() {
         notices.detail(format_args!("{}: unwind table made before it starts", program.display()));
     }
 }
 
-/// Makes sure that there is a table; its path if it had to be made.
-fn provide(cache: &Cache, wanted: &Wanted) -> Result<Option<PathBuf>> {
+/// Ensures that there is a table. Returns its path if it was built now.
+fn provide(cache: &Cache, wanted: &WantedTable) -> Result<Option<PathBuf>> {
     if cache.load(&wanted.build_id).is_ok() {
         return Ok(None);
     }
-    // The name as the program sees it, then as we do: it may live in another root directory, or be gone already.
+    // The path in the process's root directory, which may differ, or else in that of the recorder, if the process has ended.
     let inside = Path::new("/proc").join(wanted.pid.to_string()).join("root");
     let inside = inside.join(wanted.path.strip_prefix("/").unwrap_or(&wanted.path));
     let file = the_file(&inside, &wanted.build_id).or_else(|_| the_file(&wanted.path, &wanted.build_id))?;

@@ -1,7 +1,7 @@
-//! The directory of table files: one table per build-id, for all programs of this user.
+//! The cache of table files: one table per build-id, for all programs of this user.
 //!
-//! Programs map what lies here into themselves, so nothing is believed that others could have written, files come and
-//! go only by rename and unlink, and one that is damaged counts as absent. `docs/table-file.md` has the rules.
+//! Programs map these files, so nothing is used that other users could have written, files are only ever renamed and unlinked,
+//! never modified, and a damaged one counts as absent. `docs/table-file.md` has the rules.
 
 use std::fs::{self, DirEntry, File, FileTimes, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -18,23 +18,23 @@ use crate::terminal::notices::Notices;
 use unwind::table_file::{self, FILE_NAME_MAX, HEADER_LEN};
 use unwind::{Table, TableError};
 
-/// The variable that names the directory, for us and for the agent; `0` means: no tables.
+/// The environment variable with the directory, also read by the agent; `0` means: no tables.
 pub(crate) const VARIABLE: &str = "SELFWIND_TABLES";
-/// What the directory is kept to, in bytes, unless told otherwise.
+/// Default maximum size of the cache, in bytes.
 pub(crate) const DEFAULT_BYTES: u64 = 512 << 20;
-/// Tables that no recording has asked for in this time go.
+/// Default maximum time since a recording last used a table.
 pub(crate) const DEFAULT_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// A table's contents are checked, and its time of use noted, once in this time.
-const USE_NOTED: Duration = Duration::from_secs(24 * 60 * 60);
-/// A file of a writer that is still at it is not older.
-const WRITING: Duration = Duration::from_secs(60 * 60);
-/// No table is larger.
-const LARGEST: u64 = 1 << 30;
+/// How often a table's contents are checked and its time of use is updated.
+const CHECK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// A temporary file older than this is left over from a dead writer.
+const TEMPORARY_MAX_AGE: Duration = Duration::from_secs(60 * 60);
+/// Maximum size of a table.
+const TABLE_MAX: u64 = 1 << 30;
 
-/// Why a table file is as good as none.
+/// Why a table file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
-    /// There is none, or it cannot be read.
+    /// It does not exist or cannot be read.
     #[error("{0}")]
     System(#[from] io::Error),
     /// Others could have written it.
@@ -43,7 +43,7 @@ pub(crate) enum Unusable {
     /// It is damaged.
     #[error("{0}")]
     Damaged(#[from] TableError),
-    /// It is about another file.
+    /// It belongs to another file.
     #[error("the table of another build-id")]
     Misnamed,
 }
@@ -55,14 +55,14 @@ pub(crate) struct Cache {
     writable: bool,
 }
 
-/// How much may stay.
+/// What to keep when pruning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of all tables together.
+    /// Maximum size of all tables together, in bytes.
     pub(crate) bytes: u64,
-    /// Time since a recording last asked for one.
+    /// Maximum time since a recording last used a table.
     pub(crate) age: Duration,
-    /// Look into every file, and remove what is damaged.
+    /// Check the contents of every file, and remove damaged ones.
     pub(crate) examine: bool,
 }
 
@@ -72,22 +72,21 @@ impl Default for Limits {
     }
 }
 
-/// What a pruning did.
+/// The result of pruning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pruned {
     /// Files removed.
     pub(crate) removed: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub(super) removed_bytes: u64,
-    /// Files that stay.
+    /// Files kept.
     pub(crate) kept: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub(super) kept_bytes: u64,
 }
 
 impl Cache {
-    /// The directory that [`VARIABLE`] names, or this user's own; none when the variable says so. It is made when it is
-    /// missing.
+    /// The directory in [`VARIABLE`], or the user's own, created if it does not exist; `None` if the variable turns tables off.
     pub(crate) fn find() -> io::Result<Option<Self>> {
         match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
             Some(value) if ["0", "no", "off"].iter().any(|no| value == *no) => Ok(None),
@@ -96,7 +95,7 @@ impl Cache {
         }
     }
 
-    /// The cache of this user, if there is one. Without it everything works, more slowly.
+    /// The cache of this user, if there is one. Everything works without it, only slower.
     pub(crate) fn of_user(notices: Notices) -> Option<Self> {
         Self::find().unwrap_or_else(|error| {
             notices.say(format_args!("no cache of unwind tables: {error}"));
@@ -116,7 +115,7 @@ impl Cache {
         last
     }
 
-    /// The cache in `directory`, which is made when it is missing. Only this user or root may be able to write to it.
+    /// The cache in `directory`, created if it does not exist. Fails if users other than this one or root could write to it.
     pub(crate) fn at(directory: &Path) -> io::Result<Self> {
         let refused = |why: &str| io::Error::other(format!("{}: {why}", directory.display()));
         if !directory.is_absolute() {
@@ -134,43 +133,43 @@ impl Cache {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// False for a directory of root's that is only read here.
+    /// False for a directory of root, which is read-only here.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// True if the table of `build_id` is there and whole, and was made or [loaded](Self::load) within a day. Costs a few
-    /// system calls, however large it is.
+    /// True if the table of `build_id` exists, is complete, and was built or [loaded](Self::load) within a day. Takes a few system
+    /// calls, independent of its size.
     pub(crate) fn holds(&self, build_id: &[u8]) -> bool {
         let look = || -> Result<bool, Unusable> {
             let (file, metadata) = open_trusted(&self.path_of(build_id)?)?;
             let mut header = [0; HEADER_LEN];
             file.read_exact_at(&mut header, 0)?;
-            let checked = metadata.modified()?.elapsed().is_ok_and(|age| age <= USE_NOTED);
+            let checked = metadata.modified()?.elapsed().is_ok_and(|age| age <= CHECK_EVERY);
             Ok(checked && table_file::is_whole(&header, metadata.len(), build_id))
         };
         look().unwrap_or(false)
     }
 
-    /// The table of `build_id`, checked in every respect. Notes that it is in use.
+    /// Loads the table of `build_id`, checks it completely, and updates its time of use.
     pub(crate) fn load(&self, build_id: &[u8]) -> Result<Vec<u8>, Unusable> {
         let (file, bytes) = open(&self.path_of(build_id)?)?;
         if Table::from_bytes(&bytes)?.build_id() != build_id {
             return Err(Unusable::Misnamed);
         }
         let used = file.metadata()?.modified()?;
-        if self.writable && used.elapsed().is_ok_and(|age| age > USE_NOTED) {
+        if self.writable && used.elapsed().is_ok_and(|age| age > CHECK_EVERY) {
             let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
         }
         Ok(bytes)
     }
 
-    /// Puts `table` in place, as a whole and at once, over whatever bears its name.
+    /// Stores `table` atomically, replacing any file of the same name.
     pub(crate) fn store(&self, build_id: &[u8], table: &[u8]) -> io::Result<PathBuf> {
         let path = self.path_of(build_id)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -180,7 +179,7 @@ impl Cache {
             let mut options = OpenOptions::new();
             let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
             file.write_all(table)?;
-            // A shell's `>` that emptied the file would take the program that maps it along.
+            // Read-only, since truncating the file would crash programs that map it.
             file.set_permissions(Permissions::from_mode(0o400))?;
             fs::rename(&temporary, &path)
         };
@@ -199,8 +198,8 @@ impl Cache {
         Ok(self.directory.join(name))
     }
 
-    /// Removes what is of another version, what nobody has asked for in a long time, and the longest unused of the rest
-    /// until what stays fits. Programs that have a table mapped keep it.
+    /// Removes tables of other versions and those unused for longer than the limit, then the least recently used ones until the rest
+    /// fits. Programs that have mapped a table keep it.
     pub(crate) fn prune(&self, limits: Limits) -> io::Result<Pruned> {
         let now = SystemTime::now();
         let mut pruned = Pruned::default();
@@ -238,10 +237,10 @@ impl Pruned {
 }
 
 enum Fate {
-    /// None of our business.
+    /// Not one of our files.
     Leave,
     Remove,
-    /// As long as there is room.
+    /// Keep while there is room.
     Stay,
 }
 
@@ -252,7 +251,7 @@ fn fate(entry: &DirEntry, age: Duration, limits: &Limits) -> Fate {
     let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
     let is_temporary = name.starts_with(b".") && name.windows(7).any(|part| part == b".table.");
     if is_temporary && is_file {
-        return if age > WRITING { Fate::Remove } else { Fate::Leave };
+        return if age > TEMPORARY_MAX_AGE { Fate::Remove } else { Fate::Leave };
     }
     if !name.ends_with(b".table") || is_directory {
         return Fate::Leave;
@@ -264,7 +263,7 @@ fn fate(entry: &DirEntry, age: Duration, limits: &Limits) -> Fate {
     }
 }
 
-/// Opens a table file that nobody else can have written.
+/// Opens a table file that no other user can have written.
 fn open_trusted(path: &Path) -> Result<(File, Metadata), Unusable> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
@@ -274,17 +273,17 @@ fn open_trusted(path: &Path) -> Result<(File, Metadata), Unusable> {
     })?;
     let metadata = file.metadata()?;
     let trusted = table_file::is_trusted(metadata.uid(), metadata.mode(), geteuid().as_raw());
-    if !trusted || metadata.len() > LARGEST {
+    if !trusted || metadata.len() > TABLE_MAX {
         return Err(Unusable::Untrusted);
     }
     Ok((file, metadata))
 }
 
-/// Opens a table file that can be believed, and reads it.
+/// Opens a trusted table file and reads it.
 fn open(path: &Path) -> Result<(File, Vec<u8>), Unusable> {
     let (file, metadata) = open_trusted(path)?;
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
-    (&file).take(LARGEST).read_to_end(&mut bytes)?;
+    (&file).take(TABLE_MAX).read_to_end(&mut bytes)?;
     Table::from_intact_bytes(&bytes)?;
     Ok((file, bytes))
 }

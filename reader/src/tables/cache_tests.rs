@@ -1,4 +1,4 @@
-//! What the cache believes, and what it throws away.
+//! Tests what the cache accepts and what it removes.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

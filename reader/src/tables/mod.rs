@@ -1,5 +1,5 @@
-//! `selfwind tables`: builds, verifies, lists and prunes unwind tables; and what `record` does about them in the
-//! background. What a table is stands in the crate `unwind`; this is files, threads and messages.
+//! `selfwind tables`: builds, verifies, lists and prunes unwind tables; and builds them in the background of `record`. The crate
+//! `unwind` defines tables; this module handles files, threads and messages.
 
 pub(crate) mod builder;
 pub(crate) mod cache;
@@ -20,8 +20,8 @@ use unwind::{Table, compile};
 
 use cache::{Cache, Limits};
 
-/// Checks every row of every FDE in `files` against an independent evaluation. Prints a line per file and a total;
-/// success means no mismatch. Files without unwind information are named with the reason and skipped.
+/// Compares every row of every FDE in `files` with another DWARF implementation. Prints a line per file and a total; succeeds if
+/// there is no mismatch. Files without unwind information are skipped, and the reason is printed.
 pub(crate) fn verify(files: &[PathBuf]) -> Result<ExitCode> {
     let mut total = Report::default();
     let mut verified = 0;
@@ -73,8 +73,8 @@ fn print_report(path: &Path, report: &Report) -> Result<()> {
     print(&text)
 }
 
-/// Compiles a table for each of `files` into `cache`. Files that have no unwind information or no build-id are named
-/// with the reason and make the exit status 1.
+/// Builds a table for each of `files` in `cache`. Files without unwind information or build-id are skipped, the reason is
+/// printed, and the exit status is 1.
 pub(crate) fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for_each_file(
@@ -91,7 +91,7 @@ pub(crate) fn build(files: &[PathBuf], cache: &Cache) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Removes tables that nobody uses any more from `cache`, down to `limits`.
+/// Prunes `cache` down to `limits`.
 pub(crate) fn prune(cache: &Cache, limits: Limits) -> Result<ExitCode> {
     let pruned =
         cache.prune(limits).with_context(|| format!("cannot read {}", cache.directory().display()))?;
@@ -106,8 +106,8 @@ pub(crate) fn prune(cache: &Cache, limits: Limits) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes table files, and what a table of each ELF file would be like; directories stand for the `.table` files in
-/// them. A damaged table makes the exit status 1.
+/// Describes table files, the table files in directories, and the tables that would be built from ELF files. The exit status is 1
+/// if a table is damaged.
 pub(crate) fn list(files: &[PathBuf]) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     let mut all = Vec::new();
@@ -166,7 +166,7 @@ fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
 }
 
-/// Runs `work` on every file with all processors and hands the outcomes to `done` in the order of `files`.
+/// Runs `work` on all files in parallel, and passes the results to `done` in the order of `files`.
 fn for_each_file<T: Send>(
     files: &[PathBuf],
     work: impl Fn(&Path) -> Result<T> + Sync,

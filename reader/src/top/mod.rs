@@ -119,7 +119,7 @@ fn watch_command(args: &TopArgs) -> anyhow::Result<u8> {
     args.event.check()?;
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())?;
     let mut sampling = sampling(args);
-    sampling.sources.find_places(&program.path)?;
+    sampling.sources.resolve_sites(&program.path)?;
     let log = match &args.log {
         None => OpenOptions::new().write(true).open("/dev/null"),
         Some(path) => File::create(path),

@@ -1,7 +1,7 @@
 //! Where a thread is blocked: `/proc/PID/task/TID/syscall` (proc(5)).
 //!
-//! The kernel looks whether the thread has run while it wrote the line, and does not write it then. It asks for the right
-//! to trace: the same user, a dumpable process, and where Yama restricts (ptrace_scope 1) an ancestor.
+//! The kernel does not write the line if the thread has run in the meantime. Reading it requires the permission to trace: the
+//! same user, a dumpable process, and under Yama (ptrace_scope 1) an ancestor.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,10 +10,10 @@ use std::os::unix::fs::FileExt;
 
 use nix::libc;
 
-/// What a look at a thread says.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It runs, or is ready to.
+    /// It is running or runnable.
     Runs,
     /// It is blocked.
     Blocked(Blocked),
@@ -22,7 +22,7 @@ pub(super) enum Place {
 /// A thread that is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocked {
-    /// The system call it is in; none if it is in none: a page fault.
+    /// The system call it is in; `None` for a page fault.
     pub(super) call: Option<u16>,
     /// Its stack pointer and its next instruction, in user mode.
     pub(super) sp: u64,
@@ -33,7 +33,7 @@ impl Place {
     /// Reads the file.
     ///
     /// # Errors
-    /// When the thread has ended, or is none of ours.
+    /// If the thread has ended, or permission is denied.
     pub(super) fn read(file: &File) -> io::Result<Self> {
         let mut text = [0; 256];
         let len = file.read_at(&mut text, 0)?;
@@ -54,10 +54,10 @@ impl Place {
     }
 }
 
-/// The number of a system call for its mark: all others are one.
+/// Stands for a page fault in place of a system call number.
 pub(super) const NO_CALL: u16 = u16::MAX;
 
-/// What a thread in this system call waits for, in words.
+/// The name of the marker frame for this system call.
 pub(super) fn name(call: u16) -> Cow<'static, str> {
     let known = CALLS.iter().find(|(number, _)| *number == i64::from(call));
     match known {
@@ -67,7 +67,7 @@ pub(super) fn name(call: u16) -> Cow<'static, str> {
     }
 }
 
-/// Calls in which threads wait.
+/// System calls in which threads wait.
 const CALLS: [(i64, &str); 50] = [
     (libc::SYS_futex, "futex"),
     (libc::SYS_clock_nanosleep, "clock_nanosleep"),
@@ -115,7 +115,7 @@ const CALLS: [(i64, &str); 50] = [
     (libc::SYS_getdents64, "getdents64"),
     (libc::SYS_restart_syscall, "restart_syscall"),
     (libc::SYS_clone, "clone"),
-    // Of x86-64 alone; elsewhere the C library calls the others.
+    // Only on x86-64; elsewhere the C library uses the newer calls.
     (7, "poll"),
     (23, "select"),
     (34, "pause"),

@@ -1,11 +1,11 @@
-//! The call in front of a return address (Intel 64 manual, volume 2: CALL).
+//! Decodes the call instruction before a return address (Intel 64 manual, volume 2: CALL).
 
-/// What stands in front of an address.
+/// The call before an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     /// A call to this address.
     Direct(u64),
-    /// A call to what a register or a word of memory says.
+    /// A call through a register or memory.
     Indirect,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn before(address: u64, byte: &mut dyn FnMut(u64) -> Option<u8>) -> O
     (2..=7).any(|len| is_indirect(&code[7 - len..])).then_some(Call::Indirect)
 }
 
-/// Whether the bytes are one call `FF /2`.
+/// True if the bytes are one call `FF /2`.
 fn is_indirect(code: &[u8]) -> bool {
     let [0xff, modrm, rest @ ..] = code else { return false };
     let (mode, register, memory) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);

@@ -1,17 +1,16 @@
-//! The frame pointer of a blocked thread: the kernel tells its stack pointer and program counter alone.
+//! Finds the frame pointer of a blocked thread: the kernel reports only its stack pointer and program counter.
 //!
-//! Few walks need it: the C library's system calls, and most code, find their callers by the stack pointer, and whoever
-//! saved the frame pointer tells it. Where a function has made a frame record of its own and nothing it called has saved the
-//! register, the record is looked for on the stack: where the function's first instructions say that it is; else at the first
-//! pair of words that can be one, whose return address follows a call of that very function, or one whose target is
-//! not to be known.
+//! Few walks need it. Most code, including the C library's system calls, finds its callers by the stack pointer, and a callee
+//! that saved the frame pointer makes it known. If a function has a frame record and nothing it called has saved the register,
+//! the record is searched on the stack: at the offset given by the function's prologue, or else at the first pair of words
+//! that can be a frame record and whose return address follows a call of this function, or an indirect call.
 
 use super::call::{self, Call};
 
-/// Bytes above the stack pointer in which a record may lie.
+/// How far above the stack pointer to search, in bytes.
 const REACH: u64 = 64 * 1024;
 const WORD: u64 = 8;
-/// Instructions of a prologue that are looked at.
+/// Maximum number of prologue instructions to decode.
 const PROLOGUE: usize = 12;
 
 /// The thread's memory.
@@ -27,12 +26,12 @@ pub(super) trait Words {
 pub(super) struct Record {
     /// Its address: the frame pointer.
     pub(super) address: u64,
-    /// The call in front of its return address is one of the function, or the function itself says where it is.
+    /// The call before its return address calls the function, or the prologue determines the address.
     pub(super) is_certain: bool,
 }
 
-/// Records that may be that of the function which begins at `function` and whose stack pointer is `sp`, the likeliest first.
-/// `begins` says of an address whether a function begins there.
+/// Candidates for the frame record of the function at `function` with the stack pointer `sp`, most likely first. `begins` tells
+/// whether a function begins at an address.
 pub(super) fn candidates(
     words: &mut impl Words,
     function: u64,
@@ -51,13 +50,13 @@ pub(super) fn candidates(
     let mut address = sp.next_multiple_of(WORD);
     while address < sp.saturating_add(REACH) {
         let Some(saved) = words.word(address) else { break };
-        // A frame record further out, or nothing of the kind where nobody outside has one.
+        // It must point to a frame record further out, or be 0 if there is none.
         let can_be_saved = saved == 0 || saved > address;
         match returns(words, address).filter(|_| can_be_saved) {
             Some(Call::Direct(target)) if target == function => {
                 certain.push(Record { address, is_certain: true });
             }
-            // To a stub of the linkage table, which leads anywhere.
+            // A call to a PLT stub, which may lead anywhere.
             Some(Call::Direct(target)) if !begins(target) => {
                 likely.push(Record { address, is_certain: false });
             }
@@ -70,7 +69,7 @@ pub(super) fn candidates(
     certain
 }
 
-/// The call in front of the return address of a record.
+/// The call before the return address of a record.
 fn returns(words: &mut impl Words, record: u64) -> Option<Call> {
     let address = words.word(record.checked_add(WORD)?)?;
     if address < 4096 {
@@ -79,8 +78,8 @@ fn returns(words: &mut impl Words, record: u64) -> Option<Call> {
     call::before(address, &mut |at| words.byte(at))
 }
 
-/// Bytes between the stack pointer behind the prologue and the frame record; none if the function does not begin with
-/// `push %rbp; mov %rsp, %rbp`, or `pc` is still inside.
+/// Distance in bytes from the stack pointer after the prologue to the frame record; `None` if the function does not begin with
+/// `push %rbp; mov %rsp, %rbp`, or `pc` is inside the prologue.
 fn frame_size(words: &mut impl Words, function: u64, pc: u64) -> Option<u64> {
     let mut at = function;
     let mut code = [0; 7];
@@ -142,7 +141,7 @@ mod tests {
                 let [b1, b2, b3, b4] = (FUNCTION.wrapping_sub(CALLER) as i32).to_le_bytes();
                 return Some([0xe8, b1, b2, b3, b4][at as usize]);
             }
-            // Behind the second address nothing calls this function.
+            // The second return address does not follow a call of this function.
             if let Some(at) = address.checked_sub(CALLER + 0x100 - 5).filter(|at| *at < 5) {
                 return Some([0xe8, 1, 0, 0, 0][at as usize]);
             }
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_record_left_by_another_call_is_passed_over() {
-        // A frame of a size that is not known; first what an earlier call has left, then its own record.
+        // A frame of unknown size: first leftovers of an earlier call, then its own record.
         let stack = vec![0, STACK + 0x100, CALLER + 0x100, 0, STACK + 0x100, CALLER, 0, 0];
         let mut words = Fixture { code: vec![0xc3], stack };
         let found = candidates(&mut words, FUNCTION, FUNCTION + 40, STACK, &mut |_| true);

@@ -1,4 +1,4 @@
-//! The memory of another process, as a walk reads it: pages through `/proc/PID/mem`.
+//! Reads the memory of another process for a walk, page by page through `/proc/PID/mem`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,22 +8,22 @@ use unwind::Memory;
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 8;
-/// Pages of one walk.
+/// Maximum number of pages per walk.
 const PAGES: usize = 4096;
-/// Pages from the stack pointer on that are read at once.
+/// Pages from the stack pointer on that are read in the first read.
 const FIRST: usize = 4;
 
-/// The memory of a process whose thread stands still.
+/// The memory of a process, for walking a blocked thread.
 pub(super) struct RemoteMemory<'f> {
     file: &'f File,
-    /// None: it cannot be read.
+    /// `None` for pages that cannot be read.
     pages: HashMap<u64, Option<Box<[u8]>>>,
-    /// Where each word was last read that a walk read.
+    /// For each word value that a walk read, where it was last read.
     places: HashMap<u64, u64>,
 }
 
 impl<'f> RemoteMemory<'f> {
-    /// That of the process whose `mem` file this is; most of what is read lies above `sp`.
+    /// For the process with this `mem` file. Most reads will be just above `sp`.
     pub(super) fn new(file: &'f File, sp: u64) -> Self {
         let mut memory = Self { file, pages: HashMap::new(), places: HashMap::new() };
         let first = sp & !(PAGE - 1);
@@ -35,7 +35,7 @@ impl<'f> RemoteMemory<'f> {
         memory
     }
 
-    /// Where a walk has read this word.
+    /// The address where the walk read this word.
     pub(super) fn place_of(&self, word: u64) -> Option<u64> {
         self.places.get(&word).copied()
     }
@@ -54,7 +54,7 @@ impl<'f> RemoteMemory<'f> {
         self.pages.get(&page)?.as_ref()?.get((address - page) as usize).copied()
     }
 
-    /// The eight bytes at an address, without a note of it.
+    /// The eight bytes at an address, without recording the address.
     pub(super) fn word(&mut self, address: u64) -> Option<u64> {
         let page = address & !(PAGE - 1);
         self.byte(address)?;
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(memory.read(place), Some(*expected));
         }
         assert_eq!(memory.place_of(77), Some(start + 77 * 8));
-        // Across a page.
+        // Across a page boundary.
         let border = (start + PAGE) & !(PAGE - 1);
         let (below, above) = (memory.word(border - 8).unwrap(), memory.word(border).unwrap());
         assert_eq!(memory.word(border - 4), Some(below >> 32 | above << 32));

@@ -1,20 +1,20 @@
-//! The wall clock (`-e wall`): where threads are while they wait, without a signal to any of them.
+//! Wall-clock sampling (`-e wall`): where threads wait, without sending them a signal.
 //!
-//! A thread of the recorder looks at all threads of the recorded processes, so many times a second. What the kernel counts
-//! for each (`schedstat`: time on a processor, time ready for one, times it got one) says whether it has run since the look
-//! before. One that has not still has that stack. One that has, and is blocked now, tells where it is in
-//! `/proc/PID/task/TID/syscall`; its stack is read through `/proc/PID/mem` and walked here. Nothing of that wakes it.
+//! A thread of the recorder checks all threads of the recorded processes at the sampling rate. The kernel's counts for a thread
+//! (`schedstat`: time running, time runnable, times scheduled) tell whether it has run since the last check. If not, its stack is
+//! unchanged. If it has and is blocked now, `/proc/PID/task/TID/syscall` has its registers; its stack is read through
+//! `/proc/PID/mem` and walked here. None of that wakes the thread.
 //!
-//! Time is the kernel's own account: at a look at a blocked thread, what has passed since the last such look is divided into
-//! running, ready and blocked, to the nanosecond. Which stack was blocked is what looks find. Running threads are sampled by
-//! the clock of the recording, inside of them.
+//! Times come from the kernel's accounting: whenever a thread is found blocked, the time since it was last found blocked is divided
+//! into running, runnable and blocked, to the nanosecond. Only the stack is a matter of sampling. Running threads are sampled
+//! by the clock of the recording, inside the process.
 
 mod blocked;
 mod call;
 mod frame_pointer;
-mod looker;
 mod memory;
 mod running;
+mod sampler;
 mod schedstat;
 mod stack;
 mod switches;
@@ -26,40 +26,39 @@ use std::thread::JoinHandle;
 
 use selfwind_profile::profile_file::Event;
 
-use looker::Looker;
 use running::Running;
+use sampler::Sampler;
 
-/// What a looker is told.
-enum Told {
-    /// Something of a process.
+/// A message to the sampling thread.
+enum Message {
+    /// An event of a process.
     Event(Box<Event>),
-    /// No more looks.
+    /// Stop sampling.
     End,
 }
 
-/// Looks at the threads of recorded processes, in a thread of its own.
+/// Samples the waiting threads of recorded processes, in a separate thread.
 pub(crate) struct Wall {
-    told: Sender<Told>,
+    told: Sender<Message>,
     found: Receiver<Event>,
-    looker: Option<JoinHandle<()>>,
+    sampler: Option<JoinHandle<()>>,
     running: Running,
 }
 
 impl Wall {
-    /// Begins, with so many looks a second.
+    /// Starts sampling `frequency` times a second.
     ///
     /// # Errors
-    /// When there can be no thread for it.
+    /// If the thread cannot be started.
     pub(crate) fn start(frequency: u32) -> io::Result<Self> {
-        let (told, hears) = channel();
-        let (finds, found) = channel();
-        let run = move || Looker::run(frequency, &hears, &finds);
-        let looker = std::thread::Builder::new().name("selfwind-wall".into()).spawn(run)?;
-        Ok(Self { told, found, looker: Some(looker), running: Running::default() })
+        let (told, messages) = channel();
+        let (samples, found) = channel();
+        let run = move || Sampler::run(frequency, &messages, &samples);
+        let sampler = std::thread::Builder::new().name("selfwind-wall".into()).spawn(run)?;
+        Ok(Self { told, found, sampler: Some(sampler), running: Running::default() })
     }
 
-    /// Takes in what is recorded: processes, modules, threads; and adds to samples of its own the stacks of threads that
-    /// were running and have been put aside.
+    /// Takes in the events of the recording: processes, modules, threads. Adds the last running stack to samples of preempted threads.
     pub(crate) fn observe(&mut self, event: &mut Event) {
         self.running.observe(event);
         let is_wanted = matches!(
@@ -71,33 +70,33 @@ impl Wall {
                 | Event::ProcessEnd(_)
         );
         if is_wanted {
-            // Nobody is there any more after a panic, which ends the recording of waits alone.
-            let _ = self.told.send(Told::Event(Box::new(event.clone())));
+            // Fails only after a panic of the thread, which ends wall-clock sampling alone.
+            let _ = self.told.send(Message::Event(Box::new(event.clone())));
         }
     }
 
-    /// What was found since the last time.
+    /// The samples since the last call.
     pub(crate) fn take(&self) -> impl Iterator<Item = Event> + '_ {
         self.found.try_iter()
     }
 
-    /// Ends the looks. All that was found.
+    /// Stops sampling. Returns the remaining samples.
     pub(crate) fn finish(&mut self) -> Vec<Event> {
-        let _ = self.told.send(Told::End);
-        if let Some(looker) = self.looker.take() {
-            let _ = looker.join();
+        let _ = self.told.send(Message::End);
+        if let Some(sampler) = self.sampler.take() {
+            let _ = sampler.join();
         }
         self.found.try_iter().collect()
     }
 }
 
-/// What was told since the last time; none if it is over.
-fn news(hears: &Receiver<Told>) -> Option<Vec<Event>> {
+/// The events since the last call; `None` once sampling is to stop.
+fn receive(messages: &Receiver<Message>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     loop {
-        match hears.try_recv() {
-            Ok(Told::Event(event)) => events.push(*event),
-            Ok(Told::End) | Err(TryRecvError::Disconnected) => return None,
+        match messages.try_recv() {
+            Ok(Message::Event(event)) => events.push(*event),
+            Ok(Message::End) | Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => return Some(events),
         }
     }

@@ -1,19 +1,18 @@
-//! The last stacks of threads while they ran, for time that they were put aside: a thread that was running and has no
-//! processor is still there.
+//! The last stacks of running threads: a thread that was preempted is still at the same stack.
 
 use std::collections::HashMap;
 
 use selfwind_profile::profile_file::{Event, Sample};
 use selfwind_profile::source_list::WALL_SOURCE;
 
-/// By process and number of the thread: the frames of its last sample, and why there are no more.
+/// The frames of each thread's last sample and why its walk ended, by process and thread number.
 #[derive(Default)]
 pub(crate) struct Running {
     stacks: HashMap<(u32, u32), (Vec<u64>, u8)>,
 }
 
 impl Running {
-    /// Takes in what is recorded, and gives a sample of the wall clock that has no stack the last one of its thread.
+    /// Takes in an event of the recording. A wall-clock sample without a stack gets the last one of its thread.
     pub(crate) fn observe(&mut self, event: &mut Event) {
         match event {
             Event::Sample(sample) if sample.source == WALL_SOURCE => self.complete(sample),

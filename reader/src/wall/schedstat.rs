@@ -1,28 +1,28 @@
-//! What the scheduler has counted for a thread: `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
+//! Scheduler statistics of a thread: `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The counts since the thread began.
+/// Counts since the thread started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedstat {
-    /// Nanoseconds on a processor. Of a running thread as of its last tick, of others exact.
+    /// Nanoseconds on a CPU: for a running thread as of its last tick, otherwise exact.
     pub(super) running_ns: u64,
-    /// Nanoseconds ready to run. Waits that have ended only.
+    /// Nanoseconds runnable, counted when the wait in the run queue has ended.
     pub(super) ready_ns: u64,
-    /// How often it got a processor.
+    /// How often it was scheduled.
     pub(super) turns: u64,
 }
 
 impl Schedstat {
-    /// Reads the file; none if the thread has ended, or the kernel does not count.
+    /// Reads the file; `None` if the thread has ended, or the kernel has no such statistics.
     pub(super) fn read(file: &File) -> Option<Self> {
         let mut text = [0; 80];
         let len = file.read_at(&mut text, 0).ok()?;
         Self::parse(std::str::from_utf8(&text[..len]).ok()?)
     }
 
-    /// Nanoseconds that it ran or was ready since.
+    /// Nanoseconds running or runnable since `before`.
     pub(super) fn used_since(self, before: Self) -> u64 {
         self.running_ns.saturating_sub(before.running_ns) + self.ready_ns.saturating_sub(before.ready_ns)
     }

@@ -1,4 +1,4 @@
-//! The stack of a blocked thread, walked from outside with the tables of its modules.
+//! Walks the stack of a blocked thread from outside, with the call frame information of its modules.
 
 use std::fs::File;
 
@@ -15,17 +15,17 @@ const EXECUTABLE: u32 = 1;
 /// The number of rbp and rsp (System V ABI AMD64, figure 3.36).
 const FP: usize = 6;
 const SP: usize = 7;
-/// In the place of a frame pointer that is not known: no address, and no record can lie there.
+/// Stands for an unknown frame pointer: not a valid address.
 const UNKNOWN: u64 = 0xdead_0000_0000_0001;
-/// Records that are tried for one stack.
+/// Maximum number of frame records to try for one stack.
 const ATTEMPTS: usize = 32;
 
-/// A stack as samples have it.
+/// A walked stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stack {
     /// Frame words, leaf first.
     pub(super) frames: Vec<u64>,
-    /// Why there are no more.
+    /// Why the walk ended.
     pub(super) end: End,
 }
 
@@ -49,7 +49,7 @@ impl<'b> Walker<'b> {
         Self { processes }
     }
 
-    /// A module was mapped in a process, by its number.
+    /// Adds a module of a process.
     pub(super) fn map(&mut self, module: &ModuleInfo) {
         use std::os::unix::ffi::OsStrExt;
         let code = module.segments.iter().filter(|segment| segment.flags & EXECUTABLE != 0);
@@ -66,18 +66,18 @@ impl<'b> Walker<'b> {
         }
     }
 
-    /// A module of this many bytes from `start` on is gone.
+    /// Removes a module of `len` bytes at `start`.
     pub(super) fn unmap(&mut self, gone: &ModuleGone, start: u64, len: u64) {
         self.processes.unmap(gone.process, gone.ns, start, len);
     }
 
-    /// A process has ended.
+    /// Forgets a process that has ended.
     pub(super) fn forget(&mut self, process: u32, ns: u64) {
         self.processes.exit(process, ns);
         self.processes.settle(ns);
     }
 
-    /// The stack of a thread that is blocked, in the process whose `mem` file this is.
+    /// Walks the stack of a blocked thread in the process with this `mem` file.
     pub(super) fn walk(&mut self, process: u32, ns: u64, blocked: Blocked, mem: &File) -> Stack {
         let mut memory = RemoteMemory::new(mem, blocked.sp);
         let without = self.attempt(process, ns, blocked, UNKNOWN, &mut memory);
@@ -85,7 +85,7 @@ impl<'b> Walker<'b> {
         let Some(&last) = without.frames.last().filter(|_| !without.end.is_complete()) else {
             return without;
         };
-        // The frame that needed what is not known: its stack pointer is behind its return address.
+        // This frame needs the unknown frame pointer. Its stack pointer is just above its return address.
         let last = Frame::from_bits(last);
         let sp = match known {
             1 => Some(blocked.sp),

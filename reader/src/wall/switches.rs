@@ -1,18 +1,18 @@
-//! How often a thread was switched off its processor: `/proc/PID/task/TID/status` (proc_pid_status(5)).
+//! Context switches of a thread: `/proc/PID/task/TID/status` (proc_pid_status(5)).
 
 use crate::proc;
 
-/// The counts since the thread began.
+/// Counts since the thread started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Switches {
-    /// It blocked.
+    /// Voluntary switches: it blocked.
     pub(super) own: u64,
-    /// It was put aside for another.
+    /// Involuntary switches: it was preempted.
     pub(super) forced: u64,
 }
 
 impl Switches {
-    /// Those of a thread; none if it has ended.
+    /// Reads those of a thread; `None` if it has ended.
     pub(super) fn read(pid: u32, tid: u32) -> Option<Self> {
         Self::parse(&proc::beginning_of(pid, tid, "status").ok()?)
     }
@@ -26,7 +26,7 @@ impl Switches {
         })
     }
 
-    /// Of `ns` that the thread was ready since `before`, the part that followed blocking, if each time was as long.
+    /// The part of the `ns` runnable nanoseconds since `before` that followed blocking, if all switches took equally long.
     pub(super) fn woken_ns(self, before: Self, ns: u64) -> u64 {
         let own = self.own.saturating_sub(before.own);
         let all = own + self.forced.saturating_sub(before.forced);

@@ -1,4 +1,4 @@
-//! One thread and its time: how much of it was running, ready and blocked, and at which stacks it was blocked.
+//! One sampled thread: divides its time into running, runnable and blocked, with the stacks at which it was blocked.
 
 use std::fs::File;
 use std::io;
@@ -9,39 +9,39 @@ use super::schedstat::Schedstat;
 use super::stack::Stack;
 use super::switches::Switches;
 
-/// Times that a look is tried again because the thread ran meanwhile.
+/// Maximum number of attempts if the thread runs during the check.
 const ATTEMPTS: usize = 3;
-/// The longest wait that is one sample: longer ones are told in parts, so that a profile can be read while it is written.
-const LONGEST_NS: u64 = 1_000_000_000;
-/// Least time that a thread was ready for it to be told: of one that is blocked, and of one that runs.
-const LEAST_NS: u64 = 20_000;
-const LEAST_RUNNING_NS: u64 = 1_000_000;
+/// Longer waits are split into several samples, so that a profile being written is up to date.
+const MAX_SPAN_NS: u64 = 1_000_000_000;
+/// Minimum runnable time for a sample: of a blocked thread, and of a running one.
+const MIN_RUNNABLE_NS: u64 = 20_000;
+const MIN_PREEMPTED_NS: u64 = 1_000_000;
 
-/// What a thread did not run for.
+/// Why a thread did not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It had no processor.
+    /// It was runnable, but had no CPU.
     Ready,
-    /// It was in this system call; none: a page fault.
+    /// It was blocked in this system call; `None`: in a page fault.
     Blocked(Option<u16>),
-    /// It was blocked, and nobody may see where.
+    /// It was blocked, and where cannot be read.
     Hidden,
 }
 
-/// Time of a thread at a stack.
+/// A period of time that a thread spent waiting at one stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Spell {
-    /// When it was seen first.
+pub(super) struct WaitSpan {
+    /// When it was first seen.
     pub(super) ns: u64,
     pub(super) wait: Wait,
     pub(super) stack: Option<Arc<Stack>>,
-    /// How long.
+    /// Its length in microseconds.
     pub(super) us: u32,
 }
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Check {
     Lives,
     /// The thread has ended.
     Ended,
@@ -50,7 +50,7 @@ pub(super) enum Look {
 /// The files of a thread in /proc.
 struct Files {
     schedstat: File,
-    /// None: closed to us.
+    /// `None` if permission is denied.
     syscall: Option<File>,
 }
 
@@ -60,32 +60,32 @@ impl Files {
     }
 }
 
-/// A thread that is looked at.
+/// A sampled thread.
 pub(super) struct Thread {
     pid: u32,
     tid: u32,
     files: Files,
-    /// When it was opened, with what was counted then, if nobody has told yet when it began.
-    untold: Option<(u64, Schedstat)>,
-    /// Of the look at which it was blocked last: when, and what was counted then. At first, when it began.
+    /// When it was opened, with the counts then, as long as its start time is unknown.
+    unknown_start: Option<(u64, Schedstat)>,
+    /// Time and counts when it was last found blocked; initially those of its start.
     base: (u64, Schedstat),
-    /// Ready time that was told, and how often it had been switched then.
-    ready_told: (u64, Switches),
-    /// What it was blocked at, if it was when it was looked at last, with what was counted then.
+    /// Runnable time reported so far, and the switches by then.
+    ready_reported: (u64, Switches),
+    /// Where it was blocked at the last check, with the counts then; `None` if it was not.
     last: Option<(Schedstat, Wait, Option<Arc<Stack>>)>,
-    /// The wait that goes on: when it was seen first, nanoseconds that are not told.
+    /// The current wait: when it was first seen, and nanoseconds not reported yet.
     open: Option<(u64, u64)>,
-    /// Time told as blocked that was ready: it was not counted yet.
+    /// Time reported as blocked that turned out to be runnable, which the kernel had not counted yet.
     owed_ns: u64,
-    /// Nanoseconds less than a microsecond, of both kinds.
+    /// Remainders below a microsecond.
     rest_ns: u64,
 }
 
 impl Thread {
-    /// A thread of `pid` that began at `began_ns`, or that is looked at from then on.
+    /// Opens a thread of `pid` that started at `began_ns`, or is sampled from then on.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If it has ended.
     pub(super) fn open(pid: u32, tid: u32, began_ns: u64, now: u64) -> io::Result<Self> {
         let open = |name| File::open(format!("/proc/{pid}/task/{tid}/{name}"));
         let syscall = match open("syscall") {
@@ -94,18 +94,29 @@ impl Thread {
         };
         let files = Files { schedstat: open("schedstat")?, syscall };
         let counts = Schedstat::read(&files.schedstat).ok_or(io::ErrorKind::NotFound)?;
-        // What a thread has counted since long before is no part of this.
+        // Counts from before `began_ns` are not part of this recording.
         let is_new = counts.running_ns + counts.ready_ns <= now.saturating_sub(began_ns);
         let base = if is_new { (began_ns, Schedstat::default()) } else { (now, counts) };
         let switches = if is_new { None } else { Switches::read(pid, tid) };
-        let ready_told = (base.1.ready_ns, switches.unwrap_or_default());
-        let untold = (!is_new).then_some(base);
-        Ok(Self { pid, tid, files, untold, base, ready_told, last: None, open: None, owed_ns: 0, rest_ns: 0 })
+        let ready_reported = (base.1.ready_ns, switches.unwrap_or_default());
+        let unknown_start = (!is_new).then_some(base);
+        Ok(Self {
+            pid,
+            tid,
+            files,
+            unknown_start,
+            base,
+            ready_reported,
+            last: None,
+            open: None,
+            owed_ns: 0,
+            rest_ns: 0,
+        })
     }
 
-    /// Learns when it began, which may be told after it was seen.
+    /// Sets its start time, which may be reported after it was first seen.
     pub(super) fn begins(&mut self, began_ns: u64) {
-        let Some((opened, counts)) = self.untold.take() else { return };
+        let Some((opened, counts)) = self.unknown_start.take() else { return };
         let Some(blocked_ns) =
             opened.saturating_sub(began_ns).checked_sub(counts.used_since(Schedstat::default()))
         else {
@@ -115,34 +126,34 @@ impl Thread {
             Some((_, told_ns)) => *told_ns += blocked_ns,
             None => self.rest_ns += blocked_ns,
         }
-        // Its ready time from before it was opened is still to be told.
-        self.ready_told.0 = self.ready_told.0.saturating_sub(counts.ready_ns);
+        // Its runnable time from before it was opened is still to be reported.
+        self.ready_reported.0 = self.ready_reported.0.saturating_sub(counts.ready_ns);
     }
 
-    /// Looks at it. `walk` gives the stack of a blocked thread; what has been found goes to `found`. With `news` more of
-    /// its process is known than at the last look.
-    pub(super) fn look(
+    /// Checks the thread. `walk` walks the stack of a blocked thread; results go to `found`. With `has_new_modules`, the process has new modules
+    /// since the last check.
+    pub(super) fn check(
         &mut self,
-        news: bool,
+        has_new_modules: bool,
         clock: &mut dyn FnMut() -> u64,
         walk: &mut dyn FnMut(Blocked) -> Stack,
-        found: &mut Vec<Spell>,
-    ) -> Look {
+        found: &mut Vec<WaitSpan>,
+    ) -> Check {
         let Some(mut counts) = Schedstat::read(&self.files.schedstat) else {
             self.close(found);
-            return Look::Ended;
+            return Check::Ended;
         };
         let now = clock();
         if let Some((then, ..)) = &self.last
             && *then == counts
         {
-            if news {
+            if has_new_modules {
                 self.walk_again(counts, walk);
             }
-            self.goes_on(now, found);
-            return Look::Lives;
+            self.continue_wait(now, found);
+            return Check::Lives;
         }
-        self.take_back(now, counts);
+        self.correct_wait(now, counts);
         self.close(found);
         let woken_from = self.last.take().and_then(|(_, _, stack)| stack);
         for _ in 0..ATTEMPTS {
@@ -154,20 +165,20 @@ impl Thread {
                 Err(_) => break,
             };
             let Some(after) = Schedstat::read(&self.files.schedstat) else { break };
-            // It has not run from before the place was read until after the walk: they are of one wait.
+            // It has not run between reading its state and the end of the walk, so both belong to the same wait.
             if after == counts {
                 let at = woken_from.or_else(|| stack.clone());
-                self.ready(now, counts.ready_ns, LEAST_NS, at.as_ref(), found);
+                self.ready(now, counts.ready_ns, MIN_RUNNABLE_NS, at.as_ref(), found);
                 self.blocked(clock(), counts, wait, stack);
-                return Look::Lives;
+                return Check::Lives;
             }
             counts = after;
         }
-        self.ready(now, counts.ready_ns, LEAST_RUNNING_NS, woken_from.as_ref(), found);
-        Look::Lives
+        self.ready(now, counts.ready_ns, MIN_PREEMPTED_NS, woken_from.as_ref(), found);
+        Check::Lives
     }
 
-    /// Walks a stack once more that could not be walked to its end; it is that of the whole wait.
+    /// Walks an incomplete stack again; the result applies to the whole wait.
     fn walk_again(&mut self, counts: Schedstat, walk: &mut dyn FnMut(Blocked) -> Stack) {
         let Some((_, _, Some(stack))) = &mut self.last else { return };
         if stack.end.is_complete() {
@@ -180,21 +191,21 @@ impl Thread {
         }
     }
 
-    /// It has not run since the last look, so it is still where it was.
-    fn goes_on(&mut self, now: u64, found: &mut Vec<Spell>) {
+    /// Handles a thread that has not run since the last check: it is still in the same wait.
+    fn continue_wait(&mut self, now: u64, found: &mut Vec<WaitSpan>) {
         let passed = now.saturating_sub(self.base.0);
         self.base.0 = now;
         let (begun, ns) = self.open.unwrap_or((now, 0));
         self.open = Some((begun, ns + passed));
-        if ns + passed >= LONGEST_NS {
+        if ns + passed >= MAX_SPAN_NS {
             self.close(found);
             self.open = Some((now, 0));
         }
     }
 
-    /// The thread has run since the last look. The kernel counts its time in the run queue only now: the part of it that was
-    /// already told as waiting is taken off the wait.
-    fn take_back(&mut self, now: u64, counts: Schedstat) {
+    /// Handles a thread that has run since the last check. Only now has the kernel counted its time in the run queue; the part that
+    /// was already reported as waiting is subtracted from the wait.
+    fn correct_wait(&mut self, now: u64, counts: Schedstat) {
         let Some((_, told_ns)) = &mut self.open else { return };
         let (since, before) = self.base;
         let passed = now.saturating_sub(since);
@@ -203,7 +214,7 @@ impl Thread {
         self.base.0 -= over;
     }
 
-    /// It is blocked, and was not in the same wait at the last look.
+    /// Handles a thread that is blocked in a new wait.
     fn blocked(&mut self, now: u64, counts: Schedstat, wait: Wait, stack: Option<Arc<Stack>>) {
         let (since, before) = self.base;
         let used = counts.used_since(before);
@@ -216,40 +227,40 @@ impl Thread {
         self.open = Some((now, ns));
     }
 
-    /// Tells of time that it was ready for a processor, if that is so much at least: woken from `stack`, or put aside while
-    /// it ran. Which it was of one time is not known; how often each happened is.
+    /// Reports runnable time if it is long enough: after a wake-up at `stack`, or after preemption. The kernel counts how often each
+    /// occurred, but not how long each took.
     fn ready(
         &mut self,
         now: u64,
         ready_ns: u64,
         least_ns: u64,
         stack: Option<&Arc<Stack>>,
-        found: &mut Vec<Spell>,
+        found: &mut Vec<WaitSpan>,
     ) {
-        let (told_ns, before) = self.ready_told;
+        let (told_ns, before) = self.ready_reported;
         let ns = ready_ns.saturating_sub(told_ns);
         if ns < least_ns {
             return;
         }
         let switches = Switches::read(self.pid, self.tid).unwrap_or(before);
-        self.ready_told = (ready_ns - ns % 1000, switches);
+        self.ready_reported = (ready_ns - ns % 1000, switches);
         let whole = ns / 1000;
         let woken = if stack.is_some() { switches.woken_ns(before, whole) } else { 0 };
         for (time, stack) in [(woken, stack.cloned()), (whole - woken, None)] {
             let us = u32::try_from(time).unwrap_or(u32::MAX);
             if us > 0 {
-                found.push(Spell { ns: now, wait: Wait::Ready, stack, us });
+                found.push(WaitSpan { ns: now, wait: Wait::Ready, stack, us });
             }
         }
     }
 
-    /// Tells of the wait that went on until now.
-    pub(super) fn close(&mut self, found: &mut Vec<Spell>) {
+    /// Reports the current wait, which lasted until now.
+    pub(super) fn close(&mut self, found: &mut Vec<WaitSpan>) {
         let (Some((ns, time)), Some((_, wait, stack))) = (self.open.take(), &self.last) else { return };
         self.rest_ns += time % 1000;
         let us = u32::try_from(time / 1000).unwrap_or(u32::MAX);
         if us > 0 {
-            found.push(Spell { ns, wait: *wait, stack: stack.clone(), us });
+            found.push(WaitSpan { ns, wait: *wait, stack: stack.clone(), us });
         }
     }
 }
@@ -267,9 +278,9 @@ mod tests {
             pid,
             tid,
             files,
-            untold: None,
+            unknown_start: None,
             base,
-            ready_told: Default::default(),
+            ready_reported: Default::default(),
             last: None,
             open: None,
             owed_ns: 0,
@@ -290,11 +301,11 @@ mod tests {
         let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
         let futex = Wait::Blocked(Some(202));
         // Of 10 ms it ran 2 and was ready for 1.
-        thread.ready(10_000_000, 1_000_000, LEAST_NS, None, &mut found);
+        thread.ready(10_000_000, 1_000_000, MIN_RUNNABLE_NS, None, &mut found);
         thread.blocked(10_000_000, counts(2, 1), futex, stack());
-        thread.goes_on(15_000_000, &mut found);
+        thread.continue_wait(15_000_000, &mut found);
         thread.close(&mut found);
-        let told: Vec<_> = found.iter().map(|spell| (spell.wait, spell.us)).collect();
+        let told: Vec<_> = found.iter().map(|span| (span.wait, span.us)).collect();
         assert_eq!(told, [(Wait::Ready, 1000), (futex, 12_000)]);
     }
 
@@ -304,13 +315,13 @@ mod tests {
         let futex = Wait::Blocked(Some(202));
         thread.blocked(1_000_000, counts(0, 0), futex, stack());
         // Woken here; it gets a processor only 10 ms later.
-        thread.goes_on(11_000_000, &mut found);
+        thread.continue_wait(11_000_000, &mut found);
         thread.close(&mut found);
         thread.blocked(12_000_000, counts(0, 10), futex, stack());
         thread.close(&mut found);
         thread.blocked(32_000_000, counts(0, 10), futex, stack());
         thread.close(&mut found);
-        assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 22_000, "{found:?}");
+        assert_eq!(found.iter().map(|span| span.us).sum::<u32>(), 22_000, "{found:?}");
     }
 
     #[test]
@@ -319,12 +330,12 @@ mod tests {
         let (futex, read) = (Wait::Blocked(Some(202)), Wait::Blocked(Some(0)));
         thread.blocked(1_000_000, counts(0, 0), futex, stack());
         // Woken here; it gets a processor 10 ms later, and runs for 3.
-        thread.goes_on(11_000_000, &mut found);
-        thread.take_back(12_000_000, counts(1, 10));
+        thread.continue_wait(11_000_000, &mut found);
+        thread.correct_wait(12_000_000, counts(1, 10));
         thread.close(&mut found);
         thread.blocked(15_000_000, counts(3, 10), read, stack());
         thread.close(&mut found);
-        let told: Vec<_> = found.iter().map(|spell| (spell.wait, spell.us)).collect();
+        let told: Vec<_> = found.iter().map(|span| (span.wait, span.us)).collect();
         assert_eq!(told, [(futex, 1000), (read, 1000)]);
     }
 
@@ -333,8 +344,8 @@ mod tests {
         let futex = Wait::Blocked(Some(202));
         for is_open in [false, true] {
             let (mut thread, mut found) = (thread((10_000_000, counts(1, 2))), Vec::new());
-            thread.ready_told.0 = 2_000_000;
-            thread.untold = Some(thread.base);
+            thread.ready_reported.0 = 2_000_000;
+            thread.unknown_start = Some(thread.base);
             let begins = |thread: &mut Thread| thread.begins(4_000_000);
             if !is_open {
                 begins(&mut thread);
@@ -342,9 +353,8 @@ mod tests {
             thread.blocked(11_000_000, counts(1, 2), futex, stack());
             begins(&mut thread);
             thread.close(&mut found);
-            thread.ready(11_000_000, 2_000_000, LEAST_NS, None, &mut found);
-            let told =
-                |wait| found.iter().filter(|spell| spell.wait == wait).map(|spell| spell.us).sum::<u32>();
+            thread.ready(11_000_000, 2_000_000, MIN_RUNNABLE_NS, None, &mut found);
+            let told = |wait| found.iter().filter(|span| span.wait == wait).map(|span| span.us).sum::<u32>();
             assert_eq!((told(futex), told(Wait::Ready)), (4000, 2000), "{is_open}");
         }
     }
@@ -354,9 +364,9 @@ mod tests {
         let (mut thread, mut found) = (thread((0, counts(0, 0))), Vec::new());
         thread.blocked(1000, counts(0, 0), Wait::Blocked(None), stack());
         for second in 1..4 {
-            thread.goes_on(1000 + second * LONGEST_NS, &mut found);
+            thread.continue_wait(1000 + second * MAX_SPAN_NS, &mut found);
         }
-        assert_eq!(found.iter().map(|spell| spell.us).sum::<u32>(), 3_000_001);
+        assert_eq!(found.iter().map(|span| span.us).sum::<u32>(), 3_000_001);
         assert_eq!(found.len(), 3);
     }
 }

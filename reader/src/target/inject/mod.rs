@@ -173,7 +173,7 @@ pub(crate) fn found(pid: u32) -> Option<Sampling> {
     let Present { control, source: (_, period_ns), .. } = present;
     let frequency = (1_000_000_000 + period_ns / 2).checked_div(period_ns).unwrap_or(0);
     // Time off the processor and events have units, not rates.
-    let frequency = if frequency > u64::from(rate::HIGHEST_FREQUENCY) { 0 } else { frequency as u32 };
+    let frequency = if frequency > u64::from(rate::MAX_FREQUENCY) { 0 } else { frequency as u32 };
     Some(Sampling::Found { frequency, attached: control.is_some(), left })
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn found(pid: u32) -> Option<Sampling> {
 pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectError> {
     let (asked, pid) = (sources.name(), pid as i32);
     // What stands in the way of the program's calls has to be there from its start.
-    if sources.of_the_start() {
+    if sources.need_start() {
         let (own, setting) = (own_sources(pid as u32), sources.of_agent());
         match own.name() {
             _ if sources.probes_are_among(&own) => {}
@@ -235,7 +235,7 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
     attach(
         pid,
         Settings {
-            frequency: frequency.clamp(1, rate::HIGHEST_FREQUENCY),
+            frequency: frequency.clamp(1, rate::MAX_FREQUENCY),
             max_stack: DEFAULT_STACK,
             max_overhead: Overhead::default(),
             native_only: false,

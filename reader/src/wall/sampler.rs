@@ -1,4 +1,4 @@
-//! The thread that looks: which processes and threads there are, when to look, and what samples come of it.
+//! The sampling thread of the wall clock: tracks processes and threads, schedules the passes and produces the samples.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -15,82 +15,82 @@ use unwind::End;
 
 use super::blocked::{self, NO_CALL};
 use super::stack::{Stack, Walker};
-use super::thread::{Look, Spell, Thread, Wait};
-use super::{Told, news};
+use super::thread::{Check, Thread, Wait, WaitSpan};
+use super::{Message, receive};
 use crate::proc;
 use crate::target::clock;
 
-/// Looks take at most this part of a processor's time.
-const COST: u32 = 20;
-/// The last look is one part in so many of their average cost.
-const SMOOTH: u32 = 64;
-/// Looks after which threads are looked for that no agent has told of.
-const SELDOM: u32 = 16;
-/// Marks that are no system call.
+/// Sampling takes at most one part in so many of a CPU.
+const CPU_SHARE: u32 = 20;
+/// Weight of the latest pass in the moving average of the cost: one part in so many.
+const SMOOTHING: u32 = 64;
+/// After so many passes, search for threads that no agent has reported.
+const SEARCH_EVERY: u32 = 16;
+/// Markers other than system calls.
 const READY: u16 = NO_CALL - 1;
 const HIDDEN: u16 = NO_CALL - 2;
-/// The topic of what there is to say.
-const TOPIC: &str = "wall clock";
+/// The key of notes.
+const NOTE_KEY: &str = "wall clock";
 
-/// A process whose threads are looked at.
+/// A process whose threads are sampled.
 struct Process {
     pid: u32,
     began_ns: u64,
-    /// None: its memory may not be read.
+    /// `None` if its memory cannot be read.
     mem: Option<File>,
     threads: BTreeMap<u32, Thread>,
-    /// The numbers of threads in the process, by thread id, and when they began.
+    /// Thread number and start time, by thread id.
     numbers: HashMap<u32, (u32, u64)>,
-    /// Samples of threads whose number has not been told yet.
+    /// Samples of threads whose number is not known yet.
     unnumbered: HashMap<u32, Vec<Sample>>,
-    /// First address and bytes of its modules.
+    /// Start and size of its modules.
     modules: HashMap<u32, (u64, u64)>,
-    /// Modules have come since the last look.
-    news: bool,
-    /// So have threads.
+    /// There are new modules since the last pass.
+    has_new_modules: bool,
+    /// There are new threads since the last pass.
     has_new_threads: bool,
     /// It has ended, or executed another program.
     is_over: bool,
 }
 
-/// Looks at the threads of all processes.
-pub(super) struct Looker<'b> {
+/// Samples the threads of all processes.
+pub(super) struct Sampler<'b> {
     walker: Walker<'b>,
     processes: BTreeMap<u32, Process>,
-    finds: &'b Sender<Event>,
+    samples: &'b Sender<Event>,
     told: HashSet<u16>,
     has_complained: bool,
     lacks_files: bool,
     looks: u32,
 }
 
-impl<'b> Looker<'b> {
-    /// Looks `frequency` times a second until it is told to end.
-    pub(super) fn run(frequency: u32, hears: &Receiver<Told>, finds: &Sender<Event>) {
+impl<'b> Sampler<'b> {
+    /// Samples `frequency` times a second until it is told to end.
+    pub(super) fn run(frequency: u32, messages: &Receiver<Message>, samples: &Sender<Event>) {
         let binaries = Binaries::new(Search::for_user());
         let walker = Walker::new(Processes::new(&binaries));
         let (processes, told) = (BTreeMap::new(), HashSet::new());
-        let mut looker =
-            Looker { walker, processes, finds, told, has_complained: false, lacks_files: false, looks: 0 };
+        let mut sampler =
+            Sampler { walker, processes, samples, told, has_complained: false, lacks_files: false, looks: 0 };
         let period = Duration::from_secs(1) / frequency.max(1);
         let mut random = clock::monotonic_ns() | 1;
-        // Exponential moving average of a look's CPU time. With the last look's alone, the expensive looks, those that walk a
-        // new wait's stack, would delay the next one and miss short waits.
+        // Exponential moving average of a pass's CPU time. Using the last pass alone, an expensive one, which walks the stacks of new
+        // waits, would delay the next pass and miss short waits.
         let mut average = Duration::ZERO;
-        while let Some(events) = news(hears) {
-            events.into_iter().for_each(|event| looker.learn(event));
+        while let Some(events) = receive(messages) {
+            events.into_iter().for_each(|event| sampler.learn(event));
             let began = clock::thread_cpu();
-            looker.look();
+            sampler.pass();
             let cost = clock::thread_cpu().saturating_sub(began);
-            average = average * (SMOOTH - 1) / SMOOTH + cost / SMOOTH;
-            // Not in step with the program (xorshift, Marsaglia, 2003): half a period to one and a half.
+            average = average * (SMOOTHING - 1) / SMOOTHING + cost / SMOOTHING;
+            // Random intervals of 0.5 to 1.5 periods (xorshift, Marsaglia, 2003), to avoid aliasing with the program.
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            let mean = period.max(average * COST);
+            let mean = period.max(average * CPU_SHARE);
             std::thread::sleep(mean / 2 + mean * (random % 1024) as u32 / 1024);
         }
-        looker.end();
+        sampler.end();
     }
 
     fn learn(&mut self, event: Event) {
@@ -106,7 +106,7 @@ impl<'b> Looker<'b> {
                     seen.begins(thread.start_ns);
                 }
                 for sample in process.unnumbered.remove(&thread.tid).into_iter().flatten() {
-                    let _ = self.finds.send(Event::Sample(Sample { thread_seq: thread.seq, ..sample }));
+                    let _ = self.samples.send(Event::Sample(Sample { thread_seq: thread.seq, ..sample }));
                 }
             }
             Event::ProcessEnd(end) => {
@@ -118,7 +118,7 @@ impl<'b> Looker<'b> {
     }
 
     fn process(&mut self, info: &ProcessInfo) {
-        // The image before an exec has no threads any more.
+        // The image before an exec has no threads left.
         let before =
             self.processes.iter().find(|(_, it)| it.pid == info.pid && !it.is_over).map(|(&id, _)| id);
         before.into_iter().for_each(|id| self.leave(id));
@@ -130,7 +130,7 @@ impl<'b> Looker<'b> {
             numbers: HashMap::new(),
             unnumbered: HashMap::new(),
             modules: HashMap::new(),
-            news: false,
+            has_new_modules: false,
             has_new_threads: true,
             is_over: false,
         };
@@ -139,7 +139,7 @@ impl<'b> Looker<'b> {
 
     fn module(&mut self, module: &ModuleInfo) {
         if let Some(process) = self.processes.get_mut(&module.process) {
-            process.news = true;
+            process.has_new_modules = true;
             process.modules.insert(module.module, (module.start, module.end.saturating_sub(module.start)));
             self.walker.map(module);
         }
@@ -152,103 +152,103 @@ impl<'b> Looker<'b> {
         }
     }
 
-    /// Looks at all threads once.
-    fn look(&mut self) {
+    /// Samples all threads once.
+    fn pass(&mut self) {
         self.looks = self.looks.wrapping_add(1);
         let living = self.processes.iter().filter(|(_, process)| !process.is_over);
         let ids: Vec<u32> = living.map(|(&id, _)| id).collect();
         for id in ids {
-            if !self.look_at(id) {
+            if !self.sample_process(id) {
                 self.leave(id);
             }
         }
     }
 
-    /// Looks at the threads of a process. False if there are none any more.
-    fn look_at(&mut self, id: u32) -> bool {
+    /// Samples the threads of a process. False if none are left.
+    fn sample_process(&mut self, id: u32) -> bool {
         let Some(process) = self.processes.get_mut(&id) else { return true };
         let mut found = Vec::new();
-        if std::mem::take(&mut process.has_new_threads) || self.looks.is_multiple_of(SELDOM) {
-            match meet(process) {
-                Met::All => {}
-                Met::NoFiles => self.no_files(id),
-                Met::Nobody => return false,
+        if std::mem::take(&mut process.has_new_threads) || self.looks.is_multiple_of(SEARCH_EVERY) {
+            match discover_threads(process) {
+                Discovery::All => {}
+                Discovery::NoFiles => self.report_open_file_limit(id),
+                Discovery::ProcessEnded => return false,
             }
         }
         let Some(process) = self.processes.get_mut(&id) else { return true };
-        let news = std::mem::take(&mut process.news);
+        let has_new_modules = std::mem::take(&mut process.has_new_modules);
         let Process { mem, threads, .. } = process;
         threads.retain(|&tid, thread| {
-            let mut spells = Vec::new();
+            let mut spans = Vec::new();
             let mut walk = |blocked| match mem {
                 Some(mem) => self.walker.walk(id, clock::monotonic_ns(), blocked, mem),
                 None => Stack { frames: Vec::new(), end: End::Unreadable },
             };
-            let look = thread.look(news, &mut clock::monotonic_ns, &mut walk, &mut spells);
-            found.extend(spells.into_iter().map(|spell| (tid, spell)));
-            look == Look::Lives
+            let look = thread.check(has_new_modules, &mut clock::monotonic_ns, &mut walk, &mut spans);
+            found.extend(spans.into_iter().map(|span| (tid, span)));
+            look == Check::Lives
         });
-        found.into_iter().for_each(|(tid, spell)| self.tell(id, tid, spell));
+        found.into_iter().for_each(|(tid, span)| self.tell(id, tid, span));
         true
     }
 
-    /// Looks no more at a process.
+    /// Stops sampling a process.
     fn leave(&mut self, id: u32) {
         let Some(process) = self.processes.get_mut(&id) else { return };
         let mut found = Vec::new();
         for (&tid, thread) in &mut process.threads {
-            let mut spells = Vec::new();
-            thread.close(&mut spells);
-            found.extend(spells.into_iter().map(|spell| (tid, spell)));
+            let mut spans = Vec::new();
+            thread.close(&mut spans);
+            found.extend(spans.into_iter().map(|span| (tid, span)));
         }
-        found.into_iter().for_each(|(tid, spell)| self.tell(id, tid, spell));
+        found.into_iter().for_each(|(tid, span)| self.tell(id, tid, span));
         let Some(process) = self.processes.get_mut(&id) else { return };
         process.threads.clear();
         process.is_over = true;
-        // The numbers of its last threads may still come.
+        // The numbers of its last threads may still arrive.
         if process.unnumbered.is_empty() {
             self.processes.remove(&id);
         }
     }
 
-    /// Tells once that there are too many threads for us.
-    fn no_files(&mut self, process: u32) {
+    /// Reports once that open files do not suffice for all threads.
+    fn report_open_file_limit(&mut self, process: u32) {
         if !std::mem::replace(&mut self.lacks_files, true) {
             let value =
-                "some threads are not looked at: each takes two open files of the recorder (ulimit -Hn)"
+                "some threads are not sampled: each needs two open files in the recorder; raise the limit (ulimit -Hn)"
                     .into();
-            let _ = self.finds.send(Event::Setting(Setting { process, key: TOPIC.into(), value }));
+            let _ = self.samples.send(Event::Setting(Setting { process, key: NOTE_KEY.into(), value }));
         }
     }
 
     fn end(&mut self) {
-        self.look();
+        self.pass();
         let ids: Vec<u32> = self.processes.keys().copied().collect();
         ids.into_iter().for_each(|id| self.leave(id));
         for (_, process) in std::mem::take(&mut self.processes) {
-            // Threads that no agent has told of: below a number that it gives to nobody.
+            // Threads that no agent has reported get a number that it never assigns.
             let unnumbered = process.unnumbered.into_values().flatten();
-            unnumbered.for_each(|sample| _ = self.finds.send(Event::Sample(sample)));
+            unnumbered.for_each(|sample| _ = self.samples.send(Event::Sample(sample)));
         }
     }
 
-    /// Makes a sample of time that a thread of a process did not run.
-    fn tell(&mut self, id: u32, tid: u32, spell: Spell) {
-        let mark = match spell.wait {
+    /// Emits a sample for time during which a thread did not run.
+    fn tell(&mut self, id: u32, tid: u32, span: WaitSpan) {
+        let mark = match span.wait {
             Wait::Ready => READY,
             Wait::Blocked(call) => call.unwrap_or(NO_CALL),
             Wait::Hidden => HIDDEN,
         };
         self.name(id, mark);
-        let (frames, end) = match spell.stack {
+        let (frames, end) = match span.stack {
             Some(stack) => (stack.frames.clone(), stack.end),
-            // The last stack while it ran takes its place.
-            None if spell.wait == Wait::Ready => (Vec::new(), End::Root),
+            // Replaced later by its last stack while running.
+            None if span.wait == Wait::Ready => (Vec::new(), End::Root),
             None => (Vec::new(), End::Unreadable),
         };
         let kernel = KernelSample {
-            ns: spell.ns,
-            weight: spell.us,
+            ns: span.ns,
+            weight: span.us,
             event: 0,
             frames: vec![WALL_MARKS + u64::from(mark)],
         };
@@ -256,8 +256,8 @@ impl<'b> Looker<'b> {
             process: id,
             tid,
             thread_seq: 1 << 31 | tid,
-            ns: spell.ns,
-            weight: spell.us,
+            ns: span.ns,
+            weight: span.us,
             end: end as u8,
             source: WALL_SOURCE,
             frames,
@@ -268,13 +268,13 @@ impl<'b> Looker<'b> {
         match process.numbers.get(&tid) {
             Some((number, _)) => {
                 sample.thread_seq = *number;
-                let _ = self.finds.send(Event::Sample(sample));
+                let _ = self.samples.send(Event::Sample(sample));
             }
             None => process.unnumbered.entry(tid).or_default().push(sample),
         }
     }
 
-    /// Tells the name of a mark before its first sample; and once, where nobody may see what threads wait for.
+    /// Emits the name of a marker frame before its first sample, and once a note if the cause of waits cannot be read.
     fn name(&mut self, process: u32, mark: u16) {
         if !self.told.insert(mark) {
             return;
@@ -286,40 +286,40 @@ impl<'b> Looker<'b> {
         };
         let start = WALL_MARKS + u64::from(mark);
         let symbol = KernelSymbol { start, end: start + 1, name: name.into(), module: String::new() };
-        let _ = self.finds.send(Event::KernelSymbol(symbol));
+        let _ = self.samples.send(Event::KernelSymbol(symbol));
         if mark == HIDDEN && !std::mem::replace(&mut self.has_complained, true) {
             let value = "where threads wait is hidden (/proc/PID/task/TID/syscall: the same user or root, a dumpable process, \
                          and with kernel.yama.ptrace_scope 1 a command started by record); their time is counted all the same"
                 .into();
-            let _ = self.finds.send(Event::Setting(Setting { process, key: TOPIC.into(), value }));
+            let _ = self.samples.send(Event::Setting(Setting { process, key: NOTE_KEY.into(), value }));
         }
     }
 }
 
-/// What came of looking for threads.
-enum Met {
+/// The result of searching for threads.
+enum Discovery {
     All,
-    /// We may have no more files open.
+    /// The limit of open files is reached.
     NoFiles,
     /// The process has ended.
-    Nobody,
+    ProcessEnded,
 }
 
-/// Finds the threads that are new.
-fn meet(process: &mut Process) -> Met {
-    let Ok(tids) = proc::threads(process.pid) else { return Met::Nobody };
-    let mut met = Met::All;
+/// Adds new threads.
+fn discover_threads(process: &mut Process) -> Discovery {
+    let Ok(tids) = proc::threads(process.pid) else { return Discovery::ProcessEnded };
+    let mut met = Discovery::All;
     for tid in tids {
         if process.threads.contains_key(&tid) {
             continue;
         }
         let now = clock::monotonic_ns();
         let told = process.numbers.get(&tid).map(|&(_, start)| start);
-        // The first thread is there from the start, others since now at the latest.
+        // The main thread has existed from the start, others since now at the latest.
         let began = told.unwrap_or(if tid == process.pid { process.began_ns } else { now }).min(now);
         match Thread::open(process.pid, tid, began, now) {
             Ok(thread) => drop(process.threads.insert(tid, thread)),
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => met = Met::NoFiles,
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => met = Discovery::NoFiles,
             // It has ended.
             Err(_) => {}
         }
