@@ -91,7 +91,7 @@ pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<
                 }
                 all.push(steps);
             }
-            Err(silence) => anyhow::bail!("thread {tid}: no stack after {} requests: {silence}", all.len()),
+            Err(no_stack) => anyhow::bail!("thread {tid}: no stack after {} requests: {no_stack}", all.len()),
         }
     }
     let summary = Summary::of(&all, options.count.max(1) as usize);
@@ -102,7 +102,7 @@ pub(crate) fn run(options: &RequestArgs, out: &mut dyn Write) -> anyhow::Result<
         summary.print(out)?;
     }
     if !options.json {
-        let (answered, late) = target.asker.requests(|requests| requests.counts());
+        let (answered, late) = target.channel.requests(|requests| requests.counts());
         writeln!(
             out,
             "{answered} requests to the process answered in all; {late} signals came after their answer"

@@ -62,8 +62,8 @@ fn source(target: &mut Target) -> Vec<Finding> {
         Some(measure) if !measure.is_cpu_time() => format!("{source}: {}", measure.name),
         _ => format!("{source} at {} Hz", 1_000_000_000u64.checked_div(period).unwrap_or(0)),
     };
-    let counters = target.asker.region().counters();
-    let mode = match target.asker.region().mode() {
+    let counters = target.channel.region().counters();
+    let mode = match target.channel.region().mode() {
         Mode::Discard => "being recorded",
         Mode::Overwrite => "a flight recorder",
     };

@@ -71,7 +71,7 @@ impl Listener for ModuleRefresh<'_> {
         if self.last_read.elapsed() >= READ_EVERY {
             self.last_read = Instant::now();
             if self.has_unreported()
-                && !inject::is_told_of_changes(self.pid)
+                && !inject::is_loader_hooked(self.pid)
                 && let Err(error) = inject::attach(self.pid, self.settings)
             {
                 self.notices.detail(format_args!("libraries loaded later are missing: {error}"));

@@ -1,7 +1,7 @@
 //! The embedded agent as a file that a loader can preload.
 //!
-//! Unpacked once per content into a directory of the user's own: any file that another user could replace
-//! would run in every profiled program. Root's can be read by everybody, for programs that become another user.
+//! It is unpacked once per content into a private directory of the user: a file that another user could replace would run in every
+//! profiled program. Root's file is readable by everyone, for programs that switch to another user.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -17,10 +17,10 @@ use selfwind_profile::private_directory::{candidates, private_directory};
 use crate::sampling::sources::Sources;
 
 static AGENT: &[u8] = include_bytes!(env!("SELFWIND_AGENT_FILE"));
-/// The same with the names of the allocator and of locks.
+/// The second build, which also interposes allocator, locks and mappings.
 static PROBES_AGENT: &[u8] = include_bytes!(env!("SELFWIND_PROBES_AGENT_FILE"));
 
-/// Why there is no agent to preload.
+/// Why the agent cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentFileError {
     /// Built with SELFWIND_SKIP_AGENT=1.
@@ -28,12 +28,12 @@ pub(crate) enum AgentFileError {
         "this selfwind was built with SELFWIND_SKIP_AGENT=1 and holds no agent; build it again without that variable"
     )]
     NotEmbedded,
-    /// No directory would do.
+    /// No suitable directory.
     #[error(
         "no directory for the agent ({tried}); set XDG_CACHE_HOME to one that you own and that is not mounted noexec"
     )]
     NoPlace {
-        /// Each directory tried and what was wrong with it.
+        /// Each directory tried, and why it is not suitable.
         tried: String,
     },
 }
@@ -43,13 +43,13 @@ pub(crate) fn content() -> Option<&'static [u8]> {
     (!AGENT.is_empty()).then_some(AGENT)
 }
 
-/// Unpacks the agent when that has not been done yet, and says where it is.
+/// Unpacks the agent if necessary, and returns its path.
 pub(crate) fn unpack() -> Result<PathBuf, AgentFileError> {
     let name = concat!("agent-", env!("CARGO_PKG_VERSION"), "-", env!("SELFWIND_AGENT_HASH"), ".so");
     unpack_content(name, AGENT)
 }
 
-/// The same for the agent that samples what `sources` say.
+/// The same for the build of the agent that `sources` need.
 pub(crate) fn unpack_for(sources: &Sources) -> Result<PathBuf, AgentFileError> {
     if !sources.need_probes_agent() {
         return unpack();
@@ -75,13 +75,13 @@ fn unpack_content(name: &str, content: &[u8]) -> Result<PathBuf, AgentFileError>
 /// Who can read the agent's file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// Its user alone.
+    /// Only its user.
     Private,
-    /// Everybody: what root starts may become another user. The content is no secret.
+    /// Everyone: a program started by root may switch to another user.
     Public,
 }
 
-/// Directories to try for the agent's file, best first. Root's is one that every user can reach, if there is one.
+/// Directories to try for the agent's file, best first. For root, one that every user can reach, if there is one.
 fn places() -> Vec<(PathBuf, Access)> {
     let private = candidates();
     let mut public = Vec::new();
@@ -94,7 +94,7 @@ fn places() -> Vec<(PathBuf, Access)> {
     public.chain(private.into_iter().map(|directory| (directory, Access::Private))).collect()
 }
 
-/// True if everybody can get to `directory` and nobody but root can put another in its place. It need not be there.
+/// True if every user can reach `directory` and only root can replace it. It need not exist.
 fn is_reachable(directory: &Path) -> bool {
     const SEARCH: u32 = 0o001;
     const WRITE: u32 = 0o022;
@@ -112,7 +112,7 @@ fn refuse<T>(why: &str) -> io::Result<T> {
 }
 
 fn unpack_into(directory: &Path, name: &str, content: &[u8], access: Access) -> io::Result<PathBuf> {
-    // The loader splits LD_PRELOAD at both.
+    // The loader splits LD_PRELOAD at spaces and colons.
     if directory.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
         return refuse("a space or a colon in the name");
     }
@@ -135,7 +135,7 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8], access: Access) -> 
     Ok(path)
 }
 
-/// As [`private_directory`], but for everybody to search: the last two directories of the path, which are ours.
+/// Like [`private_directory`], but searchable by everyone: the last two directories of the path, which are selfwind's.
 fn public_directory(directory: &Path) -> io::Result<()> {
     const SEARCH_ALL: u32 = 0o111;
     private_directory(directory)?;
@@ -149,7 +149,7 @@ fn public_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True if the file is there, ours alone, and byte for byte the embedded one.
+/// True if the file exists, belongs to this user, and has exactly the embedded contents.
 fn is_unpacked(path: &Path, content: &[u8], access: Access) -> bool {
     let same = || -> io::Result<bool> {
         let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
@@ -188,7 +188,7 @@ fn write_new(path: &Path, content: &[u8], access: Access) -> io::Result<()> {
     let _ = fs::remove_file(path);
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(content)?;
-    // Whatever the umask is.
+    // Independent of the umask.
     file.set_permissions(Permissions::from_mode(access.mode()))
 }
 

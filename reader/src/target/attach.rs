@@ -1,7 +1,7 @@
-//! The border to memory that others write: regions, the doorbell, mapped files. All `unsafe` of the reader is here.
+//! Access to memory written by other processes: regions, the doorbell. All `unsafe` code of this crate is in this folder.
 //!
-//! A file is mapped only after its descriptor has shown that it is a regular file of this user, closed to all
-//! others, and as long as its header claims. What lies in it stays untrusted: `shm_format` copies and checks.
+//! A file is mapped only after checks on its descriptor: a regular file of this user, inaccessible to others, and as long as its
+//! header claims. Its contents stay untrusted: `shm_format` copies and checks them.
 
 pub(crate) mod owner;
 mod perf_event;
@@ -33,15 +33,15 @@ use shm_format::{
 };
 
 pub(crate) use perf_event::{PerfScope, probe_deferred_callchains, probe_perf_event};
-pub(crate) use request::{Asker, resource_limit, send_request};
+pub(crate) use request::{RequestChannel, resource_limit, send_request};
 
-/// No region is longer; a longer file is not one.
+/// Maximum size of a region; a larger file is not one.
 const REGION_LIMIT: u64 = 4 << 30;
 
 /// Why a region cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
-    /// Its process is still making it.
+    /// Its process is still creating it.
     #[error("it is not finished yet")]
     Unfinished,
     /// Another reader has it.
@@ -60,11 +60,11 @@ pub(crate) enum AttachError {
 
 /// A region of another process, mapped and locked for this reader.
 pub(crate) struct Attached {
-    // Before the mapping: fields are dropped in order.
+    // Before the mapping, as fields are dropped in order.
     reader: RegionReader,
     map: MmapRaw,
-    /// The file was made shorter: nothing more can come.
-    cut: Cell<bool>,
+    /// The file was truncated: no more data can be read.
+    truncated: Cell<bool>,
     /// Holds the lock.
     file: File,
 }
@@ -80,7 +80,7 @@ impl Attached {
         Self::map(file)
     }
 
-    /// Maps a region without the lock: look, but do not drain.
+    /// Maps a region without taking the lock, to look at it without draining.
     pub(crate) fn peek(path: &Path) -> Result<Peek, AttachError> {
         let mut attached = Self::map(open_region(path)?)?;
         let mut peek = Peek {
@@ -120,36 +120,37 @@ impl Attached {
         // SAFETY: `base..base + len` is the mapping just made, readable, writable and as long as the file; it is
         // stored beside the reader and unmapped after it. Should the file get shorter, `truncation` keeps the range
         // accessible; every access of the reader goes through it.
-        let (opened, cut) = truncation::guarded(&map, || unsafe { RegionReader::open(base, map.len()) });
+        let (opened, truncated) =
+            truncation::guarded(&map, || unsafe { RegionReader::open(base, map.len()) });
         let reader = opened.map_err(|error| match error {
             LayoutError::BadMagic(0) => AttachError::Unfinished,
             other => AttachError::Layout(other),
         })?;
-        Ok(Self { reader, map, cut: Cell::new(cut), file })
+        Ok(Self { reader, map, truncated: Cell::new(truncated), file })
     }
 
-    /// True once the file was found shorter than the region: what is read from then on means nothing.
+    /// True once the file was found to be truncated: data read after that is meaningless.
     pub(crate) fn is_truncated(&self) -> bool {
-        self.cut.get()
+        self.truncated.get()
     }
 
     /// Reads the shared memory.
     fn read<T>(&self, access: impl FnOnce(&RegionReader) -> T) -> T {
-        let (result, cut) = truncation::guarded(&self.map, || access(&self.reader));
-        self.cut.set(self.cut.get() || cut);
+        let (result, truncated) = truncation::guarded(&self.map, || access(&self.reader));
+        self.truncated.set(self.truncated.get() || truncated);
         result
     }
 
-    /// Reads the shared memory and moves on in it.
+    /// Reads the shared memory and advances in it.
     fn take<T>(&mut self, access: impl FnOnce(&mut RegionReader) -> T) -> T {
-        let (result, cut) = truncation::guarded(&self.map, || access(&mut self.reader));
-        self.cut.set(self.cut.get() || cut);
+        let (result, truncated) = truncation::guarded(&self.map, || access(&mut self.reader));
+        self.truncated.set(self.truncated.get() || truncated);
         result
     }
 
     /// Who wrote it.
     pub(crate) fn identity(&self) -> Identity {
-        // Whatever it says of that itself.
+        // The file's owner, not what the region claims.
         let uid = self.file.metadata().map_or(u32::MAX, |metadata| metadata.uid());
         Identity { uid, ..self.reader.identity() }
     }
@@ -159,7 +160,7 @@ impl Attached {
         self.reader.geometry()
     }
 
-    /// What a full pool does with new records.
+    /// What happens to new records if the pool is full.
     pub(crate) fn mode(&self) -> Mode {
         self.reader.mode()
     }
@@ -169,7 +170,7 @@ impl Attached {
         self.reader.clock()
     }
 
-    /// The clocks when it was made.
+    /// The clocks when it was created.
     pub(crate) fn anchor(&self) -> Anchor {
         self.reader.anchor()
     }
@@ -179,12 +180,12 @@ impl Attached {
         self.read(RegionReader::counters)
     }
 
-    /// The tables of what is in use, copied, if the region has any.
+    /// A copy of the tables of live blocks and mappings, if the region has any.
     pub(crate) fn live_tables(&self) -> Option<Vec<u8>> {
         let offset = (self.geometry().total_len() + ANSWERS_LEN) as u64;
         let len = self.file.metadata().ok()?.len().checked_sub(offset).filter(|len| *len > 0)?;
         let mut table = vec![0; usize::try_from(len).ok()?];
-        // From the file: nothing of it is mapped, so nothing can go away meanwhile.
+        // Read from the file instead of mapping it, so truncation does no harm.
         self.file.read_exact_at(&mut table, offset).ok()?;
         Some(table)
     }
@@ -219,7 +220,7 @@ impl Attached {
         })
     }
 
-    /// What was taken up to these places of chunks is safe.
+    /// Acknowledges the records of chunks before these positions.
     pub(crate) fn acknowledge(&mut self, places: &[(u32, u64)]) {
         self.take(|reader| {
             for (index, place) in places {
@@ -228,18 +229,18 @@ impl Attached {
         });
     }
 
-    /// True while a chunk waits to be taken.
+    /// True while there is a complete chunk to drain.
     pub(crate) fn has_complete(&self) -> bool {
         self.read(RegionReader::has_complete)
     }
 
-    /// Chunks in use by the writers, and how many of them are free.
+    /// The number of chunks with memory, and how many of them are free.
     pub(crate) fn fill(&self) -> (usize, usize) {
         self.read(|reader| (reader.chunks(), reader.free_chunks()))
     }
 
-    /// Gives memory to the first `chunks` chunks, as far as the process has mapped them, and lets its writers take them
-    /// up. How many have it now.
+    /// Allocates memory for the first `chunks` chunks, as far as the process has mapped them, and makes them available to writers.
+    /// Returns how many have memory now.
     pub(crate) fn extend_pool(&mut self, chunks: usize) -> io::Result<usize> {
         let (backed, mapped) = self.read(|reader| (reader.chunks(), reader.chunks_mapped()));
         let chunks = chunks.min(mapped);
@@ -259,22 +260,22 @@ impl Attached {
     }
 }
 
-/// What can be seen of a region without draining it.
+/// A region's properties that can be read without draining it.
 #[derive(Debug)]
 pub(crate) struct Peek {
     /// Samples recorded so far.
     pub(crate) samples: u64,
     /// The program.
     pub(crate) exe: String,
-    /// What a recorder that has put the agent there needs to call it again.
+    /// The address by which a recorder can call an injected agent again.
     pub(crate) control: Option<u64>,
-    /// False after such a recorder has ended the sampling.
+    /// False after a recorder has stopped the sampling.
     pub(crate) sampling: bool,
-    /// The recorder that ends the sampling with itself: its pid and start time.
+    /// The recorder whose end stops the sampling: its pid and start time.
     pub(crate) recorder: Option<(u32, u64)>,
     /// The number of its source, and the nanoseconds of a unit of weight.
     pub(crate) source: (u32, u64),
-    /// What it records beside a clock, as the process says.
+    /// Its sources other than the clock, as reported by the process.
     pub(crate) probes: String,
 }
 
@@ -288,7 +289,7 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
         _ if metadata.uid() != geteuid().as_raw() && !path.parent().is_some_and(owner::is_open_to_all) => {
             refuse("it belongs to another user")
         }
-        // A link made by whoever may make files here, to a file that he may not.
+        // Someone may have created a hard link here to a file that they cannot access.
         _ if metadata.nlink() != 1 => refuse("it has another name"),
         _ if metadata.mode() & 0o077 != 0 => refuse("others may open it"),
         0 => Err(AttachError::Unfinished),
@@ -298,7 +299,7 @@ fn open_region(path: &Path) -> Result<File, AttachError> {
     }
 }
 
-/// Where the reader sleeps, and how others wake it.
+/// A futex on which the reader sleeps and by which other processes wake it.
 pub(crate) struct Doorbell {
     page: shm_format::Doorbell,
     map: MmapRaw,
@@ -307,12 +308,12 @@ pub(crate) struct Doorbell {
 impl Doorbell {
     /// A doorbell that the processes of a session share; `file` is new and empty.
     pub(super) fn in_file(file: &File) -> io::Result<Self> {
-        // Written and not only made as long: a store to a page without memory is answered by SIGBUS.
+        // Written instead of only extended: a store to a page without memory raises SIGBUS.
         (&*file).write_all(&[0; PAGE])?;
         Self::format(MmapOptions::new().len(PAGE).map_raw(file)?)
     }
 
-    /// A doorbell of this process alone, for regions whose processes know of none.
+    /// A doorbell for this process alone, if the recorded processes do not know one.
     pub(crate) fn private() -> io::Result<Self> {
         Self::format(MmapMut::map_anon(PAGE)?.into())
     }
@@ -324,7 +325,7 @@ impl Doorbell {
         Ok(Self { page, map })
     }
 
-    /// Touches the page. Should its file be gone, nobody rings any more, and every sleep takes its time.
+    /// Accesses the page. If its file was truncated, no one can ring any more, and every sleep runs until its timeout.
     fn touch<T>(&self, access: impl FnOnce(&shm_format::DoorbellPage) -> T) -> T {
         truncation::guarded(&self.map, || access(&self.page)).0
     }
@@ -334,7 +335,7 @@ impl Doorbell {
         unsafe { AtomicU32::from_ptr(self.page.futex_word()) }
     }
 
-    /// Announces sleep. Look for work once more, then sleep on what this returns.
+    /// Announces sleep. Check for work once more, then sleep on the result.
     pub(crate) fn prepare_sleep(&self) -> Sleep<'_> {
         self.touch(shm_format::DoorbellPage::prepare_sleep);
         Sleep(self)
@@ -347,7 +348,7 @@ impl Doorbell {
         }
     }
 
-    /// Tells all processes of the session that the recording has ended.
+    /// Signals all processes of the session that the recording has ended.
     pub(crate) fn stop(&self) {
         self.touch(shm_format::DoorbellPage::stop);
     }
@@ -357,10 +358,10 @@ impl Doorbell {
 pub(crate) struct Sleep<'a>(&'a Doorbell);
 
 impl Sleep<'_> {
-    /// Sleeps until somebody rings, at most for `timeout`.
+    /// Sleeps until the doorbell rings, at most for `timeout`.
     pub(crate) fn sleep(self, timeout: Duration) {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        // Any return is as good as a ring: the caller looks around in any case.
+        // The reason for waking does not matter: the caller checks for work in any case.
         let _ = futex::wait(self.0.futex(), futex::Flags::empty(), 1, Some(&timeout));
     }
 }

@@ -1,4 +1,4 @@
-//! Clocks of the reader, and how the ticks of a region become nanoseconds of CLOCK_MONOTONIC.
+//! Clocks, and the conversion of a region's ticks to nanoseconds of CLOCK_MONOTONIC.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
     clock_gettime(clock).map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// Readings of the time-stamp counter that give its scale: the longer the recording, the finer.
+/// Readings of the time-stamp counter, from which its rate is determined: the longer the recording, the more precisely.
 pub(crate) struct TraceClock {
     first: Anchor,
     now: Anchor,
@@ -50,7 +50,7 @@ impl TraceClock {
         self.now.monotonic_ns
     }
 
-    /// The line from a region's ticks to nanoseconds. `anchors` are the region's own.
+    /// The conversion from a region's ticks to nanoseconds. `anchors` are the region's own readings.
     pub(crate) fn scale(&self, kind: ClockKind, anchors: impl IntoIterator<Item = Anchor>) -> Option<Scale> {
         match kind {
             ClockKind::Monotonic => {
@@ -61,7 +61,7 @@ impl TraceClock {
     }
 }
 
-/// The tightest of a few readings: an interruption between the clocks would bend the line.
+/// The tightest of a few readings: an interruption between the two clocks would distort the scale.
 fn read_anchor() -> Anchor {
     let reading = || {
         let before = read_tsc();

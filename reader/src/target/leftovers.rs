@@ -1,4 +1,4 @@
-//! The regions that lie in session directories: whose they are, and the removal of those that nobody wants.
+//! Lists the regions in session directories, and removes those left by dead processes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,8 +17,8 @@ pub(crate) struct Entry {
     pub(crate) pid: u32,
     /// `live` or `dead`.
     pub(crate) state: &'static str,
-    /// `recorded` while a recorder drains it, else `flight`, or `left` by a recorder that was killed; `detached` of a live
-    /// process whose sampling somebody has ended.
+    /// `recorded` while a recorder drains it; otherwise `flight` (flight recorder), `left` by a recorder that was killed, or
+    /// `detached` if the process is running and its sampling was stopped.
     pub(crate) kind: &'static str,
     /// Samples its process has recorded so far.
     pub(crate) samples: u64,
@@ -56,8 +56,8 @@ pub(crate) fn regions(directory: &Path, recorded: bool) -> Vec<Entry> {
     entries
 }
 
-/// Removes sessions that a killed recorder left behind, when all their processes are dead and a day has gone by
-/// in which somebody could have recovered them with `record -p`.
+/// Removes sessions that a killed recorder left behind, once all their processes are dead and a day has passed in which
+/// `record -p` could have recovered them.
 pub(crate) fn reap_abandoned() {
     const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
     for directory in session::directories() {
@@ -74,8 +74,8 @@ fn is_flight(directory: &Path) -> bool {
     directory.file_name().is_some_and(|name| name == session::FLIGHT)
 }
 
-/// Removes what agents and recorders leave, and the directory if nothing else is in it: whatever directory
-/// somebody named, nothing of theirs is lost. Gives the regions that it removed.
+/// Removes the files of agents and recorders, and the directory if it is then empty, so that no other files are lost in a
+/// directory named by the user. Returns the removed regions.
 pub(crate) fn reap_directory<'a>(directory: &Path, entries: &'a [Entry]) -> Vec<&'a Entry> {
     let dead = entries.iter().filter(|entry| entry.state == "dead");
     let removed: Vec<&Entry> = dead.filter(|entry| std::fs::remove_file(&entry.region).is_ok()).collect();

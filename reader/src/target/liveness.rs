@@ -1,4 +1,4 @@
-//! Whether a process is still the one that was meant. A pid alone does not tell: they are reused.
+//! Tells whether a process is still running. A pid alone is not enough, as pids are reused.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -13,11 +13,11 @@ use crate::target::shortage;
 /// Follows one process until it ends.
 #[derive(Debug)]
 pub(crate) enum Liveness {
-    /// It was there when last asked.
+    /// It was running when last checked.
     Running(OwnedFd),
-    /// The same, and nothing tells of its end: pid and start time.
+    /// The same, without a pidfd: pid and start time.
     Unwatched(u32, u64),
-    /// It has ended, or was never there.
+    /// It has ended, or never existed.
     Ended,
 }
 
@@ -26,17 +26,17 @@ impl Liveness {
     pub(crate) fn follow(pid: u32, own_start_time: u64) -> Self {
         let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Self::Ended };
         match pidfd_open(process, PidfdFlags::empty()) {
-            // Opened first, compared second: from here on the descriptor cannot mean another process.
-            // A zombie may be the first thread of a process whose other threads live on: the descriptor knows.
+            // Opened before comparing: from here on the descriptor cannot refer to another process.
+            // A zombie may be the main thread of a process whose other threads are still running; the pidfd knows.
             Ok(pidfd) if is_that(pid, own_start_time) => Self::Running(pidfd),
             Ok(_) | Err(Errno::SRCH) => Self::Ended,
-            // No descriptor is left, or there are none in this kernel.
+            // No descriptors are left, or the kernel has no pidfds.
             Err(_) if is_that(pid, own_start_time) => Self::Unwatched(pid, own_start_time),
             Err(_) => Self::Ended,
         }
     }
 
-    /// Asks again.
+    /// Checks again.
     pub(crate) fn is_running(&mut self) -> bool {
         let ended = match self {
             Self::Running(pidfd) => {
@@ -53,12 +53,12 @@ impl Liveness {
     }
 }
 
-/// True if the process `pid` is the one that started then and has threads, as far as can be seen.
+/// True if the process `pid` started at that time and has threads, as far as can be determined.
 fn is_that(pid: u32, own_start_time: u64) -> bool {
     match Stat::of(pid) {
         Ok(stat) => stat
             .is_some_and(|stat| stat.start_time == own_start_time && (stat.threads > 1 || !stat.is_zombie())),
-        // No descriptor is left to read it with. The link of a zombie is not there.
+        // No descriptor is left to read the file. A zombie has no such link.
         Err(error) if shortage::is_passing(&error) => {
             let link = std::fs::read_link(format!("/proc/{pid}/exe"));
             !link.is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -67,7 +67,7 @@ fn is_that(pid: u32, own_start_time: u64) -> bool {
     }
 }
 
-/// This boot, as agents name it.
+/// The id of the current boot, in the agent's format.
 pub(crate) fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -1,4 +1,4 @@
-//! One process: its region, who it is, asking it for stacks, putting the agent into it. Nothing here makes a profile.
+//! One process: its region, its identity, requesting its stacks, injecting the agent. Nothing here writes a profile.
 
 pub(crate) mod agent_file;
 pub(crate) mod attach;

@@ -1,9 +1,9 @@
-//! Where processes of other users leave their regions, when root records.
+//! The directory for regions of other users' processes, when root records.
 //!
-//! What root starts may become another user and execute a program, which can neither enter root's session directory nor make
-//! files in it. So such a session has a second directory in which anybody may make files and nobody can list, remove or
-//! replace those of others (01733), with a doorbell of its own, by which they learn of the end. Whoever is here may lie: regions
-//! are believed no more than any, and belong to whom the file belongs.
+//! A program started by root may switch to another user and execute a program that can neither enter root's session directory
+//! nor create files in it. So root's sessions have a second directory in which anyone can create files but not list, remove or
+//! replace those of others (01733), with its own doorbell, which signals the end of the recording. Regions in it are not trusted,
+//! like any others, and belong to the owner of the file.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io;
@@ -16,7 +16,7 @@ use nix::unistd::geteuid;
 use crate::target::attach::Doorbell;
 use crate::target::attach::owner::OPEN_TO_ALL;
 
-/// The directory of such directories.
+/// The parent of these directories.
 const BASE: &str = "/dev/shm/selfwind-others";
 
 /// A session's directory for other users.
@@ -26,14 +26,14 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Makes one for the session of this nonce, if there can be other users: only root becomes one.
+    /// Creates one for the session with this nonce, if the recorder is root: only root can switch to other users.
     pub(crate) fn create(nonce: u64, doorbell: &str) -> Option<Self> {
         geteuid().is_root().then(|| Self::create_in(Path::new(BASE), nonce, doorbell).ok()).flatten()
     }
 
     fn create_in(base: &Path, nonce: u64, doorbell: &str) -> io::Result<Self> {
         match DirBuilder::new().mode(0o755).create(base) {
-            // Whatever the umask is.
+            // Independent of the umask.
             Ok(()) => fs::set_permissions(base, Permissions::from_mode(0o755))?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -63,12 +63,12 @@ impl Others {
         }
     }
 
-    /// Where their regions appear.
+    /// Its path.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Tells them that the recording has ended.
+    /// Signals these processes that the recording has ended.
     pub(crate) fn stop(&self) {
         self.doorbell.stop();
     }

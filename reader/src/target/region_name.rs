@@ -1,8 +1,8 @@
-//! The names of regions' files.
+//! File names of regions.
 
 use std::ffi::OsStr;
 
-/// What the name of a region's file says: `PID-STARTTIME-NONCE.region`.
+/// The parts of a region's file name: `PID-STARTTIME-NONCE.region`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegionName {
     /// Process id.
@@ -14,7 +14,7 @@ pub(crate) struct RegionName {
 }
 
 impl RegionName {
-    /// Reads a file name; `None` for files that are no regions.
+    /// Parses a file name; `None` for files that are not regions.
     pub(crate) fn parse(name: &OsStr) -> Option<Self> {
         let mut parts = name.to_str()?.strip_suffix(".region")?.splitn(3, '-');
         Some(Self {

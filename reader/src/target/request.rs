@@ -1,8 +1,8 @@
-//! Asking a running process for the stacks of its threads, each of which answers by itself at its next return to user
-//! mode: nobody is stopped, and no profile is touched.
+//! Requests the stacks of a running process's threads. Each thread walks its own stack at its next return to user mode, so the
+//! process is not paused, and no profile is involved.
 //!
-//! A request never harms who is asked. So before each signal the thread is looked at: a signal that would not reach
-//! our handler now might meet another program's later.
+//! A request must never harm the process. So the state of a thread is checked before each signal: one that cannot reach the agent's
+//! handler now could be delivered to another handler later.
 
 pub(crate) mod target;
 pub(crate) mod thread;
@@ -20,66 +20,66 @@ use crate::target::attach::send_request;
 pub(crate) use target::{Target, TargetError};
 use thread::ThreadState;
 
-/// How long to wait for a slot that others use, or as long as for an answer.
-const SLOT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a handler may take to finish an answer that it has begun.
-const WRITING_PATIENCE: Duration = Duration::from_millis(200);
-/// The first repetition of a signal that may have been merged with another; later ones after twice the time.
+/// How long to wait for a free slot, unless the timeout for answers is longer.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to wait for an answer that a handler has begun to write.
+const WRITING_TIMEOUT: Duration = Duration::from_millis(200);
+/// When to first repeat a signal that may have been merged with another; the time doubles with each repetition.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
-/// How long a thread that seems to sleep with every signal blocked is looked at again.
-const SECOND_LOOKS: Duration = Duration::from_millis(5);
-/// Slots left to others.
+/// How long to recheck a thread that seems to sleep with all signals blocked.
+const RECHECK_FOR: Duration = Duration::from_millis(5);
+/// Slots left to other requesters.
 const SLOTS_SPARED: usize = 4;
 
-/// How to ask.
+/// How to request stacks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestOptions {
     /// Time to wait for a thread's answer.
     pub(crate) timeout: Duration,
-    /// Threads are left out that wait in a call which a signal ends with EINTR.
+    /// Skip threads in a system call that a signal ends with EINTR.
     pub(crate) gentle: bool,
 }
 
-/// What one thread said.
+/// The result for one thread.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The thread just before it was asked.
+    /// The thread's state just before the request.
     pub(crate) thread: ThreadState,
-    /// Where in the kernel it waited then.
+    /// Where in the kernel it was waiting then.
     pub(crate) wait_channel: Option<String>,
-    /// The system call in which it waited then.
+    /// The system call in which it was waiting then.
     pub(crate) system_call: Option<i64>,
     /// Its stack, or why there is none.
-    pub(crate) outcome: Result<Answer, Silence>,
+    pub(crate) outcome: Result<Answer, NoStack>,
 }
 
-/// A stack that a thread gave.
+/// A thread's answer: its stack.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The request.
     pub(crate) nonce: Nonce,
-    /// Who answered, when, and how the walk ended.
+    /// Thread, times, and how the walk ended.
     pub(crate) head: AnswerHead,
     /// Frames as in records, leaf first.
     pub(crate) frames: Vec<u64>,
-    /// Ticks before the signal was sent.
+    /// Time just before the signal was sent, in ticks.
     pub(crate) sent: u64,
-    /// Ticks after the signal was sent.
+    /// Time just after the signal was sent, in ticks.
     pub(crate) queued: u64,
-    /// Ticks when the answer was seen.
+    /// Time when the answer was seen, in ticks.
     pub(crate) seen: u64,
 }
 
-/// Why a thread gave no stack.
+/// Why there is no stack of a thread.
 #[derive(Debug)]
-pub(crate) enum Silence {
-    /// It was gone by then.
+pub(crate) enum NoStack {
+    /// It has ended.
     Ended,
     /// The process is about to execute another program or to end.
     Closed,
     /// It blocks the signal.
     Blocks(i32),
-    /// It waits for the signal to be given to it.
+    /// It waits for this signal itself (sigwait).
     Awaits(i32),
     /// The process has no handler for the signal now.
     Unhandled(i32),
@@ -89,19 +89,19 @@ pub(crate) enum Silence {
     Traced(u32),
     /// The kernel would drop the nonce: too many signals are queued.
     QueueFull(u64, u64),
-    /// It waits in a call that a signal would end.
+    /// It is in a system call that a signal would end (`gentle`).
     Spared(&'static str),
     /// The kernel refused the signal.
     Refused(io::Error),
-    /// No answer in time; what it did then.
+    /// No answer in time; what it was doing then.
     TimedOut(Duration, &'static str, Option<String>),
-    /// It began to answer and did not finish.
+    /// It began to write an answer and did not finish.
     Unfinished,
-    /// The answer is none.
+    /// The answer is malformed.
     Garbled,
 }
 
-impl fmt::Display for Silence {
+impl fmt::Display for NoStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended => write!(f, "it has ended"),
@@ -134,7 +134,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// A request under way.
+/// A pending request.
 struct Pending {
     thread: usize,
     slot: usize,
@@ -146,23 +146,23 @@ struct Pending {
     writing: Option<Instant>,
 }
 
-/// A thread that is to be asked.
+/// A thread to send a request to.
 struct QueuedThread {
     number: usize,
     tid: u32,
     since: Instant,
 }
 
-/// Asks `tids`, several at a time; the reports have their order.
+/// Requests the stacks of `tids`, several at a time. The reports are in the same order.
 ///
 /// # Errors
-/// When no slot can be had. What single threads cannot do is in their reports.
+/// If no slot is available. Failures of single threads are in their reports.
 pub(crate) fn ask(
     target: &mut Target,
     tids: &[u32],
     options: RequestOptions,
 ) -> Result<Vec<Report>, TargetError> {
-    let slots = claim(target, options.timeout.max(SLOT_PATIENCE))?;
+    let slots = claim(target, options.timeout.max(SLOT_TIMEOUT))?;
     let reports = tids.iter().map(|_| None).collect();
     let mut round = Round { target, options, free: slots, pending: Vec::new(), reports };
     let since = Instant::now();
@@ -171,7 +171,7 @@ pub(crate) fn ask(
     let mut idle = 0u32;
     while !(waiting.is_empty() && round.pending.is_empty()) {
         let mut moved = false;
-        // Each at most once: who cannot be asked yet comes back to the end.
+        // Each at most once per round: a thread that cannot be asked yet goes back to the end.
         for _ in 0..waiting.len() {
             let Some(slot) = round.free.pop() else { break };
             let Some(next) = waiting.pop_front() else { break };
@@ -190,7 +190,7 @@ pub(crate) fn ask(
     Ok(round.reports.into_iter().flatten().collect())
 }
 
-/// Lets the asked threads run: at first only if they wait for this processor.
+/// Lets the threads run: at first by yielding this CPU only.
 fn pause(idle: u32) {
     match idle {
         0 => {}
@@ -199,13 +199,11 @@ fn pause(idle: u32) {
     }
 }
 
-fn claim(target: &mut Target, patience: Duration) -> Result<Vec<usize>, TargetError> {
-    let deadline = Instant::now() + patience;
+fn claim(target: &mut Target, timeout: Duration) -> Result<Vec<usize>, TargetError> {
+    let deadline = Instant::now() + timeout;
     loop {
-        let slots = target.asker.claim(REQUEST_SLOTS - SLOTS_SPARED).map_err(|error| TargetError::Place {
-            pid: target.pid,
-            region: target.region.display().to_string(),
-            error,
+        let slots = target.channel.claim(REQUEST_SLOTS - SLOTS_SPARED).map_err(|error| {
+            TargetError::Place { pid: target.pid, region: target.region.display().to_string(), error }
         })?;
         if !slots.is_empty() {
             return Ok(slots.to_vec());
@@ -227,99 +225,99 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Looks at a thread and asks it, unless that would be in vain or do harm. Gives it back if it must be asked later.
+    /// Checks a thread and sends it a request, unless that would be useless or harmful. Returns it if it has to be asked later.
     fn begin(&mut self, next: QueuedThread, slot: usize) -> Option<QueuedThread> {
         let (pid, tid) = (self.target.pid, next.tid);
         let Ok(thread) = ThreadState::read(pid, tid) else {
             let thread = ThreadState { tid, inner_tid: tid, state: 'X', ..ThreadState::default() };
-            let outcome = Err(Silence::Ended);
+            let outcome = Err(NoStack::Ended);
             self.free.push(slot);
             self.reports[next.number] =
                 Some(Report { thread, wait_channel: None, system_call: None, outcome });
             return None;
         };
-        // The file is not of one moment: a thread seen asleep may have been in its handler when its mask was read.
-        let patience = if thread.state == 'S' { SECOND_LOOKS } else { self.options.timeout };
-        if thread.blocks_everything() && next.since.elapsed() < patience {
+        // The file is not an atomic snapshot: a thread seen asleep may have been in its handler when its mask was read.
+        let timeout = if thread.state == 'S' { RECHECK_FOR } else { self.options.timeout };
+        if thread.blocks_everything() && next.since.elapsed() < timeout {
             self.free.push(slot);
             return Some(next);
         }
         let system_call = thread::system_call(pid, tid);
         let wait_channel = thread::wait_channel(pid, tid);
-        let begun = match self.objection(&thread, system_call) {
-            Some(silence) => Err(silence),
+        let begun = match self.reason_to_skip(&thread, system_call) {
+            Some(no_stack) => Err(no_stack),
             None => self.send(&thread, slot, next.number),
         };
         let outcome = match begun {
             Ok(pending) => {
                 self.pending.push(pending);
-                // Stands until the answer comes.
-                Err(Silence::Ended)
+                // Placeholder until the answer arrives.
+                Err(NoStack::Ended)
             }
-            Err(silence) => {
+            Err(no_stack) => {
                 self.free.push(slot);
-                Err(silence)
+                Err(no_stack)
             }
         };
         self.reports[next.number] = Some(Report { thread, wait_channel, system_call, outcome });
         None
     }
 
-    /// Why the thread must not or need not be sent the signal.
-    fn objection(&self, thread: &ThreadState, system_call: Option<i64>) -> Option<Silence> {
+    /// Why the thread must not be sent the signal, or need not.
+    fn reason_to_skip(&self, thread: &ThreadState, system_call: Option<i64>) -> Option<NoStack> {
         let signal = self.target.signal;
         let bit = 1u64 << (signal - 1).clamp(0, 63);
         let spared = || {
             let (name, ends) = system_call.and_then(thread::waiting_call)?;
-            (self.options.gentle && ends && thread.state == 'S').then_some(Silence::Spared(name))
+            (self.options.gentle && ends && thread.state == 'S').then_some(NoStack::Spared(name))
         };
         match thread.state {
-            'Z' | 'X' => Some(Silence::Ended),
-            't' => Some(Silence::Traced(thread.tracer)),
-            'T' => Some(Silence::Stopped),
-            _ if self.target.asker.requests(|requests| requests.is_closed()) => Some(Silence::Closed),
-            _ if thread.caught & bit == 0 => Some(Silence::Unhandled(signal)),
-            _ if thread.blocked & bit != 0 => Some(Silence::Blocks(signal)),
+            'Z' | 'X' => Some(NoStack::Ended),
+            't' => Some(NoStack::Traced(thread.tracer)),
+            'T' => Some(NoStack::Stopped),
+            _ if self.target.channel.requests(|requests| requests.is_closed()) => Some(NoStack::Closed),
+            _ if thread.caught & bit == 0 => Some(NoStack::Unhandled(signal)),
+            _ if thread.blocked & bit != 0 => Some(NoStack::Blocks(signal)),
             'S' if system_call == Some(libc::SYS_rt_sigtimedwait)
                 && thread::awaited(self.target.pid, thread.tid) & bit != 0 =>
             {
-                Some(Silence::Awaits(signal))
+                Some(NoStack::Awaits(signal))
             }
-            // The queue is the user's: others fill it at the same time.
+            // The queue is per user, so other processes may fill it at the same time.
             _ => match thread.queued {
                 Some((queued, limit)) if queued.saturating_add(REQUEST_SLOTS as u64) >= limit => {
-                    Some(Silence::QueueFull(queued, limit))
+                    Some(NoStack::QueueFull(queued, limit))
                 }
                 _ => spared(),
             },
         }
     }
 
-    fn send(&self, thread: &ThreadState, slot: usize, number: usize) -> Result<Pending, Silence> {
-        let asker = &self.target.asker;
-        let asked = asker.requests(|requests| requests.ask(slot, thread.inner_tid));
-        let nonce = asked.ok_or(Silence::Unfinished)?;
+    fn send(&self, thread: &ThreadState, slot: usize, number: usize) -> Result<Pending, NoStack> {
+        let channel = &self.target.channel;
+        let asked = channel.requests(|requests| requests.ask(slot, thread.inner_tid));
+        let nonce = asked.ok_or(NoStack::Unfinished)?;
         let sent = self.target.ticks();
-        if let Err(silence) = self.signal(thread.tid, nonce) {
-            asker.requests(|requests| requests.withdraw(nonce));
-            return Err(silence);
+        if let Err(no_stack) = self.signal(thread.tid, nonce) {
+            channel.requests(|requests| requests.withdraw(nonce));
+            return Err(no_stack);
         }
         let (queued, since) = (self.target.ticks(), Instant::now());
         Ok(Pending { thread: number, slot, nonce, sent, queued, since, repeat: FIRST_REPEAT, writing: None })
     }
 
-    /// Sends the signal, as long as the process is open to it.
-    fn signal(&self, tid: u32, nonce: Nonce) -> Result<(), Silence> {
-        let Target { pid, signal, asker, .. } = &*self.target;
+    /// Sends the signal, if the region still accepts requests.
+    fn signal(&self, tid: u32, nonce: Nonce) -> Result<(), NoStack> {
+        let Target { pid, signal, channel, .. } = &*self.target;
         let send = || send_request(*pid, tid, *signal, nonce);
-        match asker.requests(|requests| requests.send(nonce, send)) {
-            None => Err(Silence::Closed),
-            Some(Err(error)) if error.raw_os_error() == Some(libc::ESRCH) => Err(Silence::Ended),
-            Some(sent) => sent.map_err(Silence::Refused),
+        match channel.requests(|requests| requests.send(nonce, send)) {
+            None => Err(NoStack::Closed),
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ESRCH) => Err(NoStack::Ended),
+            Some(sent) => sent.map_err(NoStack::Refused),
         }
     }
 
-    /// Looks at every request under way; true if one came to its end.
+    /// Checks every pending request; true if one has finished.
     fn collect(&mut self) -> bool {
         let before = self.pending.len();
         for mut pending in std::mem::take(&mut self.pending) {
@@ -327,7 +325,7 @@ impl Round<'_> {
                 None => self.pending.push(pending),
                 Some(outcome) => {
                     // A handler may still write there.
-                    if !matches!(outcome, Err(Silence::Unfinished)) {
+                    if !matches!(outcome, Err(NoStack::Unfinished)) {
                         self.free.push(pending.slot);
                     }
                     if let Some(Some(report)) = self.reports.get_mut(pending.thread) {
@@ -340,14 +338,14 @@ impl Round<'_> {
     }
 
     /// The outcome of a request, if there is one by now.
-    fn look(&self, pending: &mut Pending) -> Option<Result<Answer, Silence>> {
-        let asker = &self.target.asker;
-        match asker.requests(|requests| requests.progress(pending.nonce)) {
+    fn look(&self, pending: &mut Pending) -> Option<Result<Answer, NoStack>> {
+        let channel = &self.target.channel;
+        match channel.requests(|requests| requests.progress(pending.nonce)) {
             Progress::Answered => {
                 let seen = self.target.ticks();
                 let mut frames = [0; AnswerHead::MAX_FRAMES];
-                let head = asker.requests(|requests| requests.take(pending.nonce, &mut frames));
-                Some(head.ok_or(Silence::Garbled).map(|head| Answer {
+                let head = channel.requests(|requests| requests.take(pending.nonce, &mut frames));
+                Some(head.ok_or(NoStack::Garbled).map(|head| Answer {
                     nonce: pending.nonce,
                     head,
                     frames: frames[..usize::from(head.depth).min(frames.len())].to_vec(),
@@ -359,14 +357,14 @@ impl Round<'_> {
             Progress::Waiting => self.wait(pending),
             Progress::Writing => {
                 let since = *pending.writing.get_or_insert_with(Instant::now);
-                (since.elapsed() > WRITING_PATIENCE).then_some(Err(Silence::Unfinished))
+                (since.elapsed() > WRITING_TIMEOUT).then_some(Err(NoStack::Unfinished))
             }
-            Progress::Lost => Some(Err(Silence::Garbled)),
+            Progress::Lost => Some(Err(NoStack::Garbled)),
         }
     }
 
-    /// Repeats the signal of a request that may have been merged with another, and gives up in the end.
-    fn wait(&self, pending: &mut Pending) -> Option<Result<Answer, Silence>> {
+    /// Repeats the signal if it may have been merged with another, and gives up at the timeout.
+    fn wait(&self, pending: &mut Pending) -> Option<Result<Answer, NoStack>> {
         let waited = pending.since.elapsed();
         if waited < pending.repeat.min(self.options.timeout) {
             return None;
@@ -374,11 +372,11 @@ impl Round<'_> {
         let tid = self.reports.get(pending.thread)?.as_ref()?.thread.tid;
         let thread = ThreadState::read(self.target.pid, tid);
         let objection = match &thread {
-            Err(_) => Some(Silence::Ended),
+            Err(_) => Some(NoStack::Ended),
             Ok(thread) if thread.blocks_everything() => None,
-            Ok(thread) => self.objection(thread, thread::system_call(self.target.pid, tid)),
+            Ok(thread) => self.reason_to_skip(thread, thread::system_call(self.target.pid, tid)),
         };
-        let silence = match (objection, thread) {
+        let no_stack = match (objection, thread) {
             (None, Ok(thread)) if waited < self.options.timeout => {
                 pending.repeat *= 2;
                 let bit = 1u64 << (self.target.signal - 1).clamp(0, 63);
@@ -387,15 +385,15 @@ impl Round<'_> {
                 }
                 return None;
             }
-            (None, thread) => Silence::TimedOut(
+            (None, thread) => NoStack::TimedOut(
                 self.options.timeout,
                 thread.map_or("gone", |thread| thread.activity()),
                 thread::wait_channel(self.target.pid, tid),
             ),
             (Some(objection), _) => objection,
         };
-        // Lost against an answer that comes just now: it is taken at the next look.
-        let withdrawn = self.target.asker.requests(|requests| requests.withdraw(pending.nonce));
-        withdrawn.then_some(Err(silence))
+        // If an answer arrives just now, withdrawing fails, and the next check takes it.
+        let withdrawn = self.target.channel.requests(|requests| requests.withdraw(pending.nonce));
+        withdrawn.then_some(Err(no_stack))
     }
 }

@@ -1,7 +1,7 @@
-//! Sessions: the directories where recorded processes leave their regions.
+//! Sessions: the directories in which recorded processes create their regions.
 //!
-//! A directory belongs to its user alone (0700, checked). While a recorder is at work it holds a lock on the
-//! session's doorbell, so that one left behind by a killed recorder is told from a live one.
+//! A directory is private to its user (0700, checked). A running recorder holds a lock on the session's doorbell, which
+//! distinguishes its session from one left behind by a killed recorder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,10 +23,10 @@ use crate::target::shortage;
 
 /// File name of the doorbell in a session directory.
 pub(super) const DOORBELL: &str = "doorbell";
-/// Directory of the processes that were preloaded by hand.
+/// Directory of processes with a manually preloaded agent.
 pub(super) const FLIGHT: &str = "flight";
 
-/// No directory for a session.
+/// No directory is suitable for a session.
 #[derive(Debug, thiserror::Error)]
 #[error("no directory for shared memory ({tried}); set XDG_RUNTIME_DIR to one that you own")]
 pub(crate) struct SessionError {
@@ -44,7 +44,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Makes a directory and the doorbell in it.
+    /// Creates a directory with a doorbell in it.
     pub(crate) fn create() -> Result<Self, SessionError> {
         let mut tried = Vec::new();
         for base in bases() {
@@ -90,13 +90,13 @@ impl Session {
         &self.directory
     }
 
-    /// Where regions appear: there, and those of other users.
+    /// All directories where regions appear: its own, and the one for other users.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let others = self.others.iter().map(|others| others.directory().to_owned());
         [self.directory.clone()].into_iter().chain(others).collect()
     }
 
-    /// Tells all processes that the recording has ended.
+    /// Signals all processes that the recording has ended.
     pub(crate) fn stop(&self) {
         self.doorbell.stop();
         self.others.iter().for_each(Others::stop);
@@ -107,8 +107,8 @@ impl Session {
         self.doorbell.clone()
     }
 
-    /// What a command needs in its environment to be recorded here.
-    /// It keeps its latest samples if `overwrite`, else all as long as there is room.
+    /// The environment variables for a command to be recorded in this session. With `overwrite`, a process keeps its latest samples,
+    /// otherwise all until its pool is full.
     pub(crate) fn environment(
         &self,
         sampling: &SamplingSettings,
@@ -136,7 +136,7 @@ impl Session {
         if sampling.native_only {
             variables.push(("SELFWIND_NATIVE_ONLY".into(), "1".into()));
         }
-        // What was asked for counts more than what the environment says.
+        // The flag takes precedence over the environment.
         if sampling.unwinding != Unwinding::Own || std::env::var_os("SELFWIND_UNWIND").is_some() {
             variables.push(("SELFWIND_UNWIND".into(), sampling.unwinding.name().into()));
             variables.push(("SELFWIND_COPY_LIMIT".into(), sampling.copy_limit.to_string().into()));
@@ -150,7 +150,7 @@ impl Session {
         if let Some(others) = &self.others {
             variables.push(("SELFWIND_OTHERS".into(), others.directory().into()));
         }
-        // Its runtime refuses to start behind any other library. The agent can bear to be first.
+        // The ASan runtime refuses to start after another library. The agent works before it.
         let sanitizer = std::env::var("ASAN_OPTIONS").map(|set| set + ":").unwrap_or_default();
         variables.push(("ASAN_OPTIONS".into(), (sanitizer + "verify_asan_link_order=0").into()));
         variables
@@ -163,7 +163,7 @@ impl Session {
     }
 }
 
-/// The agent first, then plug-ins, then whatever was to be preloaded anyway.
+/// The value of LD_PRELOAD: the agent, then plug-ins, then the present value.
 fn preload(agent: &Path, plugins: &[PathBuf], present: Option<&OsStr>) -> OsString {
     let mut value = agent.as_os_str().to_owned();
     for plugin in plugins {
@@ -183,7 +183,7 @@ fn nonce() -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Where session directories live, best first; the agent knows the same rule.
+/// Parent directories of sessions, best first; the agent uses the same order.
 pub(crate) fn bases() -> Vec<PathBuf> {
     let uid = geteuid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -194,7 +194,7 @@ pub(crate) fn bases() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every session directory of this user, of whatever recorder.
+/// All session directories of this user.
 pub(crate) fn directories() -> Vec<PathBuf> {
     let named = std::env::var_os("SELFWIND_DIR").map(PathBuf::from);
     let mut found: Vec<PathBuf> = bases().iter().flat_map(|base| subdirectories(base)).chain(named).collect();
@@ -204,7 +204,7 @@ pub(crate) fn directories() -> Vec<PathBuf> {
     found
 }
 
-/// Where processes that nobody records have their regions, also when none has one yet.
+/// The directories of flight recorders, even if they do not exist yet.
 pub(crate) fn flight_directories() -> Vec<PathBuf> {
     let mut found = directories();
     found.retain(|directory| !is_recorded(directory));
@@ -228,7 +228,7 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// True while the recorder of this session directory is at work.
+/// True while the recorder of this session directory is running.
 pub(crate) fn is_recorded(directory: &Path) -> bool {
     let open = OpenOptions::new()
         .read(true)

@@ -1,11 +1,11 @@
-//! Errors that come from a limit: what it is, its value, and what to do.
+//! Explains errors that come from a resource limit: which limit, its value, and what to do.
 
 use std::io;
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// The error in words, with the limit that it comes from.
+/// The error, with the limit that caused it.
 pub(crate) fn explain(error: &io::Error) -> String {
     let limit = |resource| getrlimit(resource).map_or(0, |(soft, _)| soft);
     match error.raw_os_error() {
@@ -23,13 +23,13 @@ pub(crate) fn explain(error: &io::Error) -> String {
     }
 }
 
-/// True for an error that may be over the next time.
+/// True for an error that may be gone at the next attempt.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
-/// Lets this process have as many open files as it may: one for each process that it records. To be called when what it
-/// starts has its own limit.
+/// Raises the soft limit of open files to the hard limit, as each recorded process needs one. Call it after the command has been
+/// started, so that the command keeps its limit.
 pub(crate) fn raise_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard

@@ -1,10 +1,9 @@
-//! Looks for threads that no agent knows of, from outside, while something is recorded.
+//! Searches for threads that the agent does not know of, from outside, during a recording.
 //!
-//! An agent hears of a thread where the program makes it by a function that the agent stands in front of. Others are
-//! found here, in the kernel's list, and asked for a stack: the agent's handler takes such a thread in when it runs
-//! there. Only a thread that is on a processor, or ready for one, is sent the signal: it waits in no call that a signal
-//! could end. And it must have been without an agent's word at two looks, since a thread that is being made says so
-//! itself.
+//! The agent registers threads that the program creates through an interposed function. Others are found here, in the kernel's
+//! list, and sent a request for a stack: when the agent's handler runs in such a thread, it registers it. Only running or runnable
+//! threads are sent the signal, so it cannot interrupt a system call. And a thread must have been unregistered at two
+//! readings of the list, since a thread that is just being created registers itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -20,34 +19,34 @@ use selfwind_profile::profile_file::Event;
 use crate::proc::{self, threads};
 use crate::target::region_name::RegionName;
 use crate::target::request::thread::ThreadState;
-use crate::target::request::{RequestOptions, Silence, Target, ask};
+use crate::target::request::{NoStack, RequestOptions, Target, ask};
 
-/// Between two looks, when all threads are known.
-const TURN: Duration = Duration::from_millis(50);
-/// Between two looks, while one is not.
-const SHORT_TURN: Duration = Duration::from_millis(10);
-/// Looks until the threads are listed although there are as many as are known: one may have come, another gone.
+/// Time between two readings if all threads are known.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two readings while one is not.
+const SHORT_INTERVAL: Duration = Duration::from_millis(10);
+/// After so many readings, list the threads even if their number is unchanged: one may have ended and another started.
 const LIST_EVERY: u32 = 20;
-/// Time to wait for a thread's answer; it is asked again otherwise.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// Times that a thread must be found blocking the signal: all threads do, for a moment now and then.
-const CERTAINTY: u32 = 5;
-/// Name of the setting that tells of threads which cannot be sampled; agents use it too.
+/// Time to wait for a thread's answer before the request is repeated.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
+/// How often a thread must be found blocking the signal to be reported: all threads do so briefly.
+const BLOCKING_COUNT: u32 = 5;
+/// Key of the note about threads that cannot be sampled; agents use the same.
 pub(crate) const NOT_SAMPLED: &str = "not sampled";
-/// Links of a directory without others in it: itself and the one above.
+/// Link count of a directory without subdirectories.
 const OWN_LINKS: u64 = 2;
-/// What agents call the process's timer, which finds every thread itself.
+/// The agent's name for the process-wide timer, whose signal reaches every thread.
 const PROCESS_TIMER: &str = "itimer";
 
 /// A thread that cannot be sampled.
 pub(crate) struct Blocking {
     /// Nonce of the region of its process.
     pub(crate) region_nonce: u64,
-    /// Which, and why.
+    /// Which thread, and why.
     pub(crate) text: String,
 }
 
-/// The search, until this is dropped.
+/// The search. It ends when this is dropped.
 pub(crate) struct ThreadSearch {
     over: Option<Sender<()>>,
     found: Receiver<Blocking>,
@@ -55,24 +54,24 @@ pub(crate) struct ThreadSearch {
 }
 
 impl ThreadSearch {
-    /// Looks at all processes with a region in `directories`, or only at process `only`.
+    /// Searches all processes with a region in `directories`, or only the process `only`.
     ///
     /// # Errors
-    /// When there can be no thread for it.
+    /// If its thread cannot be started.
     pub(crate) fn start(directories: Vec<PathBuf>, only: Option<u32>) -> io::Result<Self> {
         let (over, is_over) = channel();
         let (told, found) = channel();
         let mut search = Search { directories, only, told, processes: BTreeMap::new() };
         let searching = std::thread::Builder::new().name("thread search".into()).spawn(move || {
-            let mut turn = TURN;
+            let mut turn = INTERVAL;
             while is_over.recv_timeout(turn) == Err(RecvTimeoutError::Timeout) {
-                turn = if search.look() { SHORT_TURN } else { TURN };
+                turn = if search.look() { SHORT_INTERVAL } else { INTERVAL };
             }
         })?;
         Ok(Self { over: Some(over), found, searching: Some(searching) })
     }
 
-    /// The threads that were found not to let the signal through, each once.
+    /// Threads found to block the signal, each once.
     pub(crate) fn blocking(&self) -> impl Iterator<Item = Blocking> {
         self.found.try_iter()
     }
@@ -97,19 +96,19 @@ struct Search {
 /// A process with more than one thread.
 #[derive(Default)]
 struct Watched {
-    /// What its agent tells; none if that cannot be heard.
+    /// Access to its region; `None` if it cannot be opened.
     target: Option<Target>,
-    /// By number: the ids of threads that the agent has told of.
+    /// Ids of registered threads, by thread number.
     known: HashMap<u32, u32>,
     looks: u32,
-    /// Unknown when last looked.
+    /// Ids of threads that were unknown at the last reading.
     unknown: BTreeSet<u32>,
-    /// Those who were found to block the signal, and how often.
+    /// How often threads were found to block the signal.
     blocking: BTreeMap<u32, u32>,
 }
 
 impl Search {
-    /// Looks once at every process; true if some thread is unknown.
+    /// Searches every process once; true if a thread is unknown.
     fn look(&mut self) -> bool {
         let mut names: Vec<RegionName> = self
             .directories
@@ -142,8 +141,8 @@ fn is_sampled_by_process(target: &Target) -> bool {
 }
 
 impl Watched {
-    /// Looks at all threads of the process, and asks those that are new and run. True if it should be looked at again
-    /// soon.
+    /// Lists the threads of the process, and sends requests to those that are unregistered and running. True if the list should be
+    /// read again soon.
     fn look(&mut self, name: &RegionName, count: u64, told: &Sender<Blocking>) -> bool {
         let pid = name.pid;
         let Some(target) = &mut self.target else { return false };
@@ -160,7 +159,7 @@ impl Watched {
         if is_quiet && !self.looks.is_multiple_of(LIST_EVERY) {
             return false;
         }
-        // Who was made since is unknown for this turn only.
+        // A thread created since then is unknown this time only.
         let Ok(tids) = threads(pid) else { return false };
         let is_inner = ThreadState::read(pid, pid).is_ok_and(|state| state.inner_tid != pid);
         let inner = |tid| match is_inner {
@@ -168,7 +167,7 @@ impl Watched {
             false => tid,
         };
         let listed: BTreeMap<u32, u32> = tids.into_iter().map(|tid| (inner(tid), tid)).collect();
-        // An id that is gone may come again, for another thread.
+        // The id of an ended thread may be reused.
         self.known.retain(|_, tid| listed.contains_key(tid));
         let known: BTreeSet<u32> = self.known.values().copied().collect();
         let strange = listed.iter().filter(|(inner, _)| !known.contains(inner)).map(|(_, &tid)| tid);
@@ -179,21 +178,21 @@ impl Watched {
             self.ask(name, &asked, told);
         }
         self.blocking.retain(|tid, _| self.unknown.contains(tid));
-        self.unknown.iter().any(|tid| self.blocking.get(tid).is_none_or(|&times| times < CERTAINTY))
+        self.unknown.iter().any(|tid| self.blocking.get(tid).is_none_or(|&times| times < BLOCKING_COUNT))
     }
 
     fn ask(&mut self, name: &RegionName, tids: &[u32], told: &Sender<Blocking>) {
         let pid = name.pid;
-        let options = RequestOptions { timeout: PATIENCE, gentle: true };
-        // Anew each time, so that the places for requests are free for others meanwhile.
+        let options = RequestOptions { timeout: ANSWER_TIMEOUT, gentle: true };
+        // Opened each time, so that the request slots are free for others in between.
         let Ok(reports) = Target::find(pid).and_then(|mut target| ask(&mut target, tids, options)) else {
             return;
         };
         for report in reports {
-            let Err(Silence::Blocks(signal)) = report.outcome else { continue };
+            let Err(NoStack::Blocks(signal)) = report.outcome else { continue };
             let times = self.blocking.entry(report.thread.tid).or_default();
             *times += 1;
-            if *times == CERTAINTY {
+            if *times == BLOCKING_COUNT {
                 let text = format!(
                     "process {pid}: {} ({}) runs with signal {signal} blocked",
                     report.thread.tid, report.thread.name

@@ -1,6 +1,5 @@
-//! Records of a region into events of a profile: ticks become nanoseconds, region numbers become
-//! profile-local ones. Nothing here touches shared memory; what it gets was parsed strictly, and means
-//! nothing until it is used as a name, a time or an address.
+//! Translates records of a region to events of a profile: ticks to nanoseconds, region numbers to profile-local ones. Nothing here
+//! accesses shared memory; the records have been parsed strictly, and are used only as names, times and addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -19,33 +18,33 @@ use shm_format::{
     bucket_range, record,
 };
 
-/// Anchors kept of a region: the outermost decide about the scale, these are the last.
+/// How many of the latest anchors of a region to keep: the first and the last determine the scale.
 const ANCHORS_KEPT: usize = 4;
 
-/// What has been told of one process image.
+/// Translates the records of one process image.
 pub(crate) struct Translator {
     id: u32,
     identity: Identity,
     /// The image of the same process that executed this one.
     previous: Option<u32>,
     introduced: bool,
-    /// What came before the process introduced itself.
+    /// Events that arrived before the Process record.
     held: Vec<Event>,
     anchors: Vec<Anchor>,
     exit: Option<ProcessFate>,
     threads: BTreeMap<u32, KnownThread>,
-    /// Numbers of the tracepoints that were told of.
+    /// Numbers of the tracepoints described so far.
     tracepoints: BTreeSet<u32>,
-    /// An event named another one.
+    /// An event referred to another tracepoint.
     misses_tracepoint: bool,
 }
 
 struct KnownThread {
     tid: u32,
     name: String,
-    /// Has had a sample since its name was last looked at.
+    /// It has had a sample since its name was last read.
     active: bool,
-    /// There is a Thread event of it.
+    /// Its Thread event was emitted.
     told: bool,
 }
 
@@ -66,22 +65,22 @@ impl Translator {
         }
     }
 
-    /// True once the Process event is out.
+    /// True once the Process event was emitted.
     pub(crate) fn is_introduced(&self) -> bool {
         self.introduced
     }
 
-    /// Readings of the clocks that the process took.
+    /// The process's own readings of the clocks.
     pub(crate) fn anchors(&self) -> &[Anchor] {
         &self.anchors
     }
 
-    /// How it said that it ends.
+    /// How the process reported its end.
     pub(crate) fn exit(&self) -> Option<ProcessFate> {
         self.exit
     }
 
-    /// Adds the events of a durable record to `out`. `numbers` are those of regions by nonce.
+    /// Adds the events of a durable record to `out`. `numbers` maps nonces of regions to their numbers.
     pub(crate) fn durable(
         &mut self,
         record: &DurableRecord<'_>,
@@ -121,7 +120,7 @@ impl Translator {
                 Event::ThreadEnd(ThreadEnd { process, tid: thread.tid, seq: thread.seq, ns })
             }
             DurableRecord::Exec(_) => {
-                // The exec may still fail; a later Exit record, or samples to come, say so.
+                // The exec may still fail, which a later Exit record or further samples will show.
                 self.exit = Some(ProcessFate::Executed);
                 return;
             }
@@ -141,7 +140,7 @@ impl Translator {
                 Event::Tracepoint(tracepoint_info(process, tracepoint))
             }
             DurableRecord::Function(function) => Event::Function(interpreted_function(process, function)),
-            // What injections tell each other is nobody else's business; the session says what is recorded.
+            // Settings for later injections are internal, and the sources are already in the session.
             DurableRecord::Setting(setting)
                 if [Call::SETTING, record::Setting::PROBES].contains(&setting.key) =>
             {
@@ -155,7 +154,7 @@ impl Translator {
         if self.introduced { out.push(event) } else { self.held.push(event) }
     }
 
-    /// Introduces a process that died before it could: its samples still count.
+    /// Emits a Process event for a process that died before it wrote a Process record, so that its samples count.
     pub(crate) fn introduce_unknown(&mut self, ns: u64, out: &mut Vec<Event>) {
         let info = ProcessInfo {
             id: self.id,
@@ -175,7 +174,7 @@ impl Translator {
         }
     }
 
-    /// A name that is news.
+    /// The event for a name, if it has changed.
     fn rename(&mut self, tid: u32, seq: u32, name: String, ns: u64) -> Option<Event> {
         let known = self.threads.get_mut(&seq)?;
         if name.is_empty() || known.name == name {
@@ -185,7 +184,7 @@ impl Translator {
         Some(Event::ThreadName(ThreadName { process: self.id, tid, seq, name, ns }))
     }
 
-    /// Looks up the present names of threads that have run, by `name_of(tid)`.
+    /// Reads the current names of threads that have run, with `name_of(tid)`.
     pub(crate) fn refresh_names(
         &mut self,
         ns: u64,
@@ -209,21 +208,20 @@ impl Translator {
         }
     }
 
-    /// What an event carries.
+    /// The fields of a tracepoint event.
     pub(crate) fn fields(&mut self, event: &TracepointRecord<'_>) -> EventFields {
         self.misses_tracepoint |= !self.tracepoints.contains(&event.id);
         EventFields { tracepoint: event.id, values: event.fields().map(Into::into).collect() }
     }
 
-    /// True once after an event of a tracepoint that was not told of: its description has come since the durable log was
-    /// read.
+    /// True once after an event of an unknown tracepoint: its description was written after the durable log was last read.
     pub(crate) fn take_missing(&mut self) -> bool {
         std::mem::take(&mut self.misses_tracepoint)
     }
 
-    /// A thread has had a sample.
+    /// Notes that a thread has had a sample.
     pub(crate) fn ran(&mut self, tid: u32, thread_seq: u32) {
-        // One that nobody has announced has its name from the kernel.
+        // An unregistered thread gets its name from the kernel.
         let unknown = || KnownThread { tid, name: String::new(), active: true, told: false };
         self.threads.entry(thread_seq).or_insert_with(unknown).active = true;
     }
@@ -252,7 +250,7 @@ fn path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
 
-/// Names of the numbers by which the agent calls its sources.
+/// The name of a source number.
 pub(super) fn source_name(source: u32) -> String {
     match source {
         1 => "itimer".into(),
@@ -330,7 +328,7 @@ fn module_info(process: u32, module: &record::Module<'_>, loaded_ns: u64) -> Mod
     }
 }
 
-/// The counters of a region as the profile keeps them; what the reader itself found is left at zero.
+/// Converts the counters of a region to those of a profile; those counted by the reader are left at zero.
 pub(crate) fn counters(counters: &CountersSnapshot, scale: &Scale) -> Counters {
     let lost = Loss::ALL.iter().map(|&cause| (cause.name(), counters.lost(cause)));
     let skipped = Skip::ALL.iter().map(|&cause| (cause.name(), counters.skipped(cause)));

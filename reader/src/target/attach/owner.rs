@@ -1,4 +1,4 @@
-//! Whose a region may be.
+//! Whose regions may be in a directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
-/// The mode of a directory of root's in which every user may leave regions: sticky, and without its list for others.
+/// The mode of root's directory in which every user may create regions: sticky, and not listable by others.
 pub(crate) const OPEN_TO_ALL: u32 = 0o1733;
 
-/// True if regions in `directory` may belong to anybody.
+/// True if regions in `directory` may belong to any user.
 pub(crate) fn is_open_to_all(directory: &Path) -> bool {
     geteuid().is_root()
         && fs::symlink_metadata(directory).is_ok_and(|metadata| {

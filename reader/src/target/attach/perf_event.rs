@@ -1,4 +1,4 @@
-//! Whether the kernel would let us have perf events, and which.
+//! Tests which perf events the kernel permits.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use nix::libc;
 /// What an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PerfScope {
-    /// Time in user mode alone.
+    /// Time in user mode only.
     User,
     /// Time in the kernel too.
     UserAndKernel,
@@ -17,17 +17,17 @@ pub(crate) enum PerfScope {
 /// Opens a task clock on this thread, and closes it at once.
 ///
 /// # Errors
-/// The kernel's reason to refuse.
+/// The kernel's error.
 pub(crate) fn probe_perf_event(scope: PerfScope) -> Result<(), Errno> {
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     open(0, if scope == PerfScope::User { EXCLUDE_KERNEL } else { 0 })
 }
 
-/// Whether the kernel walks user stacks later, and writes them with a cookie (Linux 6.19: `defer_callchain` and
+/// Tests whether the kernel supports deferred user stacks with cookies (Linux 6.19: `defer_callchain` and
 /// `defer_output` of include/uapi/linux/perf_event.h).
 ///
 /// # Errors
-/// The kernel's reason to refuse; EINVAL if it does not know of it.
+/// The kernel's error; EINVAL if it does not support them.
 pub(crate) fn probe_deferred_callchains() -> Result<(), Errno> {
     const SAMPLE_CALLCHAIN: u64 = 1 << 5;
     const EXCLUDE_KERNEL: u64 = 1 << 5;

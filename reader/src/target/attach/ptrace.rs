@@ -6,18 +6,18 @@ use std::ptr;
 
 use nix::libc::{self, c_int, c_long, c_uint, c_void, pid_t};
 
-/// What `waitpid` told of a thread.
+/// The result of `waitpid` for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Nothing yet.
+    /// Still running.
     Running,
     /// It has ended.
     Ended,
     /// Stopped by PTRACE_INTERRUPT.
     Interrupted,
-    /// Stopped with its whole process, by SIGSTOP or the like.
+    /// A group stop, by SIGSTOP or the like.
     Group,
-    /// About to be given this signal.
+    /// About to receive this signal.
     Signal(c_int),
     /// Before or after a system call.
     SystemCall,
@@ -52,22 +52,22 @@ pub(crate) fn interrupt(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut()).map(drop)
 }
 
-/// Lets a stopped thread go on, with `signal` if that is not 0.
+/// Resumes a stopped thread, with `signal` if that is not 0.
 pub(crate) fn cont(tid: pid_t, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_CONT, tid, 0, signal as usize as *mut c_void).map(drop)
 }
 
-/// Lets a stopped thread go on to its next system call.
+/// Resumes a stopped thread until its next system call.
 pub(crate) fn cont_to_system_call(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_SYSCALL, tid, 0, ptr::null_mut()).map(drop)
 }
 
-/// Lets a stopped thread go on untraced.
+/// Detaches from a stopped thread, which resumes.
 pub(crate) fn detach(tid: pid_t) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, 0, ptr::null_mut()).map(drop)
 }
 
-/// Looks whether the thread has stopped.
+/// Checks whether the thread has stopped.
 pub(crate) fn wait(tid: pid_t) -> io::Result<Stop> {
     let mut status = 0;
     // SAFETY: the kernel writes one `int`.
@@ -90,14 +90,14 @@ fn stop_of(status: c_int) -> Stop {
     }
 }
 
-/// The signals that a stopped thread blocks; in `ppoll` and the like, those it blocks otherwise.
+/// The signal mask of a stopped thread; in `ppoll` and the like, the one it will return to.
 pub(crate) fn signal_mask(tid: pid_t) -> io::Result<u64> {
     let mut mask = 0u64;
     request(libc::PTRACE_GETSIGMASK, tid, SIGSET_BYTES, (&raw mut mask).cast())?;
     Ok(mask)
 }
 
-/// Replaces the signals that a stopped thread blocks.
+/// Sets the signal mask of a stopped thread.
 pub(crate) fn set_signal_mask(tid: pid_t, mut mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGSET_BYTES, (&raw mut mask).cast()).map(drop)
 }

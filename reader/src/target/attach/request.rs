@@ -1,7 +1,7 @@
-//! Asking the threads of a process for their stacks: the slots of its region, and the signal.
+//! Requests to the threads of a process: the request slots of its region, and the signal.
 //!
-//! No reader's lock is taken, so a recording goes on meanwhile. Several askers share the slots by locks on single
-//! bytes of the file, which the kernel releases when an asker dies.
+//! The reader's lock is not needed, so a recording continues undisturbed. Several requesters share the slots through locks on
+//! single bytes of the file, which the kernel releases when a requester dies.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,16 +16,16 @@ use shm_format::{ANSWER_BYTES, Identity, Nonce, REQUEST_SLOTS, Requests};
 
 use super::{AttachError, Attached, open_region};
 
-/// Bytes of the file from here on stand for its slots, in locks only (FORMAT.md).
+/// File offset of the bytes that stand for slots, in locks only (FORMAT.md).
 const LOCKS: i64 = 1 << 62;
 
-/// A region whose threads can be asked.
-pub(crate) struct Asker {
+/// A region mapped for sending requests.
+pub(crate) struct RequestChannel {
     attached: Attached,
     slots: Vec<usize>,
 }
 
-impl Asker {
+impl RequestChannel {
     /// Maps the region at `path`, without slots yet.
     pub(crate) fn open(path: &Path) -> Result<Self, AttachError> {
         let attached = Attached::map(open_region(path)?)?;
@@ -37,10 +37,10 @@ impl Asker {
         Ok(Self { attached, slots: Vec::new() })
     }
 
-    /// Takes up to `most` slots that no other asker has, with memory for their answers. The slots so far.
+    /// Claims up to `most` slots that no other requester has, with memory for their answers. Returns all slots claimed so far.
     ///
     /// # Errors
-    /// When the file system has no room for an answer, or no locks.
+    /// If the file system has no room for an answer, or no locks.
     pub(crate) fn claim(&mut self, most: usize) -> io::Result<&[usize]> {
         let answers = self.attached.geometry().total_len();
         for slot in 0..REQUEST_SLOTS {
@@ -57,7 +57,7 @@ impl Asker {
         Ok(&self.slots)
     }
 
-    /// Locks one slot; false if another asker has it.
+    /// Locks one slot; false if another requester has it.
     fn lock(&self, slot: usize) -> io::Result<bool> {
         let lock = libc::flock {
             l_type: libc::F_WRLCK as i16,
@@ -85,7 +85,7 @@ impl Asker {
         self.attached.identity()
     }
 
-    /// What is known of the process.
+    /// The region.
     pub(crate) fn region(&mut self) -> &mut Attached {
         &mut self.attached
     }
@@ -94,7 +94,7 @@ impl Asker {
 /// Sends `signal` with `nonce` to one thread.
 ///
 /// # Errors
-/// ESRCH when the thread is gone, EPERM when it is another user's.
+/// ESRCH if the thread has ended, EPERM if it belongs to another user.
 pub(crate) fn send_request(pid: u32, tid: u32, signal: i32, nonce: Nonce) -> io::Result<()> {
     /// The head of the kernel's `siginfo` for SI_QUEUE.
     #[repr(C)]

@@ -1,12 +1,11 @@
-//! Files that get shorter while they are mapped.
+//! Survives the truncation of mapped files.
 //!
-//! A region lies in a file that its process can open by name, and may truncate: by accident (a program that cuts
-//! whatever it finds in its runtime directory) or to do harm. The kernel answers an access beyond the end with
-//! SIGBUS, whose default is the death of the reader and with it of everybody's recording. Here the lost pages are
-//! replaced by zeros for the rest of the mapping, which the format's checks take like any other hostile content, and
-//! the caller is told.
+//! A region is a file that its process can open by name and truncate, by accident (a program that truncates everything in its
+//! runtime directory) or maliciously. An access beyond the end raises SIGBUS, which would kill the reader and end the recording of
+//! all processes. Here the lost pages are replaced by zeros for the rest of the mapping, which the format's checks handle like any
+//! other invalid contents, and the caller is told.
 //!
-//! What must never happen here: a SIGBUS that has another cause is hidden.
+//! What must never happen here: hiding a SIGBUS that has another cause.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -23,24 +22,24 @@ use shm_format::layout::PAGE;
 struct Reading {
     start: usize,
     end: usize,
-    cut: bool,
+    truncated: bool,
 }
 
-const NOTHING: Reading = Reading { start: 0, end: 0, cut: false };
+const NOTHING: Reading = Reading { start: 0, end: 0, truncated: false };
 
 thread_local! {
     // Constant and without a destructor: reading it in a signal handler is one load.
     static READING: Cell<Reading> = const { Cell::new(NOTHING) };
 }
 
-/// Runs `access`, which touches `map`. The second value says that pages of it had no file behind them any more.
+/// Runs `access`, which accesses `map`. The second value is true if pages of it were beyond the end of the file.
 pub(super) fn guarded<T>(map: &MmapRaw, access: impl FnOnce() -> T) -> (T, bool) {
     install();
     let start = map.as_ptr() as usize;
-    let before = READING.replace(Reading { start, end: start + map.len(), cut: false });
+    let before = READING.replace(Reading { start, end: start + map.len(), truncated: false });
     let result = access();
-    let cut = READING.replace(before).cut;
-    (result, cut)
+    let truncated = READING.replace(before).truncated;
+    (result, truncated)
 }
 
 fn install() {
@@ -59,7 +58,7 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
     let address = unsafe { (*info).si_addr() } as usize;
     let reading = READING.get();
     if (reading.start..reading.end).contains(&address) && replace(address & !(PAGE - 1), reading.end) {
-        READING.set(Reading { cut: true, ..reading });
+        READING.set(Reading { truncated: true, ..reading });
         return;
     }
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
@@ -67,7 +66,7 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
     let _ = unsafe { sigaction(Signal::SIGBUS, &default) };
 }
 
-/// Puts zeros where there is no file any more.
+/// Maps zeros where the file has ended.
 fn replace(start: usize, end: usize) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -1,5 +1,5 @@
-//! What must be known of a process before anything is done to it: from /proc, and of a thread with a system call filter by
-//! stopping it for a moment.
+//! Checks whether a process can take an agent, before it is changed in any way: from /proc, and for threads with a system call
+//! filter by stopping them briefly.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{geteuid, getuid};
 
 use crate::proc::{self, Mapping, PAGE, Status, mappings, threads};
+use crate::target::inject::error::InjectError;
 use crate::target::inject::filter;
 use crate::target::inject::memory::Memory;
-use crate::target::inject::refusal::InjectError;
 
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const DT_DEBUG: u64 = 21;
-/// Entries of a dynamic section that are looked at; real ones have about 30.
+/// Maximum number of dynamic section entries to read; real ones have about 30.
 const DYNAMIC_LIMIT: u64 = 200;
 const PHDR_SIZE: u64 = 56;
 
@@ -61,19 +61,19 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     filter::check(pid)
 }
 
-/// True if no thread of the process lives; its first one may have ended before the others.
+/// True if all threads of the process have ended; the main thread may end before the others.
 pub(super) fn has_ended(pid: i32) -> bool {
     proc::start_time(pid as u32).is_none() && threads(pid as u32).map_or(0, |threads| threads.len()) < 2
 }
 
-/// True if the processor compares return addresses with a stack of its own: who is sent elsewhere could not come back.
+/// True if the CPU compares return addresses with a shadow stack: a diverted thread could not return.
 fn has_shadow_stack(status: &Status) -> bool {
     status
         .field("x86_Thread_features")
         .is_some_and(|features| features.split_whitespace().any(|feature| feature == "shstk"))
 }
 
-/// True if our directories are closed to the process: it belongs to another user, or has another root or mount namespace.
+/// True if the process cannot access the reader's directories: it has another user, root directory or mount namespace.
 pub(super) fn is_apart(pid: i32) -> bool {
     let status = Status::of_process(pid);
     // Real, effective, saved, of the file system.
@@ -91,8 +91,7 @@ pub(super) fn maps(pid: u32, path: &Path) -> bool {
     mappings(pid).is_ok_and(|mappings| mappings.iter().any(ends))
 }
 
-/// The address of the loader's `struct r_debug`, which every loader notes in the program's dynamic section; 0 if there
-/// is none.
+/// The address of the loader's `struct r_debug`, which every loader stores in the program's dynamic section; 0 if there is none.
 pub(super) fn debugger_interface(pid: i32, memory: &Memory) -> u64 {
     find_debugger_interface(pid, memory).unwrap_or(0)
 }

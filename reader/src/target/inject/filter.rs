@@ -1,8 +1,8 @@
-//! Whether the system call filters of a process (seccomp) let the agent's calls through.
+//! Checks whether the system call filters of a process (seccomp) permit the agent's calls.
 //!
-//! Services and containers usually run behind a filter that forbids a few dangerous calls and none that the agent makes. So
-//! the filters are read (PTRACE_SECCOMP_GET_FILTER, which takes CAP_SYS_ADMIN) and evaluated for each of them, for every
-//! thread, before anything is done to the process. What must never happen: that the process is killed for a call of ours.
+//! Services and containers usually have a filter that forbids a few dangerous calls, none of which the agent makes. So the
+//! filters of every thread are read (PTRACE_SECCOMP_GET_FILTER, which requires CAP_SYS_ADMIN) and evaluated for each of the
+//! agent's calls before the process is changed. What must never happen here: the process is killed for a call of the agent.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,24 +11,24 @@ use nix::libc;
 
 use crate::proc::{Status, threads};
 use crate::target::attach::ptrace;
+use crate::target::inject::error::InjectError;
 use crate::target::inject::filter_program::{Instruction, SystemCall, Verdict, verdict};
 use crate::target::inject::layout::THREAD;
 use crate::target::inject::paused::{Paused, Stopped};
-use crate::target::inject::refusal::InjectError;
 
-/// A thread stands still after this time.
+/// How long to wait for a thread to stop.
 const STOP: Duration = Duration::from_secs(2);
 /// The mode of a thread without a filter (`Seccomp` in proc_pid_status(5)).
 const NONE: &str = "0";
-/// That of one that may only read, write and end.
+/// The mode of a thread in strict mode, which may only read, write and exit.
 const STRICT: &str = "1";
 
-/// A call that the agent makes, or that is made for it, and what is known of its first arguments.
+/// A call made by or for the agent, and the known values of its first arguments.
 struct Need {
     name: &'static str,
     number: libc::c_long,
     known: &'static [u64],
-    /// It may fail: then the agent does without.
+    /// The agent can do without it.
     optional: bool,
 }
 
@@ -41,7 +41,7 @@ macro_rules! needs {
     };
 }
 
-/// All of them: of the stub, of the agent outside of the handler with CPU timers, and of the handler.
+/// All calls of the stub, of the agent with CPU timers outside the handler, and of the handler.
 const NEEDS: &[Need] = needs! {
     SYS_rt_sigprocmask; SYS_mprotect; SYS_clone(THREAD); SYS_gettid; SYS_exit; SYS_rt_sigreturn; SYS_mmap; SYS_munmap;
     SYS_mremap; SYS_madvise; SYS_munlock; SYS_openat; SYS_close; SYS_read; SYS_fstat; SYS_lstat; SYS_getdents64;
@@ -53,7 +53,7 @@ const NEEDS: &[Need] = needs! {
     SYS_timer_delete; SYS_getitimer; SYS_setitimer; SYS_write(2); SYS_process_vm_readv "optional"; SYS_pread64;
 };
 
-/// Refuses a process whose filters do not let the agent's calls through, or that nobody can read.
+/// Fails if the filters of a process do not permit the agent's calls, or cannot be read.
 pub(super) fn check(pid: i32) -> Result<(), InjectError> {
     let filtered: Vec<i32> = threads(pid as u32)
         .unwrap_or_default()
@@ -62,7 +62,7 @@ pub(super) fn check(pid: i32) -> Result<(), InjectError> {
         .filter(|&tid| mode(pid, tid).is_some_and(|mode| mode != NONE))
         .collect();
     let mut passed: Vec<Vec<Instruction>> = Vec::new();
-    // What a thread traces is let go of when it ends, in whatever state.
+    // When a tracing thread ends, the kernel detaches its tracees, in whatever state.
     std::thread::scope(|scope| {
         let checked =
             scope.spawn(|| filtered.into_iter().try_for_each(|tid| check_thread(pid, tid, &mut passed)));
@@ -74,7 +74,7 @@ fn mode(pid: i32, tid: i32) -> Option<String> {
     Some(Status::of_thread(pid, tid).ok()?.field("Seccomp")?.to_owned())
 }
 
-/// Looks at the filters of one thread that are not among those that have `passed`.
+/// Checks the filters of one thread, except those in `passed`.
 fn check_thread(pid: i32, tid: i32, passed: &mut Vec<Vec<Instruction>>) -> Result<(), InjectError> {
     if mode(pid, tid).as_deref() == Some(STRICT) {
         return Err(InjectError::Strict(pid));
@@ -97,7 +97,7 @@ fn check_thread(pid: i32, tid: i32, passed: &mut Vec<Vec<Instruction>>) -> Resul
     Ok(())
 }
 
-/// All filters of a thread, which stands still for so long; none if it has ended.
+/// All filters of a thread, which is stopped meanwhile; `None` if it has ended.
 fn filters(pid: i32, tid: i32) -> Result<Vec<Vec<Instruction>>, InjectError> {
     let _paused = match Paused::stop(pid, tid, Instant::now() + STOP)? {
         Stopped::Paused(paused) => paused,
@@ -108,7 +108,7 @@ fn filters(pid: i32, tid: i32) -> Result<Vec<Vec<Instruction>>, InjectError> {
     loop {
         match ptrace::filter(tid, filters.len()) {
             Ok(filter) => filters.push(filter.into_iter().map(Instruction::from).collect()),
-            // No more of them.
+            // There are no more.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
             Err(error) => return Err(unreadable(pid, error)),
         }

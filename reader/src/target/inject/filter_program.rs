@@ -1,8 +1,7 @@
-//! One system call filter (seccomp(2), classic BPF), evaluated as the kernel would for a call that has not been made yet.
+//! Evaluates a system call filter (seccomp(2), classic BPF) for a call that has not been made yet.
 //!
-//! Of such a call some arguments are known, others are addresses that nobody knows before. Where the filter's way depends
-//! on one of these, every way is followed, and the worst answer counts. What must never happen: an answer that is better
-//! than the kernel's.
+//! Some arguments of the call are known; others are addresses that are not known in advance. Where a branch depends on one of
+//! those, both ways are followed, and the worst verdict counts. What must never happen here: a verdict better than the kernel's.
 
 use std::collections::HashSet;
 
@@ -23,18 +22,18 @@ impl From<libc::sock_filter> for Instruction {
     }
 }
 
-/// What a filter does with a call, from good to bad.
+/// What a filter does with a call, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// It is made.
     Allowed,
     /// It fails with an error, and nothing else happens.
     Failed,
-    /// The process is killed, or given a signal, or somebody else is asked.
+    /// The process is killed or sent a signal, or a supervisor decides.
     Fatal,
 }
 
-/// A call: its number, and those of its arguments that are known.
+/// A call: its number, and its known arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SystemCall {
     pub(super) number: libc::c_long,
@@ -48,12 +47,12 @@ const DATA_BYTES: u32 = 64;
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
-/// Words that a filter may keep.
+/// Size of a filter's scratch memory in words.
 const WORDS: usize = libc::BPF_MEMWORDS as usize;
-/// Ways that are followed before the filter counts as too involved to be sure of.
+/// Maximum number of ways to follow; beyond it the filter counts as undecidable.
 const WAYS: usize = 200_000;
 
-/// Where the evaluation is; `None` is any value.
+/// State of the evaluation; `None` is an unknown value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct State {
     at: usize,
@@ -62,17 +61,17 @@ struct State {
     memory: [Option<u32>; WORDS],
 }
 
-/// What an instruction leads to.
+/// The result of an instruction.
 enum Step {
     Next(State),
-    /// Either, since what is compared is not known.
+    /// Both branches, since the compared value is unknown.
     Fork(State, State),
     Return(Option<u32>),
-    /// No instruction that a filter may have.
+    /// An invalid instruction.
     Invalid,
 }
 
-/// The worst that `program` may do with `call`.
+/// The worst verdict of `program` for `call`.
 pub(super) fn verdict(program: &[Instruction], call: &SystemCall) -> Verdict {
     let start = State { at: 0, accumulator: Some(0), index: Some(0), memory: [Some(0); WORDS] };
     let mut open = vec![start];
@@ -114,7 +113,7 @@ fn data(call: &SystemCall, offset: u32) -> Option<Option<u32>> {
         Some(at) => half(at / 8, at % 8 * 8),
         None if offset == NUMBER_AT => Some(call.number as u32),
         None if offset == ARCHITECTURE_AT => Some(ARCHITECTURE),
-        // The address of the instruction that calls.
+        // The address of the calling instruction.
         None => None,
     })
 }
@@ -168,8 +167,7 @@ fn step(instruction: Instruction, state: State, call: &SystemCall) -> Step {
     }
 }
 
-/// The accumulator after an operation; `None` for one that does not exist or whose result is nothing to rely on: a division
-/// by zero kills.
+/// The accumulator after an operation; `None` if the operation does not exist, or if it kills, as a division by zero does.
 fn calculate(operation: u32, left: Option<u32>, right: Option<u32>) -> Option<Option<u32>> {
     let both = |calculated: fn(u32, u32) -> u32| left.zip(right).map(|(left, right)| calculated(left, right));
     Some(match operation {
@@ -293,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Two ways at each of many arguments meet again: as many ways as instructions, not as their combinations.
+    /// Ways that fork at many arguments join again, so their number grows with the instructions and not with the combinations.
     #[test]
     fn ways_that_meet_are_followed_once() {
         let mut program = Vec::new();

@@ -1,31 +1,31 @@
-//! A signal frame as the kernel would have made it (`struct rt_sigframe` and `sigcontext_64` of x86-64): the way back.
+//! A signal frame in the kernel's format (`struct rt_sigframe` and `sigcontext_64` of x86-64), through which a thread returns.
 //!
-//! A thread that has been sent elsewhere returns to where it was by `rt_sigreturn`, by itself, with all registers and
-//! its signal mask; also when whoever sent it is dead by then.
+//! A diverted thread returns to where it was through `rt_sigreturn`, by itself, with all registers and its signal mask, even if the
+//! tracer is dead by then.
 
 use nix::libc::user_regs_struct;
 
 /// Bytes before the floating-point state.
 const CONTEXT: usize = 304;
-/// Where `uc_mcontext` begins, and in it the pointer to the floating-point state.
+/// Offset of `uc_mcontext`, and in it of the pointer to the floating-point state.
 const REGISTERS: usize = 40;
 const FPSTATE: usize = REGISTERS + 184;
 const SIGNAL_MASK: usize = 296;
 /// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
 const FLAGS: u64 = 7;
 
-/// In the legacy area, what the kernel keeps for itself: `struct _fpx_sw_bytes`.
+/// Offset in the legacy area of the kernel's own `struct _fpx_sw_bytes`.
 const SOFTWARE: usize = 464;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
-/// Largest state without AMX, which a signal frame has only after the program has asked for it.
+/// Maximum size of the state without AMX, which is in a signal frame only if the program has requested it.
 const LARGEST_STATE: usize = 2696;
 const AMX: u64 = 0b11 << 17;
 
-/// Results of interrupted system calls that the kernel never shows: ERESTARTSYS, -NOINTR, -NOHAND, -_RESTARTBLOCK.
+/// Kernel-internal results of interrupted system calls: ERESTARTSYS, -NOINTR, -NOHAND, -_RESTARTBLOCK.
 const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
 
-/// Bytes that a frame may take.
+/// Maximum size of a frame in bytes.
 pub(super) const ROOM: usize = 8192;
 
 /// The frame for `address`, a multiple of 64, that restores `registers`, the extended `state` and the signal `mask`.
@@ -35,7 +35,7 @@ pub(super) fn frame(address: u64, registers: &user_regs_struct, state: &[u8], ma
     let mut put = |offset: usize, word: u64| frame[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
     let (mut rip, mut rax) = (registers.rip, registers.rax);
     if registers.orig_rax as i64 >= 0 && RESTARTS.contains(&(rax as i64)) {
-        // The call is made once more, by the two bytes of the `syscall` instruction.
+        // Repeat the call: back over the two bytes of the `syscall` instruction.
         (rip, rax) = (rip - 2, registers.orig_rax);
     }
     put(0, FLAGS);
@@ -49,7 +49,7 @@ pub(super) fn frame(address: u64, registers: &user_regs_struct, state: &[u8], ma
     }
     put(REGISTERS + 8 * words.len(), r.cs | r.ss << 48);
     put(FPSTATE, address + place as u64);
-    // An alternate stack of no size is refused, so the thread keeps the one it has.
+    // The kernel rejects an alternate stack of size 0, so the thread keeps its own.
     put(SIGNAL_MASK, mask);
     let size = state.len().min(LARGEST_STATE);
     let mut state = state[..size].to_vec();

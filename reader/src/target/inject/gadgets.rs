@@ -1,4 +1,4 @@
-//! Instructions of the process that a thread can be sent to, before there is memory for instructions of ours.
+//! Finds instructions in the process that a thread can be made to execute before there is memory for the stub.
 
 use crate::proc::Mapping;
 use crate::target::inject::memory::Memory;
@@ -10,10 +10,10 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// `mov rax, 15; syscall`: the return from every signal handler, in each C library.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// Bytes looked through of one mapping.
+/// How many bytes of a mapping to search.
 const LIMIT: u64 = 16 << 20;
 
-/// Addresses of instructions, of each kind if there is one.
+/// Addresses of instructions, as far as they were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gadgets {
     /// `syscall; ret`, and `rt_sigreturn`.
@@ -22,17 +22,17 @@ pub(super) struct Gadgets {
     bare: Option<u64>,
 }
 
-/// How a thread is sent to a system call.
+/// How to make a thread execute a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// A system call after which the thread finds its way back through a signal frame.
+    /// A system call after which the thread returns through a signal frame.
     Returning {
         /// `syscall; ret`.
         call: u64,
         /// `rt_sigreturn`.
         back: u64,
     },
-    /// A system call after which somebody must look after the thread.
+    /// A system call after which the tracer must restore the thread.
     Bare {
         /// `syscall`.
         call: u64,
@@ -40,7 +40,7 @@ pub(super) enum Way {
 }
 
 impl Gadgets {
-    /// What there is in `mappings`; the C library first, which has all.
+    /// Searches `mappings`, the C library first, which has all of them.
     pub(super) fn find(mappings: &[Mapping], memory: &Memory) -> Self {
         let (mut call, mut back, mut bare) = (None, None, None);
         let mut executable: Vec<&Mapping> = mappings
@@ -70,7 +70,7 @@ impl Gadgets {
         Self { returning: call.zip(back), bare }
     }
 
-    /// The best way there is, if its code is still what it was. One that returns needs a signal frame on the stack.
+    /// The best way, if its code is unchanged. `Returning` needs a signal frame on the stack (`may_return`).
     pub(super) fn way(self, memory: &Memory, may_return: bool) -> Option<Way> {
         let is_there = |address, bytes: &[u8]| {
             let mut found = vec![0; bytes.len()];

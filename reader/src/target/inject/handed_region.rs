@@ -1,7 +1,7 @@
-//! The region's file for a process to which our directories are closed: of another user, in a container, in a chroot.
+//! The region for a process that cannot access the reader's directories: of another user, in a container, in a chroot.
 //!
-//! It is made here, where all tools of this user find it, and handed over open, through a socket that the agent makes and
-//! whose other end is taken from it (pidfd_getfd(2), Linux 5.6).
+//! The file is created here, where all tools of this user find it, and its descriptor is passed to the agent through a socket that
+//! the agent creates; the reader duplicates the other end of that socket (pidfd_getfd(2), Linux 5.6).
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -17,11 +17,11 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use selfwind_profile::private_directory::private_directory;
 
 use crate::proc;
-use crate::target::inject::refusal::InjectError;
+use crate::target::inject::error::InjectError;
 use crate::target::region_name::RegionName;
 use crate::target::session;
 
-/// A region that may be asked for.
+/// A region that the agent may request.
 #[derive(Debug)]
 pub(super) struct HandedRegion {
     pid: u32,
@@ -31,7 +31,7 @@ pub(super) struct HandedRegion {
 }
 
 impl HandedRegion {
-    /// A name for it; nothing is made yet.
+    /// Chooses its name; the file is not created yet.
     pub(super) fn new(pid: i32) -> Result<Self, InjectError> {
         let failed = |error| InjectError::HandOver { pid, error };
         let mut nonce = [0; 8];
@@ -42,12 +42,12 @@ impl HandedRegion {
         Ok(Self { pid, nonce, path, handed: Cell::new(false) })
     }
 
-    /// What the agent is told of it.
+    /// The setting by which the agent knows of it.
     pub(super) fn setting(&self) -> String {
         format!("{}-{:016x}", self.pid, self.nonce)
     }
 
-    /// Makes the file and sends it through the other end of `socket`, a descriptor of the process. Once.
+    /// Creates the file and sends it through the other end of `socket`, a descriptor of the process. Only once.
     pub(super) fn hand_over(&self, pid: i32, socket: i32) -> Result<(), InjectError> {
         if self.handed.replace(true) {
             return Ok(());
@@ -62,14 +62,14 @@ impl HandedRegion {
         })
     }
 
-    /// Removes the file that nobody came to use.
+    /// Removes the unused file.
     pub(super) fn remove(&self) {
         if self.handed.get() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// Removes the regions that the process has left for this one, as an agent does with those that it makes itself.
+    /// Removes older regions of the process, as the agent does for those that it creates itself.
     pub(super) fn replace_others(&self) {
         let (Some(directory), Some(own)) =
             (self.path.parent(), self.path.file_name().and_then(RegionName::parse))
@@ -99,7 +99,7 @@ impl HandedRegion {
     }
 }
 
-/// Where flight recorders of this user go.
+/// The directory of this user's flight recorders.
 pub(super) fn flight_directory() -> Result<PathBuf, InjectError> {
     let mut tried = Vec::new();
     for base in session::bases() {

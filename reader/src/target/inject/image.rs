@@ -1,27 +1,27 @@
-//! The agent as it lies in memory: its segments in one piece, relocated for an address, without a loader.
+//! The agent's memory image: its segments in one block, relocated for an address, without a loader.
 //!
-//! The library is made for this: it needs no other library, imports only what it can do without, and its one
-//! thread-local variable may be missing. Imports stay 0, and so does the variable's offset.
+//! The library is built for this: it needs no other library, its imports are optional, and it works without its one thread-local
+//! variable. Imports stay 0, and so does the variable's offset.
 
 use object::elf::{self, FileHeader64, Rela64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
 use object::{Endianness, pod};
 
 use crate::proc::PAGE;
-use crate::target::inject::refusal::InjectError;
+use crate::target::inject::error::InjectError;
 
 /// The agent, ready to be written.
 #[derive(Debug)]
 pub(super) struct Image {
-    /// All of its memory from the bias on.
+    /// Its memory from the load bias on.
     pub(crate) bytes: Vec<u8>,
     /// Offset of the entry point.
     pub(crate) entry: u64,
-    /// Offset from which on it must be writable; a multiple of the page size.
+    /// Offset from which on it must be writable: a multiple of the page size.
     pub(crate) writable: u64,
 }
 
-/// Bytes that the image of `file` takes, in whole pages.
+/// Size of the image of `file` in bytes, in whole pages.
 pub(super) fn size(file: &[u8]) -> Result<u64, InjectError> {
     Layout::of(file).map(|layout| layout.end)
 }
@@ -80,7 +80,7 @@ impl Image {
                 elf::DT_RELASZ => places[1] = value,
                 elf::DT_SYMTAB => places[2] = value,
                 elf::DT_JMPREL | elf::DT_RELR | elf::DT_NEEDED => {
-                    return Err(InjectError::Image("it needs more of a loader than there is"));
+                    return Err(InjectError::Image("it needs features of a loader that are missing here"));
                 }
                 _ => {}
             }
@@ -96,8 +96,8 @@ impl Image {
             .ok_or(InjectError::Image("it reaches beyond its end"))
     }
 
-    /// Applies `DT_RELA`; `places` are those of the table, its bytes, and the symbols. All lie in the first segment,
-    /// which begins with the file.
+    /// Applies `DT_RELA`. `places` are the offsets of the table, its size, and that of the symbols. All are in the first segment, which
+    /// begins at the start of the file.
     fn relocate(
         &mut self,
         file: &[u8],
@@ -117,7 +117,7 @@ impl Image {
                 let place = symbols as usize + index * size_of::<elf::Sym64<Endianness>>();
                 let symbol = file.get(place..).ok_or(()).map_err(wrong)?;
                 let (symbol, _) = pod::from_bytes::<elf::Sym64<Endianness>>(symbol).map_err(wrong)?;
-                // What is not defined here is weak: absent.
+                // Undefined symbols are weak, and absent.
                 let defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
                 Ok(if defined { bias.wrapping_add(symbol.st_value(endian)) } else { 0 })
             };
@@ -146,7 +146,7 @@ mod tests {
             (Image::relocated(file, 0x10000).unwrap(), Image::relocated(file, 0x7000_0000_0000).unwrap());
         assert_eq!(low.bytes.len() as u64, size(file).unwrap());
         assert!(low.entry > 0 && low.entry < low.writable && low.writable.is_multiple_of(PAGE));
-        // Only words that hold addresses differ, and they differ by the distance.
+        // Only words that hold addresses differ, by the distance.
         let words = |image: &Image| {
             image.bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect::<Vec<_>>()
         };

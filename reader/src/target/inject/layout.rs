@@ -1,4 +1,4 @@
-//! Where the agent lies in a process: what is laid out there, and the stub that a thread is sent to.
+//! The layout of an injected agent in a process's memory, and the stub that a thread executes.
 //!
 //! ```text
 //! page 0            the stub: blocks signals, makes the writable part writable, starts a thread, rt_sigreturn; that
@@ -14,10 +14,10 @@ use nix::libc::{self, c_int};
 use shm_format::injection::Call;
 
 use crate::proc::PAGE;
+use crate::target::inject::error::InjectError;
 use crate::target::inject::frame;
 use crate::target::inject::image::{self, Image};
 use crate::target::inject::memory::Memory;
-use crate::target::inject::refusal::InjectError;
 
 /// Frame, call, result, reply and settings.
 const DATA: u64 = 32 << 10;
@@ -25,14 +25,15 @@ const STACK: u64 = 256 << 10;
 pub(super) const CALL: u64 = frame::ROOM as u64;
 pub(super) const RESULT: u64 = CALL + 128;
 pub(super) const MASK: u64 = CALL + 136;
-/// The thread at work, or 0: the kernel clears it at the end of one that was started.
+/// Id of the working thread, or 0: the kernel clears it when that thread ends.
 pub(super) const WORKER: u64 = CALL + 144;
 pub(super) const REPLY: u64 = CALL + 256;
 pub(super) const REPLY_ROOM: u64 = 512;
 pub(super) const SETTINGS: u64 = CALL + 1024;
 pub(super) const SETTINGS_ROOM: u64 = DATA - SETTINGS;
 
-/// A thread of the process that notes its id where it begins and ends, and has neither TLS nor a parent that waits.
+/// Clone flags of the injected thread: it shares everything with the process, stores and clears its id, and has neither TLS nor a
+/// waiting parent.
 pub(super) const THREAD: c_int = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -42,17 +43,17 @@ pub(super) const THREAD: c_int = libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Where things lie in the process.
+/// Addresses in the process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AgentLayout {
-    /// The stub's page; the first of all.
+    /// The stub's page, which is the first.
     pub(crate) base: u64,
-    /// Bytes of the image.
+    /// Size of the image in bytes.
     pub(super) image: u64,
 }
 
 impl AgentLayout {
-    /// A place as an earlier recorder has left it, if it is one: the stub is there to the byte.
+    /// The layout left by an earlier recorder at `base`, if its stub is unchanged.
     pub(super) fn known(base: u64, file: &[u8], memory: &Memory) -> Option<Self> {
         let place = Self { base, image: image::size(file).ok()? };
         let image = Image::relocated(file, place.image_base()).ok()?;
@@ -62,7 +63,7 @@ impl AgentLayout {
         (found == stub).then_some(place)
     }
 
-    /// How many bytes one takes for the agent's `file`.
+    /// Total size in bytes for the agent's `file`.
     pub(super) fn bytes(file: &[u8]) -> Result<u64, InjectError> {
         Ok(Self { base: 0, image: image::size(file)? }.end())
     }
@@ -79,23 +80,23 @@ impl AgentLayout {
         self.data() + DATA + STACK
     }
 
-    /// True if `address` lies in it.
+    /// True if it contains `address`.
     pub(super) fn holds(self, address: u64) -> bool {
         (self.base..self.end()).contains(&address)
     }
 
-    /// Its memory.
+    /// Its address range.
     pub(super) fn range(self) -> (u64, u64) {
         (self.base, self.end() - self.base)
     }
 
-    /// The thread that is at work in the agent, or 0.
+    /// Id of the thread that is executing the agent, or 0.
     pub(super) fn worker(self, memory: &Memory) -> Result<u64, InjectError> {
         let [worker] = memory.words(self.data() + WORKER).map_err(InjectError::Memory)?;
         Ok(worker)
     }
 
-    /// What the agent has said.
+    /// The result of the agent's call.
     pub(super) fn result(self, memory: &Memory) -> Result<(), InjectError> {
         let [result] = memory.words(self.data() + RESULT).map_err(InjectError::Memory)?;
         if result == 0 {
@@ -111,13 +112,13 @@ impl AgentLayout {
         Err(InjectError::Agent(text.into_owned()))
     }
 
-    /// The socket through which the agent waits for a file, if it does now.
+    /// The socket on which the agent is waiting for a file, if it is.
     pub(super) fn socket(self, memory: &Memory) -> Option<i32> {
         let [word] = memory.words(self.data() + CALL + offset_of!(Call, socket) as u64).ok()?;
         i32::try_from(word.checked_sub(1)?).ok()
     }
 
-    /// Where the loader may tell the agent of its changes, once the agent has been called.
+    /// The function that the loader may call to notify the agent; known once the agent has been called.
     pub(super) fn hook(self, memory: &Memory) -> Option<u64> {
         let [hook] = memory.words(self.data() + CALL + offset_of!(Call, hook) as u64).ok()?;
         self.holds(hook).then_some(hook)
@@ -188,25 +189,25 @@ impl AgentLayout {
         load(&mut code, rsp, data);
         load(&mut code, rax, libc::SYS_rt_sigreturn as u64);
         code.extend(SYSCALL);
-        // Skipped by a tracer that was killed before it had set the registers: once more, then.
+        // Reached if the tracer was killed before it set the registers: repeat the call.
         code.extend([0xeb, (back as i32 - code.len() as i32 - 2) as u8]);
         code
     }
 
-    /// The address after the `syscall` instruction of the way back.
+    /// The address after the `syscall` instruction of the return.
     pub(super) fn returned(self, image: &Image) -> u64 {
         self.base + self.stub(image).len() as u64 - 2
     }
 }
 
-/// Appends a jump to somewhere ahead; where its distance goes.
+/// Appends a forward jump. Returns where its displacement goes.
 fn jump(code: &mut Vec<u8>, operation: [u8; 2]) -> usize {
     code.extend(operation);
     code.extend([0; 4]);
     code.len()
 }
 
-/// Has the jump before `from` lead to the end of the code.
+/// Sets the target of the jump before `from` to the end of the code.
 fn land(code: &mut [u8], from: usize) {
     let distance = (code.len() - from) as u32;
     code[from - 4..from].copy_from_slice(&distance.to_le_bytes());

@@ -1,9 +1,9 @@
-//! How an agent in a process that runs already is told at once of what the loader loads and unloads.
+//! Hooks the loader of a running process so that it notifies an injected agent of loads and unloads at once.
 //!
-//! The loader calls an empty function after (and before) each change, holding its lock, for debuggers to put a breakpoint
-//! there; its address stands in `struct r_debug` (`r_brk`, link.h). Its only instruction is a `ret`, with padding behind.
-//! A jump to the agent goes into the padding, which nobody executes; then one byte turns the `ret` into a `nop`. So at any
-//! instant a thread there finds whole instructions that do what they should. One byte takes it back.
+//! The loader calls an empty function before and after each change, holding its lock, so that debuggers can set a breakpoint there;
+//! its address is in `struct r_debug` (`r_brk`, link.h). Its only instruction is a `ret`, followed by padding. A jump to the agent
+//! is written to the padding, which is never executed; then one byte turns the `ret` into a `nop`. So at any instant a thread
+//! there executes complete, valid instructions. Restoring one byte removes the hook.
 
 use std::io;
 use std::path::Path;
@@ -17,14 +17,14 @@ const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 const RET: u8 = 0xc3;
 const NOP: u8 = 0x90;
 const JUMP: u8 = 0xe9;
-/// `jmp` and its distance.
+/// Size of a `jmp` with its displacement.
 const JUMP_SIZE: usize = 5;
-/// Functions begin at multiples of this.
+/// Alignment of functions.
 const LINE: u64 = 16;
-/// What compilers fill the room between functions with: `nop`s of all lengths, and `int3`.
+/// Compilers' padding between functions: `nop`s of all lengths, and `int3`.
 const FILLERS: [&[u8]; 7] =
     [&[0x66, 0x66], &[0x66, 0x2e], &[0x66, 0x0f, 0x1f], &[0x0f, 0x1f], &[0x66, 0x90], &[0x90], &[0xcc]];
-/// A `jmp` reaches so far.
+/// The reach of a `jmp` in bytes.
 const REACH: u64 = (1 << 31) - (64 << 20);
 
 /// The loader's empty function.
@@ -35,7 +35,7 @@ pub(super) struct LoaderHook {
 }
 
 impl LoaderHook {
-    /// In the process with this memory and this `struct r_debug`; none if there is no loader, or its function is not as
+    /// Finds it in the process with this memory, from its `struct r_debug`; `None` if there is no loader, or its function is not as
     /// expected.
     pub(super) fn find(memory: &Memory, debugger: u64) -> Option<Self> {
         let [function] = memory.words(debugger.checked_add(BREAKPOINT).filter(|_| debugger != 0)?).ok()?;
@@ -50,7 +50,7 @@ impl LoaderHook {
         (fits && (is_fresh || is_ours)).then_some(Self { ret: function + before as u64 })
     }
 
-    /// Has the loader tell the code at `target`.
+    /// Makes the loader call the code at `target`.
     pub(super) fn set(self, memory: &Memory, target: u64) -> io::Result<()> {
         let distance = target.wrapping_sub(self.ret + 1 + JUMP_SIZE as u64) as i64;
         let distance = i32::try_from(distance).map_err(|_| io::ErrorKind::AddrNotAvailable)?;
@@ -65,22 +65,22 @@ impl LoaderHook {
         memory.write(self.ret, &[NOP])
     }
 
-    /// Has the loader tell nobody but debuggers.
+    /// Removes the hook.
     pub(super) fn clear(self, memory: &Memory) -> io::Result<()> {
         let mut found = [0];
         memory.read(self.ret, &mut found)?;
         if found == [NOP] { memory.write(self.ret, &[RET]) } else { Ok(()) }
     }
 
-    /// True if the loader tells somebody.
+    /// True if the hook is set.
     pub(super) fn is_set(self, memory: &Memory) -> bool {
         let mut found = [0];
         memory.read(self.ret, &mut found).is_ok() && found == [NOP]
     }
 
-    /// A free place of so many `bytes` that a jump reaches.
+    /// A free address range of `bytes` within reach of a jump.
     pub(super) fn near(self, mappings: &[Mapping], bytes: u64) -> Option<u64> {
-        /// Left free at both ends: stacks and heaps grow.
+        /// Kept free on both sides, as stacks and heaps grow.
         const APART: u64 = 1 << 20;
         let holes = mappings.windows(2).filter_map(|pair| match pair {
             [before, after] if before.path != Path::new("[heap]") && after.path != Path::new("[stack]") => {

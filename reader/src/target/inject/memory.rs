@@ -1,4 +1,4 @@
-//! The memory of a process that is traced: /proc/PID/mem, which a tracer may write wherever there is memory.
+//! The memory of a traced process: /proc/PID/mem, through which a tracer may write to any mapped page.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,11 +1,12 @@
-//! Puts the agent into a process that runs already, and talks to it there.
+//! Injects the agent into a running process, and calls it there.
 //!
-//! Nothing of the process is called, neither its loader nor its allocator, whose locks any thread may hold: the agent is
-//! laid out and relocated from here (`image`), one thread is stopped for a moment (`paused`) and starts another that runs
-//! the agent's entry point on a stack of ours (`visit`). So it works at any instant, with any C library and with none, and
-//! however many threads there are. What must never happen: a thread that does not come back as it was.
+//! No code of the process is called, neither its loader nor its allocator, whose locks any thread may hold. The agent is laid out
+//! and relocated by the reader (`image`); one thread is stopped for a moment (`paused`) and starts another one, which runs the
+//! agent's entry point on its own stack (`diversion`). So this works at any instant, with any C library or none, and with any number
+//! of threads. What must never happen here: a thread does not return to exactly its previous state.
 
-mod errand;
+mod diversion;
+mod error;
 mod facts;
 mod filter;
 mod filter_program;
@@ -17,8 +18,7 @@ mod layout;
 mod loader_hook;
 mod memory;
 mod paused;
-mod refusal;
-mod visit;
+mod remote_call;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -35,73 +35,73 @@ use crate::target::region_name::RegionName;
 use crate::target::session;
 use crate::target::translate::source_name;
 
-use errand::visit;
+pub(crate) use error::InjectError;
 use handed_region::{HandedRegion, flight_directory};
-pub(crate) use refusal::InjectError;
+use remote_call::call_agent;
 
-/// True if the loader of the process tells its agent of changes.
-pub(crate) fn is_told_of_changes(pid: u32) -> bool {
-    errand::is_told_of_changes(pid)
+/// True if the loader of the process notifies its agent of loads and unloads.
+pub(crate) fn is_loader_hooked(pid: u32) -> bool {
+    remote_call::is_loader_hooked(pid)
 }
 
-/// Frames kept of a stack, unless somebody says otherwise.
+/// Default maximum stack depth in frames.
 const DEFAULT_STACK: u32 = 512;
-/// How long an agent may take from the making of its region until it has told who it is.
+/// How long an agent may take from creating its region until it has written its Process record.
 const BEGIN: Duration = Duration::from_secs(2);
-/// Between two looks at that.
-const GLANCE: Duration = Duration::from_millis(5);
+/// How often to check for that.
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// How the agent is to sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Samples per second of CPU time.
     pub(crate) frequency: u32,
-    /// Frames kept of a stack.
+    /// Maximum stack depth in frames.
     pub(crate) max_stack: u32,
-    /// What sampling may cost.
+    /// Maximum overhead.
     pub(crate) max_overhead: Overhead,
-    /// Frames of interpreters are left out.
+    /// Leave out frames of interpreted functions.
     pub(crate) native_only: bool,
-    /// Who unwinds stacks.
+    /// How stacks are unwound.
     pub(crate) unwinding: Unwinding,
-    /// How much of a stack is copied.
+    /// Maximum size of a stack copy.
     pub(crate) copy_limit: CopyLimit,
-    /// It ends with this recorder.
+    /// Sampling ends with this recorder.
     pub(crate) ends_with_us: bool,
 }
 
-/// What an attach found.
+/// The result of an attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attachment {
-    /// The process did not sample before.
+    /// The process was not sampled before.
     New,
-    /// It was attached already; modules and threads have been looked at once more.
+    /// It was already attached; its modules and threads have been refreshed.
     Renewed,
 }
 
-/// How a process comes to be sampled.
+/// How a process came to be sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sampling {
-    /// By an agent that has just been put into it.
+    /// By an agent that has just been injected.
     Begun,
-    /// It was already.
+    /// It was already being sampled.
     Found {
-        /// Samples per second of CPU time; 0 if they do not come by time.
+        /// Samples per second of CPU time; 0 if it is not sampled by time.
         frequency: u32,
-        /// A recorder put the agent there, and can do so again.
+        /// The agent was injected by a recorder, so it can be called again.
         attached: bool,
-        /// That recorder was to end it and has not: it was killed.
+        /// That recorder was killed before it could stop the sampling.
         left: bool,
     },
 }
 
 impl Sampling {
-    /// True if it is to end with this recorder.
+    /// True if sampling ends with this recorder.
     pub(crate) fn ends_with_us(self) -> bool {
         matches!(self, Self::Begun | Self::Found { left: true, .. })
     }
 
-    /// True if the agent was put into the process when it ran already.
+    /// True if the agent was injected into the running process.
     pub(crate) fn is_attached(self) -> bool {
         matches!(self, Self::Begun | Self::Found { attached: true, .. })
     }
@@ -109,14 +109,14 @@ impl Sampling {
 
 /// An agent in a process.
 struct Present {
-    /// The stub's address, if a recorder has put it there.
+    /// The stub's address, if the agent was injected.
     control: Option<u64>,
     sampling: bool,
-    /// What samples it, and the nanoseconds of a unit of weight.
+    /// Its source, and the nanoseconds of a unit of weight.
     source: (String, u64),
-    /// The recorder that is to end it with itself.
+    /// The recorder whose end stops the sampling.
     recorder: Option<(u32, u64)>,
-    /// What is recorded beside a clock, as the process says.
+    /// Its sources other than the clock, as reported by the process.
     probes: String,
 }
 
@@ -128,13 +128,13 @@ impl From<Peek> for Present {
 }
 
 impl Present {
-    /// True if its recorder has ended without ending it.
+    /// True if its recorder has ended without stopping the sampling.
     fn is_left(&self) -> bool {
         self.recorder.is_some_and(|(pid, start)| proc::start_time(pid) != Some(start))
     }
 }
 
-/// Has `pid` sampled, from now until [`detach`] or its end.
+/// Starts sampling `pid`, until [`detach`] or its end.
 pub(crate) fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectError> {
     let pid = pid as i32;
     facts::check(pid)?;
@@ -145,11 +145,11 @@ pub(crate) fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectE
     let region = if facts::is_apart(pid) { Some(HandedRegion::new(pid)?) } else { None };
     let strings = strings(settings, region.as_ref())?;
     let control = present.as_ref().and_then(|present| present.control);
-    let started = visit(pid, control, Command::Start, &strings, region.as_ref());
+    let started = call_agent(pid, control, Command::Start, &strings, region.as_ref());
     if let Some(region) = region {
         match started {
             Ok(()) => region.replace_others(),
-            // One that is still at work has it.
+            // A call that is still in progress has the settings.
             Err(InjectError::Slow(_)) => {}
             Err(_) => region.remove(),
         }
@@ -158,7 +158,7 @@ pub(crate) fn attach(pid: u32, settings: Settings) -> Result<Attachment, InjectE
     Ok(if present.is_some_and(|present| present.sampling) { Attachment::Renewed } else { Attachment::New })
 }
 
-/// Has `pid` sampled, unless it is already.
+/// Starts sampling `pid`, unless it is already being sampled.
 pub(crate) fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectError> {
     match found(pid) {
         Some(found) => Ok(found),
@@ -166,22 +166,22 @@ pub(crate) fn ensure(pid: u32, settings: Settings) -> Result<Sampling, InjectErr
     }
 }
 
-/// How `pid` is sampled, if it is.
+/// How `pid` is being sampled, if it is.
 pub(crate) fn found(pid: u32) -> Option<Sampling> {
     let present = present(pid as i32).filter(|present| present.sampling)?;
     let left = present.is_left();
     let Present { control, source: (_, period_ns), .. } = present;
     let frequency = (1_000_000_000 + period_ns / 2).checked_div(period_ns).unwrap_or(0);
-    // Time off the processor and events have units, not rates.
+    // Off-CPU time and events have units, not rates.
     let frequency = if frequency > u64::from(rate::MAX_FREQUENCY) { 0 } else { frequency as u32 };
     Some(Sampling::Found { frequency, attached: control.is_some(), left })
 }
 
-/// Refuses a source that `pid` cannot be sampled by: what has the agent from its start keeps its own, and what gets it
-/// now has CPU timers.
+/// Fails for sources that are not possible for `pid`: a process started with the agent keeps its own, and an injected agent has CPU
+/// timers only.
 pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectError> {
     let (asked, pid) = (sources.name(), pid as i32);
-    // What stands in the way of the program's calls has to be there from its start.
+    // Interposed functions must be in place from the start of the program.
     if sources.need_start() {
         let (own, setting) = (own_sources(pid as u32), sources.of_agent());
         match own.name() {
@@ -205,7 +205,7 @@ pub(crate) fn check_sources(pid: u32, sources: &Sources) -> Result<(), InjectErr
     }
 }
 
-/// What `pid` samples by, or did until its end, if it has had the agent from its start; nothing, if it has not.
+/// The sources of `pid`, running or ended, if it was started with the agent; otherwise none.
 pub(crate) fn own_sources(pid: u32) -> Sources {
     let own = match proc::start_time(pid) {
         Some(_) => present(pid as i32),
@@ -215,7 +215,7 @@ pub(crate) fn own_sources(pid: u32) -> Sources {
     own.map_or(Sources::NONE, |own| Sources::of_process(&own.source.0, &own.probes))
 }
 
-/// Ends what [`attach`] began. The process runs on.
+/// Stops the sampling started by [`attach`]. The process keeps running.
 pub(crate) fn detach(pid: u32) -> Result<(), InjectError> {
     let pid = pid as i32;
     facts::check(pid)?;
@@ -223,11 +223,11 @@ pub(crate) fn detach(pid: u32) -> Result<(), InjectError> {
         None => Err(InjectError::NotAttached(pid)),
         Some(Present { control: None, .. }) => Err(InjectError::Preloaded(pid)),
         Some(Present { sampling: false, .. }) => Err(InjectError::NotAttached(pid)),
-        Some(Present { control, .. }) => visit(pid, control, Command::Stop, &[], None),
+        Some(Present { control, .. }) => call_agent(pid, control, Command::Stop, &[], None),
     }
 }
 
-/// Has a process sampled again, as it was, if it was attached to and somebody has ended that. Says whether so.
+/// Resumes the sampling of a process with its previous settings, if it was attached and then detached. True if it was.
 pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
     let ended = present(pid as i32).filter(|present| present.control.is_some() && !present.sampling);
     let Some(Present { source: (_, period_ns), .. }) = ended else { return Ok(false) };
@@ -247,27 +247,27 @@ pub(crate) fn resume(pid: u32) -> Result<bool, InjectError> {
     Ok(true)
 }
 
-/// The agent that the process has now: the one whose region it has mapped.
+/// The current agent of the process: the one whose region it has mapped.
 fn present(pid: i32) -> Option<Present> {
     let deadline = Instant::now() + BEGIN;
     loop {
-        match look(pid) {
-            Look::Found(present) => return Some(present),
-            Look::Beginning if Instant::now() < deadline => std::thread::sleep(GLANCE),
-            Look::Beginning | Look::Nothing => return None,
+        match agent_state(pid) {
+            AgentState::Found(present) => return Some(present),
+            AgentState::Beginning if Instant::now() < deadline => std::thread::sleep(CHECK_EVERY),
+            AgentState::Beginning | AgentState::Nothing => return None,
         }
     }
 }
 
-/// What there is of an agent in a process.
-enum Look {
+/// The state of the agent in a process.
+enum AgentState {
     Nothing,
-    /// It has made its region and has not told who it is.
+    /// It has created its region, but not written its Process record.
     Beginning,
     Found(Present),
 }
 
-/// The regions that processes of this number have, or have left.
+/// The regions of processes with this pid, running or ended.
 fn regions_of(pid: u32) -> impl Iterator<Item = (RegionName, PathBuf)> {
     let entries =
         session::directories().into_iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten());
@@ -277,26 +277,26 @@ fn regions_of(pid: u32) -> impl Iterator<Item = (RegionName, PathBuf)> {
     })
 }
 
-fn look(pid: i32) -> Look {
+fn agent_state(pid: i32) -> AgentState {
     let start_time = proc::start_time(pid as u32);
-    let mut look = Look::Nothing;
+    let mut look = AgentState::Nothing;
     for (name, path) in regions_of(pid as u32) {
         let peek = Attached::peek(&path);
         let told = matches!(&peek, Ok(peek) if !peek.exe.is_empty());
         match peek {
-            // One that is not mapped is that of the program before an exec.
+            // A region that is not mapped is from before an exec.
             Ok(peek) if told && facts::maps(pid as u32, &path) => {
                 let sampling = peek.sampling;
-                look = Look::Found(peek.into());
-                // One that it began anew with another rate may still be there.
+                look = AgentState::Found(peek.into());
+                // An older region, from before a change of the rate, may still be mapped.
                 if sampling {
                     return look;
                 }
             }
             Ok(_) | Err(AttachError::Unfinished)
-                if !told && Some(name.start_time) == start_time && matches!(look, Look::Nothing) =>
+                if !told && Some(name.start_time) == start_time && matches!(look, AgentState::Nothing) =>
             {
-                look = Look::Beginning;
+                look = AgentState::Beginning;
             }
             _ => {}
         }

@@ -1,10 +1,10 @@
 //! One thread of a process, stopped, while the others run on.
 //!
-//! It is seized and interrupted, which leaves no trace: a system call it waited in goes on afterwards. The few calls
-//! that the kernel fails with EINTR for any stop (signal(7), "Interruption of system calls by stop signals") are set to
-//! be made once more, as soon as the thread stands; should a signal have come when it goes on, the EINTR is that
-//! signal's. If the tracer, a thread of its own, ends or is killed, the kernel lets go of it: also of a thread in an
-//! uninterruptible wait, which would otherwise stop at its end.
+//! The thread is seized and interrupted, which leaves no trace: a system call in which it waited continues afterwards. The few calls
+//! that the kernel fails with EINTR at any stop (signal(7), "Interruption of system calls by stop signals") are set up to be made
+//! again once the thread has stopped; if a signal has arrived by the time it continues, the EINTR is due to that signal. If the
+//! tracer, a separate thread, ends or is killed, the kernel detaches the thread, even one in an uninterruptible wait, which would
+//! otherwise stop at the end of that wait.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 
 use crate::proc::{Status, threads};
 use crate::target::attach::ptrace::{self, Stop};
-use crate::target::inject::refusal::InjectError;
+use crate::target::inject::error::InjectError;
 
-/// Between two looks at whether a thread has stopped.
-const LOOK: Duration = Duration::from_micros(100);
+/// How often to check whether a thread has stopped.
+const POLL_EVERY: Duration = Duration::from_micros(100);
 
 /// System calls that transfer all or nothing, and that the kernel does not restart after a stop.
 const RESTARTED: [libc::c_long; 16] = [
@@ -40,19 +40,19 @@ const RESTARTED: [libc::c_long; 16] = [
     libc::SYS_accept4,
 ];
 
-/// The stopped thread. Dropping lets it go.
+/// A stopped thread. Dropping this detaches from it.
 #[derive(Debug)]
 pub(super) struct Paused {
     pid: i32,
     tid: i32,
-    /// Its registers after a system call that failed, if that will be made again.
-    mended: Option<Box<user_regs_struct>>,
+    /// Its registers after a system call that failed and will be made again.
+    repeated_call: Option<Box<user_regs_struct>>,
 }
 
-/// What came of stopping a thread.
+/// The result of stopping a thread.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// It stands.
+    /// It has stopped.
     Paused(Paused),
     /// It has ended.
     Gone,
@@ -70,12 +70,12 @@ impl Paused {
             }
             Err(error) => return Err(InjectError::denied(pid, error)),
         }
-        let mut paused = Self { pid, tid, mended: None };
-        // Gone meanwhile: the wait below sees it.
+        let mut paused = Self { pid, tid, repeated_call: None };
+        // It may have ended: the wait below notices.
         let _ = ptrace::interrupt(tid);
         match wait_until_stopped(tid, deadline) {
             Ok(true) => {
-                paused.mended = mend(pid, tid).map(Box::new);
+                paused.repeated_call = mend(pid, tid).map(Box::new);
                 Ok(Stopped::Paused(paused))
             }
             Ok(false) => Ok(Stopped::Gone),
@@ -90,10 +90,10 @@ impl Paused {
     }
 }
 
-/// The threads of `pid`, those first that stop at once and whose stack is known: the first thread, then the others, at
-/// last those in an uninterruptible wait.
+/// The threads of `pid` in the order in which to try them: the main thread, whose stack is known, then the others, and last those
+/// in an uninterruptible wait, which do not stop at once.
 pub(super) fn candidates(pid: i32) -> Result<Vec<i32>, InjectError> {
-    /// So many are looked at.
+    /// Maximum number of threads to check.
     const ENOUGH: usize = 64;
     let tasks = threads(pid as u32).map_err(|_| InjectError::NoProcess(pid))?;
     let mut found: Vec<(bool, i32)> = tasks
@@ -113,7 +113,7 @@ pub(super) fn candidates(pid: i32) -> Result<Vec<i32>, InjectError> {
     }
 }
 
-/// Waits until an interrupted thread stands still; false if it has ended. Signals on their way are let through.
+/// Waits until an interrupted thread has stopped; false if it has ended. Pending signals are delivered.
 pub(super) fn wait_until_stopped(tid: i32, deadline: Instant) -> io::Result<bool> {
     loop {
         match ptrace::wait(tid) {
@@ -127,12 +127,12 @@ pub(super) fn wait_until_stopped(tid: i32, deadline: Instant) -> io::Result<bool
                 let _ = ptrace::cont(tid, 0).and_then(|()| ptrace::interrupt(tid));
             }
             Ok(Stop::Running) if Instant::now() > deadline => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(Stop::Running) => std::thread::sleep(LOOK),
+            Ok(Stop::Running) => std::thread::sleep(POLL_EVERY),
         }
     }
 }
 
-/// Has a stopped thread make a system call again that the stop has failed; its registers before that.
+/// Makes a stopped thread repeat a system call that failed because of the stop. Returns its registers before the change.
 fn mend(pid: i32, tid: i32) -> Option<user_regs_struct> {
     let thread = Pid::from_raw(tid);
     let original = getregs(thread).ok()?;
@@ -142,37 +142,37 @@ fn mend(pid: i32, tid: i32) -> Option<user_regs_struct> {
     if !failed || has_signal(pid, tid) {
         return None;
     }
-    // Over the two bytes of the `syscall` instruction, back to the number it takes.
+    // Back over the two bytes of the `syscall` instruction, with its number in rax again.
     registers.rip -= 2;
     registers.rax = registers.orig_rax;
     registers.orig_rax = u64::MAX;
     setregs(thread, registers).ok().map(|()| original)
 }
 
-/// True if a signal that the thread does not block waits for it.
+/// True if a signal that the thread does not block is pending.
 fn has_signal(pid: i32, tid: i32) -> bool {
     let Ok(status) = Status::of_thread(pid, tid) else { return true };
     (status.set("SigPnd") | status.set("ShdPnd")) & !status.set("SigBlk") != 0
 }
 
-/// A first thread that has ended stays listed as a zombie as long as others live.
+/// A main thread that has ended stays listed as a zombie while others are running.
 fn is_dead(pid: i32, tid: i32) -> bool {
     matches!(state(pid, tid), None | Some('Z' | 'X'))
 }
 
-/// The kernel's letter for what the thread does.
+/// The kernel's letter for the thread's state.
 fn state(pid: i32, tid: i32) -> Option<char> {
     Status::of_thread(pid, tid).ok()?.state()
 }
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        if let Some(registers) = self.mended.take()
+        if let Some(registers) = self.repeated_call.take()
             && has_signal(self.pid, self.tid)
         {
             let _ = setregs(Pid::from_raw(self.tid), *registers);
         }
-        // A thread that did not stop in time cannot be let go of; the kernel does so when this thread ends.
+        // A thread that did not stop cannot be detached; the kernel does that when this tracing thread ends.
         let _ = ptrace::detach(self.tid);
     }
 }

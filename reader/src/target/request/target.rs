@@ -1,5 +1,5 @@
-//! A process that can be asked: found by the region that it has mapped, which no namespace, environment or exec before
-//! can confuse.
+//! A process to send requests to, found by the region that it has mapped: namespaces, the environment or an earlier exec cannot
+//! confuse that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,18 +10,18 @@ use shm_format::{ClockKind, DurableRecord, Identity, Scale};
 
 use super::thread::ThreadState;
 use crate::proc::{self, Mapping};
-use crate::target::attach::{Asker, AttachError, read_tsc};
+use crate::target::attach::{AttachError, RequestChannel, read_tsc};
 use crate::target::clock::{TraceClock, monotonic_ns};
 use crate::target::region_name::RegionName;
 use crate::target::translate::Translator;
 
-/// Why a process cannot be asked.
+/// Why no request can be sent to a process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
     /// No such process.
     #[error("process {0} does not exist; `selfwind list` shows what runs with the agent")]
     NoProcess(u32),
-    /// Its mappings are not for us.
+    /// Its mappings cannot be read.
     #[error("process {pid}: cannot inspect it: {error}; run selfwind as its user, or as root")]
     Denied {
         /// The process.
@@ -39,10 +39,10 @@ pub(crate) enum TargetError {
         "process {0} has the agent, but sampling has stopped; to dump it at any time, start it with LD_PRELOAD=$(selfwind agent-path)"
     )]
     Over(u32),
-    /// There is a region, and it cannot be used.
+    /// Its region cannot be used.
     #[error("process {0}: {1}")]
     Attach(u32, AttachError),
-    /// There is no room, or there are no locks.
+    /// No room for answers, or no file locks.
     #[error("process {pid}: cannot place a request in {region}: {error}")]
     Place {
         /// The process.
@@ -52,7 +52,7 @@ pub(crate) enum TargetError {
         /// The system's answer.
         error: io::Error,
     },
-    /// Other selfwinds ask all the time.
+    /// All slots are in use by other requesters.
     #[error("process {0}: it is busy with other requests; try again later")]
     Busy(u32),
 }
@@ -62,12 +62,12 @@ pub(crate) struct Target {
     /// Process id as we see it.
     pub(crate) pid: u32,
     /// Its region.
-    pub(crate) asker: Asker,
+    pub(crate) channel: RequestChannel,
     /// The region's file.
     pub(crate) region: PathBuf,
     /// The signal of its agent.
     pub(crate) signal: i32,
-    /// What the agent has told of the process, its modules and threads.
+    /// The agent's records of process, modules and threads.
     pub(crate) events: Vec<Event>,
     kind: ClockKind,
     translator: Translator,
@@ -78,7 +78,7 @@ impl Target {
     /// Finds the agent of process `pid`.
     ///
     /// # Errors
-    /// As [`TargetError`] says.
+    /// See [`TargetError`].
     pub(crate) fn find(pid: u32) -> Result<Self, TargetError> {
         let denied = |error| TargetError::Denied { pid, error };
         let state = match ThreadState::read(pid, pid) {
@@ -88,7 +88,7 @@ impl Target {
         let mappings = proc::mappings(pid).map_err(denied)?;
         let mut refused = None;
         for (name, mapping) in regions(mappings) {
-            // By its own number, or by ours where a recorder has handed the region over.
+            // Named by the pid in its own namespace, or in the recorder's if that handed the region over.
             if name.pid != state.inner_tid && name.pid != pid {
                 continue;
             }
@@ -96,9 +96,9 @@ impl Target {
                 refused = Some(TargetError::Over(pid));
                 continue;
             }
-            match Asker::open(&within(pid, &mapping.path)) {
-                Ok(asker) if is_of(&asker.identity(), &name, pid) => {
-                    return Ok(Self::describe(pid, asker, mapping.path));
+            match RequestChannel::open(&within(pid, &mapping.path)) {
+                Ok(channel) if is_of(&channel.identity(), &name, pid) => {
+                    return Ok(Self::describe(pid, channel, mapping.path));
                 }
                 Ok(_) => {}
                 Err(error) => refused = Some(TargetError::Attach(pid, error)),
@@ -107,21 +107,21 @@ impl Target {
         Err(refused.unwrap_or(TargetError::NoAgent(pid)))
     }
 
-    fn describe(pid: u32, mut asker: Asker, region: PathBuf) -> Self {
-        let translator = Translator::new(0, asker.identity(), None);
-        let kind = asker.region().clock();
+    fn describe(pid: u32, mut channel: RequestChannel, region: PathBuf) -> Self {
+        let translator = Translator::new(0, channel.identity(), None);
+        let kind = channel.region().clock();
         let (signal, events, clock) = (nix::libc::SIGPROF, Vec::new(), TraceClock::start());
-        let mut target = Self { pid, asker, region, signal, events, kind, translator, clock };
+        let mut target = Self { pid, channel, region, signal, events, kind, translator, clock };
         target.learn();
         target
     }
 
-    /// Takes over what the agent has told since the last time.
+    /// Reads the agent's new records.
     pub(crate) fn learn(&mut self) {
         self.clock.refresh();
         let scale = self.scale();
-        let Self { asker, signal, events, translator, .. } = self;
-        asker.region().durable(&mut |record| {
+        let Self { channel, signal, events, translator, .. } = self;
+        channel.region().durable(&mut |record| {
             if let DurableRecord::Process(process) = &record {
                 *signal = process.signal as i32;
             }
@@ -129,9 +129,9 @@ impl Target {
         });
     }
 
-    /// From ticks of the agent to nanoseconds.
+    /// The conversion from the agent's ticks to nanoseconds.
     pub(crate) fn scale(&mut self) -> Scale {
-        let region = self.asker.region();
+        let region = self.channel.region();
         let (kind, anchor) = (region.clock(), region.anchor());
         self.clock.scale(kind, [anchor]).unwrap_or(Scale::nanoseconds(anchor))
     }
@@ -145,14 +145,14 @@ impl Target {
     }
 }
 
-/// True if the region is that of this very process, not one that it merely reads.
+/// True if the region belongs to this process, and is not one that it merely reads.
 fn is_of(identity: &Identity, name: &RegionName, pid: u32) -> bool {
     identity.pid == name.pid
         && identity.region_nonce == name.nonce
         && proc::start_time(pid) == Some(identity.start_time)
 }
 
-/// Where a file of the process is for us, whatever root directory it has.
+/// The path by which to open a file of the process, which may have another root directory.
 fn within(pid: u32, path: &Path) -> PathBuf {
     let through = proc::within_root(pid, path);
     if through.exists() { through } else { path.to_owned() }

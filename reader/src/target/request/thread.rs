@@ -1,4 +1,4 @@
-//! The kernel's view of a thread: what it does, and whether a signal would reach our handler there.
+//! The kernel's view of a thread: what it is doing, and whether a signal would reach the agent's handler.
 
 use std::fs;
 use std::io;
@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 
 use crate::proc::{Status, beginning_of, set};
 
-/// A thread as /proc tells of it.
+/// The state of a thread, from /proc.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadState {
-    /// Thread id as we see it.
+    /// Thread id in the reader's pid namespace.
     pub(crate) tid: u32,
-    /// Thread id as its own process sees it, in its pid namespace.
+    /// Thread id in its own pid namespace.
     pub(crate) inner_tid: u32,
     /// Its name.
     pub(crate) name: String,
@@ -25,7 +25,7 @@ pub(crate) struct ThreadState {
     pub(crate) pending: u64,
     /// Process that traces it, or 0.
     pub(crate) tracer: u32,
-    /// Signals queued for its user, and how many may be.
+    /// Number of signals queued for its user, and the limit.
     pub(crate) queued: Option<(u64, u64)>,
 }
 
@@ -33,7 +33,7 @@ impl ThreadState {
     /// Reads the state of thread `tid` of process `pid`.
     ///
     /// # Errors
-    /// When there is no such thread any more.
+    /// If there is no such thread.
     pub(crate) fn read(pid: u32, tid: u32) -> io::Result<Self> {
         Ok(Self::of(tid, &Status::of_text(beginning_of(pid, tid, "status")?)))
     }
@@ -63,8 +63,8 @@ impl ThreadState {
         state
     }
 
-    /// True if the thread blocks every signal, as in our handler and in short stretches of the agent and of the C
-    /// library: unless it sleeps like that, it will soon be itself again.
+    /// True if the thread blocks all signals, as in the agent's handler and for short times in the agent and the C library: unless it
+    /// is asleep, it will soon unblock them.
     pub(super) fn blocks_everything(&self) -> bool {
         // SIGKILL and SIGSTOP cannot be blocked; the C libraries keep the first real-time signals for themselves.
         const APART: u64 = 1 << 8 | 1 << 18 | 0b111 << 31;
@@ -86,21 +86,21 @@ impl ThreadState {
     }
 }
 
-/// The function of the kernel in which a thread waits; none if it does not, or we may not know.
+/// The kernel function in which a thread waits; `None` if it does not wait, or permission is denied.
 pub(crate) fn wait_channel(pid: u32, tid: u32) -> Option<String> {
     let text = beginning_of(pid, tid, "wchan").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "0").then(|| name.to_owned())
 }
 
-/// The system call in which a thread waits; none if it does not, or we may not know.
+/// The system call in which a thread waits; `None` if it does not wait, or permission is denied.
 pub(crate) fn system_call(pid: u32, tid: u32) -> Option<i64> {
     let text = beginning_of(pid, tid, "syscall").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok().filter(|&number| number >= 0)
 }
 
-/// The signals that a thread in `rt_sigtimedwait` waits for; all of them if that cannot be known. While it waits, the
-/// kernel does not count them as blocked.
+/// The signals that a thread in `rt_sigtimedwait` waits for; all signals if that is unknown. While it waits, the kernel does not
+/// report them as blocked.
 pub(super) fn awaited(pid: u32, tid: u32) -> u64 {
     let set = || {
         let text = beginning_of(pid, tid, "syscall").ok()?;
@@ -119,7 +119,7 @@ pub(crate) fn waiting_call(number: i64) -> Option<(&'static str, bool)> {
     use nix::libc;
     /// Ended by a signal whatever the handler's flags.
     const ENDS: bool = true;
-    /// Goes on after a handler with SA_RESTART.
+    /// Restarted after a handler with SA_RESTART.
     const GOES_ON: bool = false;
     Some(match number {
         libc::SYS_read => ("read", GOES_ON),
@@ -135,7 +135,7 @@ pub(crate) fn waiting_call(number: i64) -> Option<(&'static str, bool)> {
         libc::SYS_recvmsg => ("recvmsg", GOES_ON),
         libc::SYS_sendto => ("sendto", GOES_ON),
         libc::SYS_connect => ("connect", GOES_ON),
-        // With a time-out it ends; C libraries go on by themselves, semaphores excepted.
+        // Ends if it has a timeout; C libraries then retry, except for semaphores.
         libc::SYS_futex => ("futex", GOES_ON),
         libc::SYS_poll => ("poll", ENDS),
         libc::SYS_ppoll => ("ppoll", ENDS),

@@ -1,5 +1,5 @@
-//! An errand to a running process: one of its threads is stopped and starts another, which does what is asked. Whichever
-//! thread stops at once will do.
+//! Calls the agent inside a running process: one of its threads is stopped and starts another one, which makes the call. Any thread
+//! that stops promptly will do.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use shm_format::injection::{Call, Command};
 
 use crate::proc::{self, Mapping};
 use crate::target::agent_file;
+use crate::target::inject::diversion::Diversion;
+use crate::target::inject::error::InjectError;
 use crate::target::inject::facts;
 use crate::target::inject::gadgets::Gadgets;
 use crate::target::inject::handed_region::HandedRegion;
@@ -17,53 +19,51 @@ use crate::target::inject::layout::AgentLayout;
 use crate::target::inject::loader_hook::LoaderHook;
 use crate::target::inject::memory::Memory;
 use crate::target::inject::paused::{self, Paused, Stopped};
-use crate::target::inject::refusal::InjectError;
-use crate::target::inject::visit::Visit;
 
-/// A thread stands still after this time, or another is asked. Where more are ready than there are processors, each has to
-/// wait for its turn.
+/// How long to wait for a thread to stop before another is tried. With more runnable threads than CPUs, a thread stops only when it
+/// is scheduled.
 const STOP: Duration = Duration::from_millis(1500);
-/// How long it may take to find a thread that stops, and to come back from it.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the agent may be at work, beside its time for each thread.
+/// How long to try until some thread has stopped and is back.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the agent may take, in addition to the time for each thread.
 const WORK: Duration = Duration::from_secs(10);
 const WORK_FOR_A_THREAD: Duration = Duration::from_millis(50);
-/// After this time at work it comes first, where others want the processors too.
-const HURRY: Duration = Duration::from_millis(500);
-/// Between two looks at whether the agent is done.
-const LOOK: Duration = Duration::from_micros(500);
-/// Between two looks at the threads.
-const GLANCE: Duration = Duration::from_millis(5);
+/// After this time its priority is raised.
+const RAISE_PRIORITY_AFTER: Duration = Duration::from_millis(500);
+/// How often to check whether the agent has finished.
+const POLL_EVERY: Duration = Duration::from_micros(500);
+/// How often to list the threads.
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a visit needs of a process and leaves in it.
-struct Errand<'a> {
+/// A call of the agent in a process.
+struct RemoteCall<'a> {
     pid: i32,
     memory: Memory,
     agent: &'a [u8],
     gadgets: Gadgets,
     hook: Option<LoaderHook>,
-    /// Where the agent is.
+    /// Where the agent is, if it has been injected.
     place: Option<AgentLayout>,
-    /// It was laid there by this visit.
+    /// It was injected by this call.
     is_fresh: bool,
 }
 
-/// What one thread could do about it.
-enum Tried {
+/// The result of an attempt with one thread.
+enum Attempt {
     Done,
-    /// Another must be asked.
+    /// Another thread must be tried.
     NotHere(InjectError),
 }
 
-/// Has one thread of the process start another that does `command`, and waits for that.
-pub(super) fn visit(
+/// Has a thread of the process start another one that executes `command` in the agent, and waits for it.
+pub(super) fn call_agent(
     pid: i32,
     control: Option<u64>,
     command: Command,
     settings: &[u8],
     region: Option<&HandedRegion>,
 ) -> Result<(), InjectError> {
-    // Whatever failed: of a process that has ended it is its end.
+    // If the process has ended, report that instead of any other error.
     run(pid, control, command, settings, region).map_err(|error| match facts::has_ended(pid) {
         true => InjectError::NoProcess(pid),
         false => error,
@@ -89,7 +89,7 @@ fn run(
         None => Gadgets::find(&mappings_of(pid), &memory),
         Some(_) => Gadgets::default(),
     };
-    let mut errand = Errand { pid, memory, agent, gadgets, hook, place, is_fresh: false };
+    let mut errand = RemoteCall { pid, memory, agent, gadgets, hook, place, is_fresh: false };
     if let Some(place) = errand.place {
         errand.wait(place, None)?;
         if let (Command::Stop, Some(hook)) = (command, errand.hook) {
@@ -97,41 +97,41 @@ fn run(
         }
     }
     let call = Call { command: command as u64, debugger, ..Call::default() };
-    let result = errand.send(|visit, place| visit.call(place, call, settings)).and_then(|()| {
+    let result = errand.try_threads(|visit, place| visit.call(place, call, settings)).and_then(|()| {
         let place = errand.place.ok_or(InjectError::NoWay)?;
         errand.wait(place, region)?;
         place.result(&errand.memory)
     });
     match (&result, errand.place) {
-        (Ok(()), Some(place)) if command == Command::Start => errand.tell_of_changes(place),
+        (Ok(()), Some(place)) if command == Command::Start => errand.hook_loader(place),
         (Err(InjectError::Agent(_) | InjectError::Busy(_)), Some(place)) if errand.is_fresh => {
-            let _ = errand.send(|visit, _| visit.take_away(&mappings_of(pid), place));
+            let _ = errand.try_threads(|visit, _| visit.take_away(&mappings_of(pid), place));
         }
         _ => {}
     }
     result
 }
 
-impl Errand<'_> {
-    /// Has some thread do `what`, each in its turn until one can.
-    fn send(
+impl RemoteCall<'_> {
+    /// Tries one thread after another until one can do `what`.
+    fn try_threads(
         &mut self,
-        what: impl Fn(&Visit<'_>, AgentLayout) -> Result<(), InjectError> + Sync,
+        what: impl Fn(&Diversion<'_>, AgentLayout) -> Result<(), InjectError> + Sync,
     ) -> Result<(), InjectError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut last = InjectError::NoProcess(self.pid);
             for tid in paused::candidates(self.pid)? {
-                // What a thread traces is let go of when it ends, in whatever state.
+                // When a tracing thread ends, the kernel detaches its tracees, in whatever state.
                 let tried = std::thread::scope(|scope| {
                     scope
                         .spawn(|| self.attempt(tid, deadline, &what))
                         .join()
-                        .unwrap_or(Ok(Tried::NotHere(InjectError::Lost(tid))))
+                        .unwrap_or(Ok(Attempt::NotHere(InjectError::Lost(tid))))
                 })?;
                 match tried {
-                    Tried::Done => return Ok(()),
-                    Tried::NotHere(why) => last = why,
+                    Attempt::Done => return Ok(()),
+                    Attempt::NotHere(why) => last = why,
                 }
                 if Instant::now() > deadline {
                     break;
@@ -140,7 +140,7 @@ impl Errand<'_> {
             if Instant::now() > deadline {
                 return Err(last);
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(CHECK_EVERY);
         }
     }
 
@@ -148,26 +148,26 @@ impl Errand<'_> {
         &mut self,
         tid: i32,
         deadline: Instant,
-        what: impl Fn(&Visit<'_>, AgentLayout) -> Result<(), InjectError>,
-    ) -> Result<Tried, InjectError> {
+        what: impl Fn(&Diversion<'_>, AgentLayout) -> Result<(), InjectError>,
+    ) -> Result<Attempt, InjectError> {
         let mappings = mappings_of(self.pid);
         let paused = match Paused::stop(self.pid, tid, Instant::now() + STOP)? {
             Stopped::Paused(paused) => paused,
-            Stopped::Gone => return Ok(Tried::NotHere(InjectError::Lost(tid))),
+            Stopped::Gone => return Ok(Attempt::NotHere(InjectError::Lost(tid))),
             Stopped::Late => {
-                return Ok(Tried::NotHere(InjectError::Unstoppable { pid: self.pid, thread: tid }));
+                return Ok(Attempt::NotHere(InjectError::Unstoppable { pid: self.pid, thread: tid }));
             }
         };
-        let visit = Visit::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
+        let visit = Diversion::new(paused.tid(), &self.memory, self.agent, self.gadgets, deadline);
         let place = match self.place {
-            Some(place) if visit.is_in(place) => return Ok(Tried::NotHere(InjectError::Busy(tid))),
+            Some(place) if visit.is_in(place) => return Ok(Attempt::NotHere(InjectError::Busy(tid))),
             Some(place) => place,
             None => {
                 let bytes = AgentLayout::bytes(self.agent)?;
                 let hint = self.hook.and_then(|hook| hook.near(&mappings, bytes)).unwrap_or(0);
                 match visit.lay_out(&mappings, hint) {
                     Ok(place) => place,
-                    Err(InjectError::Lost(tid)) => return Ok(Tried::NotHere(InjectError::Lost(tid))),
+                    Err(InjectError::Lost(tid)) => return Ok(Attempt::NotHere(InjectError::Lost(tid))),
                     Err(error) => return Err(error),
                 }
             }
@@ -178,21 +178,21 @@ impl Errand<'_> {
         let held = visit.held();
         drop(paused);
         if let Some(signal) = held.and_then(|signal| Signal::try_from(signal).ok()) {
-            // It came while the thread could not have it. The process may be gone.
+            // A signal that arrived while it could not be delivered. The process may have ended.
             let _ = kill(Pid::from_raw(self.pid), signal);
         }
         match result {
-            Ok(()) => Ok(Tried::Done),
-            Err(InjectError::Busy(tid)) => Ok(Tried::NotHere(InjectError::Busy(tid))),
+            Ok(()) => Ok(Attempt::Done),
+            Err(InjectError::Busy(tid)) => Ok(Attempt::NotHere(InjectError::Busy(tid))),
             Err(error) => Err(error),
         }
     }
 
-    /// Waits until nobody is at work in the agent, which may ask for its region's file.
+    /// Waits until the call has finished. The agent may request its region's file in between.
     fn wait(&self, place: AgentLayout, region: Option<&HandedRegion>) -> Result<(), InjectError> {
         let threads = proc::threads(self.pid as u32).map_or(1, |threads| threads.len()) as u32;
         let deadline = Instant::now() + WORK + WORK_FOR_A_THREAD * threads;
-        let hurry_at = Instant::now() + HURRY;
+        let hurry_at = Instant::now() + RAISE_PRIORITY_AFTER;
         let mut hurried = false;
         loop {
             let worker = place.worker(&self.memory)?;
@@ -201,7 +201,7 @@ impl Errand<'_> {
             }
             if !hurried && Instant::now() > hurry_at {
                 hurried = true;
-                hurry(worker as u32);
+                raise_priority(worker as u32);
             }
             if let (Some(region), Some(socket)) = (region, place.socket(&self.memory)) {
                 region.hand_over(self.pid, socket)?;
@@ -212,32 +212,31 @@ impl Errand<'_> {
             if Instant::now() > deadline {
                 return Err(InjectError::Slow(self.pid));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
-    /// Has the loader tell the agent of its changes from now on. Where it cannot, the recorder looks at times.
-    fn tell_of_changes(&self, place: AgentLayout) {
+    /// Hooks the loader so that it notifies the agent of loads and unloads. If that fails, the recorder checks for changes itself.
+    fn hook_loader(&self, place: AgentLayout) {
         if let (Some(hook), Some(target)) = (self.hook, place.hook(&self.memory)) {
             let _ = hook.set(&self.memory, target);
         }
     }
 }
 
-/// Lets a thread of ours in another process have the processor before thousands that are ready too, if we may. It soon
-/// ends.
-fn hurry(tid: u32) {
+/// Raises the priority of the injected thread above thousands of other runnable threads, if permitted. It ends soon.
+fn raise_priority(tid: u32) {
     const FIRST: i32 = -20;
     let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(tid as i32), FIRST);
 }
 
-/// What the process has mapped; nothing once it has ended.
+/// The mappings of the process; none if it has ended.
 fn mappings_of(pid: i32) -> Vec<Mapping> {
     proc::mappings(pid as u32).unwrap_or_default()
 }
 
-/// True if the loader of the process tells its agent of changes.
-pub(super) fn is_told_of_changes(pid: u32) -> bool {
+/// True if the loader of the process notifies its agent of loads and unloads.
+pub(super) fn is_loader_hooked(pid: u32) -> bool {
     let pid = pid as i32;
     Memory::of(pid).is_ok_and(|memory| {
         let debugger = facts::debugger_interface(pid, &memory);

@@ -1,25 +1,25 @@
-//! Why the agent cannot be put into a process: the cause, and what to do about it.
+//! Errors of injection: the cause, and what to do about it.
 
 use std::io;
 
 use crate::target::agent_file;
 
-/// Why the agent cannot be put into a process, and the way out.
+/// Why the agent cannot be injected into a process, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InjectError {
-    /// No such process, or it ended meanwhile.
+    /// No such process, or it has just ended.
     #[error("process {0} does not exist")]
     NoProcess(i32),
-    /// Our own pid.
+    /// The reader's own pid.
     #[error("selfwind cannot record itself; give the id of another process")]
     Oneself,
-    /// It has no program.
+    /// A kernel thread.
     #[error("process {0} belongs to the kernel: there is no program to sample")]
     Kernel(i32),
     /// Not x86-64.
     #[error("process {0} does not run an x86-64 program, but the agent is one")]
     NotNative(i32),
-    /// Another's.
+    /// It belongs to another user.
     #[error(
         "process {pid} belongs to user {user}, selfwind runs as {own}; run it as root: sudo selfwind ..."
     )]
@@ -28,7 +28,7 @@ pub(crate) enum InjectError {
         pid: i32,
         /// Its user.
         user: u32,
-        /// Ours.
+        /// The user of this program.
         own: u32,
     },
     /// ptrace is not permitted.
@@ -36,10 +36,10 @@ pub(crate) enum InjectError {
     Denied {
         /// The process.
         pid: i32,
-        /// What forbids it, and the remedy.
+        /// What forbids it, and what to do.
         why: String,
     },
-    /// A debugger has it.
+    /// A debugger traces it.
     #[error("process {pid} is already traced by process {tracer} (a debugger, strace?); end that first")]
     Traced {
         /// The process.
@@ -50,7 +50,7 @@ pub(crate) enum InjectError {
     /// Stopped by a signal.
     #[error("process {0} is stopped; continue it first: kill -CONT {0}")]
     Stopped(i32),
-    /// Its filter is against a call of the agent's.
+    /// Its system call filter does not permit a call of the agent.
     #[error(
         "the system call filter (seccomp) of process {pid} does not allow {call}, which the agent needs; allow it in the filter, or start the process with `selfwind record -- CMD`, so that the agent is there before the filter"
     )]
@@ -60,12 +60,12 @@ pub(crate) enum InjectError {
         /// The call.
         call: &'static str,
     },
-    /// Nobody can say what its filter allows.
+    /// It cannot be determined what its filter permits.
     #[error(
         "process {0} filters its system calls (seccomp), and only root can see whether the filter allows those of the agent: sudo selfwind ...; or start it with `selfwind record -- CMD`, so that the agent is there before the filter"
     )]
     FilterUnseen(i32),
-    /// The kernel does not give the filter.
+    /// Its filter cannot be read.
     #[error(
         "process {pid} filters its system calls (seccomp), and the kernel does not show the filter ({error}); start it with `selfwind record -- CMD`, so that the agent is there before the filter"
     )]
@@ -78,12 +78,12 @@ pub(crate) enum InjectError {
     /// Strict mode.
     #[error("process {0} may only read, write and exit (seccomp strict mode), so nothing can sample it")]
     Strict(i32),
-    /// Its return addresses are kept twice.
+    /// It uses a shadow stack.
     #[error(
         "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which the agent's way into a running process does not keep; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"
     )]
     ShadowStack(i32),
-    /// A thread does not react.
+    /// A thread does not stop.
     #[error("thread {thread} of process {pid} is in an uninterruptible wait (state D); try again later")]
     Unstoppable {
         /// The process.
@@ -91,7 +91,7 @@ pub(crate) enum InjectError {
         /// The thread.
         thread: i32,
     },
-    /// Signals all the time.
+    /// Signals keep arriving.
     #[error("thread {0} keeps receiving signals; try again")]
     Busy(i32),
     /// No code that makes system calls, not even a vDSO.
@@ -109,66 +109,66 @@ pub(crate) enum InjectError {
     /// The agent refuses.
     #[error("the agent in the process reports: {0}")]
     Agent(String),
-    /// It is held by an agent that we did not put there.
+    /// It was started with the agent.
     #[error(
         "process {0} was started with the agent, which cannot be detached; `selfwind record -p {0}` records it"
     )]
     Preloaded(i32),
-    /// It is sampled by something else.
+    /// It is sampled by another source.
     #[error(
         "process {pid} was started with -e {own}, which cannot be changed while it runs: leave out -e {asked}, or start it with SELFWIND_EVENT={asked}"
     )]
     OtherSource {
         /// The process.
         pid: i32,
-        /// The source asked for.
+        /// The requested source.
         asked: String,
         /// Its own.
         own: String,
     },
-    /// The kernel's events need an agent from the start.
+    /// Kernel events need an agent from the start.
     #[error(
         "process {pid} runs without the agent, and an injected agent can use CPU timers only (it does not see an exec, and a pending kernel event would kill the new program); leave out -e {asked}, or start the program with `selfwind record -e {asked} -- CMD`"
     )]
     TimersOnly {
         /// The process.
         pid: i32,
-        /// The source asked for.
+        /// The requested source.
         asked: String,
     },
-    /// What is asked for needs an agent from the start.
+    /// The requested sources need an agent from the start.
     #[error(
         "process {pid} cannot be recorded with -e {asked}: the loader has bound the functions that the agent would have to stand in front of, and it was not there. Start the program with `selfwind record -e {asked} -- CMD`; or, for `record -p` at any later time, with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
     )]
     FromTheStart {
         /// The process.
         pid: i32,
-        /// The sources asked for.
+        /// The requested sources.
         asked: String,
-        /// What an agent is told of them.
+        /// Their setting for an agent.
         setting: String,
     },
-    /// Its agent records something else from the start.
+    /// Its agent records other sources from the start.
     #[error(
         "process {pid} cannot be recorded with -e {asked}: it records {own} since its start, which cannot be changed while it runs. Leave out -e {asked}, or start the program with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
     )]
     OtherProbes {
         /// The process.
         pid: i32,
-        /// The sources asked for.
+        /// The requested sources.
         asked: String,
         /// Its own.
         own: String,
-        /// What an agent is told of the former.
+        /// The setting for an agent with the requested sources.
         setting: String,
     },
     /// It is not attached.
     #[error("process {0} is not attached: there is nothing to detach")]
     NotAttached(i32),
-    /// Of another build.
+    /// Its agent is of another build.
     #[error("process {0} contains the agent of another selfwind; use that one")]
     OtherAgent(i32),
-    /// Its region cannot be made, or does not get there.
+    /// Its region cannot be created or passed to it.
     #[error("the region's file cannot be handed to process {pid}: {error}")]
     HandOver {
         /// The process.
@@ -176,7 +176,7 @@ pub(crate) enum InjectError {
         /// The system's answer.
         error: io::Error,
     },
-    /// The embedded agent.
+    /// The embedded agent is not usable.
     #[error("the embedded agent cannot be laid out: {0}")]
     Image(&'static str),
     /// No agent embedded.
@@ -190,7 +190,7 @@ pub(crate) enum InjectError {
         "the agent is still starting or stopping in process {0} and will finish by itself; try again when the machine is less busy"
     )]
     Slow(i32),
-    /// A defect.
+    /// A defect in selfwind.
     #[error("the agent failed to start (signal {0}); the process is unchanged")]
     Fault(i32),
 }

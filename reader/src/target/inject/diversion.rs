@@ -1,19 +1,19 @@
-//! One visit to a stopped thread: it starts a thread that enters the agent, and goes on as it was.
+//! Diverts a stopped thread: it starts another thread, which enters the agent, and then continues where it was.
 //!
-//! The order keeps the thread safe at any time, should this process be killed:
+//! The order of steps keeps the thread safe at any time, even if this process is killed:
 //!
-//! 1. One `mmap`, made by the thread at a `syscall; ret` of its C library, with a signal frame below the red zone of the
-//!    main stack that this `ret` would lead through. Where the thread is on no main stack, whose depth is known to be
-//!    free, a bare `syscall` must do: then our death between setting its registers and setting them back (two switches
-//!    of tasks) would leave it astray.
-//! 2. Everything is written while the thread is as it was.
-//! 3. Its registers are set to the stub, all at once. From here on it comes back by itself, through the signal frame,
-//!    whether anybody traces it or not.
-//! 4. At the stub's `rt_sigreturn` it is stopped. Floating-point state, mask and, last, registers are set as they were,
-//!    which (other than a signal frame can) also lets an interrupted `nanosleep` sleep only for what is left.
+//! 1. The thread makes one `mmap` call at a `syscall; ret` of its C library, with a signal frame below the red zone of the main stack
+//!    through which that `ret` would return. If the thread is not on the main stack, where free space is certain, a bare `syscall`
+//!    is used: then, if this process dies between setting the registers and restoring them (two context switches), the thread is
+//!    lost.
+//! 2. Everything is written while the thread is in its original state.
+//! 3. Its registers are set to the stub, all at once. From here on it returns by itself, through the signal frame, whether it is
+//!    traced or not.
+//! 4. At the stub's `rt_sigreturn` it is stopped. Floating-point state, signal mask and finally registers are restored, which
+//!    (unlike a signal frame) also lets an interrupted `nanosleep` sleep only for the remaining time.
 //!
-//! What takes time is done by the thread that was started, and stops nobody. Where there may be none (RLIMIT_NPROC), the
-//! stopped one does it. The word of the thread id is not 0 as long as either is at it.
+//! Long work is done by the started thread and delays no other. If no thread can be started (RLIMIT_NPROC), the stopped one does it.
+//! The word with the thread id is not 0 while either is working.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -26,6 +26,7 @@ use shm_format::injection::Call;
 
 use crate::proc::{Mapping, PAGE};
 use crate::target::attach::ptrace::{self, Stop};
+use crate::target::inject::error::InjectError;
 use crate::target::inject::frame;
 use crate::target::inject::gadgets::{Gadgets, Way};
 use crate::target::inject::image::{self, Image};
@@ -34,31 +35,30 @@ use crate::target::inject::layout::{
 };
 use crate::target::inject::memory::Memory;
 use crate::target::inject::paused::wait_until_stopped;
-use crate::target::inject::refusal::InjectError;
 
-/// Signals of faults stay open: blocked, they would end the process without a word.
+/// All signals but those of faults, which would kill the process if blocked.
 const BLOCKED: u64 = !(1 << (libc::SIGSEGV - 1)
     | 1 << (libc::SIGBUS - 1)
     | 1 << (libc::SIGILL - 1)
     | 1 << (libc::SIGFPE - 1)
     | 1 << (libc::SIGTRAP - 1));
 const FRESH_FLAGS: u64 = 0x202;
-/// A thread that signals keep away from the stub.
+/// Maximum number of attempts while signals keep the thread from entering the stub.
 const ATTEMPTS: usize = 100;
-const LOOK: Duration = Duration::from_micros(20);
+const POLL_EVERY: Duration = Duration::from_micros(20);
 
-/// What a visit needs.
-pub(super) struct Visit<'a> {
+/// A stopped thread to be diverted.
+pub(super) struct Diversion<'a> {
     tid: i32,
     memory: &'a Memory,
     agent: &'a [u8],
     gadgets: Gadgets,
     deadline: Instant,
-    /// A signal that came at the wrong time.
+    /// A signal that arrived at the wrong time.
     held: Cell<Option<c_int>>,
 }
 
-/// Where a signal frame can lie below `sp`, if that is in the main stack and the frame too.
+/// Where to put a signal frame below `sp`, if both are in the main stack.
 fn free_stack(mappings: &[Mapping], sp: u64) -> Option<u64> {
     /// System V ABI.
     const RED_ZONE: u64 = 128;
@@ -66,20 +66,20 @@ fn free_stack(mappings: &[Mapping], sp: u64) -> Option<u64> {
         .iter()
         .find(|mapping| mapping.path == Path::new("[stack]") && (mapping.start..mapping.end).contains(&sp))?;
     let room = sp.checked_sub(RED_ZONE + frame::ROOM as u64)? & !63;
-    // Room for a handler too, should one come in between.
+    // With room for a signal handler that may run in between.
     (room.checked_sub(PAGE)? >= stack.start).then_some(room)
 }
 
 enum Ended {
-    /// The call came back.
+    /// The call returned.
     Returned,
-    /// A signal came before the stub had blocked it; the thread is as it was, with the signal to come.
+    /// A signal arrived before the stub had blocked it; the thread is in its original state, and the signal is still to be delivered.
     Signal(c_int),
 }
 
-impl<'a> Visit<'a> {
-    /// A visit to the stopped thread `tid`, whose process has this `memory` and these `gadgets`, with the `agent`'s
-    /// file, which is given up at the `deadline`.
+impl<'a> Diversion<'a> {
+    /// For the stopped thread `tid`, in a process with this `memory` and these `gadgets`, and the `agent`'s file. It is given up at the
+    /// `deadline`.
     pub(super) fn new(
         tid: i32,
         memory: &'a Memory,
@@ -90,12 +90,12 @@ impl<'a> Visit<'a> {
         Self { tid, memory, agent, gadgets, deadline, held: Cell::new(None) }
     }
 
-    /// True if the thread is in the agent's code already: in the middle of telling it of a change, with its locks.
+    /// True if the thread is in the agent's code already: notifying it of a loader event, and holding its locks.
     pub(super) fn is_in(&self, place: AgentLayout) -> bool {
         getregs(self.thread()).is_ok_and(|registers| place.holds(registers.rip))
     }
 
-    /// A signal that the thread should have had meanwhile.
+    /// A signal that could not be delivered in between.
     pub(super) fn held(&self) -> Option<c_int> {
         self.held.get()
     }
@@ -108,11 +108,11 @@ impl<'a> Visit<'a> {
         InjectError::Lost(self.tid)
     }
 
-    /// Maps the place, at `hint` if that is free, and lays the agent into it.
+    /// Maps memory, at `hint` if that is free, and writes the agent to it.
     pub(super) fn lay_out(&self, mappings: &[Mapping], hint: u64) -> Result<AgentLayout, InjectError> {
         let image = image::size(self.agent)?;
         let place = AgentLayout { base: 0, image };
-        // Never writable and executable at once: some processes may not.
+        // Never writable and executable at once, which some processes are not permitted.
         let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         let arguments = [libc::SYS_mmap as u64, hint, place.end(), protection, flags, u64::MAX];
@@ -126,13 +126,13 @@ impl<'a> Visit<'a> {
         Ok(place)
     }
 
-    /// Removes a place that nothing has come to.
+    /// Unmaps an unused layout.
     pub(super) fn take_away(&self, mappings: &[Mapping], place: AgentLayout) -> Result<(), InjectError> {
         let (base, bytes) = place.range();
         self.call_system(mappings, [libc::SYS_munmap as u64, base, bytes, 0, 0, 0]).map(drop)
     }
 
-    /// Has the thread make a system call: its number, and all arguments but the last, which is 0.
+    /// Makes the thread execute a system call: its number, and all arguments but the last, which is 0.
     fn call_system(&self, mappings: &[Mapping], arguments: [u64; 6]) -> Result<u64, InjectError> {
         for _ in 0..ATTEMPTS {
             let original = getregs(self.thread()).map_err(|_| self.failed())?;
@@ -158,7 +158,7 @@ impl<'a> Visit<'a> {
         Err(InjectError::Busy(self.tid))
     }
 
-    /// Writes a signal frame into free stack, with `back`, the address of an `rt_sigreturn`, below it; the address of that.
+    /// Writes a signal frame to free stack memory, and below it `back`, the address of an `rt_sigreturn`. Returns the address of that.
     fn lay_way_back(&self, room: u64, back: u64, original: &user_regs_struct) -> Result<u64, InjectError> {
         let state = ptrace::extended_state(self.tid).map_err(|_| self.failed())?;
         let mask = ptrace::signal_mask(self.tid).map_err(|_| self.failed())?;
@@ -168,8 +168,8 @@ impl<'a> Visit<'a> {
         Ok(room - 8)
     }
 
-    /// Has the thread make the system call of `registers` and stops it as it was before; or gives the signal that came
-    /// in between.
+    /// Makes the thread execute the system call in `registers`, and stops it in its original state. Returns a signal if one arrived in
+    /// between.
     fn system_call(
         &self,
         original: &user_regs_struct,
@@ -183,7 +183,7 @@ impl<'a> Visit<'a> {
             match self.next_stop() {
                 Stop::SystemCall => {
                     let now = getregs(self.thread()).map_err(|_| self.failed())?;
-                    // -ENOSYS stands there before the call.
+                    // rax is -ENOSYS before the call.
                     if now.rax as i64 != -i64::from(libc::ENOSYS) {
                         result = Some(Ok(now.rax));
                     }
@@ -196,7 +196,7 @@ impl<'a> Visit<'a> {
                 }
             }
         }
-        // First the interrupt, so that the kernel restarts an interrupted call whatever becomes of us.
+        // Interrupt first, so that the kernel restarts an interrupted call even if this process dies.
         if !matches!(result, Some(Err(_))) {
             ptrace::interrupt(self.tid).map_err(gone)?;
         }
@@ -208,7 +208,7 @@ impl<'a> Visit<'a> {
         result.ok_or_else(|| self.failed())
     }
 
-    /// Lets the thread have a signal, and stops it again.
+    /// Delivers a signal to the thread, and stops it again.
     fn deliver(&self, signal: c_int) -> Result<(), InjectError> {
         let gone = |_| self.failed();
         ptrace::cont(self.tid, signal).map_err(gone)?;
@@ -222,14 +222,14 @@ impl<'a> Visit<'a> {
     fn next_stop(&self) -> Stop {
         loop {
             match ptrace::wait(self.tid) {
-                Ok(Stop::Running) if Instant::now() < self.deadline => std::thread::sleep(LOOK),
+                Ok(Stop::Running) if Instant::now() < self.deadline => std::thread::sleep(POLL_EVERY),
                 Ok(stop) => return stop,
                 Err(_) => return Stop::Ended,
             }
         }
     }
 
-    /// Has the agent at `place` called. What it says comes later.
+    /// Calls the agent at `place`. Its result arrives later.
     pub(super) fn call(&self, place: AgentLayout, call: Call, settings: &[u8]) -> Result<(), InjectError> {
         if settings.len() as u64 > SETTINGS_ROOM {
             return Err(InjectError::Image("the settings are too long"));
@@ -267,7 +267,7 @@ impl<'a> Visit<'a> {
         Err(InjectError::Busy(self.tid))
     }
 
-    /// Sends the thread into the stub and waits until it is back.
+    /// Diverts the thread to the stub and waits until it is back.
     fn run(
         &self,
         place: AgentLayout,
@@ -301,7 +301,7 @@ impl<'a> Visit<'a> {
                         ptrace::interrupt(self.tid).map_err(gone)?;
                         setregs(self.thread(), now).map_err(|_| self.failed())?;
                         ptrace::cont(self.tid, 0).map_err(gone)?;
-                        wait_until_stopped(self.tid, self.deadline + LOOK).map_err(gone)?;
+                        wait_until_stopped(self.tid, self.deadline + POLL_EVERY).map_err(gone)?;
                         restore()?;
                         return Ok(Ended::Returned);
                     }
@@ -314,11 +314,11 @@ impl<'a> Visit<'a> {
                     restore()?;
                     return Err(InjectError::Fault(signal));
                 }
-                // While all is blocked this is SIGSTOP, or a fault's signal that somebody sent.
+                // As all others are blocked, this is SIGSTOP, or a fault signal sent by another process.
                 Stop::Signal(signal) => self.held.set(Some(signal)),
                 Stop::Interrupted | Stop::Group => {}
                 Stop::Running => {
-                    // Too slow: it finds its way back alone.
+                    // Too slow: it will return by itself.
                     return Err(InjectError::Slow(self.tid));
                 }
                 Stop::Ended => return Err(self.failed()),
@@ -326,7 +326,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// True if the signal that the thread is stopped for comes from an instruction of its own.
+    /// True if the signal for which the thread is stopped was caused by its own instruction.
     fn is_fault(&self, signal: c_int) -> bool {
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP].contains(&signal)
             && getsiginfo(self.thread()).is_ok_and(|info| info.si_code > 0)
