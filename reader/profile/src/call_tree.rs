@@ -1,7 +1,7 @@
 //! Call trees and weights of labelled stacks.
 //!
-//! What a label stands for (a function, a line, a thread) is the business of who made the stacks: here they
-//! are numbers. The report, the comparison and the live view all add up through this file.
+//! Labels (functions, lines, threads) are only numbers here; the caller defines their meaning. The report, the comparison and the
+//! live view all sum up weights through this file.
 
 use std::cmp::Reverse;
 
@@ -9,26 +9,26 @@ use unwind::FoundBy;
 
 use crate::word_map::WordMap;
 
-/// The label of node 0, which holds everything.
+/// The label of node 0, the root of everything.
 pub const ALL: u32 = u32::MAX;
 
 /// One element of a labelled stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// What it is, as [`Stacks::text`] tells it.
+    /// The label, see [`Stacks::text`].
     pub label: u32,
     /// How its frame was found.
     pub found_by: FoundBy,
 }
 
 impl Step {
-    /// An element that is certain: a heading, or a frame that call frame information led to.
+    /// An element that is certain: a heading, or a frame found through call frame information.
     pub fn certain(label: u32) -> Self {
         Self { label, found_by: FoundBy::Cfi }
     }
 }
 
-/// Labelled stacks and what they weigh.
+/// Labelled stacks and their weights.
 pub trait Stacks {
     /// How many labels there are.
     fn labels(&self) -> usize;
@@ -38,7 +38,7 @@ pub trait Stacks {
     fn each(&self, each: &mut dyn FnMut(&[Step], u64));
 }
 
-/// What a label weighs.
+/// The weights of a label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Weight {
     /// Weight of stacks that end in it.
@@ -75,16 +75,16 @@ pub fn weights(stacks: &dyn Stacks) -> Vec<Weight> {
 pub enum Direction {
     /// From the roots to what they call.
     Callees,
-    /// From the leaves to who calls them.
+    /// From the leaves to their callers.
     Callers,
 }
 
 /// A node of a call tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it stands for.
+    /// Its label.
     pub label: u32,
-    /// The node above; node 0 is its own.
+    /// Index of the parent; node 0 is its own parent.
     pub parent: u32,
     /// Weight of stacks that end here.
     pub own: u64,
@@ -94,22 +94,22 @@ pub struct Node {
     pub frame_pointer: u64,
     /// The part of `total` in which the frame was guessed.
     pub guessed: u64,
-    /// Where its children stand in the tree's list of them.
+    /// Range of its children in the tree's list of children.
     children: (u32, u32),
 }
 
-/// A call tree; node 0 holds everything.
+/// A call tree; node 0 is the root of everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTree {
-    /// The nodes, each behind its parent.
+    /// The nodes, each after its parent.
     pub nodes: Vec<Node>,
     /// The children of all nodes.
     children: Vec<u32>,
 }
 
 impl CallTree {
-    /// Builds a tree. Stacks without any element weigh on node 0 alone. The first `fixed` elements of every
-    /// stack are headings: they stay at the root whichever way the tree grows.
+    /// Builds a tree. Stacks without elements count for node 0 only. The first `fixed` elements of every stack are headings, which
+    /// stay at the root in both directions.
     pub fn new(stacks: &dyn Stacks, direction: Direction, fixed: usize) -> Self {
         let mut builder =
             Builder { nodes: vec![Node::new(ALL, 0)], known: WordMap::default(), path: Vec::new() };
@@ -123,19 +123,19 @@ impl CallTree {
         Self::of(builder.nodes, stacks)
     }
 
-    /// A tree of these nodes, each behind its parent, of labels of `stacks`.
+    /// A tree of these nodes, each after its parent, with the labels of `stacks`.
     pub fn of(nodes: Vec<Node>, stacks: &dyn Stacks) -> Self {
         let mut tree = CallTree { nodes, children: Vec::new() };
         tree.link(&ranks(stacks));
         tree
     }
 
-    /// The node `place`.
+    /// The node with index `place`.
     pub fn node(&self, place: u32) -> &Node {
         &self.nodes[place as usize]
     }
 
-    /// The children of a node, the heaviest first, equals by text.
+    /// The children of a node, heaviest first, equal ones by text.
     pub fn children(&self, node: u32) -> &[u32] {
         let (from, until) = self.node(node).children;
         &self.children[from as usize..until as usize]
@@ -170,7 +170,7 @@ impl CallTree {
     }
 }
 
-/// The place of each label among all, by text and number.
+/// The rank of each label by text and number.
 fn ranks(stacks: &dyn Stacks) -> Vec<u32> {
     let mut order: Vec<u32> = (0..stacks.labels() as u32).collect();
     order.sort_unstable_by_key(|&label| (stacks.text(label), label));
@@ -188,11 +188,11 @@ impl Node {
     }
 }
 
-/// A tree that grows.
+/// A tree being built.
 struct Builder {
     nodes: Vec<Node>,
     known: WordMap<(u32, u32), u32>,
-    /// Labels and nodes of the last path: the next one often begins like it.
+    /// Labels and nodes of the last path, whose beginning the next one often shares.
     path: Vec<(u32, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Long names of C++ and Rust made shorter: what tells least goes first.
+//! Shortens long C++ and Rust names, dropping the least telling parts first.
 
 use std::borrow::Cow;
 
@@ -50,7 +50,7 @@ fn collapsed(name: &str, open: char, close: char) -> String {
         }
     }
     if depth > 0 {
-        // Not balanced: not a name this understands.
+        // Unbalanced brackets: not a supported name.
         return name.to_owned();
     }
     text

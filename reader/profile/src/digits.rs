@@ -1,4 +1,4 @@
-//! Numbers as people read them: digits in groups, and the noun in the right form.
+//! Formats numbers for people: digits in groups, and the noun in singular or plural.
 
 /// A number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {

@@ -1,8 +1,8 @@
-//! The events of a recording: what its samples count, and which of them a sample is of.
+//! The events of a recording: what its samples count, and to which events a sample belongs.
 //!
-//! A recording has the events of its clock (one, or those of a list `perf:...`), and those of what is recorded beside it:
-//! allocations and mappings have four values, waits for locks three. Weights of different events are never added up: they have different units. What a new
-//! source counts is said here, in `Events::add` and `Events::parts`, and nowhere else.
+//! A recording has the events of its clock (one, or those of a list `perf:...`), and those of its other sources: allocations and
+//! mappings have four values, waits for locks three. Weights of different events have different units and are never added up.
+//! What a source counts is defined here, in `Events::add` and `Events::parts`, and nowhere else.
 
 use crate::heap::{self, ALLOCATION, Heap, HeapValue};
 use crate::locks::{self, LOCK, LockValue};
@@ -12,42 +12,42 @@ use crate::profile_file::{Event, Sample, SamplePart, SessionInfo};
 use crate::source_list::{self, EVENTS, MMAP, WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
 
-/// The numbers of clocks in samples: timers of the process and of threads, the kernel's events; 0 where nothing is said.
+/// The highest source number of a clock in samples: process timer, thread timers, kernel events; 0 means unspecified.
 const LAST_CLOCK: u8 = 3;
 
 /// The events of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
     measures: Vec<Measure>,
-    /// How many of them are the clock's, which come first.
+    /// How many of them belong to the clock. They come first.
     of_clock: usize,
-    /// The others: the number of the source in samples, and the place of its first event.
+    /// The others: source number in samples, and index of the source's first event.
     probes: Vec<(u8, usize)>,
     heap: Heap,
     mapped: MappedMemory,
-    /// Place of the event of the wall clock, and the nanoseconds of a period of CPU time, which count there too.
+    /// Index of the wall-clock event, and the period of CPU time in nanoseconds, which counts there too.
     wall: Option<usize>,
     period_ns: u64,
     /// Nanoseconds of waiting for locks between samples on average.
     mean_wait_ns: u64,
 }
 
-/// What a sample counts at one event.
+/// What a sample counts for one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
     /// When it happened.
     pub ns: u64,
-    /// Place of the event.
+    /// Index of the event.
     pub event: u8,
-    /// What it stands for, in units of the event.
+    /// Its weight, in units of the event.
     pub weight: u64,
     /// Addresses in the kernel on top of the sample's stack, leaf first.
     pub kernel: &'a [u64],
 }
 
 impl Events {
-    /// Those of a session. `processes`: source and period of each. A recorder of running processes has not chosen what
-    /// these count.
+    /// The events of a session. `processes` has source and period of each process, which the recorder does not choose for running
+    /// processes.
     pub fn new(session: &SessionInfo, mut processes: impl Iterator<Item = (impl AsRef<str>, u64)>) -> Events {
         let mut events = Events::default();
         let process = processes.next();
@@ -75,7 +75,7 @@ impl Events {
         events
     }
 
-    /// Adds what a source beside the clock counts.
+    /// Adds the events of a source other than the clock.
     fn add(&mut self, source: &str) {
         let first = self.measures.len();
         if let Ok(Some(mean)) = heap::mean_of(source) {
@@ -103,7 +103,7 @@ impl Events {
         }
     }
 
-    /// Takes in what is in use, blocks and mappings: before the samples, or their values in use are 0.
+    /// Takes in live blocks and mappings. Must be called before the samples are read, or their values in use are 0.
     pub(crate) fn learn(&mut self, event: &Event) {
         match event {
             Event::LiveBlocks(live) => {
@@ -114,7 +114,7 @@ impl Events {
         }
     }
 
-    /// The same with what `other` has learnt.
+    /// The same events, with the live blocks and mappings of `other`.
     pub(crate) fn with_learnt_of(mut self, other: &mut Events) -> Events {
         self.heap.live = std::mem::take(&mut other.heap.live);
         self.mapped = std::mem::take(&mut other.mapped);
@@ -131,8 +131,7 @@ impl Events {
         &self.measures[..self.of_clock]
     }
 
-    /// Place of the event that is meant where none is named: the clock's first; else the bytes that were allocated; else
-    /// the first.
+    /// Index of the default event: the clock's first, else allocated bytes, else the first.
     pub fn main(&self) -> usize {
         match self.probes.first() {
             Some(&(ALLOCATION | MAPPING, first)) if self.of_clock == 0 => {
@@ -149,13 +148,13 @@ impl Events {
         of_clock.is_empty() || of_clock.get(usize::from(event)).is_some_and(Measure::is_cpu_time)
     }
 
-    /// Place of the first event of a source that is no clock, by its number in samples.
+    /// Index of the first event of a source other than a clock, by its number in samples.
     fn first_of(&self, source: u8) -> Option<usize> {
         self.probes.iter().find(|(number, _)| *number == source).map(|&(_, first)| first)
     }
 
-    /// The allocated block or the mapping that a sample stands for, as [`Event::LiveBlocks`] and [`Event::LiveMappings`] name
-    /// it; none if it is neither.
+    /// The allocated block or mapping of a sample, as numbered in [`Event::LiveBlocks`] and [`Event::LiveMappings`]; `None` for other
+    /// samples.
     pub fn block(&self, sample: &Sample) -> Option<(u32, u64)> {
         self.first_of(sample.source)?;
         match sample.source {
@@ -165,18 +164,18 @@ impl Events {
         }
     }
 
-    /// The event that counts, while a block is in use, what this event of the heap counts when it is allocated.
+    /// The in-use event that corresponds to an allocation event.
     pub fn in_use(event: u8) -> u8 {
         event + (HeapValue::InuseObjects as u8 - HeapValue::AllocObjects as u8)
     }
 
-    /// True if the clock asked for the sample.
+    /// True if the sample was triggered by the clock.
     pub(crate) fn is_of_clock(&self, sample: &Sample) -> bool {
         (self.of_clock > 0 || self.wall.is_some()) && sample.source <= LAST_CLOCK
     }
 
-    /// Nanoseconds that a sampled wait for a lock stands for, and the event that counts them where it was held; none if it
-    /// is the end of one.
+    /// The weight of a sampled wait for a lock in nanoseconds, and the event that counts it for the holder; `None` for the end of a
+    /// wait.
     pub(crate) fn wait(&self, sample: &Sample) -> Option<(u64, u8)> {
         let first = self.first_of(LOCK).filter(|_| sample.source == LOCK)?;
         let [_, delay] = locks::values(sample, self.mean_wait_ns)?;
@@ -188,7 +187,7 @@ impl Events {
         sample.source == LOCK && self.first_of(LOCK).is_some()
     }
 
-    /// Gives what a sample counts to `each`.
+    /// Calls `each` with everything that a sample counts.
     #[inline]
     pub fn parts<'a>(&self, sample: &'a Sample, mut each: impl FnMut(Part<'a>)) {
         let first = self.first_of(sample.source);
@@ -210,7 +209,7 @@ impl Events {
             return;
         }
         if let (Some(first), LOCK) = (first, sample.source) {
-            // Who ended a wait counts what it took, once the two are joined.
+            // The thread that ended the wait counts its duration once the two are joined.
             let values = locks::values(sample, self.mean_wait_ns);
             for (place, weight) in (first..).zip(values.into_iter().flatten()) {
                 each(Part { ns: sample.ns, event: place as u8, weight, kernel: &[] });
@@ -229,7 +228,7 @@ impl Events {
             let place = match first {
                 Some(first) => first + usize::from(event),
                 None if is_of_clock && usize::from(event) < self.of_clock => event.into(),
-                // What no source of the session claims is apart.
+                // Samples of unknown sources are kept apart.
                 None => self.measures.len(),
             };
             let event = place.min(self.measures.len()).min(u8::MAX.into()) as u8;
@@ -238,16 +237,16 @@ impl Events {
     }
 }
 
-/// What samples count that no source of their session claims.
+/// What samples of unknown sources count.
 pub static UNCLAIMED: Measure = Measure { name: std::borrow::Cow::Borrowed("unclaimed"), unit: Unit::Sample };
 
-/// In place of an event: what of memory is in use, blocks or else mappings.
+/// Stands for the event of memory in use: blocks, or else mappings.
 pub const LEAKS: &str = "leaks";
 
-/// Place of the event of this name; that of a source means what is shown of it where nothing is named.
+/// Index of the event of this name; the name of a source means its default event.
 ///
 /// # Errors
-/// When there is none; which ones there are.
+/// If there is none; the error lists the available ones.
 pub(crate) fn place_of(measures: &[Measure], name: &str) -> Result<u8, NoSuchEvent> {
     let (name, otherwise) = match name {
         "alloc" => (HeapValue::default().name(), None),
@@ -270,7 +269,7 @@ pub struct NoSuchEvent {
     names: Vec<String>,
 }
 
-/// How a recording would have had it.
+/// How to record the event.
 fn advice(asked: &str) -> &'static str {
     match asked.parse::<HeapValue>() {
         Ok(_) => "; `record -e alloc` records allocations, `-e cpu,alloc` both",
@@ -338,7 +337,7 @@ mod tests {
         let wait = Sample { source: LOCK, weight: 1, nonce: LockNonce::wait(1600, 3).0, ..Sample::default() };
         assert_eq!(parts(&locks, &wait), [(1, 1), (2, 1600)]);
         assert_eq!(parts(&locks, &Sample { nonce: LockNonce::holder(3).0, ..wait }), []);
-        // What the session does not know of is added to nothing else.
+        // Samples of unknown sources are added to no other event.
         assert_eq!(parts(&events("alloc:all"), &tick), [(4, 3)]);
         assert_eq!(parts(&events("cpu"), &block), [(1, 1)]);
     }

@@ -1,4 +1,4 @@
-//! Names of files, without their directories and with other ends.
+//! File names: without their directory, and with another suffix.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

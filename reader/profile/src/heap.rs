@@ -1,4 +1,4 @@
-//! Heap profiles: what sampled allocations stand for.
+//! Heap profiles: the weights of sampled allocations.
 //!
 //! Allocations are sampled by a Poisson process over their bytes (`poisson`).
 
@@ -10,33 +10,33 @@ use crate::poisson;
 use crate::profile_file::Sample;
 use crate::word_map::WordSet;
 
-/// Number of the source of samples that are allocations.
+/// Source number of allocations in samples.
 pub(crate) const ALLOCATION: u8 = 4;
-/// Bytes between samples on average, unless asked otherwise.
+/// Default mean number of bytes between samples.
 pub const DEFAULT_MEAN: u64 = 512 << 10;
-/// The setting that tells of blocks that the table of live blocks had no room for.
+/// Key of the note about blocks that the table of live blocks had no room for.
 pub const UNTRACKED: &str = "live blocks";
 
-/// What is told of allocations.
+/// The values of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeapValue {
-    /// Blocks that were allocated.
+    /// Number of allocated blocks.
     AllocObjects,
     /// Their bytes.
     #[default]
     AllocSpace,
-    /// Blocks that nobody has freed.
+    /// Number of blocks not freed.
     InuseObjects,
     /// Their bytes.
     InuseSpace,
 }
 
 impl HeapValue {
-    /// All of them, in the order in which pprof's heap profiles have them.
+    /// All of them, in the order of pprof's heap profiles.
     pub const ALL: [HeapValue; 4] =
         [HeapValue::AllocObjects, HeapValue::AllocSpace, HeapValue::InuseObjects, HeapValue::InuseSpace];
 
-    /// As pprof and the command line name it.
+    /// Its name in pprof and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             HeapValue::AllocObjects => "alloc_objects",
@@ -58,10 +58,10 @@ impl FromStr for HeapValue {
     }
 }
 
-/// `alloc`, `alloc:BYTES` or `alloc:all` as a mean distance in bytes; none if it is another source.
+/// Parses `alloc`, `alloc:BYTES` or `alloc:all` as the mean number of bytes between samples; `None` if it is another source.
 ///
 /// # Errors
-/// When it is `alloc` with something else behind it.
+/// If it is `alloc` with an invalid value.
 pub fn mean_of(source: &str) -> Result<Option<u64>, String> {
     let Some(rest) = source.strip_prefix("alloc") else { return Ok(None) };
     let wrong = || format!("`{source}`: expected alloc:all or a number of bytes above 0, such as alloc:64K");
@@ -85,17 +85,17 @@ pub fn mean_of(source: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// The source of that mean distance, as a session names it.
+/// The name of the source with this mean, as stored in a session.
 pub fn source_name(mean: u64) -> String {
     if mean == 1 { "alloc:all".into() } else { format!("alloc:{mean}") }
 }
 
-/// What is known of the allocations of a profile before its samples are read.
+/// What has to be known about allocations before samples are read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heap {
     /// Bytes between samples on average.
     pub(crate) mean: u64,
-    /// Process number in the file, and allocation, of the blocks that nobody has freed.
+    /// Process number in the file, and allocation number, of the blocks not freed.
     pub(crate) live: WordSet<(u32, u64)>,
 }
 
@@ -112,7 +112,7 @@ impl Heap {
         let block @ (process, id) = self.block(sample);
         let is_live = self.live.contains(&block);
         if self.mean <= 1 {
-            // Each stands for itself.
+            // All allocations are recorded, so each counts as one.
             return if is_live { [1, size, 1, size] } else { [1, size, 0, 0] };
         }
         let (objects, bytes) = poisson::stands_for(size, self.mean);

@@ -1,7 +1,6 @@
-//! The profile that a command reads: a file, or what comes through a pipe.
+//! The profile that a command reads: a file or a pipe.
 //!
-//! A profile is read twice, which no pipe allows: its bytes are kept in a file without a name for as long as the
-//! command runs.
+//! A profile is read twice, which a pipe does not allow. So its bytes are copied to an unnamed temporary file.
 
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
@@ -14,22 +13,22 @@ use anyhow::Context;
 
 /// Stands for standard input.
 const STANDARD_INPUT: &str = "-";
-/// Where a kept pipe is opened again.
+/// Where the copy of a pipe is reopened.
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// A profile that can be opened as often as need be.
+/// A profile that can be opened several times.
 #[derive(Debug)]
 pub struct Input {
     path: PathBuf,
-    /// What came through a pipe.
+    /// The copy of a pipe's contents.
     _kept: Option<File>,
 }
 
 impl Input {
-    /// Takes a file as it is; reads standard input (`-`) or a pipe to its end.
+    /// Uses a file as it is; copies standard input (`-`) or a pipe to the end.
     ///
     /// # Errors
-    /// When standard input is a terminal, or when what comes through a pipe cannot be kept.
+    /// If standard input is a terminal, or a pipe cannot be copied.
     pub fn open(path: &Path) -> anyhow::Result<Input> {
         let standard_input = path == Path::new(STANDARD_INPUT);
         let is_pipe = |file: fs::Metadata| file.file_type().is_fifo() || file.file_type().is_socket();
@@ -51,7 +50,7 @@ impl Input {
         Ok(Input { path, _kept: Some(kept) })
     }
 
-    /// What to open.
+    /// The path to open.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -62,7 +61,7 @@ pub fn name(path: &Path) -> Cow<'_, str> {
     if path.starts_with(DESCRIPTORS) { "piped profile".into() } else { path.to_string_lossy() }
 }
 
-/// The bytes that `pipe` gives, in a file that goes with its descriptor.
+/// Copies `pipe` to an unnamed file, which is deleted when its descriptor is closed.
 fn keep(pipe: &mut impl Read) -> io::Result<File> {
     let path = std::env::temp_dir().join(format!("selfwind-input-{}", std::process::id()));
     let mut options = OpenOptions::new();

@@ -1,9 +1,9 @@
-//! The kernel's own events by name, as perf_event_open(2) numbers them.
+//! Kernel events by name, with their numbers in perf_event_open(2).
 
-/// Nanoseconds of a unit of weight of time off the processor.
+/// Nanoseconds per unit of weight of off-CPU time.
 pub const OFF_PROCESSOR_UNIT_NS: u64 = 1000;
 
-/// Software events: name, `config`, whether they happen in user mode.
+/// Software events: name, `config`, whether they occur in user mode.
 pub const SOFTWARE_EVENTS: [(&str, u64, bool); 12] = [
     ("cpu-clock", 0, true),
     ("task-clock", 1, true),
@@ -19,7 +19,7 @@ pub const SOFTWARE_EVENTS: [(&str, u64, bool); 12] = [
     ("emulation-faults", 8, true),
 ];
 
-/// Events of the processor: name, `config`.
+/// Hardware events: name, `config`.
 pub const HARDWARE_EVENTS: [(&str, u64); 12] = [
     ("cycles", 0),
     ("cpu-cycles", 0),
@@ -42,7 +42,7 @@ pub enum Rate {
     Every,
     /// So many times per second of CPU time.
     Clock,
-    /// As often as a frequency asks, after a number of events that the kernel adapts.
+    /// At a frequency; the kernel adapts the period.
     Adapted,
 }
 

@@ -1,11 +1,10 @@
-//! Profiles that selfwind has recorded: reading, naming, selecting, adding up, and writing them in other formats.
+//! Reads profiles recorded by selfwind, names their addresses, selects and sums up stacks, and writes other formats.
 //!
-//! A profile file is read by [`profile_file`], event by event. [`profile::load`] makes a [`profile::Profile`] of it in
-//! memory: distinct stacks with what they weigh, their addresses named by [`symbolize`]. A [`selection`] of it gives the
-//! stacks of a [`call_tree`]; [`output`] writes the formats of other programs; [`stats`] adds up what was sampled and
-//! lost.
+//! [`profile_file`] reads a profile file event by event. [`profile::load`] turns it into a [`profile::Profile`] in memory: distinct
+//! stacks with their weights, with addresses named by [`symbolize`]. A [`selection`] of it provides the stacks of a
+//! [`call_tree`]; [`output`] writes the formats of other programs; [`stats`] sums up what was sampled and lost.
 //!
-//! Nothing here prints, reads arguments or knows a terminal: what is to be said is returned.
+//! Nothing here prints, reads arguments or depends on a terminal: messages are returned to the caller.
 //!
 //! ```no_run
 //! use std::path::Path;

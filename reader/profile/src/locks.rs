@@ -1,9 +1,9 @@
-//! Lock profiles: what sampled waits stand for, and who ended them.
+//! Lock profiles: the weights of sampled waits, and the stacks that ended them.
 //!
 //! Waits are sampled by a Poisson process over the time waited, one in R nanoseconds on average. So a wait of D nanoseconds
-//! is sampled with the probability `p = 1 - exp(-D/R)`, and stands for `1/p` waits and `D/p` nanoseconds. A sample that is
-//! no wait is the stack of whoever gave the lock up, or woke the waiter: it counts nothing by itself, and is joined with the
-//! waits that it ended. The two come from two threads: each may come first.
+//! is sampled with the probability `p = 1 - exp(-D/R)`, and represents `1/p` waits and `D/p` nanoseconds. A lock sample that is
+//! not a wait is the stack of the thread that released the lock or woke the waiter: it has no weight of its own, and is joined
+//! with the waits that it ended. The two come from different threads, so either may come first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,25 +12,25 @@ use shm_format::LockNonce;
 use crate::poisson;
 use crate::profile_file::Sample;
 
-/// Number of the source of samples that are waits for locks, or the ends of those.
+/// Source number of waits for locks, and of their ends, in samples.
 pub const LOCK: u8 = 7;
-/// Nanoseconds of waiting between samples on average, unless asked otherwise.
+/// Default mean number of nanoseconds of waiting between samples.
 pub const DEFAULT_MEAN: u64 = 100_000;
 
-/// What is told of waits for locks.
+/// The values of waits for locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockValue {
-    /// Waits, where they waited.
+    /// Number of waits, at the waiting stack.
     Contentions,
-    /// Nanoseconds waited, where they waited.
+    /// Nanoseconds waited, at the waiting stack.
     #[default]
     Delay,
-    /// Nanoseconds that others waited, where the lock was given up or the waiter woken.
+    /// Nanoseconds that others waited, at the stack that released the lock or woke the waiter.
     HeldDelay,
 }
 
 impl LockValue {
-    /// All of them: the first two as pprof's contention profiles have them.
+    /// All of them; the first two are those of pprof's contention profiles.
     pub const ALL: [LockValue; 3] = [LockValue::Contentions, LockValue::Delay, LockValue::HeldDelay];
 
     /// As pprof and the command line name it.
@@ -43,10 +43,10 @@ impl LockValue {
     }
 }
 
-/// `lock`, `lock:NS` or `lock:all` as a mean distance in nanoseconds; none if it is another source.
+/// Parses `lock`, `lock:TIME` or `lock:all` as the mean number of nanoseconds between samples; `None` if it is another source.
 ///
 /// # Errors
-/// When it is `lock` with something else behind it.
+/// If it is `lock` with an invalid value.
 pub fn mean_of(source: &str) -> Result<Option<u64>, String> {
     let Some(rest) = source.strip_prefix("lock") else { return Ok(None) };
     let wrong = || format!("`{source}`: expected lock:all or a time above 0, such as lock:10us");
@@ -74,7 +74,7 @@ pub fn source_name(mean: u64) -> String {
     if mean == 1 { "lock:all".into() } else { format!("lock:{mean}") }
 }
 
-/// Waits, and nanoseconds of waiting, for which a sampled wait stands; none if the sample is the end of a wait.
+/// The number of waits and the nanoseconds that a sampled wait represents; `None` for the end of a wait.
 pub(crate) fn values(sample: &Sample, mean: u64) -> Option<[u64; 2]> {
     let nonce = LockNonce(sample.nonce);
     if nonce.is_holder() {
@@ -85,22 +85,22 @@ pub(crate) fn values(sample: &Sample, mean: u64) -> Option<[u64; 2]> {
     Some([(waits + dice) as u64, (delay + dice) as u64])
 }
 
-/// Ends of waits that are remembered, and waits whose end is not known yet.
+/// Maximum number of remembered ends, and of waits whose end is not known yet.
 const REMEMBERED: usize = 1 << 14;
-/// So long after a wait the stack of who ended it may have been taken.
+/// How long after a wait the stack that ended it may have been taken.
 const LATE_NS: u64 = 1_000_000_000;
-/// The two times are those of two processors.
+/// Tolerance for clocks of different CPUs.
 const EARLY_NS: u64 = 20_000;
 
-/// What is kept of a sample until its counterpart comes.
+/// What is kept of a sample until its counterpart arrives.
 type Kept<T> = BTreeMap<(u32, u32), VecDeque<(u64, T)>>;
 
-/// Joins waits with their ends: `T` is what the owner wants back of either.
+/// Joins waits with their ends. `T` is the caller's data for each.
 #[derive(Debug)]
 pub(crate) struct Joiner<T> {
     ends: Kept<T>,
     waits: Kept<(u64, T)>,
-    /// The order in which they came, to forget the oldest.
+    /// In order of arrival, to forget the oldest.
     kept: VecDeque<(bool, (u32, u32))>,
 }
 
@@ -111,7 +111,7 @@ impl<T> Default for Joiner<T> {
 }
 
 impl<T: Clone> Joiner<T> {
-    /// Takes in a sample; gives each pair of a wait and its end that is known by it to `pair`.
+    /// Takes in a sample, and calls `pair` with each wait and end that it completes.
     pub(crate) fn take(&mut self, sample: &Sample, what: impl FnOnce() -> T, mut pair: impl FnMut(&T, &T)) {
         let nonce = LockNonce(sample.nonce);
         if nonce.link() == 0 {
@@ -144,7 +144,7 @@ impl<T: Clone> Joiner<T> {
         }
     }
 
-    /// Forgets the oldest, where there are too many.
+    /// Forgets the oldest if there are too many.
     fn keep(&mut self, is_end: bool, key: (u32, u32)) {
         self.kept.push_back((is_end, key));
         if self.kept.len() <= REMEMBERED {
@@ -158,7 +158,7 @@ impl<T: Clone> Joiner<T> {
     }
 }
 
-/// Whether the stack of an end, taken at `ns`, may be that of a wait from `began` to `ended`.
+/// True if the stack of an end, taken at `ns`, may belong to a wait from `began` to `ended`.
 fn is_end(ns: u64, began: u64, ended: u64) -> bool {
     (began.saturating_sub(EARLY_NS)..ended.saturating_add(LATE_NS)).contains(&ns)
 }

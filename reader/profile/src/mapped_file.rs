@@ -1,4 +1,4 @@
-//! Files mapped for reading: the one place of this library with `unsafe`.
+//! Maps files for reading. The only `unsafe` code of this library is here.
 
 use std::fs::OpenOptions;
 use std::io;

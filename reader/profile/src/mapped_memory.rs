@@ -1,4 +1,4 @@
-//! Memory that programs map (mmap(2)): what its samples stand for. Every mapping is recorded, so each stands for itself.
+//! Memory that programs map (mmap(2)): the weights of its samples. Every mapping is recorded, so each counts as one.
 
 use std::collections::HashMap;
 
@@ -7,22 +7,22 @@ use shm_format::{MappingKind, MappingNonce};
 use crate::heap::HeapValue;
 use crate::profile_file::{LiveMappings, Sample, WALL_MARKS};
 
-/// Number of the source of samples that are mappings.
+/// Source number of mappings in samples.
 pub(crate) const MAPPING: u8 = 8;
-/// The setting that tells of mappings that the table of live mappings does not tell of.
+/// Key of the note about mappings that are missing in the table of live mappings.
 pub const UNTRACKED: &str = "live mappings";
 
-/// In place of addresses in the kernel, on top of a stack: what was mapped there. In the order of [`NAMES`].
+/// Marker frames on top of a stack, in place of kernel addresses: the kind of mapping, in the order of [`NAMES`].
 const MARKS: [u64; 4] = [FIRST_MARK, FIRST_MARK + 1, FIRST_MARK + 2, FIRST_MARK + 3];
 const FIRST_MARK: u64 = WALL_MARKS + 0xff00;
 const NAMES: [&str; 4] = ["[anonymous]", "[shared]", "[file]", "[reserved]"];
 
-/// The name of a mark; none if it is none of these.
+/// The name of a marker frame; `None` for other addresses.
 pub fn mark_name(address: u64) -> Option<&'static str> {
     NAMES.get(usize::try_from(address.checked_sub(FIRST_MARK)?).ok()?).copied()
 }
 
-/// The mark of a sampled mapping.
+/// The marker frame of a sampled mapping.
 pub(crate) fn mark(sample: &Sample) -> &'static [u64] {
     let place = match MappingNonce(sample.nonce).kind() {
         MappingKind::Anonymous => 0,
@@ -33,7 +33,7 @@ pub(crate) fn mark(sample: &Sample) -> &'static [u64] {
     &MARKS[place..=place]
 }
 
-/// What mappings count, as outputs name it.
+/// The name of a mapping value in outputs.
 pub const fn name(value: HeapValue) -> &'static str {
     match value {
         HeapValue::AllocObjects => "mmap_objects",
@@ -48,10 +48,10 @@ pub fn value(name: &str) -> Option<HeapValue> {
     HeapValue::ALL.into_iter().find(|value| self::name(*value) == name)
 }
 
-/// What is known of the mappings of a profile before its samples are read.
+/// What has to be known about mappings before samples are read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MappedMemory {
-    /// By process number in the file and mapping: the bytes of it that nobody has unmapped.
+    /// Bytes still mapped, by process number in the file and mapping number.
     pub(crate) live: HashMap<(u32, u64), u64>,
 }
 

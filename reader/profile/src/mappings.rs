@@ -1,34 +1,32 @@
-//! Which module was mapped where, and when.
+//! The history of mapped modules: which one was mapped where, and when.
 //!
-//! A process's mappings are a history: `dlclose` frees an address range that the next `dlopen` may
-//! give to another library. A sample is therefore resolved against the modules that were mapped at
-//! *its* time, never against the last known state.
+//! `dlclose` frees an address range that the next `dlopen` may give to another library. So a sample is resolved against the
+//! modules that were mapped at *its* time, never against the last known state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
-/// One module mapped for a span of time.
+/// A mapped module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind the module.
+    /// End address, exclusive.
     pub end: u64,
     /// Address minus ELF virtual address, modulo 2^64.
     pub bias: u64,
-    /// The file mapped there: an index that means something to the caller.
+    /// The file mapped there: an index defined by the caller.
     pub binary: u32,
 }
 
 impl Mapping {
-    /// The address as the module's own ELF file numbers it.
+    /// The address in the module's ELF file.
     pub(crate) fn file_address(&self, address: u64) -> u64 {
         address.wrapping_sub(self.bias)
     }
 }
 
-/// What happens to the mappings at an instant. Order matters: at equal times a range is freed before it
-/// is taken again.
+/// A change of the mappings. The order of variants matters: at equal times, a range is freed before it is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Unmap(usize),
@@ -39,19 +37,19 @@ enum Change {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     mappings: Vec<Mapping>,
-    /// Place in `mappings` of the module with this recorded number; numbers are unique in an image.
+    /// Index in `mappings` of the module with this recorded number; numbers are unique in an image.
     by_number: HashMap<u32, usize>,
-    /// Ends not yet matched with their modules: an end may be told before its module.
+    /// Ends not yet matched with their modules: an end may be reported before its module.
     unmaps: Vec<(u64, u32)>,
     changes: Vec<(u64, Change)>,
-    /// Which mapping was where and when, once all are told.
+    /// Which mapping was where and when; computed by `seal`.
     spans: Spans,
-    /// What stands for all that is mapped, by epoch.
+    /// The layout of each epoch: a digest of everything mapped in it.
     layouts: Vec<u128>,
 }
 
 impl History {
-    /// Module `number` is mapped from `ns` on. An empty range is ignored.
+    /// Adds a module mapped from `ns` on. An empty range is ignored.
     pub(crate) fn map(&mut self, number: u32, ns: u64, mapping: Mapping) {
         if mapping.start >= mapping.end {
             return;
@@ -61,14 +59,13 @@ impl History {
         self.mappings.push(mapping);
     }
 
-    /// Module `number` is not mapped any more from `ns` on. An unknown number is ignored: its module
-    /// record was lost.
+    /// Ends a module at `ns`. An unknown number is ignored: its module record was lost.
     pub(crate) fn unmap(&mut self, number: u32, ns: u64) {
         self.unmaps.push((ns, number));
     }
 
-    /// Puts the changes, which may be told in any order, in the order of time. To be called after the
-    /// last change and before the first question, with the same secret for all processes.
+    /// Sorts the changes, which may be added in any order, by time. Call it after the last change and before the first query, with the
+    /// same secret for all processes.
     pub(crate) fn seal(&mut self, secret: &RandomState) {
         for (ns, number) in self.unmaps.drain(..) {
             if let Some(&place) = self.by_number.get(&number) {
@@ -81,13 +78,13 @@ impl History {
         self.spans = Spans::new(&self.mappings, spans);
     }
 
-    /// What stands for all that is mapped in an epoch: equal where that is equal, also in other processes.
+    /// The digest of everything mapped in an epoch: equal for equal mappings, also across processes.
     pub(crate) fn layout(&self, epoch: u32) -> u128 {
         self.layouts.get(epoch as usize).copied().unwrap_or(0)
     }
 
-    /// Number of the span between two changes in which `ns` lies. Equal addresses in equal epochs mean
-    /// the same code, so stacks can be interned by (epoch, addresses).
+    /// The epoch of `ns`: the number of the span between two changes. Equal addresses in the same epoch are the same code, so stacks can
+    /// be interned by (epoch, addresses).
     pub(crate) fn epoch(&self, ns: u64) -> u32 {
         debug_assert!(self.unmaps.is_empty(), "asked before seal()");
         self.changes.partition_point(|&(at, _)| at <= ns) as u32
@@ -98,22 +95,22 @@ impl History {
         self.changes.len() as u32 + 1
     }
 
-    /// The module that holds `address` in an epoch. Epochs may be asked for in any order: samples come late.
+    /// The module that contains `address` in an epoch. Queries may come in any order.
     pub(crate) fn find(&self, epoch: u32, address: u64) -> Option<Mapping> {
         self.spans.find(epoch, address).map(|place| self.mappings[place as usize])
     }
 }
 
-/// A mapping that was there from one epoch until before another.
+/// A mapping that existed from one epoch until before another.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     from: u32,
     until: u32,
-    /// Place of the mapping.
+    /// Index of the mapping.
     place: u32,
 }
 
-/// The sums of what is mapped in each epoch: 128 bits that nobody can foresee. Their order does not matter.
+/// A keyed 128-bit digest of the mappings of each epoch, independent of their order.
 fn layouts(mappings: &[Mapping], spans: &[Span], changes: usize, secret: &RandomState) -> Vec<u128> {
     let mut layouts = vec![0; changes + 1];
     for &Span { from, until, place } in spans {
@@ -136,7 +133,7 @@ fn layouts(mappings: &[Mapping], spans: &[Span], changes: usize, secret: &Random
 #[derive(Debug)]
 struct Replay<'a> {
     mappings: &'a [Mapping],
-    /// Place of each mapped module and since when, by its first address; ranges do not overlap.
+    /// Index and first epoch of each mapped module, by its first address; ranges do not overlap.
     live: BTreeMap<u64, (usize, u32)>,
     spans: Vec<Span>,
 }
@@ -170,7 +167,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Maps a module; what it covers has gone without a record.
+    /// Maps a module. Modules that it covers have been unmapped without a record.
     fn take(&mut self, place: usize, epoch: u32) {
         let new = self.mappings[place];
         let covered: Vec<u64> = self

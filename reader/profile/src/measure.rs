@@ -1,6 +1,6 @@
-//! What the weights of a profile count: periods of CPU time, time off the processor, or events of the kernel.
+//! What the weights of a profile count: periods of CPU time, off-CPU time, kernel events and others.
 //!
-//! Every output names its numbers by this, so that no count of page faults is ever shown as seconds.
+//! Every output labels its numbers by this, so that a count of page faults is never shown as seconds.
 
 use std::borrow::Cow;
 
@@ -15,17 +15,17 @@ use crate::mapped_memory;
 /// What a unit of weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A period of CPU time: of so many nanoseconds, or as the process says.
+    /// A period of CPU time, in nanoseconds; `None`: as reported by each process.
     CpuPeriod(Option<u64>),
-    /// A microsecond off the processor, or of whatever the measure is named for.
+    /// A microsecond off the CPU, or of what the measure is named after.
     Microsecond,
     /// A nanosecond of waiting.
     Nanosecond,
-    /// So many events.
+    /// A number of events.
     Events(u64),
     /// A byte of allocated memory.
     Byte,
-    /// A sample that stands for a number of events that nobody knows.
+    /// A sample that represents an unknown number of events.
     Sample,
 }
 
@@ -38,10 +38,10 @@ pub struct Measure {
     pub unit: Unit,
 }
 
-/// CPU time in periods of the processes.
+/// CPU time in periods of each process.
 pub static CPU: Measure = Measure { name: Cow::Borrowed("cpu"), unit: Unit::CpuPeriod(None) };
 
-/// A measure and the weight it has in a profile.
+/// A measure and its weight in a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Weighed {
     /// The name of the measure.
@@ -68,8 +68,8 @@ impl Weighed {
 const PERIODS: &str = "periods";
 
 impl Measure {
-    /// That of a clock without a list of events, as the session names it; `own` and `period_ns` are what a process says
-    /// of its source.
+    /// The measure of a clock without a list of events. `clock` is its name in the session, `own` and `period_ns` are source and period
+    /// reported by a process.
     pub(crate) fn of_clock(clock: &str, own: &str, period_ns: Option<u64>) -> Measure {
         match period_ns.filter(|_| own == "perf") {
             _ if clock == "offcpu" => Measure::off_processor(),
@@ -151,7 +151,7 @@ impl Measure {
         matches!(self.unit, Unit::CpuPeriod(_))
     }
 
-    /// True if weights are what there was when the recording ended, and not what happened during it.
+    /// True if weights are levels at the end of the recording, such as memory in use, instead of what happened during it.
     pub fn is_level(&self) -> bool {
         let is_named = |value: HeapValue| [value.name(), mapped_memory::name(value)].contains(&&*self.name);
         [HeapValue::InuseObjects, HeapValue::InuseSpace].into_iter().any(is_named)
@@ -163,7 +163,7 @@ impl Measure {
         Weighed { event, unit: self.unit_name(), samples, weight, words }
     }
 
-    /// A weight in words, for people; what is CPU time needs its period.
+    /// A weight in words. CPU time is given in periods.
     pub fn describe(&self, weight: u64) -> String {
         let name = &self.name;
         match self.unit {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(units("perf", 99, &[("perf", 10_000_000)]), cpu);
         let off = [("offcpu".to_owned(), Unit::Microsecond)];
         assert_eq!(units("offcpu", 0, &[]), off);
-        // A running process whose recorder did not choose.
+        // A running process, whose source was not chosen by the recorder.
         assert_eq!(units("auto", 99, &[("perf", 1000)]), off);
         assert_eq!(units("auto", 99, &[("perf", 0)]), [("events".to_owned(), Unit::Events(1))]);
         let several = units("perf:page-faults,cs@10,task-clock,cycles", 1000, &[]);

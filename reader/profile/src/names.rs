@@ -1,4 +1,4 @@
-//! Texts kept once and named by number.
+//! Interned strings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of `text`, which is kept if it is new.
+    /// The number of `text`, which is added if it is new.
     pub fn intern(&mut self, text: &str) -> NameId {
         if let Some(&id) = self.numbers.get(text) {
             return id;
@@ -42,7 +42,7 @@ impl Names {
         self.texts.iter().map(|text| &**text)
     }
 
-    /// The text of a number given out by this set.
+    /// The text of a number assigned by this set.
     pub fn get(&self, id: NameId) -> &str {
         &self.texts[id.0 as usize]
     }

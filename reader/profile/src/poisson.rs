@@ -1,11 +1,11 @@
-//! What the samples of a Poisson process stand for.
+//! The weights of samples taken by a Poisson process.
 //!
 //! Where one sample is taken in R units on average, each unit with the same chance, something of S units is sampled with
-//! the probability `p = 1 - exp(-S/R)`, and stands for `1/p` of its kind and `S/p` units. Weights are whole numbers:
+//! the probability `p = 1 - exp(-S/R)`, and represents `1/p` of its kind and `S/p` units. Weights are whole numbers:
 //! fractions are rounded up or down at random in proportion (by a number that the sample itself gives, so that equal
 //! profiles give equal weights), which leaves every sum right on average, however small the parts.
 
-/// How many, and how many units, something of this size stands for.
+/// How many objects, and how many units, a sample of this size represents.
 pub(crate) fn stands_for(size: u64, mean: u64) -> (f64, f64) {
     if mean <= 1 {
         return (1.0, size as f64);

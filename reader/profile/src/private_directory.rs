@@ -1,4 +1,4 @@
-//! Directories that are this user's alone, and the files in them: any file that another user could replace would be believed.
+//! Directories private to this user, and the files in them. They must be private because their files are trusted.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-/// The directory of this user for what can be made again.
+/// The cache directory of this user.
 pub fn cache_directory() -> PathBuf {
     candidates().swap_remove(0)
 }
@@ -26,7 +26,7 @@ pub fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Makes `directory` (mode 0700) when it is missing and checks that nobody else can write to it.
+/// Creates `directory` (mode 0700) if it does not exist, and checks that no other user can write to it.
 pub fn private_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let metadata = fs::symlink_metadata(directory)?;
@@ -42,8 +42,8 @@ pub fn private_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a file of at most `limit` bytes in a private directory, and notes that it was used: by their times of change the files
-/// are told that were not used for longest.
+/// Reads a file of at most `limit` bytes in a private directory, and updates its modification time, by which the least recently
+/// used files are found.
 pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     private_directory(directory_of(path))?;
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
@@ -54,13 +54,12 @@ pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
     file.read_to_end(&mut bytes)?;
-    // That it may fail is no harm.
+    // A failure is harmless.
     let _ = file.set_modified(SystemTime::now());
     Ok(bytes)
 }
 
-/// Writes a file in a private directory, which is made if it is missing. Whoever reads it sees all of it or what was there
-/// before.
+/// Atomically writes a file in a private directory, which is created if it does not exist.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     private_directory(directory_of(path))?;
     let temporary = path.with_extension(format!("{}.part", std::process::id()));

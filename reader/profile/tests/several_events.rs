@@ -74,7 +74,7 @@ fn stats(path: &Path) -> Stats {
         tally.add(&event.unwrap());
     }
     let samples = ProfileReader::open(path).unwrap();
-    samples.for_each_sample(|lent| tally.sample(lent.sample, lent.frames.len())).unwrap();
+    samples.for_each_sample(|sample_ref| tally.sample(sample_ref.sample, sample_ref.frames.len())).unwrap();
     tally.finish(1)
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use selfwind_profile::profile_file::{Event, LentSample, ProfileWriter};
+use selfwind_profile::profile_file::{Event, ProfileWriter, SampleRef};
 
 use crate::drain::collector::{Collector, Scope};
 use crate::drain::listener::Listener;
@@ -29,9 +29,9 @@ impl Listener for Counter {
         self.writer.push(&event)
     }
 
-    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+    fn sample(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
         self.samples += 1;
-        self.writer.push_sample(lent).map(drop)
+        self.writer.push_sample(sample_ref).map(drop)
     }
 
     fn end_pass(&mut self) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use selfwind_profile::profile_file::{Event, LentSample};
+use selfwind_profile::profile_file::{Event, SampleRef};
 
 /// Receives the events of a recording in timestamp order.
 pub(crate) trait Listener {
@@ -10,8 +10,8 @@ pub(crate) trait Listener {
     fn event(&mut self, event: Event) -> io::Result<()>;
 
     /// Receives a sample. Its shared frames are those of the sample in the previous call.
-    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
-        self.event(Event::Sample(lent.to_sample()))
+    fn sample(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
+        self.event(Event::Sample(sample_ref.to_sample()))
     }
 
     /// Called at the end of each pass.

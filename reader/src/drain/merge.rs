@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use selfwind_profile::profile_file::{LentSample, Sample};
+use selfwind_profile::profile_file::{Sample, SampleRef};
 
 /// Maximum memory of waiting samples, in words of 8 bytes.
 const WORDS_MAX: usize = 1 << 20;
@@ -159,7 +159,7 @@ impl Merge {
     }
 
     /// Removes and returns the oldest sample if it is older than `watermark` (nanoseconds).
-    pub(crate) fn pop(&mut self, watermark: u64) -> Option<LentSample<'_>> {
+    pub(crate) fn pop(&mut self, watermark: u64) -> Option<SampleRef<'_>> {
         self.free_exhausted();
         let mut first = self.heads.peek_mut()?;
         let Reverse(head) = *first;
@@ -181,7 +181,7 @@ impl Merge {
         }
         let before = self.popped_from.replace(head.run);
         let sample = &run.samples[run.popped - 1].sample;
-        Some(LentSample {
+        Some(SampleRef {
             sample,
             frames: &run.stack,
             shared: if before == self.popped_from { shared } else { 0 },
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn popped(merge: &mut Merge, watermark: u64) -> Option<(u64, u32)> {
-        merge.pop(watermark).map(|lent| (lent.sample.ns, lent.sample.tid))
+        merge.pop(watermark).map(|sample_ref| (sample_ref.sample.ns, sample_ref.sample.tid))
     }
 
     #[test]
@@ -279,10 +279,10 @@ mod tests {
             let watermark = random(100_000) as u64;
             let due = queued.partition_point(|(ns, ..)| *ns < watermark);
             for (ns, _, stack) in queued.drain(..due) {
-                let lent = merge.pop(watermark).expect("one is due");
-                assert_eq!((lent.sample.ns, lent.frames), (ns, &stack[..]));
-                assert_eq!(out.get(..lent.shared), stack.get(..lent.shared));
-                shares += usize::from(lent.shared > 0);
+                let popped = merge.pop(watermark).expect("one is due");
+                assert_eq!((popped.sample.ns, popped.frames), (ns, &stack[..]));
+                assert_eq!(out.get(..popped.shared), stack.get(..popped.shared));
+                shares += usize::from(popped.shared > 0);
                 out = stack;
             }
             assert!(merge.pop(watermark).is_none());

@@ -276,8 +276,8 @@ mod tests {
         merged(1, 12, None, true, &[], false);
         merged(1, 13, Some(12), false, &[3, 2], false);
         for (frames, shared) in expected {
-            let lent = merge.pop(u64::MAX).expect("as many come out");
-            assert_eq!((lent.frames, lent.shared), (&frames[..], shared));
+            let popped = merge.pop(u64::MAX).expect("as many come out");
+            assert_eq!((popped.frames, popped.shared), (&frames[..], shared));
         }
     }
 }

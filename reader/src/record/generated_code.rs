@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, mem};
 
-use selfwind_profile::profile_file::{Event, GeneratedCode, LentSample, ProcessInfo, SessionInfo};
+use selfwind_profile::profile_file::{Event, GeneratedCode, ProcessInfo, SampleRef, SessionInfo};
 use selfwind_profile::symbolize::{NameFile, perf_map_path};
 use unwind::Frame;
 
@@ -58,7 +58,7 @@ struct ProcessCode {
 
 impl GeneratedCodeKeeper {
     /// Notes the addresses of a sample. Its shared frames are those of the previous sample, which may be of another process.
-    pub(super) fn sample(&mut self, LentSample { sample, frames, shared }: LentSample<'_>) {
+    pub(super) fn sample(&mut self, SampleRef { sample, frames, shared }: SampleRef<'_>) {
         let before = self.last.replace(sample.process);
         let known = if before == self.last { shared } else { 0 };
         let new = frames.get(known..).unwrap_or(&[]);

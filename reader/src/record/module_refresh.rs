@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use selfwind_profile::profile_file::{Event, LentSample};
+use selfwind_profile::profile_file::{Event, SampleRef};
 
 use crate::drain::listener::Listener;
 use crate::proc;
@@ -63,8 +63,8 @@ impl Listener for ModuleRefresh<'_> {
         self.inner.event(event)
     }
 
-    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
-        self.inner.sample(lent)
+    fn sample(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
+        self.inner.sample(sample_ref)
     }
 
     fn end_pass(&mut self) -> io::Result<()> {

@@ -15,7 +15,7 @@ use selfwind_profile::input;
 use selfwind_profile::output::{Export, Format, Grouping};
 use selfwind_profile::profile::{self, Resolved};
 use selfwind_profile::profile_file::{
-    End, Event, FileIdentity, LentSample, ModuleInfo, ProfileError, ProfileWriter, SessionInfo,
+    End, Event, FileIdentity, ModuleInfo, ProfileError, ProfileWriter, SampleRef, SessionInfo,
 };
 use selfwind_profile::staged_file::StagedFile;
 use selfwind_profile::stats::Tally;
@@ -180,7 +180,7 @@ impl Listener for Recording {
             self.follows = false;
             let mut frames = std::mem::take(&mut sample.frames);
             frames.reverse();
-            return self.store(LentSample { sample, frames: &frames, shared: 0 });
+            return self.store(SampleRef { sample, frames: &frames, shared: 0 });
         }
         if let Some(tables) = &mut self.tables {
             tables.observe(&event);
@@ -195,17 +195,17 @@ impl Listener for Recording {
         self.writer.push(&event)
     }
 
-    fn sample(&mut self, lent: LentSample<'_>) -> io::Result<()> {
+    fn sample(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
         if self.wall.is_some() {
             // Its stacks are decoded from other events.
-            return self.event(Event::Sample(lent.to_sample()));
+            return self.event(Event::Sample(sample_ref.to_sample()));
         }
-        if self.delay.drops(lent.sample) {
+        if self.delay.drops(sample_ref.sample) {
             self.follows = false;
             return Ok(());
         }
-        let shared = if std::mem::replace(&mut self.follows, true) { lent.shared } else { 0 };
-        self.store(LentSample { shared, ..lent })
+        let shared = if std::mem::replace(&mut self.follows, true) { sample_ref.shared } else { 0 };
+        self.store(SampleRef { shared, ..sample_ref })
     }
 
     fn end_pass(&mut self) -> io::Result<()> {
@@ -239,16 +239,16 @@ impl Listener for Recording {
 
 impl Recording {
     /// Writes a sample.
-    fn store(&mut self, lent: LentSample<'_>) -> io::Result<()> {
-        if !lent.sample.kernel.is_empty() {
-            for symbol in self.kernel_symbols.new_symbols(lent.sample) {
+    fn store(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
+        if !sample_ref.sample.kernel.is_empty() {
+            for symbol in self.kernel_symbols.new_symbols(sample_ref.sample) {
                 self.writer.push(&Event::KernelSymbol(symbol))?;
             }
         }
-        self.interpreters.sample(lent.sample);
-        self.tally.sample(lent.sample, lent.frames.len());
-        let shared = self.writer.push_sample(lent)?;
-        self.generated.sample(LentSample { shared, ..lent });
+        self.interpreters.sample(sample_ref.sample);
+        self.tally.sample(sample_ref.sample, sample_ref.frames.len());
+        let shared = self.writer.push_sample(sample_ref)?;
+        self.generated.sample(SampleRef { shared, ..sample_ref });
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use crate::events::{Events, NoSuchEvent, Part, UNCLAIMED, place_of};
 use crate::measure::Measure;
 use crate::profile::{self, LossFinder, Totals};
 use crate::profile_file::{
-    Event, KernelSymbol, LentSample, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample,
+    Event, KernelSymbol, ModuleInfo, ProcessInfo, ProfileError, ProfileReader, Sample, SampleRef,
     SessionInfo, WALL_MARKS,
 };
 use crate::stats::{Stats, Tally};
@@ -113,7 +113,7 @@ impl Recording {
         let known = recording.processes.values().map(|info| (&info.source, info.period_ns));
         recording.events = Events::new(&recording.session, known).with_learnt_of(&mut learnt);
         let (claimed, mut unclaimed) = (recording.events.measures().len(), false);
-        let tail = ProfileReader::open(path)?.for_each_sample(|LentSample { sample, frames, .. }| {
+        let tail = ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, .. }| {
             recording.in_kernel |= sample.kernel.iter().any(|kernel| !kernel.frames.is_empty());
             tally.sample(sample, frames.len());
             recording.events.parts(sample, |part| unclaimed |= usize::from(part.event) >= claimed);

@@ -1,16 +1,16 @@
-//! Samples that wait to be counted together.
+//! Batches of samples to be counted together.
 //!
-//! To count one is a few look-ups in tables that are far larger than the processor's caches. Done for many samples at
-//! once, they wait for memory together.
+//! Counting a sample takes a few look-ups in tables that are far larger than the CPU's caches. Done for many samples at once, their
+//! cache misses overlap.
 
 use std::ops::Range;
 
 use super::stacks::{Digest, RawStack};
 
-/// Samples that are handed over at once.
+/// Number of samples in a batch.
 const HANDFUL: usize = 1024;
 
-/// A part of a sample that waits.
+/// A part of a sample in a batch.
 #[derive(Debug)]
 pub(super) struct PendingSample {
     pub(super) ns: u64,
@@ -27,17 +27,17 @@ pub(super) struct PendingSample {
     frames: Range<usize>,
 }
 
-/// When a part of a sample happened, and what it is.
+/// Time, thread, event and weight of a part of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct What {
     pub(super) ns: u64,
     pub(super) event: u8,
-    /// What the event carries.
+    /// The fields of its event.
     pub(super) fields: u32,
     pub(super) weight: u64,
 }
 
-/// Samples that wait.
+/// A batch of samples.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) parts: Vec<PendingSample>,
@@ -46,7 +46,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes in a part of a sample.
+    /// Adds a part of a sample.
     pub(super) fn push(&mut self, what: What, stack: &RawStack<'_>, digest: Digest<3>) {
         let What { ns, event, fields, weight } = what;
         let mut keep = |words: &[u64]| {

@@ -1,7 +1,7 @@
 //! Generated code: addresses outside all modules, named by the process itself.
 //!
-//! The names are in the profile, each function a mapping in the history of its process. A profile whose
-//! recorder could not read them may still meet the map that the process left.
+//! The names are in the profile, where each function is a mapping in the history of its process. If the recorder could not read
+//! them, the perf map left by the process is used if it still exists.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -11,40 +11,39 @@ use crate::mappings::{History, Mapping};
 use crate::profile_file::{GeneratedCode, GeneratedFunction, ProcessInfo};
 use crate::symbolize::{NameFile, Origin, perf_map_path};
 
-/// Numbers of generated functions among the mappings of a process go down from here, those of modules up from 0.
+/// Generated functions are numbered down from here among the mappings of a process, modules up from 0.
 const NUMBERS: u32 = u32::MAX;
-/// Addresses of programs are below this power of two. What is above tells the functions apart that took each
-/// other's place.
+/// User addresses are below this power of two. Higher bits distinguish functions that replaced each other at an address.
 const SPACE: u32 = 47;
-/// Most functions at a place that are told apart.
+/// Maximum number of functions at an address that are distinguished.
 const MOST_TURNS: u64 = 1 << (63 - SPACE);
 
-/// Generated functions by the address that stands for theirs.
+/// Generated functions by their substitute address.
 #[derive(Debug, Default)]
 pub(super) struct Generated {
-    /// By binary, and in it by first address: address behind and name.
+    /// End address and name, by binary and start address.
     functions: HashMap<u32, BTreeMap<u64, (u64, String)>>,
-    /// By place of the process.
+    /// By process index.
     told: HashMap<u32, Told>,
-    /// By place of the process: the binary that stands for the map it left, if there is one.
+    /// By process index: the pseudo-binary for the perf map it left, if there is one.
     left: HashMap<u32, Option<u32>>,
-    /// All that can be known is in the profile.
+    /// The profile contains all names that can be known.
     complete: bool,
 }
 
-/// What a process told of its code.
+/// What a process reported about its code.
 #[derive(Debug, Default)]
 struct Told {
-    /// The binary that stands for each file.
+    /// The pseudo-binary for each file.
     binaries: HashMap<PathBuf, u32>,
-    /// First address and address behind of all functions, where each place has only its first one.
+    /// Address ranges of all functions, only the first one at each address.
     places: BTreeMap<u64, u64>,
     functions: u32,
     turns: u64,
 }
 
 impl Told {
-    /// 0 for the first function at a place.
+    /// 0 for the first function at an address.
     fn turn(&mut self, start: u64, end: u64) -> u64 {
         let before = self.places.range(..end).next_back();
         if before.is_some_and(|(_, &behind)| behind > start) {
@@ -63,12 +62,12 @@ fn stand_in(profile: &mut Profile, path: PathBuf) -> u32 {
 }
 
 impl Generated {
-    /// No map that a process left is read: the names were added to the profile, and with them those of such maps.
+    /// Notes that perf maps need not be read: their names were added to the profile.
     pub(super) fn is_complete(&mut self) {
         self.complete = true;
     }
 
-    /// Takes in functions of a process that are told in the profile.
+    /// Adds functions of a process that are in the profile.
     pub(super) fn learn(
         &mut self,
         profile: &mut Profile,
@@ -93,13 +92,13 @@ impl Generated {
         }
     }
 
-    /// True if code outside all modules may have names of this process alone.
+    /// True if code outside all modules may have names specific to this process.
     pub(super) fn is_of(&self, process: u32, info: &ProcessInfo) -> bool {
         self.told.contains_key(&process)
             || !self.complete && info.pid != 0 && perf_map_path(info.pid).exists()
     }
 
-    /// The binary that stands for the generated code of a process that told nothing of it.
+    /// The pseudo-binary for the generated code of a process that reported nothing about it.
     pub(super) fn binary(&mut self, profile: &mut Profile, process: u32) -> Option<u32> {
         if self.complete || self.told.contains_key(&process) {
             return None;
@@ -110,7 +109,7 @@ impl Generated {
         let binary = read(profile, process).map(|(path, functions)| {
             let binary = stand_in(profile, path);
             let by_address = self.functions.entry(binary).or_default();
-            // Of functions at the same place the later one counts.
+            // Of functions at the same address, the last one counts.
             for GeneratedFunction { start, len, name, .. } in functions {
                 by_address.insert(start, (start.saturating_add(len), name));
             }
@@ -131,7 +130,7 @@ impl Generated {
         (address < *end).then_some((start, *end, name))
     }
 
-    /// What was found in maps that processes left, of functions that were hit, to be told in the profile.
+    /// The sampled functions found in perf maps that processes left, to be stored in the profile.
     pub(super) fn found(&self, profile: &Profile) -> Vec<GeneratedCode> {
         let mut hit: BTreeMap<u32, BTreeMap<u64, (u64, &str)>> = BTreeMap::new();
         for Location { binary, address, .. } in &profile.locations {
@@ -159,7 +158,7 @@ impl Generated {
     }
 }
 
-/// Reads the map that a process left.
+/// Reads the perf map that a process left.
 fn read(profile: &Profile, process: u32) -> Option<(PathBuf, Vec<GeneratedFunction>)> {
     let Profile { session, processes, .. } = profile;
     let Process { info } = processes.get(process as usize)?;

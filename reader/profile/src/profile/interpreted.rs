@@ -1,4 +1,4 @@
-//! Frames of interpreters in a profile: which function and line each is, and which native frames they make superfluous.
+//! Interpreted frames in a profile: finds function and line of each, and hides the interpreter's own frames.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use crate::profile_file::InterpretedFunction;
 use crate::symbolize::Origin;
 use crate::word_map::WordMap;
 
-/// Bits of a line in the address that stands for a function's line.
+/// Number of bits for the line in the substitute address of an interpreted frame.
 const LINE_BITS: u32 = 32;
-/// In an address: no function but a mark, whose reason follows.
+/// Flag of a substitute address: a marker frame, with its reason in the other bits.
 const MARK: u64 = 1 << 63;
 
-/// The functions that were told, each once for all processes that have it.
+/// The interpreted functions, each once for all processes that have it.
 #[derive(Debug, Default)]
 pub(super) struct InterpretedFunctions {
-    /// By place of the process and number in it.
+    /// By process index and number in the process.
     numbers: HashMap<(u32, u32), u32>,
-    /// Places of processes that told some.
+    /// Indexes of processes that have some.
     processes: BTreeSet<u32>,
-    /// By what was told, without process and number.
+    /// By the function itself, without process and number.
     known: HashMap<InterpretedFunction, u32>,
-    /// Each with the binary that stands for its file.
+    /// Each with the pseudo-binary for its file.
     functions: Vec<(InterpretedFunction, u32)>,
     files: HashMap<(PathBuf, String), u32>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Shown<'a> {
 }
 
 impl InterpretedFunctions {
-    /// Takes in a function of a process.
+    /// Adds a function of a process.
     pub(super) fn learn(&mut self, profile: &mut Profile, process: u32, function: InterpretedFunction) {
         let number = function.id;
         let function = InterpretedFunction { process: 0, id: 0, ..function };
@@ -56,12 +56,12 @@ impl InterpretedFunctions {
         self.processes.insert(process);
     }
 
-    /// True if the numbers in a process's frames mean nothing in another.
+    /// True if a process has its own function numbers.
     pub(super) fn is_of(&self, process: u32) -> bool {
         self.processes.contains(&process)
     }
 
-    /// The binary and the address that stand for a frame.
+    /// The pseudo-binary and substitute address of a frame.
     pub(super) fn locate(&self, process: u32, frame: Frame) -> (Option<u32>, u64) {
         if frame.function == Frame::NOTHING {
             return (None, MARK | u64::from(frame.offset));
@@ -71,7 +71,7 @@ impl InterpretedFunctions {
         (Some(*file), u64::from(place) << LINE_BITS | u64::from(function.line_of(frame.offset)))
     }
 
-    /// What is shown for what [`locate`](Self::locate) has found; none if that is no frame of an interpreter.
+    /// What to show for a result of [`locate`](Self::locate); `None` if it is not an interpreted frame.
     pub(super) fn find(&self, binary: Option<u32>, address: u64, view: InterpretedView) -> Option<Shown<'_>> {
         if binary.is_none() && address & MARK != 0 && address < crate::profile_file::WALL_MARKS {
             return Some(Shown { name: gap(address as u32).into(), file: None, line: 0 });
@@ -87,7 +87,7 @@ impl InterpretedFunctions {
 }
 
 fn stand_in(profile: &mut Profile, path: &Path, mark: &str) -> u32 {
-    // A file that is no program: its names are in the profile, and none of its addresses means anything elsewhere.
+    // Not an ELF file: its names are in the profile, and its addresses have no meaning elsewhere.
     let origin = Some(Origin::PerfMap);
     let binary = profile.binaries.len() as u32;
     profile.binaries.push(Binary {
@@ -101,7 +101,7 @@ fn stand_in(profile: &mut Profile, path: &Path, mark: &str) -> u32 {
     binary
 }
 
-/// Takes the interpreter's own frames out of the stacks in which it runs a program, and counts what becomes the same.
+/// Removes the interpreter's own frames from stacks in which it runs a program, and merges stacks that become equal.
 pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &mut Option<Vec<TimedSample>>) {
     if profile.interpreted_binaries.is_empty() {
         return;
@@ -136,12 +136,12 @@ pub(super) fn fold(profile: &mut Profile, counts: &mut Counts, timed_samples: &m
     }
 }
 
-/// What a location is to the frames of a program that an interpreter runs.
+/// The kind of a location, for hiding an interpreter's own frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One of them.
+    /// An interpreted frame.
     Interpreted,
-    /// A function of the interpreter that only leads from one to the next.
+    /// A function of the interpreter that only calls the next interpreted function.
     Internal,
     /// Code of the interpreter without a name.
     Unnamed,
@@ -154,7 +154,7 @@ fn kind(profile: &Profile, location: u32) -> Kind {
         return Kind::Interpreted;
     }
     let path = &profile.binaries[binary as usize].path;
-    // The last one is the function itself, those before are inlined into it.
+    // The last one is the function itself; those before it are inlined into it.
     let Some(place) = profile.lines_of(location).last() else { return Kind::Other };
     let name = profile.names.get(place.linkage);
     if !crate::interpreted::is_interpreter(path) {
@@ -168,7 +168,7 @@ fn kind(profile: &Profile, location: u32) -> Kind {
     }
 }
 
-/// Takes what only calls out of the functions that are inlined into others.
+/// Removes the interpreter's internal functions among inlined ones.
 fn fold_inlined(profile: &mut Profile) {
     for at in 0..profile.locations.len() as u32 {
         let Some(binary) = profile.locations[at as usize].binary else { continue };
@@ -185,15 +185,15 @@ fn fold_inlined(profile: &mut Profile) {
     }
 }
 
-/// The frames of a stack that are shown, root first. Before its first interpreted one all are; behind it not those that only
-/// call, nor, between two, what has no name.
+/// The frames of a stack to show, root first. All are shown before the first interpreted one; after it, internal frames are hidden,
+/// and between two interpreted ones also unnamed frames.
 fn shown(frames: &[StackFrame], kinds: &[Kind]) -> Vec<StackFrame> {
     let kind = |frame: &StackFrame| kinds[frame.location as usize];
     let Some(first) = frames.iter().position(|frame| kind(frame) == Kind::Interpreted) else {
         return frames.to_vec();
     };
     let last = frames.iter().rposition(|frame| kind(frame) == Kind::Interpreted).unwrap_or(first);
-    // The call of the evaluation loop that runs the first one.
+    // The call of the evaluation loop for the first interpreted frame.
     let first =
         frames[..first].iter().rposition(|frame| kind(frame) != Kind::Internal).map_or(0, |at| at + 1);
     let hides = |at: usize, frame: &StackFrame| match kind(frame) {
@@ -205,12 +205,12 @@ fn shown(frames: &[StackFrame], kinds: &[Kind]) -> Vec<StackFrame> {
 }
 
 impl Profile {
-    /// True for a function that an interpreter runs.
+    /// True for an interpreted function.
     pub fn is_interpreted(&self, function: FunctionId) -> bool {
         self.interpreted_mark(function).is_some()
     }
 
-    /// What marks a function that an interpreter runs in folded stacks; none for any other.
+    /// The mark of an interpreted function in folded stacks; `None` for any other.
     pub fn interpreted_mark(&self, function: FunctionId) -> Option<&str> {
         let binary = self.functions[function.0 as usize].binary?;
         self.interpreted_binaries.get(&binary).map(String::as_str)

@@ -1,4 +1,4 @@
-//! Frames in the kernel: its functions, as they were told while recording, and the binaries that stand for it.
+//! Kernel frames: the functions stored while recording, and the pseudo-binaries of kernel and modules.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -7,19 +7,19 @@ use super::{Binary, Profile};
 use crate::profile_file::KernelSymbol;
 use crate::symbolize::Origin;
 
-/// How a frame in the kernel was found: by the kernel, beyond all `unwind::FoundBy`.
+/// How a kernel frame was found: by the kernel. Greater than all values of `unwind::FoundBy`.
 pub(super) const KERNEL: u8 = 4;
 
-/// The functions of the kernel that were hit.
+/// The sampled functions of the kernel.
 #[derive(Debug, Default)]
 pub(super) struct KernelNames {
     by_start: BTreeMap<u64, KernelSymbol>,
-    /// The binary that stands for the kernel or for a module of it, by its name.
+    /// The pseudo-binary of the kernel or of a kernel module, by name.
     binaries: HashMap<String, u32>,
 }
 
 impl KernelNames {
-    /// A function was told.
+    /// Adds a function.
     pub(super) fn add(&mut self, symbol: KernelSymbol) {
         self.by_start.insert(symbol.start, symbol);
     }
@@ -33,7 +33,7 @@ impl KernelNames {
         self.symbol(address).map(|symbol| symbol.name.as_str())
     }
 
-    /// The binary that stands for what lies at an address.
+    /// The pseudo-binary at an address.
     pub(super) fn binary(&mut self, profile: &mut Profile, address: u64) -> u32 {
         let module = self.symbol(address).map_or("", |symbol| &symbol.module);
         if let Some(&known) = self.binaries.get(module) {

@@ -1,7 +1,7 @@
-//! From the events of a profile file to a [`Profile`].
+//! Loads a profile file into a [`Profile`].
 //!
-//! The file is read twice: first for processes, modules and threads, whose records may come after the
-//! samples that need them, then for the samples. No sample is kept.
+//! The file is read twice: first for processes, modules and threads, whose records may come after samples that need them, then for
+//! the samples. Samples are not kept in memory.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,11 +14,11 @@ use unwind::{End, FoundBy};
 
 use super::batch::{Batch, PendingSample};
 use super::generated::Generated;
-use super::intake::{Intake, PAIR, Places};
 use super::interpreted::{self, InterpretedFunctions};
 use super::kernel::KernelNames;
 use super::naming;
 use super::resolve::{Known, Resolver};
+use super::sample_reader::{PAIR, Places, SampleReader};
 use super::stacks::{Counts, Key, RawStack, RecentStacks, Secret};
 use super::stored::{self, BinaryKey, StoredNames};
 use super::timeline::{LossFinder, TimedSample};
@@ -26,28 +26,28 @@ use super::{Binary, Bucket, LockPair, Profile, Stack};
 use crate::events::{self, Events};
 use crate::mappings::{History, Mapping};
 use crate::profile_file::{
-    Event, GeneratedCode, LentSample, ModuleInfo, NameSection, ProcessInfo, ProfileError, ProfileReader,
-    Tail, ThreadInfo,
+    Event, GeneratedCode, ModuleInfo, NameSection, ProcessInfo, ProfileError, ProfileReader, SampleRef, Tail,
+    ThreadInfo,
 };
 use crate::stats::Tally;
 use crate::symbolize::SymbolSources;
 use crate::tracepoint::Wanted;
 
-/// Handfuls of samples that may wait to be counted.
+/// How many batches may wait to be counted.
 const AHEAD: usize = 4;
-/// Samples that are looked up together.
+/// How many samples to look up together.
 const TOGETHER: usize = 128;
 
 /// Reads and names a profile file.
 ///
 /// # Errors
-/// When the file cannot be read; one that ends early or is damaged is read as far as it goes
+/// If the file cannot be read. One that is truncated or damaged is read as far as possible
 /// ([`Profile::incomplete`]).
 pub fn load(path: &Path, sources: &SymbolSources) -> Result<Profile, ProfileError> {
     Loader::default().load(path, sources)
 }
 
-/// The same, with every sample at its time ([`Profile::timeline`]) and all that events carry.
+/// The same, with every sample at its time ([`Profile::timeline`]) and all fields of events.
 ///
 /// # Errors
 /// As [`load`].
@@ -57,7 +57,7 @@ pub fn load_timed(path: &Path, sources: &SymbolSources) -> Result<Profile, Profi
     loader.load(path, sources)
 }
 
-/// The same without times, with events apart by the fields that are wanted: [`super::Bucket::fields`].
+/// The same without times, with events distinguished by the wanted fields: [`super::Bucket::fields`].
 ///
 /// # Errors
 /// As [`load`].
@@ -69,17 +69,17 @@ pub fn load_wanted(path: &Path, sources: &SymbolSources, wanted: Wanted) -> Resu
 
 /// The names of a profile file's addresses.
 pub struct Resolved {
-    /// Code that processes made themselves, found in maps they left, to be stored before the section.
+    /// Generated code found in perf maps that processes left, to be stored before the section.
     pub generated: Vec<GeneratedCode>,
     /// The names, as blocks of the file.
     pub section: Vec<u8>,
     /// How many addresses there are.
     pub addresses: usize,
-    /// What could not be named, for people.
+    /// Notes on what could not be named.
     pub notes: Vec<String>,
 }
 
-/// Finds the names of all addresses in a profile file, to be stored in it.
+/// Looks up the names of all addresses in a profile file, to be stored in it.
 ///
 /// # Errors
 /// As [`load`].
@@ -87,7 +87,7 @@ pub fn resolve(path: &Path, sources: &SymbolSources) -> Result<Resolved, Profile
     Loader::default().resolve(path, sources)
 }
 
-/// Names what `events` tell, in whatever order.
+/// Builds a profile from events in any order.
 pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
     let mut loader = Loader::default();
     let (samples, others): (Vec<_>, Vec<_>) =
@@ -98,7 +98,7 @@ pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
         for event in samples {
             if let Event::Sample(sample) = &event {
                 let frames: Vec<u64> = sample.frames.iter().rev().copied().collect();
-                take(LentSample { sample, frames: &frames, shared: 0 });
+                take(SampleRef { sample, frames: &frames, shared: 0 });
             }
         }
         Ok::<(), Infallible>(())
@@ -106,14 +106,14 @@ pub fn of_events(events: Vec<Event>, sources: &SymbolSources) -> Profile {
     loader.finish(sources)
 }
 
-/// A profile while it is read.
+/// A profile being loaded.
 #[derive(Default)]
 pub(super) struct Loader {
     pub(super) profile: Profile,
     places: Places,
-    /// Mapping history by place of the process.
+    /// Mapping history by process index.
     histories: Vec<History>,
-    /// Number of the layout by place of the process and epoch.
+    /// Number of the layout by process index and epoch.
     layouts: Vec<Vec<u32>>,
     binaries: HashMap<BinaryKey, u32>,
     generated: Generated,
@@ -121,14 +121,14 @@ pub(super) struct Loader {
     recent: RecentStacks,
     resolved: Known,
     counts: Counts,
-    /// Room for what is known of a few samples.
+    /// Buffer for the look-up of several samples.
     found: Vec<Option<u32>>,
-    /// Samples at their times.
+    /// All samples with their times, if wanted.
     timed_samples: Option<Vec<TimedSample>>,
-    /// By the stacks of a wait and of its end: how many samples, and their delay.
+    /// Number of samples and total delay, by the stacks of waits and their ends.
     pairs: HashMap<(u32, u32), (u64, u64)>,
     kernel: KernelNames,
-    /// Names that the file brings.
+    /// Names stored in the file.
     stored: Option<StoredNames>,
     events: Events,
 }
@@ -151,20 +151,20 @@ impl Loader {
         let mut tail = None;
         let end = &mut tail;
         self.count(|take| {
-            *end = samples.for_each_sample(|lent| {
-                tally_too.sample(lent.sample, lent.frames.len());
-                take(lent);
+            *end = samples.for_each_sample(|sample_ref| {
+                tally_too.sample(sample_ref.sample, sample_ref.frames.len());
+                take(sample_ref);
             })?;
             Ok::<(), ProfileError>(())
         })?;
         let len = std::fs::metadata(path).map_or(events.bytes(), |metadata| metadata.len());
-        // Samples may be damaged in themselves: then the second reading ends before the first.
+        // If a sample is damaged, the second reading ends before the first.
         self.profile.incomplete = tail.and_then(|tail: Tail| tail.remark(len));
         self.profile.stats = tally.finish(events.bytes());
         Ok(self.finish(sources))
     }
 
-    /// Takes in the names that a file brings.
+    /// Takes in the names stored in a file.
     fn adopt_names(&mut self, section: Option<NameSection>) {
         if let Some(section) = section {
             self.generated.is_complete();
@@ -172,7 +172,7 @@ impl Loader {
         }
     }
 
-    /// Finds and names the addresses of all samples; keeps nothing else of them.
+    /// Finds the addresses of all samples, and nothing else of them.
     fn resolve(mut self, path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
         let mut events = ProfileReader::open(path)?.without_samples().with_names();
         for event in &mut events {
@@ -185,12 +185,12 @@ impl Loader {
         let mut unknown = Vec::new();
         let mut last = None;
         let Loader { profile, places, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
-        ProfileReader::open(path)?.for_each_sample(|LentSample { sample, frames, shared }| {
+        ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, shared }| {
             let process = places.process(sample.process, |process| unknown.push(process));
             let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
             let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));
             let layout = layout.copied().unwrap_or(u32::MAX);
-            // The same words are the same code only where the same is mapped.
+            // Equal addresses are the same code only with equal mappings.
             let shared = if last.replace(layout) == Some(layout) { shared } else { 0 };
             let raw = RawStack { thread: 0, process, epoch, layout, end: sample.end, kernel: &[], frames };
             Resolver { resolved, profile, generated, interpreted, kernel, histories: &histories }
@@ -281,7 +281,7 @@ impl Loader {
         *main = self.events.main() as u8;
     }
 
-    /// Numbers what was mapped at a time, the same for all processes and times in which it was the same.
+    /// Numbers the mapping layouts; equal layouts get the same number, also across processes.
     fn number_layouts(&mut self) {
         let mut numbers = HashMap::new();
         for (place, history) in self.histories.iter().enumerate() {
@@ -296,11 +296,11 @@ impl Loader {
         }
     }
 
-    /// Second reading: counts the samples that `read` gives to its argument. To read, to find the stacks and to count
-    /// each have a thread.
+    /// Second reading: counts the samples that `read` passes to its argument. Reading, finding stacks and counting each have their own
+    /// thread.
     pub(super) fn count<E: Send>(
         &mut self,
-        read: impl FnOnce(&mut dyn FnMut(LentSample<'_>)) -> Result<(), E> + Send,
+        read: impl FnOnce(&mut dyn FnMut(SampleRef<'_>)) -> Result<(), E> + Send,
     ) -> Result<(), E> {
         let mut places = std::mem::take(&mut self.places);
         let histories = std::mem::take(&mut self.histories);
@@ -308,22 +308,28 @@ impl Loader {
         let mut counts = std::mem::take(&mut self.counts);
         let events = std::mem::take(&mut self.events);
         let mut tracepoints = std::mem::take(&mut self.profile.tracepoints);
-        let mut intake =
-            Intake::new(&histories, &layouts, &mut places, &events, &mut tracepoints, Secret::default());
+        let mut reader = SampleReader::new(
+            &histories,
+            &layouts,
+            &mut places,
+            &events,
+            &mut tracepoints,
+            Secret::default(),
+        );
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
         let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
         let read = std::thread::scope(|scope| {
-            let intake = &mut intake;
+            let reader = &mut reader;
             let reader = scope.spawn(move || {
-                let result = read(&mut |lent| {
-                    if intake.take(lent) {
+                let result = read(&mut |sample_ref| {
+                    if reader.take(sample_ref) {
                         let next = used.try_recv().unwrap_or_default();
-                        // Nobody is there to count: the other side has panicked, and will say so.
-                        let _ = full.send(std::mem::replace(&mut intake.batch, next));
+                        // Sending fails only if the counting thread has panicked, which is reported there.
+                        let _ = full.send(std::mem::replace(&mut reader.batch, next));
                     }
                 });
-                let _ = full.send(std::mem::take(&mut intake.batch));
+                let _ = full.send(std::mem::take(&mut reader.batch));
                 result
             });
             let counter = scope.spawn(move || {
@@ -339,7 +345,7 @@ impl Loader {
             self.counts = joined(counter);
             joined(reader)
         });
-        self.profile.processes.append(&mut intake.unknown);
+        self.profile.processes.append(&mut reader.unknown);
         self.profile.tracepoints = tracepoints;
         self.profile.threads = std::mem::take(&mut places.all_threads);
         read
@@ -371,7 +377,7 @@ impl Loader {
                 let stack = known.unwrap_or_else(|| recent.number(part.digest, find));
                 let &PendingSample { ns, weight, event, fields, thread, .. } = part;
                 if event == PAIR {
-                    // The part before it is that of the holder.
+                    // The part before it belongs to the holder.
                     if let Some((Key { stack: holder, .. }, _)) = keys.last() {
                         let sum = pairs.entry((stack, *holder)).or_default();
                         *sum = (sum.0 + 1, sum.1 + weight);
@@ -413,7 +419,7 @@ impl Loader {
         naming::name(&mut self.profile, &known, sources);
     }
 
-    /// Puts paths, stacks, buckets and samples in order: neighbours have most in common.
+    /// Sorts paths, stacks, buckets and samples so that neighbours share most.
     fn order(&mut self) {
         let profile = &mut self.profile;
         let numbers = profile.paths.seal();
@@ -446,12 +452,12 @@ impl Loader {
     }
 }
 
-/// What a thread gives; its panic is ours.
+/// The result of a thread; propagates its panic.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Adds up the buckets of the main event: no two have a unit in common.
+/// Sums up the buckets of the main event. Different events have different units.
 pub(super) fn sum(profile: &mut Profile) {
     let mut totals = super::Totals::default();
     let mut of_stack = vec![0; profile.stacks.len()];

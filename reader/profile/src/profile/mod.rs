@@ -1,17 +1,16 @@
-//! A profile in memory: named stacks and what they weigh.
+//! A profile in memory: named stacks with their weights.
 //!
-//! Its size is bounded by the distinct stacks, never by the samples. The weights of the buckets add up
-//! exactly to the weight of the samples read; every output is made from the buckets alone, so every
-//! output has that total.
+//! Its size depends on the number of distinct stacks, not of samples. The weights of the buckets add up exactly to the weight of
+//! all samples; every output is generated from the buckets alone, so it has that total.
 
 mod batch;
 mod generated;
-mod intake;
 mod interpreted;
 mod kernel;
 mod load;
 mod naming;
 mod resolve;
+mod sample_reader;
 mod stacks;
 mod stored;
 mod timeline;
@@ -55,12 +54,12 @@ pub struct Function {
     pub binary: Option<u32>,
 }
 
-/// A function at a line of its source, as pprof has it.
+/// A function at a line of its source, as in pprof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceLine {
     /// The function.
     pub function: FunctionId,
-    /// Its name for the linker; the readable one where there is no other.
+    /// Its linkage (mangled) name; the readable one if there is no other.
     pub linkage: NameId,
     /// Source file.
     pub file: Option<NameId>,
@@ -70,12 +69,12 @@ pub struct SourceLine {
     pub inlined: bool,
 }
 
-/// An address that was hit.
+/// A sampled address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// Place in [`Profile::binaries`]; none for code outside all modules.
     pub binary: Option<u32>,
-    /// The address looked up: as the binary's ELF file numbers it, else as the process saw it.
+    /// The address to look up: in the binary's ELF file or, without a binary, in the process.
     pub address: u64,
     /// Its functions in [`Profile::lines`], innermost first, at least one.
     pub lines: Range<u32>,
@@ -90,14 +89,14 @@ pub struct Binary {
     pub build_id: Vec<u8>,
     /// The file as it was when it was mapped, if it has no build-id.
     pub file: Option<FileIdentity>,
-    /// Where its names come from; none if it was not hit.
+    /// Where its names come from; none if it has no samples.
     pub origin: Option<Origin>,
-    /// Its files were read for its names; otherwise all of them were known from an earlier time.
+    /// Its files were read for names; otherwise all names were stored or cached.
     pub read: bool,
 }
 
 impl Binary {
-    /// What it is known by: its build-id, else its file.
+    /// Its identity: its build-id, or else its file.
     fn key(path: &Path, build_id: &[u8], file: Option<FileIdentity>) -> stored::BinaryKey {
         (build_id.to_vec(), build_id.is_empty().then(|| (path.to_owned(), file)))
     }
@@ -111,11 +110,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// A short name: that by which it was called (`redis-server`, though the file may be another one that
-    /// serves many names), else that of the executable.
+    /// A short name: that by which it was started (such as `redis-server`, though the executable may have many names), else that of
+    /// the executable.
     pub fn name(&self) -> String {
         let called = self.info.argv.first().map(|argument| base_name(Path::new(argument)));
-        // A login shell is called `-bash`.
+        // The name of a login shell begins with `-`.
         let called = called.map(|name| name.trim_start_matches('-').to_owned());
         let name = called.filter(|name| !name.is_empty()).unwrap_or_else(|| base_name(&self.info.exe));
         if name.is_empty() { "?".into() } else { name }
@@ -144,7 +143,7 @@ pub struct Stack {
     pub end: u8,
 }
 
-/// The way from the root to a stack, see [`Profile::follow`].
+/// The path from the root to the current stack, see [`Profile::follow`].
 #[derive(Debug, Default)]
 pub struct Trail(Vec<u32>, Vec<u32>);
 
@@ -172,22 +171,22 @@ pub struct Bucket {
     pub event: u8,
     /// Place in [`Profile::stacks`].
     pub stack: u32,
-    /// What the events carry, see [`Tracepoints::carried`]; 0 for nothing that is wanted.
+    /// Number of the events' fields, see [`Tracepoints::carried`]; 0 for none, or if not wanted.
     pub fields: u32,
     /// Samples.
     pub samples: u64,
-    /// What they stand for: timer periods, or what the measure says.
+    /// Their weight in timer periods, or in units of the measure.
     pub weight: u64,
-    /// The sum of the squares of their weights: how unequal they are.
+    /// The sum of the squares of their weights.
     pub squares: f64,
 }
 
-/// What everything adds up to.
+/// The totals of a profile.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Samples.
     pub samples: u64,
-    /// Timer periods they stand for.
+    /// Their weight.
     pub weight: u64,
     /// Samples whose stack is incomplete.
     pub truncated: u64,
@@ -195,7 +194,7 @@ pub struct Totals {
     pub frames: u64,
     /// Frames found by frame pointer, counted likewise.
     pub frame_pointer: u64,
-    /// Frames that are guesses, counted likewise.
+    /// Guessed frames, counted likewise.
     pub guessed: u64,
 }
 
@@ -206,13 +205,13 @@ pub struct Profile {
     pub session: SessionInfo,
     /// What the weights of each event count.
     pub measures: Vec<Measure>,
-    /// Place of the event that is shown where only one can be.
+    /// Index of the main event, which is shown if only one can be.
     pub main: u8,
-    /// Sentences on what is missing or odd in it, for people.
+    /// Notes for the user on what is missing or unusual.
     pub notes: Vec<String>,
-    /// What of the file could not be read.
+    /// Which part of the file could not be read.
     pub incomplete: Option<String>,
-    /// Tracepoints of the processes, and what their events carry.
+    /// Tracepoints of the processes, and the fields of their events.
     pub tracepoints: Tracepoints,
     /// All texts.
     pub names: Names,
@@ -224,13 +223,13 @@ pub struct Profile {
     pub binaries: Vec<Binary>,
     /// Places in [`Profile::binaries`] of the kernel and its modules.
     pub kernel_binaries: Vec<u32>,
-    /// Places in [`Profile::binaries`] of source files whose functions an interpreter runs, and what marks these.
+    /// Indexes in [`Profile::binaries`] of source files with interpreted functions, and the mark of their language.
     pub interpreted_binaries: BTreeMap<u32, String>,
     /// Functions.
     pub functions: Vec<Function>,
-    /// Functions at places in the source.
+    /// Functions at source lines.
     pub lines: Vec<SourceLine>,
-    /// Addresses that were hit.
+    /// Sampled addresses.
     pub locations: Vec<Location>,
     /// The frames of all stacks.
     paths: Paths<StackFrame>,
@@ -238,35 +237,35 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// Samples by thread and stack.
     pub buckets: Vec<Bucket>,
-    /// Waits for locks and who ended them, the longest first.
+    /// Waits for locks with the stacks that ended them, longest delay first.
     pub lock_pairs: Vec<LockPair>,
-    /// All samples in the order of time, if they were asked for ([`load_timed`]); else none.
+    /// All samples in timestamp order if loaded by [`load_timed`]; otherwise empty.
     pub timeline: Vec<TimedSample>,
     /// When samples were lost, as far as that is known.
     pub losses: Vec<Loss>,
-    /// What the buckets of the main event add up to.
+    /// The totals of the main event.
     pub totals: Totals,
-    /// The numbers of the file: losses, threads, processes.
+    /// Statistics of the file: losses, threads, processes.
     pub stats: Stats,
     /// The function shown at the root of stacks that ended for each reason, by number.
     truncated: Vec<(u8, FunctionId)>,
 }
 
-/// Waits for locks in one place that were ended in one place.
+/// Waits for locks at one stack that were ended at one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockPair {
-    /// Where they waited: place in [`Profile::stacks`].
+    /// The waiting stack: index in [`Profile::stacks`].
     pub wait: u32,
-    /// Where the lock was given up, or the waiter woken.
+    /// The stack that released the lock or woke the waiter.
     pub holder: u32,
     /// Samples.
     pub samples: u64,
-    /// Nanoseconds of waiting for which these stand.
+    /// Total delay in nanoseconds that they represent.
     pub delay_ns: u64,
 }
 
 impl Profile {
-    /// Gives the stacks of waits and their ends new numbers, by their old ones; what becomes the same is added up.
+    /// Renumbers the stacks of waits and their ends, and merges pairs that become equal.
     fn renumber_pairs(&mut self, numbers: &[u32]) {
         let mut sums: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
         let number = |stack: u32| numbers.get(stack as usize).copied().unwrap_or(stack);
@@ -291,8 +290,8 @@ impl Profile {
         frames
     }
 
-    /// Goes from the stack of the last time to this one: tells how many frames, counted from the root, they share,
-    /// and those that follow. Stacks are in an order in which neighbours share most.
+    /// Moves from the previous stack to this one. Returns how many frames they share, counted from the root, and the other frames.
+    /// Stacks are sorted so that neighbours share most.
     pub fn follow<'a>(
         &'a self,
         stack: &Stack,
@@ -303,7 +302,7 @@ impl Profile {
         new.clear();
         let mut at = stack.innermost;
         while at != ROOT {
-            // What is below a node has a smaller number.
+            // Nodes nearer to the root have smaller numbers.
             while nodes.last().is_some_and(|&last| last > at) {
                 nodes.pop();
             }
@@ -327,8 +326,8 @@ impl Profile {
         &self.lines[lines.start as usize..lines.end as usize]
     }
 
-    /// The functions of a stack from the root to the leaf, inlined ones included. The first is a mark like
-    /// `[truncated: no-cfi]` if the stack does not reach its root.
+    /// The functions of a stack, root first, including inlined ones. The first is a marker such as `[truncated: no-cfi]` if the stack
+    /// is truncated.
     pub fn functions_from_root(&self, stack: &Stack) -> impl Iterator<Item = FunctionId> + '_ {
         let mark = self.truncation_function(stack.end);
         let frames = self.frames_from_root(stack).into_iter();
@@ -336,8 +335,7 @@ impl Profile {
             .chain(frames.flat_map(|frame| self.lines_of(frame.location).iter().rev().map(|p| p.function)))
     }
 
-    /// The mark shown at the root of the stacks that ended for this reason; none if they are complete or there
-    /// are none.
+    /// The marker function at the root of stacks that ended for this reason; `None` if they are complete, or there are none.
     pub fn truncation_function(&self, end: u8) -> Option<FunctionId> {
         self.truncated.iter().find(|&&(reason, _)| reason == end).map(|&(_, function)| function)
     }
@@ -362,18 +360,18 @@ impl Profile {
     /// Place of the event of this name.
     ///
     /// # Errors
-    /// When the profile has none; which ones it has.
+    /// If the profile has none; the error lists the available ones.
     pub fn event(&self, name: &str) -> Result<u8, NoSuchEvent> {
         events::place_of(&self.measures, name)
     }
 
-    /// Makes this event the one that is shown where only one can be.
+    /// Makes this the main event.
     pub fn prefer(&mut self, event: u8) {
         self.main = event;
         load::sum(self);
     }
 
-    /// Leaves nothing but this event.
+    /// Drops all other events.
     pub fn choose(&mut self, event: u8) {
         self.buckets.retain(|bucket| bucket.event == event);
         self.buckets.iter_mut().for_each(|bucket| bucket.event = 0);
@@ -383,7 +381,7 @@ impl Profile {
         self.prefer(0);
     }
 
-    /// The other events of the recording, as far as its numbers tell, of which this profile has one alone.
+    /// The other events of the recording.
     pub fn other_events(&self) -> impl Iterator<Item = &Weighed> {
         let all = self.stats.detail.weights.iter();
         all.filter(|other| self.measures.iter().all(|measure| measure.name != other.event))
@@ -394,8 +392,8 @@ impl Profile {
         self.measures.get(usize::from(event)).unwrap_or(&events::UNCLAIMED)
     }
 
-    /// Nanoseconds of CPU time that one unit of weight of an event stands for in a thread: as the process said, else
-    /// as it was asked for; 0 if neither is known, or weights are no CPU time.
+    /// Nanoseconds of CPU time per unit of weight of an event in a thread: as reported by the process, or else as requested; 0 if neither
+    /// is known, or weights are not CPU time.
     pub fn period_ns(&self, thread: u32, event: u8) -> u64 {
         let Unit::CpuPeriod(fixed) = self.measure(event).unit else { return 0 };
         match (fixed, self.process_of(thread).info.period_ns, self.session.frequency) {
@@ -418,7 +416,7 @@ impl Profile {
     }
 }
 
-/// The mark shown at the root of a stack that ended for this reason; none if it is complete.
+/// The marker at the root of a stack that ended for this reason; `None` if it is complete.
 pub fn truncation_mark(end: u8) -> Option<String> {
     match End::from_number(end) {
         None if end == NO_ANSWER => Some("[truncated: no-answer]".into()),

@@ -1,4 +1,4 @@
-//! From locations to functions.
+//! Finds the functions of locations.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -13,15 +13,15 @@ use crate::names::{NameId, Names};
 use crate::profile_file::{WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS};
 use crate::symbolize::{self, Again, Debuginfod, Origin, Request, SymbolSources, Symbols, hex};
 
-/// Code outside all modules, as perf names it.
+/// Name of code outside all modules, as in perf.
 const UNKNOWN: &str = "[unknown]";
 
-/// Names that are known without a look into binaries.
+/// Names known without reading binaries.
 pub(super) struct Known<'a> {
     pub(super) generated: &'a Generated,
     pub(super) interpreted: &'a InterpretedFunctions,
     pub(super) kernel: &'a KernelNames,
-    /// Those that the profile brings.
+    /// Those stored in the profile.
     pub(super) stored: Option<&'a StoredNames>,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn name(profile: &mut Profile, known: &Known<'_>, sources: &SymbolSou
     }
 }
 
-/// Takes a line of a function that an interpreter runs into the profile.
+/// Adds a line of an interpreted function to the profile.
 fn adopt_interpreted(
     profile: &mut Profile,
     functions: &mut Functions,
@@ -96,8 +96,8 @@ fn adopt_interpreted(
     profile.locations[location].lines = first..first + 1;
 }
 
-/// The names of the addresses of each binary that has some: those in the profile, and where there are none, or better
-/// ones are asked for, those that are found now.
+/// The names of the sampled addresses of each binary: those stored in the profile or, if there are none or a new look-up was
+/// requested, those found now.
 fn answers(
     profile: &mut Profile,
     by_binary: &[Vec<(u64, u32)>],
@@ -156,7 +156,7 @@ impl Functions {
     }
 }
 
-/// Takes the names of one binary into the profile.
+/// Adds the names of one binary to the profile.
 fn adopt(
     profile: &mut Profile,
     functions: &mut Functions,
@@ -168,7 +168,7 @@ fn adopt(
     let mut rename = |names: &mut Names, id: NameId| {
         *renamed.entry(id).or_insert_with(|| names.intern(symbols.names.get(id)))
     };
-    // In the order of the addresses, wherever the names come from: so are the numbers of all that has one.
+    // In the order of addresses, so that numbering does not depend on where names come from.
     for (&(_, location), range) in addresses.iter().zip(&symbols.ranges) {
         let first = profile.lines.len() as u32;
         for line in &symbols.lines[range.start as usize..range.end as usize] {

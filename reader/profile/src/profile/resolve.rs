@@ -1,4 +1,4 @@
-//! From the addresses of raw stacks to locations in binaries, and to the paths of the profile.
+//! Resolves the addresses of raw stacks to locations in binaries, and adds them to the paths of the profile.
 
 use unwind::Frame;
 
@@ -11,10 +11,10 @@ use crate::mappings::History;
 use crate::profile_file::WALL_MARKS;
 use crate::word_map::WordMap;
 
-/// Most frame words that are remembered: code that is generated all the time makes epochs all the time.
+/// Maximum number of remembered frame words: continuously generated code creates ever new epochs.
 const REMEMBERED: usize = 1 << 20;
 
-/// What was resolved so far.
+/// Everything resolved so far.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// By layout and frame word.
@@ -24,18 +24,18 @@ pub(super) struct Known {
     locations: WordMap<(u32, u64), u32>,
     /// By innermost node and end.
     stacks: WordMap<(u32, u8), u32>,
-    /// The last stacks that were resolved, by the lowest bits of their threads: the next one of a thread begins like it.
+    /// The last resolved stacks, by the low bits of their threads: the next stack of a thread shares its beginning.
     last: Vec<Last>,
 }
 
-/// Threads, but for their higher bits.
+/// Number of entries in `last`.
 const THREADS: u32 = 256;
 
-/// A stack that was resolved.
+/// A resolved stack.
 #[derive(Debug, Default)]
 struct Last {
     layout: u32,
-    /// Frame words from the root, and what they are.
+    /// Frame words, root first, and their frames.
     words: Vec<u64>,
     path: Vec<StackFrame>,
 }
@@ -47,12 +47,12 @@ pub(super) struct Resolver<'a> {
     pub(super) generated: &'a mut Generated,
     pub(super) interpreted: &'a InterpretedFunctions,
     pub(super) kernel: &'a mut KernelNames,
-    /// By place of the process.
+    /// By process index.
     pub(super) histories: &'a [History],
 }
 
 impl Resolver<'_> {
-    /// The place of a raw stack's stack in the profile. Those of several processes may have the same.
+    /// The index of a raw stack in the profile's stacks. Raw stacks of several processes may have the same.
     pub(super) fn stack(mut self, raw: &RawStack<'_>) -> u32 {
         let slot = (raw.thread % THREADS) as usize;
         self.resolved.last.resize_with(THREADS as usize, Last::default);
@@ -79,7 +79,7 @@ impl Resolver<'_> {
         place
     }
 
-    /// Finds the locations of a stack's frames, but for the outermost ones.
+    /// Finds the locations of a stack's frames, except the `known` outermost ones.
     pub(super) fn locate(mut self, raw: &RawStack<'_>, known: usize) {
         for &word in &raw.frames[known..] {
             self.frame(raw, word);
@@ -114,7 +114,7 @@ impl Resolver<'_> {
         if let Some(&known) = self.resolved.kernel.get(&address) {
             return known;
         }
-        // A mark is in no binary.
+        // A marker frame has no binary.
         let binary = (address < WALL_MARKS).then(|| self.kernel.binary(self.profile, address));
         let resolved = StackFrame { location: self.location(binary, address), found_by: KERNEL };
         self.resolved.kernel.insert(address, resolved);

@@ -1,27 +1,27 @@
-//! Stacks kept once, counted while samples stream past.
+//! Interns stacks and counts samples in a stream.
 //!
-//! A program's stacks share most of their outer frames, so they are kept as paths of a tree: a stack costs
-//! what it does not share. One that was seen recently is known by its digest alone, without a walk.
+//! The stacks of a program share most of their outer frames, so they are stored as paths of a tree, where a stack takes memory only for
+//! what it does not share. A recently seen stack is found by its digest alone.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
 use super::Bucket;
 
-/// Stands for the node below the outermost one.
+/// Stands for the parent of the outermost nodes.
 pub(super) const ROOT: u32 = u32::MAX;
 
-/// Numbers of what has a digest.
+/// Numbers by digest.
 type Known<const WORDS: usize> = HashMap<Digest<WORDS>, u32, BuildHasherDefault<Ready>>;
 
-/// Items on top of each other: every node is one on top of the path to its parent.
+/// A tree of paths: each node is an item on top of the path of its parent.
 #[derive(Debug)]
 pub(super) struct Paths<T> {
     nodes: Vec<(u32, T)>,
-    /// The innermost node of each path. Short digests do, as its item is looked at, too.
+    /// The innermost node of each path. Short digests suffice, as the item is compared too.
     known: Known<2>,
     secret: Secret,
-    /// The digests of a path's outermost part, of one item and more.
+    /// The digests of all prefixes of the last path.
     digests: Vec<Digest<2>>,
 }
 
@@ -32,8 +32,8 @@ impl<T> Default for Paths<T> {
 }
 
 impl<T: Copy + Eq + Into<u64>> Paths<T> {
-    /// The number of the innermost node of a path, told from the root, whose first `shared` items were pushed in one
-    /// before.
+    /// Adds a path, given from the root, whose first `shared` items are those of an earlier path. Returns the number of its innermost
+    /// node.
     pub(super) fn push(&mut self, path: &[T], shared: usize) -> u32 {
         let mut digester = Digester::new(&self.secret);
         self.digests.clear();
@@ -45,7 +45,7 @@ impl<T: Copy + Eq + Into<u64>> Paths<T> {
             let number = self.known.get(&self.digests[at]).copied();
             number.filter(|&number| self.nodes[number as usize].1 == path[at])
         };
-        // What is below a known item is known.
+        // All nodes below a known one are known.
         let (mut start, mut unknown) = (shared.min(path.len()), path.len());
         let mut innermost = ROOT;
         while start < unknown {
@@ -66,12 +66,11 @@ impl<T: Copy + Eq + Into<u64>> Paths<T> {
         innermost
     }
 
-    /// Ends the pushing. Gives the nodes new numbers, the returned ones: each is followed by all that is on top of
-    /// it, so that whoever looks at one path after the other finds the next one close by.
+    /// Ends the building. Renumbers the nodes in pre-order, so that consecutive paths are close in memory, and returns the new numbers.
     pub(super) fn seal(&mut self) -> Vec<u32> {
         self.known = Known::default();
         let nodes = std::mem::take(&mut self.nodes);
-        // The first node on top of each, and the next one on top of the same; the last `first` is that of the root.
+        // The first child and next sibling of each node; the last entry of `first` is that of the root.
         let mut first = vec![ROOT; nodes.len() + 1];
         let mut next = vec![ROOT; nodes.len()];
         for (number, &(below, _)) in nodes.iter().enumerate().rev() {
@@ -97,7 +96,7 @@ impl<T: Copy + Eq + Into<u64>> Paths<T> {
         numbers
     }
 
-    /// The node below this one and the item on top.
+    /// The parent of a node, and its item.
     pub(super) fn node(&self, number: u32) -> (u32, T) {
         self.nodes[number as usize]
     }
@@ -113,7 +112,7 @@ impl<T: Copy + Eq + Into<u64>> Paths<T> {
     }
 }
 
-/// What samples are counted by.
+/// The key by which samples are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) thread: u32,
@@ -129,16 +128,16 @@ impl Key {
     }
 }
 
-/// Least number of samples that are sorted at once.
+/// Minimum number of samples to sort at once.
 const FEW: usize = 1 << 16;
 
-/// Samples and weights by thread, event and stack. To sort many of them takes less time than to look each up in a table
-/// that is larger than the processor's caches.
+/// Samples and weights by thread, event and stack. Sorting many samples is faster than looking each up in a table that is larger than
+/// the CPU's caches.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// By key, each once.
     sums: Vec<Bucket>,
-    /// Not among the sums yet.
+    /// Not added to the sums yet.
     fresh: Vec<(Key, u64)>,
 }
 
@@ -151,7 +150,7 @@ impl Counts {
         }
     }
 
-    /// Adds up what is fresh.
+    /// Merges `fresh` into the sums.
     fn settle(&mut self) {
         let Counts { sums, fresh } = self;
         fresh.sort_unstable();
@@ -182,7 +181,7 @@ impl Counts {
         merge(sums, &new);
     }
 
-    /// Gives stacks new numbers, by their old ones. Those that get the same are counted together.
+    /// Renumbers stacks. Counts of stacks that become equal are added up.
     pub(super) fn renumber(&mut self, numbers: &[u32]) {
         self.settle();
         for bucket in &mut self.sums {
@@ -207,10 +206,10 @@ impl Counts {
     }
 }
 
-/// Takes `new` into `sums`; both are in order and have no key in common.
+/// Merges `new` into `sums`; both are sorted and have no key in common.
 fn merge(sums: &mut Vec<Bucket>, new: &[Bucket]) {
     let Some(filler) = new.first() else { return };
-    // From the end, so that there is no second list of all.
+    // From the end, in place.
     let mut left = sums.len();
     sums.reserve_exact(new.len());
     sums.resize(left + new.len(), filler.clone());
@@ -234,7 +233,7 @@ pub(super) struct RawStack<'a> {
     pub(super) process: u32,
     /// Epoch of the process's mapping history.
     pub(super) epoch: u32,
-    /// Stands for all that is mapped in it; may be that of several processes.
+    /// Number of its mapping layout, which several processes may share.
     pub(super) layout: u32,
     /// Why the walk ended.
     pub(super) end: u8,
@@ -244,10 +243,10 @@ pub(super) struct RawStack<'a> {
     pub(super) frames: &'a [u64],
 }
 
-/// Most raw stacks that are remembered. One that is forgotten is only found again more slowly.
+/// Maximum number of remembered raw stacks. A forgotten one is only found more slowly.
 const REMEMBERED: usize = 3_500_000;
 
-/// The numbers of raw stacks seen recently: of equal layouts, addresses and ends.
+/// The numbers of recently seen raw stacks, by the digest of layout, addresses and end.
 #[derive(Debug, Default)]
 pub(super) struct RecentStacks {
     numbers: Known<3>,
@@ -259,7 +258,7 @@ impl RecentStacks {
         self.numbers.get(digest).copied()
     }
 
-    /// The number of a stack; if it is not remembered, that which `find` finds.
+    /// The number of a stack; if it is not remembered, the result of `find`.
     pub(super) fn number(&mut self, digest: Digest<3>, find: impl FnOnce() -> u32) -> u32 {
         if let Some(number) = self.get(&digest) {
             return number;
@@ -273,10 +272,10 @@ impl RecentStacks {
     }
 }
 
-/// The digests of stacks of which each begins like the one before.
+/// Computes digests of stacks, each of which shares its beginning with the one before.
 #[derive(Debug)]
 pub(super) struct RunningDigest {
-    /// Of the frames of the last stack, by depth.
+    /// State after each frame of the last stack.
     at: Vec<Digester>,
 }
 
@@ -285,7 +284,7 @@ impl RunningDigest {
         Self { at: vec![Digester::new(&secret)] }
     }
 
-    /// The next stack's frames, root first, of which so many are as in the last one.
+    /// Continues with the next stack's frames, root first, of which `shared` are those of the last one.
     pub(super) fn go_on(&mut self, frames: &[u64], shared: usize) {
         self.at.truncate(shared + 1);
         let mut digester = self.at[self.at.len() - 1];
@@ -295,7 +294,7 @@ impl RunningDigest {
         }
     }
 
-    /// What stands for a stack with these frames.
+    /// The digest of a stack with these frames.
     pub(super) fn of(&self, stack: &RawStack<'_>) -> Digest<3> {
         let mut digester = self.at[stack.frames.len()];
         digester.add(u64::from(stack.layout) << 32 | u64::from(stack.end));
@@ -305,8 +304,8 @@ impl RunningDigest {
     }
 }
 
-/// Bits that stand for a stack. That two stacks of a profile have the same 96 ones is less likely than a
-/// broken memory chip, and cannot be arranged, as they depend on a secret of this run.
+/// A digest of a stack. A collision of 96 bits within a profile is less likely than a hardware error, and cannot be provoked, as the
+/// digest depends on a random secret of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest<const WORDS: usize>([u32; WORDS]);
 
@@ -316,7 +315,7 @@ impl<const WORDS: usize> Hash for Digest<WORDS> {
     }
 }
 
-/// What digests depend on.
+/// The random key of digests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Secret([u64; 4]);
 
@@ -327,7 +326,7 @@ impl Default for Secret {
     }
 }
 
-/// A digest of words, one after the other.
+/// Computes a digest of a sequence of words.
 #[derive(Debug, Clone, Copy)]
 struct Digester {
     at: [u64; 2],
@@ -357,7 +356,7 @@ impl Digester {
     }
 }
 
-/// The hash of what is a hash already.
+/// A hasher for values that are digests already.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ready(u64);
 
@@ -375,7 +374,7 @@ impl Hasher for Ready {
     }
 }
 
-/// The halves of a product, one over the other.
+/// The product's two halves, xored.
 fn folded(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64

@@ -1,4 +1,4 @@
-//! Names that the profile brings with it, and those that are to be stored in it.
+//! Names stored in the profile, and names to be stored in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use crate::profile_file::{
 };
 use crate::symbolize::{Line, Origin, Symbols};
 
-/// What a binary is known by: see [`Binary::key`].
+/// The identity of a binary: see [`Binary::key`].
 pub(super) type BinaryKey = (Vec<u8>, Option<(PathBuf, Option<FileIdentity>)>);
 
 /// The names in a profile file.
@@ -29,7 +29,7 @@ impl StoredNames {
         Self { section, binaries }
     }
 
-    /// The names of ascending addresses of a binary; those that are not stored have none.
+    /// The stored names of ascending addresses of a binary; addresses without stored names have none.
     pub(super) fn answer(&self, binary: &Binary, addresses: &[u64]) -> Option<Symbols> {
         let key = Binary::key(&binary.path, &binary.build_id, binary.file);
         let stored = &self.section.binaries[*self.binaries.get(&key)?];

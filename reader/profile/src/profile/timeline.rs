@@ -1,6 +1,6 @@
-//! What happened when: samples at their times, and the spans in which samples were lost.
+//! The timeline: samples with their times, and the spans in which samples were lost.
 //!
-//! Kept only for outputs that have a time axis, as its size grows with the samples.
+//! It is kept only for outputs with a time axis, as its size grows with the number of samples.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,9 @@ pub struct TimedSample {
     pub event: u8,
     /// Place in [`super::Profile::stacks`].
     pub stack: u32,
-    /// What the event carries, see [`super::Bucket::fields`].
+    /// Number of the event's fields, see [`super::Bucket::fields`].
     pub fields: u32,
-    /// What it stands for.
+    /// Its weight.
     pub weight: u32,
 }
 
@@ -28,15 +28,15 @@ pub struct TimedSample {
 pub struct Loss {
     /// The process's number in the file.
     pub process: u32,
-    /// The reading before, else the start of the process.
+    /// Time of the previous reading, or the start of the process.
     pub from_ns: u64,
-    /// The reading that tells of it.
+    /// Time of the reading that shows it.
     pub until_ns: u64,
     /// Why.
     pub cause: String,
     /// Samples.
     pub samples: u64,
-    /// Timer periods they would have stood for.
+    /// Their weight in timer periods.
     pub weight: u64,
 }
 
@@ -45,12 +45,12 @@ pub struct Loss {
 pub(crate) struct LossFinder {
     /// By process: when its counters were read last.
     read: HashMap<u32, u64>,
-    /// By process and cause: samples and weight told so far.
+    /// By process and cause: lost samples and weight so far.
     told: HashMap<(u32, String), (u64, u64)>,
 }
 
 impl LossFinder {
-    /// Takes in an event; appends what was lost since the last one of its kind.
+    /// Takes in an event, and appends what was lost since the previous counters.
     pub(crate) fn learn(&mut self, event: &Event, losses: &mut Vec<Loss>) {
         match event {
             Event::Process(info) => {

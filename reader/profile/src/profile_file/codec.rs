@@ -1,5 +1,5 @@
-//! Events to bytes and back. An event is a tag, the length of its body, and the body; a reader skips
-//! tags it does not know, and ignores what follows the fields it knows.
+//! Encodes and decodes events. An event is a tag, the length of its body, and the body. A reader skips unknown tags, and ignores
+//! bytes after the fields it knows.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,8 @@ use super::in_use::{
     LIVE_BLOCKS, LIVE_MAPPINGS, live_blocks, live_mappings, put_live_blocks, put_live_mappings,
 };
 use super::known_modules::KnownModules;
-use super::lent_sample::LentSample;
 use super::sample_codec::{PreviousSample, put_sample, sample};
+use super::sample_ref::SampleRef;
 use super::tracepoint_codec::{EVENT, TRACEPOINT, event_fields, put_fields, put_tracepoint, tracepoint};
 
 const SESSION: u8 = 1;
@@ -34,13 +34,13 @@ const SETTING: u8 = 13;
 const MODULE_AGAIN: u8 = 14;
 const COMPARISON: u8 = 19;
 
-/// What events are told relative to: the sample before in the same block, and the modules that were told.
+/// What events are encoded relative to: the previous sample in the same block, and the modules written so far.
 #[derive(Default)]
 pub(super) struct Previous {
     pub(super) sample: PreviousSample,
     /// These stay from block to block.
     pub(super) modules: KnownModules,
-    /// Nobody looks at samples: they are not read.
+    /// Skip samples.
     pub(super) without_samples: bool,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, out: &mut Vec<u8>) 
         }
         Event::Sample(v) => {
             let frames: Vec<u64> = v.frames.iter().rev().copied().collect();
-            put_lent(LentSample { sample: v, frames: &frames, shared: 0 }, previous, body).0
+            put_sample_event(SampleRef { sample: v, frames: &frames, shared: 0 }, previous, body).0
         }
         Event::KernelSymbol(v) => {
             body.put_u64(v.start);
@@ -127,24 +127,24 @@ pub(super) fn encode(event: &Event, previous: &mut Previous, out: &mut Vec<u8>) 
     });
 }
 
-/// Appends a sample to `out`. How many of its frames, from the root, were there already.
-pub(super) fn encode_sample(lent: LentSample<'_>, previous: &mut Previous, out: &mut Vec<u8>) -> usize {
+/// Appends a sample to `out`. Returns how many of its frames, from the root, were shared with the previous sample.
+pub(super) fn encode_sample(sample_ref: SampleRef<'_>, previous: &mut Previous, out: &mut Vec<u8>) -> usize {
     let mut shared = 0;
     put_event(out, |body| {
-        let (tag, known) = put_lent(lent, previous, body);
+        let (tag, known) = put_sample_event(sample_ref, previous, body);
         shared = known;
         tag
     });
     shared
 }
 
-/// The tag of a sample, whose body goes to `body`, and how many of its frames were there already.
-fn put_lent(lent: LentSample<'_>, previous: &mut Previous, body: &mut Vec<u8>) -> (u8, usize) {
-    let tag = lent.sample.fields.as_ref().map_or(SAMPLE, |fields| put_fields(fields, body));
-    (tag, put_sample(lent, &mut previous.sample, body))
+/// Appends the body of a sample to `body`. Returns its tag, and how many of its frames were shared with the previous sample.
+fn put_sample_event(sample_ref: SampleRef<'_>, previous: &mut Previous, body: &mut Vec<u8>) -> (u8, usize) {
+    let tag = sample_ref.sample.fields.as_ref().map_or(SAMPLE, |fields| put_fields(fields, body));
+    (tag, put_sample(sample_ref, &mut previous.sample, body))
 }
 
-/// Appends an event whose body is what `put_body` appends, and whose tag is what it gives.
+/// Appends an event: `put_body` appends the body and returns the tag.
 #[inline]
 fn put_event(out: &mut Vec<u8>, put_body: impl FnOnce(&mut Vec<u8>) -> u8) {
     let start = out.len();
@@ -164,14 +164,14 @@ fn put_event(out: &mut Vec<u8>, put_body: impl FnOnce(&mut Vec<u8>) -> u8) {
     out.splice(start + 1..start + 2, bytes.into_iter().take(len));
 }
 
-/// An event as it comes out of the bytes.
+/// A decoded event.
 pub(super) enum Decoded {
-    /// A sample without its frames, which are those in [`PreviousSample`], and how many of them were there before it.
+    /// A sample without its frames, which are in [`PreviousSample`], and how many of them are shared with the previous sample.
     Sample(Sample, usize),
     Other(Event),
 }
 
-/// Takes the next event; `None` for a tag of a later version, and for what nobody looks at.
+/// Decodes the next event; `None` for an unknown tag of a later version, and for skipped samples.
 pub(super) fn decode(fields: &mut Fields<'_>, previous: &mut Previous) -> Result<Option<Decoded>, Malformed> {
     let tag = fields.byte()?;
     let len = usize::try_from(fields.u64()?).map_err(|_| "an event is too long")?;
@@ -330,7 +330,7 @@ fn module(f: &mut Fields<'_>) -> Result<ModuleInfo, Malformed> {
     })
 }
 
-/// A module that was told before, of another process or at another place.
+/// A module that was written before, for another process or at another address.
 fn put_module_again(v: &ModuleInfo, number: u32, body: &mut Vec<u8>) -> u8 {
     body.put_u32(v.process);
     body.put_u32(v.module);
@@ -458,7 +458,7 @@ fn counters(f: &mut Fields<'_>) -> Result<Counters, Malformed> {
         earlier_weight: f.u64()?,
         // Older files end here.
         undecodable: if f.0.is_empty() { 0 } else { f.u64()? },
-        // A file of before the kernel's events ends here.
+        // Files from before kernel events end here.
         kernel: if f.0.is_empty() { Vec::new() } else { f.list(cause)? },
     })
 }

@@ -1,9 +1,9 @@
-//! The event that tells how a stack and its copy compare.
+//! The event that compares a thread's own walk with the walk of its stack copy.
 
 use super::FRAMES_MAX;
 use super::fields::{Fields, Malformed, Put};
 
-/// How the copy of a stack, unwound by the recorder, compares with the stack that the thread itself found.
+/// The comparison of a stack copy, unwound by the recorder, with the thread's own walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// The process's number.
@@ -14,41 +14,40 @@ pub struct Comparison {
     pub thread_seq: u32,
     /// When the stack was taken.
     pub ns: u64,
-    /// What came out.
+    /// The result.
     pub verdict: Verdict,
-    /// Bytes of the stack that were copied.
+    /// Size of the copied stack in bytes.
     pub copied: u64,
-    /// Words of them that were kept.
+    /// Number of words that were kept.
     pub kept: u64,
-    /// Bytes of what was kept, as it was recorded.
+    /// Size of the copy as recorded, in bytes.
     pub recorded: u64,
-    /// Frames of the stack, those of interpreters left out.
+    /// Number of frames of the stack, without interpreted ones.
     pub depth: u64,
-    /// What is found by the addresses of code alone.
+    /// The frames found from code addresses alone.
     pub code_only: Recovered,
-    /// What is found by guessing.
+    /// The frames found by guessing.
     pub guess: Recovered,
-    /// Why the walk of the thread ended. This and what follows are told only if the verdict is not [`Verdict::Identical`].
+    /// Why the thread's walk ended. This and the following fields are set only if the verdict is not [`Verdict::Identical`].
     pub own_end: u8,
     /// Why the walk of the copy ended.
     pub copy_end: u8,
     /// The thread's frames, as in [`Sample::frames`](super::Sample::frames).
     pub own: Vec<u64>,
-    /// The copy's.
+    /// The frames of the copy.
     pub copy: Vec<u64>,
 }
 
-/// What comparing gave.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
-    /// The same frames, and the same reason why there are no more.
+    /// The same frames, and the same end.
     #[default]
     Identical = 0,
-    /// The thread's frames lie further out than the copy goes, or on another stack, and as far as the copy goes they are
-    /// the same.
+    /// The thread's frames extend beyond the end of the copy, or to another stack; as far as the copy goes, they are equal.
     Cut = 1,
-    /// Other frames or another reason.
+    /// Other frames or another end.
     Differs = 2,
 }
 
@@ -59,12 +58,12 @@ impl Verdict {
     }
 }
 
-/// How much of a stack is found by less.
+/// How much of a stack a method has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Frames.
     pub frames: u64,
-    /// Those of them that are the stack's, in its order.
+    /// How many of them are on the stack, in its order.
     pub right: u64,
 }
 
@@ -90,7 +89,7 @@ pub(super) fn put(v: &Comparison, body: &mut Vec<u8>) {
     }
 }
 
-/// Takes it again.
+/// Decodes it.
 pub(super) fn take(f: &mut Fields<'_>) -> Result<Comparison, Malformed> {
     let (process, tid, thread_seq, ns) = (f.u32()?, f.u32()?, f.u32()?, f.u64()?);
     let mut comparison = Comparison {
@@ -114,7 +113,7 @@ pub(super) fn take(f: &mut Fields<'_>) -> Result<Comparison, Malformed> {
     Ok(comparison)
 }
 
-/// Each as the difference to the one before.
+/// Each as the difference to the previous one.
 fn put_frames(frames: &[u64], body: &mut Vec<u8>) {
     let frames = &frames[..frames.len().min(FRAMES_MAX)];
     body.put_u64(frames.len() as u64);

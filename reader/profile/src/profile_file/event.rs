@@ -1,7 +1,7 @@
-//! What a profile tells, in the order it was learnt.
+//! The events of a profile, in the order in which they were recorded.
 //!
-//! Processes have numbers local to the profile, because a pid is neither unique over time nor over an
-//! exec. All times are nanoseconds of CLOCK_MONOTONIC on the recording machine.
+//! Processes have numbers local to the profile, because a pid is unique neither over time nor across exec. All times are nanoseconds
+//! of CLOCK_MONOTONIC on the recording machine.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::comparison::Comparison;
 use super::in_use::{LiveBlocks, LiveMappings};
 use crate::tracepoint::{EventFields, Tracepoint};
 
-/// Bytes of names in one [`GeneratedCode`].
+/// Maximum size of the names in one [`GeneratedCode`], in bytes.
 const GENERATED_BYTES: usize = 32 << 10;
 
 /// One event of a profile.
@@ -18,7 +18,7 @@ const GENERATED_BYTES: usize = 32 << 10;
 pub enum Event {
     /// How and where the profile was recorded. The first event.
     Session(SessionInfo),
-    /// A process image appears. Precedes everything that names its number.
+    /// A process image appears. Precedes everything that refers to its number.
     Process(ProcessInfo),
     /// A module is mapped into a process.
     Module(ModuleInfo),
@@ -26,7 +26,7 @@ pub enum Event {
     ModuleGone(ModuleGone),
     /// A thread starts.
     Thread(ThreadInfo),
-    /// A thread has another name than it was reported with.
+    /// A thread has changed its name.
     ThreadName(ThreadName),
     /// A thread ends.
     ThreadEnd(ThreadEnd),
@@ -34,25 +34,25 @@ pub enum Event {
     Sample(Sample),
     /// A function of the kernel.
     KernelSymbol(KernelSymbol),
-    /// Something an agent tells of its own.
+    /// A note or setting of an agent.
     Setting(Setting),
-    /// Counters of a living process so far; a later one of the same process replaces it.
+    /// Counters of a running process so far; a later event of the same process replaces them.
     Counters(CountersAt),
     /// A process image ends, with its final counters.
     ProcessEnd(ProcessEnd),
-    /// Code that a process made itself, with the names it gave.
+    /// Generated code of a process, with its names.
     Generated(GeneratedCode),
-    /// Sampled blocks of memory that nobody has freed, at the end of their process or of the recording.
+    /// Sampled blocks of memory not freed at the end of their process or of the recording.
     LiveBlocks(LiveBlocks),
     /// Memory that is mapped, at the end of its process or of the recording.
     LiveMappings(LiveMappings),
-    /// A function that an interpreter runs.
+    /// An interpreted function.
     Function(InterpretedFunction),
     /// A tracepoint of a process.
     Tracepoint(Tracepoint),
-    /// How the copy of a stack compares with the stack.
+    /// The comparison of a stack copy with the stack.
     Comparison(Comparison),
-    /// The recording ended in order. Absent when the recorder was killed.
+    /// The regular end of the recording. Missing if the recorder was killed.
     End(End),
 }
 
@@ -71,14 +71,14 @@ pub struct SessionInfo {
     pub started_ns: u64,
     /// The command that was recorded; empty for a running process.
     pub command: Vec<String>,
-    /// Samples per second of CPU time asked for.
+    /// Requested samples per second of CPU time.
     pub frequency: u32,
-    /// Source of samples asked for (`auto`, `cpu`, `itimer`).
+    /// Requested sources (`auto`, `cpu`, `itimer`, ...).
     pub source: String,
 }
 
 impl SessionInfo {
-    /// When something happened, seconds since 1970; `ns` is of CLOCK_MONOTONIC.
+    /// Converts `ns` of CLOCK_MONOTONIC to seconds since 1970.
     pub fn realtime_seconds(&self, ns: u64) -> i64 {
         let after = (ns as i64).saturating_sub(self.started_ns as i64);
         (self.started_realtime_ns as i64).saturating_add(after) / 1_000_000_000
@@ -100,15 +100,15 @@ pub struct ProcessInfo {
     pub start_ns: u64,
     /// User id.
     pub uid: u32,
-    /// CPU nanoseconds that one unit of weight stands for.
+    /// CPU nanoseconds per unit of weight.
     pub period_ns: u64,
-    /// What delivers its samples (`cpu`, `itimer`, ...).
+    /// The source of its samples (`cpu`, `itimer`, ...).
     pub source: String,
     /// The executable.
     pub exe: PathBuf,
     /// The arguments, the program's name first.
     pub argv: Vec<String>,
-    /// What the agent had to say about its start: bad settings, fallbacks. Often empty.
+    /// The agent's note about its start: invalid settings, fallbacks. Often empty.
     pub note: String,
 }
 
@@ -146,30 +146,30 @@ pub struct ModuleInfo {
     pub segments: Vec<Segment>,
     /// It was not mapped before this time.
     pub loaded_ns: u64,
-    /// The file at `path` when it was mapped: told of files without a build-id, which have nothing else to be known by.
+    /// The identity of the file at `path` when it was mapped; only for files without a build-id.
     pub file: Option<FileIdentity>,
 }
 
-/// What tells a file from the one that a later build puts in its place.
+/// Distinguishes a file from a later build at the same path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
-    /// Bytes; 0 if it was replaced before it could be looked at.
+    /// Size in bytes; 0 if it was replaced before it could be examined.
     pub len: u64,
-    /// When its content was changed last, nanoseconds since 1970.
+    /// Modification time in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Its number in its file system.
+    /// Inode number.
     pub inode: u64,
 }
 
 impl FileIdentity {
-    /// Of a file that is there.
+    /// The identity of an existing file.
     pub fn of(metadata: &std::fs::Metadata) -> Self {
         let modified_ns =
             metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
         Self { len: metadata.len(), modified_ns, inode: metadata.ino() }
     }
 
-    /// Whether a file may be this one. A copy that kept its time is; file systems that keep whole seconds are allowed for.
+    /// True if a file may be this one: also a copy with the same modification time, even on file systems with times in whole seconds.
     pub fn is_of(&self, other: &FileIdentity) -> bool {
         let seconds = |ns: i64| ns.div_euclid(1_000_000_000);
         let whole = [self, other].iter().any(|file| file.modified_ns % 1_000_000_000 == 0);
@@ -190,7 +190,7 @@ pub struct ModuleGone {
     pub ns: u64,
 }
 
-/// Functions that a process made itself (just-in-time compilers). Only those that samples hit.
+/// Generated functions of a process (just-in-time compilers), only those with samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedCode {
     /// The process's number.
@@ -202,7 +202,7 @@ pub struct GeneratedCode {
 }
 
 impl GeneratedCode {
-    /// Functions of a file, in events that are smaller than a block.
+    /// Splits the functions of a file into events that are smaller than a block.
     pub fn in_parts(
         process: u32,
         source: &Path,
@@ -225,10 +225,10 @@ impl GeneratedCode {
     }
 }
 
-/// A function that a process made itself.
+/// A generated function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedFunction {
-    /// It was not there before this time; 0 if that is not known.
+    /// It did not exist before this time; 0 if unknown.
     pub since_ns: u64,
     /// First address.
     pub start: u64,
@@ -238,7 +238,7 @@ pub struct GeneratedFunction {
     pub name: String,
 }
 
-/// A function that an interpreter runs, as frames name it.
+/// An interpreted function, to which frames refer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InterpretedFunction {
     /// The process's number.
@@ -249,13 +249,13 @@ pub struct InterpretedFunction {
     pub language: u32,
     /// First line in the source.
     pub first_line: u32,
-    /// How `lines` is to be read: see the region format.
+    /// Format of `lines`: see the region format.
     pub lines_form: u32,
     /// Its name.
     pub name: String,
     /// The source file.
     pub file: String,
-    /// Which line each instruction is of.
+    /// The line table: lines of instructions.
     pub lines: Vec<u8>,
 }
 
@@ -274,7 +274,7 @@ pub struct ThreadInfo {
     pub start_ns: u64,
 }
 
-/// A thread's name, learnt later.
+/// A thread's name, reported later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadName {
     /// The process's number.
@@ -285,7 +285,7 @@ pub struct ThreadName {
     pub seq: u32,
     /// The name.
     pub name: String,
-    /// When it was learnt.
+    /// When it was read.
     pub ns: u64,
 }
 
@@ -302,7 +302,7 @@ pub struct ThreadEnd {
     pub ns: u64,
 }
 
-/// A stack and how much it stands for.
+/// A stack and its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The process's number.
@@ -313,26 +313,26 @@ pub struct Sample {
     pub thread_seq: u32,
     /// When it was taken.
     pub ns: u64,
-    /// Timer periods it stands for.
+    /// Its weight in timer periods.
     pub weight: u32,
     /// Why the walk ended: `unwind::End` as u8, 0 is complete.
     pub end: u8,
-    /// What asked for it, see [`ProcessInfo::source`]; a number of the agent.
+    /// Number of its source in the agent, see [`ProcessInfo::source`].
     pub source: u8,
-    /// The kernel's cookie this stack answers, 0 for none.
+    /// The nonce of the request that this stack answers; 0 for none.
     pub nonce: u64,
     /// `unwind::Frame` words, leaf first.
     pub frames: Vec<u64>,
-    /// The stack was already told by an earlier sample: this one is no walk of its own.
+    /// The stack is that of an earlier sample, without a walk of its own.
     pub repeated: bool,
-    /// What an event of a tracepoint carries, if it is one.
+    /// The fields of a tracepoint event, if it is one.
     pub fields: Option<Box<EventFields>>,
-    /// What the kernel recorded at this stack. What their weights leave of `weight` is the stack's without kernel part.
+    /// Kernel events at this stack. The rest of `weight` belongs to the stack without a kernel part.
     pub kernel: Vec<KernelSample>,
 }
 
 impl Sample {
-    /// What the sample is made of; nothing if it weighs nothing.
+    /// The parts of the sample; none if it has no weight.
     pub fn parts(&self) -> impl Iterator<Item = SamplePart<'_>> + Clone {
         let told: u64 = self.kernel.iter().map(|kernel| u64::from(kernel.weight)).sum();
         let left = u64::from(self.weight).saturating_sub(told) as u32;
@@ -341,12 +341,12 @@ impl Sample {
     }
 }
 
-/// A part of a sample: an event of the kernel's, or what no event stands for.
+/// A part of a sample: a kernel event, or the rest of its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplePart<'a> {
     /// When it happened.
     pub ns: u64,
-    /// What it stands for.
+    /// Its weight.
     pub weight: u32,
     /// Which of the session's events, from 0.
     pub event: u8,
@@ -354,17 +354,17 @@ pub struct SamplePart<'a> {
     pub kernel: &'a [u64],
 }
 
-/// The end of a sample that no stack answered: the thread had moved on. Beyond all `unwind::End`.
+/// The end of a sample without a user stack: the thread had moved on. Greater than all values of `unwind::End`.
 pub const NO_ANSWER: u8 = 0xff;
 
-/// In place of an address in the kernel, above the frames of a wait: the thread had been woken and had no processor yet.
+/// Marker frame on top of a wait, in place of a kernel address: the thread was woken and had no CPU yet.
 pub const WAKE_LATENCY: u64 = u64::MAX;
 /// Its name in outputs.
 pub const WAKE_LATENCY_NAME: &str = "[wake latency]";
-/// In place of addresses in the kernel, from this on: what a thread did not run for. A [`KernelSymbol`] names each.
+/// From here on, marker frames in place of kernel addresses: why a thread did not run. A [`KernelSymbol`] names each.
 pub const WALL_MARKS: u64 = u64::MAX - 0x1_0000;
 
-/// Why a walk ended, as outputs name it.
+/// The name of a walk's end in outputs.
 pub fn end_name(end: u8) -> &'static str {
     match unwind::End::from_number(end) {
         Some(end) => end.name(),
@@ -373,12 +373,12 @@ pub fn end_name(end: u8) -> &'static str {
     }
 }
 
-/// An event of the kernel's, on top of the stack of a [`Sample`].
+/// A kernel event on top of the stack of a [`Sample`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSample {
     /// When it happened.
     pub ns: u64,
-    /// Periods or microseconds it stands for.
+    /// Its weight in periods or microseconds.
     pub weight: u32,
     /// Which of the session's events, from 0.
     pub event: u8,
@@ -392,7 +392,7 @@ impl KernelSample {
     }
 }
 
-/// A function of the kernel, told before the first sample that needs it.
+/// A kernel function, stored before the first sample that needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSymbol {
     /// First address.
@@ -405,7 +405,7 @@ pub struct KernelSymbol {
     pub module: String,
 }
 
-/// Something an agent tells of its own.
+/// A note or setting of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     /// The process's number.
@@ -423,7 +423,7 @@ pub struct Cause {
     pub name: String,
     /// Samples.
     pub count: u64,
-    /// Timer periods these samples would have stood for.
+    /// Weight of these samples in timer periods.
     pub weight: u64,
 }
 
@@ -438,22 +438,22 @@ pub struct NanosBucket {
     pub count: u64,
 }
 
-/// What a process counted, and what the reader found in its ring: `fired = recorded + lost + skipped`.
+/// The counters of a process, and the reader's counters for its pool: `fired = recorded + lost + skipped`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Times the handler ran for a sample.
     pub fired: u64,
-    /// Timer periods these stand for.
+    /// Their weight in timer periods.
     pub fired_weight: u64,
-    /// Samples written to the ring.
+    /// Samples written to the pool.
     pub recorded: u64,
-    /// Timer periods these stand for.
+    /// Their weight in timer periods.
     pub recorded_weight: u64,
     /// Recorded samples whose stack is incomplete.
     pub truncated: u64,
-    /// Samples for which there was no room, by cause.
+    /// Lost samples, by cause.
     pub lost: Vec<Cause>,
-    /// Samples that were not taken for a good reason, by cause.
+    /// Skipped samples, by cause.
     pub skipped: Vec<Cause>,
     /// Histogram of handler times; empty buckets are left out.
     pub handler: Vec<NanosBucket>,
@@ -461,23 +461,23 @@ pub struct Counters {
     pub threads_started: u64,
     /// Threads the agent saw end.
     pub threads_ended: u64,
-    /// Records the reader took from the ring.
+    /// Records that the reader drained.
     pub drained: u64,
-    /// Their bytes in the ring, headers included.
+    /// Their size in the pool in bytes, including headers.
     pub ring_bytes: u64,
-    /// Records known to be missing by a jump of a thread's sequence number.
+    /// Records that are missing according to sequence numbers.
     pub gaps: u64,
-    /// Records that were begun and never finished.
+    /// Records that were never finished.
     pub torn: u64,
     /// Chunks set aside because their contents break the format.
     pub violations: u64,
-    /// Recorded before this recording began, and overwritten or taken by another reader since.
+    /// Recorded before this recording began, and since overwritten or drained by another reader.
     pub earlier: u64,
-    /// Timer periods these stand for.
+    /// Their weight in timer periods.
     pub earlier_weight: u64,
-    /// Stacks that refer to one that is missing.
+    /// Stacks that refer to a missing one.
     pub undecodable: u64,
-    /// What became of the kernel's events, see `stitch::StitchCounts`.
+    /// How kernel events ended, see `stitch::StitchCounts`.
     pub kernel: Vec<Cause>,
 }
 
@@ -500,7 +500,7 @@ pub enum ProcessFate {
     Exited = 0,
     /// It was replaced by another program.
     Executed = 1,
-    /// It went away without a word: killed, or ended by `_exit`.
+    /// It ended without a report: killed, or by `_exit`.
     #[default]
     Vanished = 2,
     /// It was still running when the recording ended.
@@ -512,7 +512,7 @@ pub enum ProcessFate {
 pub struct ProcessEnd {
     /// The process's number.
     pub process: u32,
-    /// When it was found ended.
+    /// When its end was noticed.
     pub ns: u64,
     /// How.
     pub fate: ProcessFate,
@@ -527,6 +527,6 @@ pub struct End {
     pub ns: u64,
     /// Nanoseconds since the start of the recording.
     pub wall_ns: u64,
-    /// Exit status of the command as a shell tells it (128+N for signal N); none for a running process.
+    /// Exit status of the command as a shell reports it (128+N for signal N); none for a running process.
     pub status: Option<i32>,
 }

@@ -11,10 +11,10 @@ mod event;
 mod fields;
 mod in_use;
 mod known_modules;
-mod lent_sample;
 mod name_section;
 mod reader;
 mod sample_codec;
+mod sample_ref;
 mod tracepoint_codec;
 mod writer;
 
@@ -26,9 +26,9 @@ pub use event::{
     ThreadInfo, ThreadName, WAKE_LATENCY, WAKE_LATENCY_NAME, WALL_MARKS, end_name,
 };
 pub use in_use::{LiveBlocks, LiveMappings};
-pub use lent_sample::LentSample;
 pub use name_section::{NameSection, NameSectionWriter, NamedFrame, StoredBinary, StoredFrame, StoredOrigin};
 pub use reader::{ProfileReader, Tail};
+pub use sample_ref::SampleRef;
 pub use writer::ProfileWriter;
 
 use std::io;

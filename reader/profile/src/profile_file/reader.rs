@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::codec::{Decoded, Previous, decode};
 use super::fields::Fields;
-use super::lent_sample::LentSample;
 use super::name_section::{Assembly, NameSection};
+use super::sample_ref::SampleRef;
 use super::{
     BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_NAMES, Event, HEADER_LEN, MAGIC, OLDEST, PERF_MAGIC,
     ProfileError, Sample, VERSION, checksum, frame_block,
@@ -250,11 +250,11 @@ impl<R: Read> ProfileReader<R> {
     /// As the iterator gives them; no sample follows.
     pub fn for_each_sample(
         mut self,
-        mut each: impl FnMut(LentSample<'_>),
+        mut each: impl FnMut(SampleRef<'_>),
     ) -> Result<Option<Tail>, ProfileError> {
         while let Some(event) = self.next_event()? {
             if let Decoded::Sample(sample, shared) = &event {
-                each(LentSample { sample, frames: &self.previous.sample.frames, shared: *shared });
+                each(SampleRef { sample, frames: &self.previous.sample.frames, shared: *shared });
             }
         }
         Ok(self.tail)

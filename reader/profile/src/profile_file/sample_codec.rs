@@ -2,7 +2,7 @@
 
 use super::event::{KernelSample, Sample};
 use super::fields::{Fields, INTEGER_MOST, Malformed, Put, Room};
-use super::lent_sample::LentSample;
+use super::sample_ref::SampleRef;
 use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
 /// What a sample is told relative to: the one before it in the same block.
@@ -28,8 +28,12 @@ impl PreviousSample {
 
 /// Outer frames equal to those of the previous sample are a number, which is returned; each other frame is the difference
 /// to the frame outside it, flags rotated to the low end so that near addresses are near numbers.
-pub(super) fn put_sample(lent: LentSample<'_>, previous: &mut PreviousSample, body: &mut Vec<u8>) -> usize {
-    let LentSample { sample: v, mut frames, shared } = lent;
+pub(super) fn put_sample(
+    sample_ref: SampleRef<'_>,
+    previous: &mut PreviousSample,
+    body: &mut Vec<u8>,
+) -> usize {
+    let SampleRef { sample: v, mut frames, shared } = sample_ref;
     let before = &mut previous.frames;
     // Of one as long as that the root may be missing.
     let is_whole = frames.len() <= FRAMES_MAX && before.len() < FRAMES_MAX;

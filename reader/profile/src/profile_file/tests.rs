@@ -258,8 +258,8 @@ fn blocks_stay_small_and_lose_nothing() {
 }
 
 #[test]
-fn a_lent_sample_is_written_as_any_other() {
-    let (mut pushed, mut lent) =
+fn a_sample_ref_is_written_as_any_other() {
+    let (mut pushed, mut sample_ref) =
         (ProfileWriter::new(Vec::new()).unwrap(), ProfileWriter::new(Vec::new()).unwrap());
     let mut before: Vec<u64> = Vec::new();
     let mut state = 1u64;
@@ -277,12 +277,12 @@ fn a_lent_sample_is_written_as_any_other() {
         let event = sample(ns, &leaf_first);
         pushed.push(&event).unwrap();
         let Event::Sample(sample) = event else { unreachable!() };
-        let known = lent.push_sample(LentSample { sample: &sample, frames: &frames, shared }).unwrap();
+        let known = sample_ref.push_sample(SampleRef { sample: &sample, frames: &frames, shared }).unwrap();
         assert!(known <= frames.len() && before.get(..known).is_some());
         before = frames;
         before.truncate(FRAMES_MAX + 9);
     }
-    assert!(pushed.finish().unwrap() == lent.finish().unwrap());
+    assert!(pushed.finish().unwrap() == sample_ref.finish().unwrap());
 }
 
 /// Where the header and each block of a file end. Blocks differ in length: later ones refer to modules told before.

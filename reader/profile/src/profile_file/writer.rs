@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::codec::{Previous, encode, encode_sample};
 use super::{
-    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, Event, LentSample, MAGIC, VERSION, checksum,
+    BLOCK_EVENTS, BLOCK_HEADER_LEN, BLOCK_MAX, BLOCK_TARGET, Event, MAGIC, SampleRef, VERSION, checksum,
 };
 
 /// Appends events to a profile.
@@ -40,9 +40,9 @@ impl<W: Write> ProfileWriter<W> {
 
     /// Adds a sample. What it shares it shares with the one that was added before, in whichever way. How many of its frames,
     /// from the root, the block had of that one.
-    pub fn push_sample(&mut self, lent: LentSample<'_>) -> io::Result<usize> {
+    pub fn push_sample(&mut self, sample_ref: SampleRef<'_>) -> io::Result<usize> {
         let before = self.block.len();
-        let shared = encode_sample(lent, &mut self.previous, &mut self.block);
+        let shared = encode_sample(sample_ref, &mut self.previous, &mut self.block);
         self.end_event(before)?;
         Ok(shared)
     }

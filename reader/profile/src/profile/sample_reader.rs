@@ -1,7 +1,7 @@
-//! From samples as they are read to batches that can be counted: whose they are, what was mapped, and a digest of the
-//! stack. Waits for locks are joined with the stacks of who ended them here, where samples come in the order of time.
+//! Turns samples, as they are read, into batches to be counted: finds thread and mapping layout, and computes a digest of the
+//! stack. Waits for locks are joined here with the stacks that ended them, as samples come in timestamp order.
 //!
-//! Runs beside the counting, in a thread of its own: nothing here may need what is counted.
+//! It runs in a separate thread in parallel to the counting, so nothing here may depend on the counts.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,24 @@ use super::{Process, Thread};
 use crate::events::{Events, Part};
 use crate::locks::Joiner;
 use crate::mappings::History;
-use crate::profile_file::{LentSample, ProcessInfo};
+use crate::profile_file::{ProcessInfo, SampleRef};
 use crate::tracepoint::Tracepoints;
 use crate::word_map::WordMap;
 
-/// The places of processes and threads in the profile.
+/// The indexes of processes and threads in the profile.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Place of each process by its number in the file.
+    /// Index of each process by its number in the file.
     processes: HashMap<u32, u32>,
-    /// Place of each thread by process place, thread id and sequence number.
+    /// Index of each thread by process index, thread id and thread number.
     threads: WordMap<(u32, u32, u32), u32>,
     /// The threads so far.
     pub(super) all_threads: Vec<Thread>,
 }
 
 impl Places {
-    /// Place of the process with this number in the file. One without a record gets one, so that no sample is dropped;
-    /// `new` is told.
+    /// Index of the process with this number in the file. One without a record is added, so that no sample is dropped, and `new` is
+    /// called with it.
     pub(super) fn process(&mut self, number: u32, new: impl FnOnce(Process)) -> u32 {
         let next = self.processes.len() as u32;
         *self.processes.entry(number).or_insert_with(|| {
@@ -47,27 +47,26 @@ impl Places {
     }
 }
 
-/// Takes in samples.
-pub(super) struct Intake<'a> {
-    /// By place of the process.
+/// Collects samples in batches.
+pub(super) struct SampleReader<'a> {
+    /// By process index.
     pub(super) histories: &'a [History],
     /// The numbers of their layouts, by epoch.
     pub(super) layouts: &'a [Vec<u32>],
     pub(super) places: &'a mut Places,
     events: &'a Events,
     tracepoints: &'a mut Tracepoints,
-    /// Processes that samples alone tell of.
+    /// Processes without a record, known only from samples.
     pub(super) unknown: Vec<Process>,
     digest: RunningDigest,
     joiner: Joiner<AtLock>,
     pub(super) batch: Batch,
 }
 
-/// The event of a part that is the stack of a wait, behind the part that counts it where the lock was held. It counts
-/// nothing.
+/// Marks a part as the waiting stack that belongs to the holder's part before it. It has no weight.
 pub(super) const PAIR: u8 = u8::MAX;
 
-/// A stack at a lock, kept for its counterpart.
+/// A lock sample, kept until its counterpart arrives.
 #[derive(Clone, Debug)]
 struct AtLock {
     ns: u64,
@@ -78,7 +77,7 @@ struct AtLock {
     end: u8,
     frames: Vec<u64>,
     digest: Digest<3>,
-    /// Nanoseconds that the wait stands for, and the event that counts them; none for the end of a wait.
+    /// Weight of the wait in nanoseconds, and the event that counts it; `None` for the end of a wait.
     wait: Option<(u64, u8)>,
 }
 
@@ -89,7 +88,7 @@ impl AtLock {
     }
 }
 
-impl<'a> Intake<'a> {
+impl<'a> SampleReader<'a> {
     pub(super) fn new(
         histories: &'a [History],
         layouts: &'a [Vec<u32>],
@@ -111,9 +110,9 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// Takes in a sample. True when the batch is full.
-    pub(super) fn take(&mut self, lent: LentSample<'_>) -> bool {
-        let LentSample { sample, frames, shared } = lent;
+    /// Adds a sample. True if the batch is full.
+    pub(super) fn take(&mut self, sample_ref: SampleRef<'_>) -> bool {
+        let SampleRef { sample, frames, shared } = sample_ref;
         let process = self.places.process(sample.process, |process| self.unknown.push(process));
         let thread = self.places.thread(process, sample.tid, sample.thread_seq);
         let epoch = self.histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
