@@ -1,4 +1,4 @@
-//! The callchains that the kernel made: addresses of the kernel, and of the program by its frame pointers.
+//! Call chains recorded by the kernel: kernel addresses, and user addresses found by frame pointers.
 
 use linux_perf_event_reader::constants::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
 use linux_perf_event_reader::{CpuMode, RawDataU64, SampleRecord};

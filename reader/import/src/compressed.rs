@@ -1,4 +1,4 @@
-//! Records that perf compressed (`perf record -z`): one zstd stream, cut into records of its own.
+//! Decompresses records (`perf record -z`): one zstd stream, split into records of its own.
 //!
 //! The decoder keeps the last bytes, a window's length of them, until the stream ends, so they come late by as much. What
 //! stands between compressed records is therefore put in its place by the bytes unpacked so far ([`Unpacker::behind`]).

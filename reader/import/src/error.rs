@@ -1,4 +1,4 @@
-//! Why a file cannot be imported: the cause and the way out, in one line.
+//! Why a file cannot be imported: the cause, and what to do, in one line.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Little-endian fields of bytes that nobody vouches for.
+//! Reads little-endian fields from untrusted bytes.
 
 /// Bytes, from the first that was not taken yet.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! What stands before and behind the records: which events there are, and facts about the recording.
+//! Parses everything before and after the records: the events, and facts about the recording.
 //!
 //! The layout: tools/perf/Documentation/perf.data-file-format.txt of the kernel's sources.
 

@@ -1,4 +1,4 @@
-//! The process images of a file: what a profile says of each, told when the first sample needs it.
+//! The process images of a file. The events of each are emitted when the first sample needs it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

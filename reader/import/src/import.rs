@@ -1,4 +1,4 @@
-//! From records to events.
+//! Converts records to events.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

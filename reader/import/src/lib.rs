@@ -1,13 +1,12 @@
-//! Reads the files of `perf record` and tells what they hold as the events of a profile.
+//! Reads files of `perf record` and converts them to the events of a profile.
 //!
-//! Callchains are taken as they are; copied stacks (`--call-graph dwarf`) are unwound here, by the tables and the walker
-//! of the agent. The file is read once from its beginning to its end. What is held of it is bounded whatever it says:
-//! numbers of a file are believed only after they were compared with its length. A file that was cut short gives what
-//! it has.
+//! Call chains are used as they are; copied stacks (`--call-graph dwarf`) are unwound here, with the tables and the walker of the agent.
+//! The file is read once, from beginning to end. Memory is bounded whatever the file contains: sizes in it are checked against its
+//! length. A truncated file is read as far as possible.
 //!
 //! The record layouts are those of `linux-perf-event-reader`. The header, the order of records and their compression
-//! are read here, and not by `linux-perf-data`: that crate reserves as much memory as a damaged file asks for, refuses
-//! whole files that lost their end, and holds a file without round marks in memory.
+//! are read here instead of by `linux-perf-data`: that crate allocates as much memory as a damaged file asks for, rejects truncated files
+//! completely, and keeps a file without round marks in memory.
 //!
 //! ```no_run
 //! use std::fs::File;

@@ -1,4 +1,4 @@
-//! What the events of a file count, and how much a sample weighs.
+//! What the events of a file count, and the weight of a sample.
 //!
 //! perf adds up periods. A unit of weight is a period where that is fixed (of clocks it always is), else one event: so
 //! weight times unit is what `perf report` shows as the event count.

@@ -1,8 +1,8 @@
-//! The records of a file in the order of their times.
+//! Reads the records of a file in timestamp order.
 //!
-//! perf writes what it finds in the ring of one processor after that of another, and marks rounds: what comes after two
-//! marks is not older than what came before both (`FINISHED_ROUND`). Where marks are far apart or missing the older half
-//! goes on when [`HELD_MAX`] is reached: then times may go back a little, which readers of profiles allow for.
+//! perf writes the contents of one CPU's ring after another, and marks rounds: records after two marks are not older than those before
+//! both (`FINISHED_ROUND`). If marks are far apart or missing, the older half of the waiting records is passed on when [`HELD_MAX`] is
+//! reached; timestamps may then go back a little, which readers of profiles accept.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read};

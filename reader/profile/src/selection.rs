@@ -1,7 +1,7 @@
-//! The part of a profile that is looked at, as labelled stacks.
+//! The selected part of a profile, as labelled stacks.
 //!
-//! Filters choose whole stacks, so that what is shown adds up to a weight that can be named; `root` alone cuts
-//! stacks, at the place where they enter a function.
+//! Filters select complete stacks, so that what is shown has a well-defined total. Only `root` cuts stacks, at the outermost call of a
+//! function.
 
 mod heavy_tree;
 
@@ -29,7 +29,7 @@ pub enum Unit {
     Module,
 }
 
-/// What stands above the root of each stack.
+/// Headings added above the root of each stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Heading {
     /// Nothing.
@@ -47,7 +47,7 @@ pub enum Heading {
     Values,
 }
 
-/// Which stacks are chosen: those for which everything that is given matches.
+/// Filters for stacks: those are selected for which all given filters match.
 #[derive(Debug, Clone, Default)]
 pub struct Filters {
     /// Name or id of the thread.
@@ -122,7 +122,7 @@ struct Chosen {
     weight: u64,
 }
 
-/// The part of a profile that is looked at, of its main event.
+/// The selected part of a profile's main event.
 pub struct Selection<'p> {
     profile: &'p Profile,
     labels: Vec<(Label, String)>,
@@ -141,7 +141,7 @@ pub struct Selection<'p> {
 }
 
 impl<'p> Selection<'p> {
-    /// Chooses from a profile.
+    /// Selects from a profile.
     pub fn new(profile: &'p Profile, unit: Unit, heading: Heading, filters: &Filters) -> Self {
         let mut selection = Selection {
             profile,
@@ -164,13 +164,13 @@ impl<'p> Selection<'p> {
         selection
     }
 
-    /// Weight of everything chosen.
+    /// Total weight of the selection.
     pub fn weight(&self) -> u64 {
         self.weight
     }
 
-    /// How many samples of equal weight would say as much (Kish's effective sample size, Survey Sampling, 1965): one
-    /// long wait among short ones is one observation, however much it weighs.
+    /// Kish's effective sample size (Survey Sampling, 1965): how many samples of equal weight have the same significance. A long wait among
+    /// short ones is one observation, however large its weight.
     pub fn effective_samples(&self) -> f64 {
         if self.squares == 0.0 { 0.0 } else { (self.weight as f64).powi(2) / self.squares }
     }
@@ -391,7 +391,7 @@ impl Stacks for Selection<'_> {
     }
 }
 
-/// Filters applied to what a profile names.
+/// Filters applied to the names in a profile.
 struct Matcher {
     /// Whether each thread is chosen.
     threads: Vec<bool>,
@@ -446,7 +446,7 @@ impl Matcher {
     }
 }
 
-/// Whether a pattern is exactly this id: `--thread 12` does not mean thread 4123.
+/// True if a pattern is exactly this id: `--thread 12` does not match thread 4123.
 fn is_number(regex: &Regex, id: u32) -> bool {
     regex.as_str().trim_start_matches('^').trim_end_matches('$') == id.to_string()
 }

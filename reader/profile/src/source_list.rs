@@ -1,15 +1,14 @@
-//! The sources of a recording as text: what `record -e` takes, and a session keeps.
+//! The sources of a recording as text: the value of `record -e`, also stored in the session.
 //!
-//! It is a list with commas: one clock at most, and what is recorded beside it. Events of the kernel are a list too,
-//! `perf:EVENT,EVENT`, which a word that is a source by itself ends: `perf:faults,cs,alloc` are two events and the
-//! allocations.
+//! It is a comma-separated list of at most one clock and other sources. Kernel events are a list too, `perf:EVENT,EVENT`, which ends at
+//! the next word that is a source itself: `perf:faults,cs,alloc` are two events and allocations.
 
-/// Clocks without further words. Behind `perf:` stand events.
+/// Clocks without arguments. `perf:` is followed by events.
 pub const CLOCKS: [&str; 5] = ["auto", "cpu", "itimer", "perf", "offcpu"];
-/// Where a list of the kernel's events begins.
+/// Prefix of a list of kernel events.
 pub const EVENTS: &str = "perf:";
 
-/// Behind a tracepoint of a program's: its events have no stack.
+/// Follows a program's tracepoint: its events have no stack.
 pub const NO_STACK: &str = "nostack";
 
 /// The sources in `text`, each with all its words.
@@ -27,22 +26,22 @@ pub fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// True for a word that is a source by itself, so that it is no event of the kernel.
+/// True for a word that is a source itself, and so not a kernel event.
 fn is_source(word: &str) -> bool {
     CLOCKS.contains(&word) || word.starts_with(EVENTS) || is_probe(word)
 }
 
-/// True for a source that is recorded beside a clock: one of [`PROBES`], or that and what its rule allows behind a colon.
+/// True for a source other than a clock: one of [`PROBES`], alone or followed by a colon and a valid value.
 pub fn is_probe(word: &str) -> bool {
     let (name, rest) = word.split_once(':').map_or((word, None), |(name, rest)| (name, Some(rest)));
     PROBES.iter().any(|(known, allows)| *known == name && rest.is_none_or(allows))
 }
 
-/// What may stand behind a colon.
+/// Validates the value after the colon.
 type Rule = fn(&str) -> bool;
 
-/// What is recorded beside a clock, and what may stand behind its colon. A group of the kernel's tracepoints may have
-/// the same name: `lock:contention_begin` is one.
+/// Sources other than clocks, with the validation of their value. A group of kernel tracepoints may have the same name, as in
+/// `lock:contention_begin`.
 pub const PROBES: [(&str, Rule); 5] =
     [("alloc", is_amount), ("lock", is_amount), (MMAP, nothing), (WALL, nothing), ("tp", is_name)];
 

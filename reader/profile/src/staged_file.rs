@@ -1,4 +1,4 @@
-//! An output file that is there whole or not at all: written beside its name, renamed when it is complete.
+//! An output file that is written atomically: to a temporary file next to it, renamed when complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::file_name::with_suffix;
 
-/// A file being written. Dropped before [`StagedFile::commit`], it leaves what was there before.
+/// A file being written. If dropped before [`StagedFile::commit`], the old contents stay.
 #[derive(Debug)]
 pub struct StagedFile {
     file: File,
-    /// Where it is written, and its name; none for what can only be written in place.
+    /// The temporary path and the final one; none for files that can only be written in place.
     staged: Option<(PathBuf, PathBuf)>,
 }
 
@@ -21,7 +21,7 @@ impl StagedFile {
     /// # Errors
     /// When it cannot be written.
     pub fn create(path: &Path) -> io::Result<Self> {
-        // A link stays, what it leads to is replaced.
+        // A symbolic link stays, and its target is replaced.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let before = fs::metadata(&target).ok();
         let in_place = || OpenOptions::new().write(true).create(true).truncate(true).open(path);
@@ -29,7 +29,7 @@ impl StagedFile {
             return Ok(Self { file: in_place()?, staged: None });
         }
         if before.is_some() {
-            // What may not be written may not be replaced either.
+            // A file without write permission must not be replaced either.
             OpenOptions::new().write(true).open(&target)?;
         }
         let aside = with_suffix(&target, format!(".{}.part", std::process::id()));

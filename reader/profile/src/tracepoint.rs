@@ -1,7 +1,7 @@
-//! Tracepoints of programs: what they are called, and what their events carry.
+//! Programs' own tracepoints: their names, and the fields of their events.
 //!
-//! Events name their tracepoint by a number of their process's. Tracepoints of one name, in whatever process or place of a
-//! program, are one to whoever looks at the profile.
+//! Events refer to their tracepoint by a number in their process. Tracepoints of the same name, in any process or place of a program,
+//! are shown as one.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Number of the source of samples that are events of tracepoints.
+/// Source number of tracepoint events in samples.
 pub const TRACEPOINT: u8 = 5;
 /// A tracepoint of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Tracepoint {
     pub process: u32,
     /// Its number in the process.
     pub id: u32,
-    /// Who has it.
+    /// Its provider.
     pub provider: String,
     /// Its name there.
     pub name: String,
@@ -53,9 +53,9 @@ pub enum FieldValue {
     F64(u64),
     /// A string; bytes that are no UTF-8 are replaced.
     Text(String),
-    /// The beginning of a longer one.
+    /// The beginning of a longer string.
     CutText(String),
-    /// A string that was none: a null pointer.
+    /// A null pointer instead of a string.
     Null,
 }
 
@@ -116,10 +116,10 @@ impl Serialize for FieldValue {
     }
 }
 
-/// What of events is kept apart.
+/// By what to distinguish events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// Nothing: events are alike whatever they are.
+    /// Nothing: all events are equal.
     #[default]
     Nothing,
     /// The names of their tracepoints.
@@ -130,7 +130,7 @@ pub enum Wanted {
     Everything,
 }
 
-/// What events have in common, as far as it is wanted.
+/// The wanted fields of events, shared by all events with equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Carried {
     /// `PROVIDER:NAME`; empty if it is not wanted.
@@ -139,18 +139,18 @@ pub struct Carried {
     pub fields: Vec<(String, FieldValue)>,
 }
 
-/// The tracepoints that a profile tells of.
+/// The tracepoints in a profile.
 #[derive(Clone, Debug, Default)]
 pub struct Tracepoints {
     known: HashMap<(u32, u32), Tracepoint>,
-    /// What events carry; numbers begin with 1.
+    /// Distinct fields of events; numbers begin with 1.
     carried: Vec<Carried>,
     numbers: HashMap<Carried, u32>,
     wanted: Wanted,
 }
 
 impl Tracepoints {
-    /// Takes one in.
+    /// Adds one.
     pub fn learn(&mut self, tracepoint: Tracepoint) {
         self.known.insert((tracepoint.process, tracepoint.id), tracepoint);
     }

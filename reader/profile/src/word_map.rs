@@ -1,7 +1,7 @@
-//! Maps and sets keyed by words: addresses, and numbers given out here.
+//! Maps and sets keyed by words: addresses, and numbers assigned here.
 //!
-//! The words come from a program that is profiled at the user's own wish; flooding a table on purpose only
-//! slows this report. The hash is the same in every run, so that equal profiles take equal ways.
+//! The words come from a program that the user chose to profile; provoking collisions only slows down this report. The hash is the same
+//! in every run, so that equal profiles are processed equally.
 
 use std::collections::{HashMap, HashSet};
 

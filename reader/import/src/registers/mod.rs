@@ -1,6 +1,6 @@
-//! From the numbers that perf has for registers (asm/perf_regs.h) to a walk's registers.
+//! Converts perf's register numbers (asm/perf_regs.h) to the registers of a walk.
 //!
-//! Copied stacks are walked by the machine that they are of; the files of the architectures are twins.
+//! Copied stacks can be walked only on the architecture they were recorded on; each architecture has a file of the same form.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,4 +1,4 @@
-//! An interpreter's own functions: those that only lead from one function of the program to the next.
+//! An interpreter's internal functions, which only call the next interpreted function.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! CPython's line tables: from an instruction to its source line. In languages of unwinders the line is what is told.
+//! CPython's line tables: find the source line of an instruction. Plug-in unwinders report the line directly.
 //!
 //! Three forms: `co_lnotab` up to 3.9 (Objects/lnotab_notes.txt), PEP 626's `co_linetable` of 3.10 (the same file there),
 //! and the location table of 3.11 and later (Objects/locations.md, in 3.13 InternalDocs/locations.md). A table that ends

@@ -1,6 +1,6 @@
-//! Functions that interpreters run: what an agent tells of them, and how they are shown.
+//! Interpreted functions: decodes what an agent records of them, and how they are shown.
 //!
-//! Nothing here reads a target or a file: a name outlives the function, the process and its source.
+//! Nothing here reads a process or a file, so names outlive the function, the process and its source.
 
 mod internals;
 mod line_table;
@@ -14,12 +14,12 @@ pub use text::text;
 use crate::file_name::base_name;
 use crate::profile_file::InterpretedFunction;
 
-/// How frames of interpreters are shown.
+/// How interpreted frames are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InterpretedView {
     /// A function has a name for each of its lines.
     pub lines: bool,
-    /// The interpreter's own frames are shown too.
+    /// Show the interpreter's own frames too.
     pub internals: bool,
 }
 

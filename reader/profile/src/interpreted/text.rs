@@ -1,4 +1,4 @@
-//! Text as interpreters keep it: characters of one, two or four bytes.
+//! Decodes strings of interpreters: characters of one, two or four bytes.
 
 /// The text of characters that are `width` bytes wide each.
 pub fn text(bytes: &[u8], width: u32) -> String {

@@ -1,4 +1,4 @@
-//! What a format says of itself: all that the rest of the program knows of it.
+//! The description of a format: everything that the rest of the program knows about it.
 
 use std::io::{self, Write};
 
@@ -17,23 +17,23 @@ pub(super) struct Description {
     pub(super) is_binary: bool,
     /// The command that shows a file in this format, where that is another program's and reads nothing else.
     pub(super) shown_by: Option<&'static str>,
-    /// What writes it.
+    /// The function that writes it.
     pub(super) writer: Writer,
 }
 
 /// Writes a profile; formats that cannot group stacks ignore how they are grouped.
 type WriteProfile = fn(&Profile, Grouping, &mut dyn Write) -> io::Result<()>;
 
-/// What a format is made of.
+/// The input of a format.
 #[derive(Clone, Copy)]
 pub(super) enum Writer {
     /// A profile with names.
     Named(WriteProfile),
-    /// The same, with what events of tracepoints carry.
+    /// The same, with the fields of tracepoint events.
     Detailed(WriteProfile),
     /// That, and every sample at its time.
     Timed(WriteProfile),
-    /// The recording as it is: whoever reads the format looks up names itself.
+    /// The recording as it is: readers of the format look up names themselves.
     Recorded,
 }
 

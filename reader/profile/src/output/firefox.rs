@@ -1,5 +1,5 @@
-//! The Firefox Profiler's "processed profile" format, version 60: the first one whose tables all threads
-//! share. Newer viewers bring it up to date themselves.
+//! The Firefox Profiler's "processed profile" format, version 60: the first one whose tables are shared by all threads. Newer viewers
+//! convert it themselves.
 //!
 //! One row per sample, at its time since the recording began; a track per thread and event. What a sample stands for is
 //! its weight: timer periods, with the CPU time of its thread, or events, or milliseconds off the processor. Losses are
@@ -113,7 +113,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
     out.write_all(b"\n")
 }
 
-/// The axis of time.
+/// The time axis.
 struct Axis {
     /// Where it begins: with the recording, or with a sample that is older (of a process that recorded before).
     zero_ns: u64,

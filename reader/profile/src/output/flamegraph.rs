@@ -1,7 +1,7 @@
 //! A flame graph as SVG, drawn by inferno.
 //!
-//! Boxes show names without type arguments; the tooltip has the whole name. Colours tell the program from its
-//! libraries, inlined functions, generated code and the kernel.
+//! Boxes show names without type arguments; the tooltip has the full name. Colours distinguish the program, its libraries, inlined
+//! functions, generated code and the kernel.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,9 +19,9 @@ use crate::profile::Profile;
 /// The format.
 pub(super) const DESCRIPTION: Description = Description::text("flamegraph", &["svg"], Writer::Named(write));
 
-/// Levels that a window shows. A browser opens a taller graph at its top, where only the deepest stacks reach.
+/// Number of levels that fit a window. A browser opens a taller graph at its top, which only the deepest stacks reach.
 const WINDOW: usize = 50;
-/// What is less than this part of the whole is narrower than anything that is drawn.
+/// Smaller shares than this are too narrow to be drawn.
 const NARROWEST: u64 = 10_000;
 /// Characters of a title.
 const TITLE_WIDTH: usize = 100;
@@ -98,7 +98,7 @@ fn unescaped(text: &str) -> String {
     named.iter().fold(text.to_owned(), |text, (entity, character)| text.replace(entity, character))
 }
 
-/// The hue tells the kind; the shade goes by name, so that the same function looks the same in every run.
+/// The hue depends on the kind and the shade on the name, so that a function has the same colour in every run.
 fn colour(kind: Kind, name: &str) -> Color {
     let hash = crc32fast::hash(name.as_bytes());
     let shade = |from: u8, range: u8, byte: u32| from + (hash >> (8 * byte) & 0xff) as u8 % range;
@@ -127,7 +127,7 @@ fn legend(kinds: &[Kind]) -> String {
     kinds.iter().filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// By what weights are multiplied to be shown, and the name of what they are then.
+/// The factor by which to multiply weights for display, and their unit then.
 fn counting(profile: &Profile) -> (f64, String) {
     let measure = profile.measure(profile.main);
     match measure.unit {

@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Library,
     Inlined,
     Generated,
-    /// Run by an interpreter.
+    /// Interpreted.
     Interpreted,
     Kernel,
     /// No function: a reason, a process, what has no name.
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What flame graph tools know at the end of an element; they do not show it.
+    /// The annotation at the end of an element, which flame graph tools recognise and do not show.
     fn annotation(self) -> &'static str {
         match self {
             // An interpreted one has its language's.
@@ -218,7 +218,7 @@ impl Stacks for Texts<'_> {
     }
 }
 
-/// What is left to be told of a tree: the line that ends in a node, or the lines through it.
+/// Remaining work on a tree: the line that ends in a node, or the lines through it.
 #[derive(Clone, Copy)]
 enum Part {
     Own(u32),
@@ -280,7 +280,7 @@ pub(super) fn fold(
     Ok(())
 }
 
-/// Appends a name. What would break the line or the stack apart is replaced.
+/// Appends a name. Characters that would split the line or the stack are replaced.
 fn push_element(text: &mut String, name: &str) {
     text.extend(name.chars().map(|c| match c {
         ';' => ':',

@@ -1,4 +1,4 @@
-//! JSON lines: one object per thread, event, what it carries, and distinct stack, with all that is known of each frame.
+//! JSON lines: one object per thread, event, event fields and distinct stack, with everything known about each frame.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ struct Line<'a> {
     /// What is counted, and what a unit of weight is.
     event: &'a str,
     unit: &'static str,
-    /// What the events carry, by the names of their fields.
+    /// The fields of the events, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     fields: Option<FieldObject<'a>>,
     samples: u64,

@@ -1,7 +1,7 @@
-//! Other programs' formats: one file per format.
+//! Export formats: one file per format.
 //!
-//! Every format is written from the same buckets, so the total of each equals the profile's weight, event by event, and
-//! in a fixed order, so that equal profiles give equal bytes. A format that has one number for a stack is of one event.
+//! Every format is written from the same buckets, so its total equals the profile's weight for each event, and in a fixed order, so
+//! that equal profiles give equal bytes. A format with one number per stack contains a single event.
 
 mod description;
 mod firefox;
@@ -84,7 +84,7 @@ impl Format {
         self.description().is_binary
     }
 
-    /// True if a stack has one number in it.
+    /// True if it has one number per stack.
     fn has_one_event(self) -> bool {
         matches!(self, Format::Folded | Format::Flamegraph)
     }
@@ -112,7 +112,7 @@ impl Format {
 pub struct Export {
     format: Format,
     content: Content,
-    /// Why the profile is not whole, if it is not.
+    /// Why the profile is incomplete, if it is.
     pub incomplete: Option<String>,
 }
 
@@ -161,7 +161,7 @@ impl Export {
         Ok(())
     }
 
-    /// Events that are left out, as the format has room for one, and none was chosen.
+    /// Events that are left out because the format holds only one and none was chosen.
     pub fn left_out(&self) -> Vec<String> {
         match &self.content {
             Content::Named(profile) if self.format.has_one_event() && profile.measures.len() > 1 => {
@@ -173,7 +173,7 @@ impl Export {
         }
     }
 
-    /// Writes it; says what it adds up to.
+    /// Writes it, and returns its totals.
     ///
     /// # Errors
     /// When `out` cannot be written.
@@ -193,7 +193,7 @@ impl Export {
         Ok(totals)
     }
 
-    /// Writes it to the file `out`, which is there whole or as it was before.
+    /// Writes it to the file `out` atomically.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -215,10 +215,10 @@ impl FromStr for Format {
     }
 }
 
-/// What stands before the root of each stack.
+/// What to add before the root of each stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Grouping {
-    /// Nothing: equal stacks of all threads are one.
+    /// Nothing: equal stacks of all threads are merged.
     #[default]
     None,
     /// The process, `NAME-PID`.
@@ -249,7 +249,7 @@ pub fn export_grouped(
     Export::read(format, profile, sources)?.write(grouping, out)
 }
 
-/// Refuses an output that would replace the profile it is made of.
+/// Fails if the output would overwrite the profile itself.
 ///
 /// # Errors
 /// When both are one file.

@@ -2,7 +2,7 @@
 //!
 //! Rows of one `stack` belong together; `depth` 0 is the leaf, and every stack has that row, so
 //! `sum(weight) where depth = 0` is the weight of the profile. Host, command and start are columns, so that
-//! files of many machines can be read as one table; equal values cost next to nothing.
+//! files of many machines can be read as one table; equal values take almost no space.
 
 mod column;
 
@@ -89,7 +89,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
     file.hand_over(out)
 }
 
-/// What the library has written, until it is handed over: it wants a writer that can go to other threads.
+/// A buffer for the library's output, as the library needs a writer that is `Send`.
 #[derive(Clone, Default)]
 struct Handed(Arc<Mutex<Vec<u8>>>);
 
@@ -112,7 +112,7 @@ impl Write for Handed {
     }
 }
 
-/// A thread, an event and a stack, as every row of it tells them.
+/// Thread, event and stack, which all rows of the stack repeat.
 struct Head {
     process: ByteArray,
     pid: i64,

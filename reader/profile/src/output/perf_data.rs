@@ -1,7 +1,7 @@
-//! perf's own file (tools/perf/Documentation/perf.data-file-format.txt), for `perf report`, `perf script` and all
-//! that reads their output.
+//! perf's file format (tools/perf/Documentation/perf.data-file-format.txt), for `perf report`, `perf script` and tools that read their
+//! output.
 //!
-//! Made from the recorded addresses and mappings alone: perf looks up the names, by the build-ids in the file.
+//! It contains only recorded addresses and mappings: perf looks up the names by the build-ids in the file.
 //! One record per sample at its time, whose period is its weight; perf puts records in the order of their times itself.
 //! Written as it is read, in memory that does not grow with the samples.
 
@@ -58,13 +58,13 @@ pub(super) struct Recording {
     processes: HashMap<u32, ProcessInfo>,
     stats: Stats,
     events: Events,
-    /// What those count that are written.
+    /// What the written events count.
     measures: Vec<Measure>,
     /// The only event to be written, if not all are.
     chosen: Option<u8>,
     /// Some samples have kernel stacks.
     in_kernel: bool,
-    /// What of the profile could not be read.
+    /// Which part of the profile could not be read.
     pub(super) incomplete: Option<String>,
     /// A function of the kernel, by which perf finds out where that lay.
     anchor: Option<KernelSymbol>,
@@ -80,7 +80,7 @@ pub(super) enum PerfDataError {
 }
 
 impl Recording {
-    /// Reads a profile up to its end, so that all that can be wrong with it is known.
+    /// Reads a profile to its end, so that all errors are known before writing.
     pub(super) fn open(path: &Path) -> Result<Self, ProfileError> {
         let mut recording = Recording {
             path: path.to_owned(),
@@ -171,7 +171,7 @@ impl Recording {
             }
             writer.event(event)?;
         }
-        // perf takes a file without a single record for a damaged one.
+        // perf treats a file without records as damaged.
         writer.body.finish(Kind::FinishedRound, 0, None, writer.out)?;
         Ok(())
     }
@@ -302,7 +302,7 @@ impl Records<'_> {
                 kernel => kernel,
             };
             let in_kernel = !kernel.is_empty();
-            // perf knows no frames but those of the machine.
+            // perf has no frames other than native ones.
             let frames =
                 || sample.frames.iter().filter(|word| Frame::from_bits(**word).as_interpreted().is_none());
             let leaf = kernel.first().copied().or_else(|| frames().next().map(address)).unwrap_or(0);

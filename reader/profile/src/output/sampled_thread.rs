@@ -1,4 +1,4 @@
-//! The threads of a profile that weigh something, for formats that keep threads apart: once for each event.
+//! The threads of a profile that have a weight, once for each event, for formats that separate threads.
 
 use crate::measure::Measure;
 use crate::profile::{Bucket, Process, Profile, Stack, Thread, truncation_mark};
@@ -26,8 +26,7 @@ pub(super) fn heaviest(threads: &[SampledThread<'_>]) -> usize {
     weights.max_by_key(|&(place, rank)| (rank, std::cmp::Reverse(place))).map_or(0, |(place, _)| place)
 }
 
-/// What stands at the root of a stack whose frames do not begin there: why it is truncated, or that it
-/// has none.
+/// The marker at the root of a stack that is truncated or has no frames.
 pub(super) fn mark(profile: &Profile, stack: &Stack) -> Option<String> {
     let empty = || profile.frames(stack).next().is_none().then(|| NO_FRAMES.to_owned());
     truncation_mark(stack.end).or_else(empty)
@@ -44,7 +43,7 @@ impl<'a> SampledThread<'a> {
         self.buckets.iter().map(|bucket| bucket.weight).sum()
     }
 
-    /// By what it comes before others: weights of different events cannot be compared.
+    /// Sort key. Weights of different events are not comparable.
     pub(super) fn rank(&self) -> (bool, std::cmp::Reverse<u8>, u64) {
         let event = self.event();
         (event == self.profile.main, std::cmp::Reverse(event), self.weight())
@@ -81,7 +80,7 @@ impl<'a> SampledThread<'a> {
         if thread.name.is_empty() { self.process().name() } else { thread.name.clone() }
     }
 
-    /// ` (EVENT)` where there are several.
+    /// ` (EVENT)` if there are several.
     pub(super) fn event_suffix(&self) -> String {
         if self.profile.measures.len() < 2 { String::new() } else { format!(" ({})", self.measure().name) }
     }

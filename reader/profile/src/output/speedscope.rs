@@ -1,8 +1,7 @@
 //! speedscope's own JSON format (<https://www.speedscope.app/file-format-schema.json>): one sampled
 //! profile per thread and event, all with the same list of frames.
 //!
-//! The unit of the weights is none, as in every other output: they are timer periods or events. Time off the
-//! processor is in microseconds.
+//! Weights have the unit `none`, as they are timer periods or events; off-CPU time is in microseconds.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -128,7 +127,7 @@ fn write(profile: &Profile, _: Grouping, out: &mut dyn Write) -> io::Result<()> 
     let mut profiles: Vec<_> =
         threads.iter().map(|&thread| sampled(&frames, Some(thread), thread.label())).collect();
     if profiles.is_empty() {
-        // A document without any profile cannot be opened.
+        // speedscope cannot open a document without a profile.
         profiles.push(sampled(&frames, None, "no samples".into()));
     }
     let document = Document {

@@ -1,4 +1,4 @@
-//! A string table: each text once, referred to by its place.
+//! A string table: each text once, referred to by its index.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    /// The place of `text`, which is added if it is new.
+    /// The index of `text`, which is added if it is new.
     pub(super) fn place(&mut self, text: &str) -> u32 {
         if let Some(&place) = self.places.get(text) {
             return place;
@@ -23,7 +23,7 @@ impl Strings {
         place
     }
 
-    /// All texts by their places.
+    /// All texts by index.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
         self.list.iter().map(|text| &**text)
     }

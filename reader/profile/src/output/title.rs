@@ -1,4 +1,4 @@
-//! What a profile is called, and how it was recorded.
+//! The title of a profile, and how it was recorded.
 
 use crate::profile::Profile;
 use crate::profile_file::SessionInfo;

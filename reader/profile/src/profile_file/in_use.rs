@@ -1,4 +1,4 @@
-//! What of a process's memory is in use: events, and their bytes.
+//! The events for memory in use, and their encoding.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::fields::{Fields, Malformed, Put};
 pub(super) const LIVE_BLOCKS: u8 = 20;
 pub(super) const LIVE_MAPPINGS: u8 = 26;
 
-/// Sampled blocks of memory that nobody has freed. Precedes the process's end; there may be several of a process.
+/// Sampled blocks of memory not freed. Precedes the process's end; a process may have several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveBlocks {
     /// The process's number.

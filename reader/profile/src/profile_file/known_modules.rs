@@ -1,10 +1,10 @@
-//! Modules that were told before: most processes of a recording have the same ones, at other addresses.
+//! Modules written before: most processes of a recording have the same ones, at other addresses.
 
 use std::collections::HashMap;
 
 use super::event::{ModuleInfo, Segment};
 
-/// So many are known at a time. Then both sides forget them all.
+/// Maximum number of known modules. When it is reached, writer and reader forget them all.
 const LIMIT: usize = 4096;
 
 /// Modules that were told in full, in this order. Everything is relative to their first address.

@@ -1,9 +1,8 @@
 //! The profile file: what `record` writes and every other command reads.
 //!
-//! A stream of checksummed blocks, appended while recording, so that a recorder that dies leaves a
-//! readable file. `docs/profile-file.md` specifies the bytes; this module is the only one that knows
-//! them. Whatever a file holds, reading it ends in events or in a [`ProfileError`], never in a panic,
-//! and never allocates more than a block and one event.
+//! It is a stream of checksummed blocks, appended while recording, so that a recorder that is killed leaves a readable file.
+//! `docs/profile-file.md` specifies the format, which only this module knows. Whatever a file contains, reading it ends in events or a
+//! [`ProfileError`], never in a panic, and never allocates more than a block and one event.
 
 mod codec;
 mod comparison;
@@ -42,7 +41,7 @@ pub const MAGIC: [u8; 8] = *b"SELFWIND";
 const PERF_MAGIC: [u8; 8] = *b"PERFILE2";
 /// The version this build writes.
 pub const VERSION: u32 = 2;
-/// The oldest that it reads: the same without modules told again.
+/// The oldest version that it reads: the same without references to earlier modules.
 const OLDEST: u32 = 1;
 /// Magic, version, reserved word.
 const HEADER_LEN: usize = 16;
@@ -53,7 +52,7 @@ const BLOCK_EVENTS: u32 = 1;
 const BLOCK_NAMES: u32 = 2;
 /// A block is written out when its payload reaches this many bytes.
 const BLOCK_TARGET: usize = 60 << 10;
-/// No writer makes, and no reader accepts, a longer payload.
+/// Maximum payload size, for writers and readers.
 const BLOCK_MAX: usize = 1 << 20;
 /// Frames in one sample.
 const FRAMES_MAX: usize = 4096;
@@ -64,7 +63,7 @@ pub const KERNEL_FRAMES_MAX: usize = 1024;
 /// Bytes in one string.
 const STRING_MAX: usize = 64 << 10;
 
-/// Why a profile cannot be read. Each text is one line: the cause and the way out.
+/// Why a profile cannot be read. Each message is one line: the cause, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file cannot be opened.
@@ -72,7 +71,7 @@ pub enum ProfileError {
     Open {
         /// The path as given.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// Reading failed.
@@ -80,7 +79,7 @@ pub enum ProfileError {
     Read {
         /// The path as given.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// It was read, and its copy cannot be written.
@@ -88,7 +87,7 @@ pub enum ProfileError {
     Copy {
         /// The path as given.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// No bytes at all: the recorder ended before its first write.

@@ -1,7 +1,7 @@
-//! The names of a profile's addresses, kept in the profile itself so that it can be read where its programs are not.
+//! The names of a profile's addresses, stored in the profile so that it can be read on any machine.
 //!
-//! A section is a run of blocks behind the events. It counts only as a whole: one that was cut off, or does not
-//! hold together, is none, and the profile is as it was without it.
+//! A section is a run of blocks after the events. It is used only if complete: one that is truncated or inconsistent is ignored, and the
+//! profile is read as if it had none.
 
 use std::io::{Read, Write};
 use std::mem::take;
@@ -28,7 +28,7 @@ const TEXTS: u8 = 1;
 const FRAMES: u8 = 2;
 const BINARY: u8 = 3;
 const ADDRESSES: u8 = 4;
-/// A block is made of so many bytes of entries, and an entry of so many.
+/// Target size of the entries of a block, and of one entry, in bytes.
 const BLOCK_TARGET: usize = 256 << 10;
 const ENTRY_TARGET: usize = 32 << 10;
 /// Most times its size that a block unpacks to: what a file can make a reader keep is bounded by its size.
@@ -89,7 +89,7 @@ pub struct NameSection {
     pub binaries: Vec<StoredBinary>,
 }
 
-/// Puts a section together as its blocks come.
+/// Assembles a section from its blocks.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     open: Option<NameSection>,

@@ -34,7 +34,7 @@ pub enum Tail {
 }
 
 impl Tail {
-    /// What to tell of a file of `len` bytes that does not end in order.
+    /// A note about a file of `len` bytes that does not end regularly.
     pub fn remark(self, len: u64) -> Option<String> {
         let (offset, cause) = match self {
             Tail::Complete => return None,
@@ -125,7 +125,7 @@ impl<R: Read> ProfileReader<R> {
         self
     }
 
-    /// The names that were read so far, if they were wanted and are whole.
+    /// The names read so far, if they were wanted and are complete.
     pub fn take_names(&mut self) -> Option<NameSection> {
         self.names.take()?.finish()
     }
@@ -244,7 +244,7 @@ impl<R: Read> ProfileReader<R> {
         }
     }
 
-    /// Reads all samples that follow, and passes over everything else. Gives how the file ends.
+    /// Reads all remaining samples, and skips everything else. Returns how the file ends.
     ///
     /// # Errors
     /// As the iterator gives them; no sample follows.

@@ -1,11 +1,11 @@
-//! Samples to bytes and back.
+//! Encodes and decodes samples.
 
 use super::event::{KernelSample, Sample};
 use super::fields::{Fields, INTEGER_MOST, Malformed, Put, Room};
 use super::sample_ref::SampleRef;
 use super::{FRAMES_MAX, KERNEL_FRAMES_MAX, KERNEL_SAMPLES_MAX};
 
-/// What a sample is told relative to: the one before it in the same block.
+/// The previous sample in the same block, relative to which a sample is encoded.
 #[derive(Default)]
 pub(super) struct PreviousSample {
     ns: u64,
@@ -38,7 +38,7 @@ pub(super) fn put_sample(
     // Of one as long as that the root may be missing.
     let is_whole = frames.len() <= FRAMES_MAX && before.len() < FRAMES_MAX;
     let mut shared = if is_whole { shared.min(before.len()).min(frames.len()) } else { 0 };
-    // The leaf end survives: who is on the processor matters most.
+    // Keep the leaf end: what is on the CPU matters most.
     frames = &frames[frames.len().saturating_sub(FRAMES_MAX)..];
     debug_assert_eq!(frames[..shared], before[..shared], "shared with another sample");
     shared += frames[shared..].iter().zip(&before[shared..]).take_while(|(a, b)| a == b).count();

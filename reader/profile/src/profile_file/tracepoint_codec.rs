@@ -1,4 +1,4 @@
-//! Tracepoints and what their events carry, to bytes and back.
+//! Encodes and decodes tracepoints and the fields of their events.
 
 use super::fields::{Fields, Malformed, Put, PutText};
 use crate::tracepoint::{EventFields, FieldValue, Tracepoint};

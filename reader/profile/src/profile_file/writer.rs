@@ -1,4 +1,4 @@
-//! Writes a profile: events gather in a block, a block goes out in one write.
+//! Writes a profile: events are collected in a block, and each block is written at once.
 
 use std::io::{self, Write};
 
@@ -57,7 +57,7 @@ impl<W: Write> ProfileWriter<W> {
         if self.block.len() >= BLOCK_TARGET { self.flush() } else { Ok(()) }
     }
 
-    /// Writes out what has gathered. After this, death of the writer loses nothing that was pushed.
+    /// Writes the current block. After this, nothing that was pushed is lost even if the writer is killed.
     pub fn flush(&mut self) -> io::Result<()> {
         let payload_len = self.block.len() - BLOCK_HEADER_LEN;
         if payload_len > 0 {

@@ -1,5 +1,5 @@
-//! The heavy part of the call tree of a selection, grown from its root. What is too light to be shown is added up with
-//! what it hangs on, and never built: of stacks that hardly repeat, that is nearly everything.
+//! The heavy part of a selection's call tree, built from its root. Nodes too light to be shown are added to their parent and never
+//! built: if stacks hardly repeat, those are nearly all.
 //!
 //! A node of the tree is a set of positions in the paths of the selected stacks. To grow it is to move all of them one
 //! element on and to part them by label.
@@ -13,7 +13,7 @@ use super::{Chosen, Selection, Unit, found_by};
 use crate::call_tree::{ALL, CallTree, Direction, Node, Step};
 use crate::profile::{StackFrame, Trail};
 
-/// How far a tree grows.
+/// How far to build a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
     /// To every node.
@@ -115,7 +115,7 @@ impl Paths {
     }
 }
 
-/// A tree that grows over the paths of one group of stacks.
+/// A tree being built from the paths of one group of stacks.
 struct Grower<'s, 'p> {
     selection: &'s Selection<'p>,
     direction: Direction,

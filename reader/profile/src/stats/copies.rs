@@ -1,4 +1,4 @@
-//! Copies of stacks beside the stacks that threads found themselves, added up.
+//! Statistics of stack copies compared with the threads' own walks.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use crate::profile_file::{Comparison, Recovered, Verdict};
 /// How copies compare with stacks, and what they take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CopyStats {
-    /// Copies that gave the same frames, and the same reason why there are no more.
+    /// Copies with the same frames and the same end.
     pub identical: u64,
-    /// Those that gave others.
+    /// Copies that differ.
     pub differ: u64,
-    /// Those that did not hold the whole stack, and gave the same as far as they went.
+    /// Copies that did not contain the whole stack, and agree as far as they go.
     pub cut: u64,
     /// Bytes of stacks that were copied.
     pub stack_bytes: u64,

@@ -1,7 +1,7 @@
-//! What a profile adds up to: the numbers behind the summary of `record` and behind `stats`.
+//! Statistics of a profile: the numbers for the summary of `record` and for `stats`.
 //!
-//! Samples are counted in the file, losses by the processes themselves; that the two agree is checked here
-//! and shown, never assumed.
+//! Samples are counted in the file, losses by the processes themselves. Whether the two agree is checked here and reported, never
+//! assumed.
 
 mod copies;
 mod sums;
@@ -25,14 +25,14 @@ use crate::profile_file::{
 };
 use crate::source_list::{self, WALL_SOURCE};
 
-/// The numbers of a profile, as `stats --json` prints them.
+/// The statistics of a profile, as printed by `stats --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
     /// Samples in the profile.
     pub samples: u64,
-    /// What those of the main event stand for: timer periods, or what it counts; the total of every output of it.
+    /// Weight of the main event, in timer periods or its unit: the total of every output.
     pub weight: u64,
-    /// Samples that were taken and did not arrive, for whatever cause.
+    /// Samples that were taken but lost, for any cause.
     pub lost: u64,
     /// Samples whose stack is incomplete.
     pub truncated: u64,
@@ -46,20 +46,20 @@ pub struct Stats {
     pub detail: Detail,
 }
 
-/// The numbers behind the numbers.
+/// Detailed statistics.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Detail {
-    /// The recording ended in order; otherwise its recorder was killed and the last counters are older than the last samples.
+    /// The recording ended regularly. Otherwise its recorder was killed, and the last counters are older than the last samples.
     pub complete: bool,
     /// Nanoseconds from start to end, as far as known.
     pub duration_ns: u64,
     /// Exit status of the command as a shell tells it.
     pub exit_status: Option<i32>,
-    /// Samples per second of CPU time asked for.
+    /// Requested samples per second of CPU time.
     pub frequency: u32,
     /// How often samples were taken.
     pub rate: Rate,
-    /// CPU time that the samples stand for, in nanoseconds; 0 if they stand for anything else.
+    /// CPU time that the samples represent, in nanoseconds; 0 if they represent anything else.
     pub cpu_ns: u64,
     /// By event, what its weight counts, and how much there is. The weight above is that of one of them.
     pub weights: Vec<Weighed>,
@@ -71,43 +71,43 @@ pub struct Detail {
     pub lost: BTreeMap<String, u64>,
     /// Weight of lost samples by cause.
     pub lost_weight: BTreeMap<String, u64>,
-    /// Samples not taken for a good reason, by cause.
+    /// Skipped samples by cause.
     pub skipped: BTreeMap<String, u64>,
     /// Stacks by the reason why their walk ended.
     pub ends: BTreeMap<String, u64>,
     /// Time in the handler.
     pub handler_ns: HandlerTime,
-    /// Mean bytes of a record in the ring, its header included.
+    /// Mean size of a record in the pool, in bytes, including its header.
     pub ring_bytes_per_sample: f64,
-    /// Records taken out of rings: a sample may be several.
+    /// Records drained; a sample may have several.
     pub ring_records: u64,
     /// Mean frames of a stack.
     pub frames_per_sample: f64,
-    /// Samples by what asked for them.
+    /// Samples by source.
     pub sources: BTreeMap<String, u64>,
-    /// Stacks taken by walks: events of the kernel that happened before one walk share its stack.
+    /// Number of walks. Kernel events before one walk share its stack.
     pub unwinds: u64,
     /// Samples per walk.
     pub samples_per_unwind: f64,
     /// What became of the kernel's events, by name: `events = exact + restarted + deeper + overhead + blocked +
     /// unmatched + unanswered + not_waiting`, and `lost` more.
     pub kernel: BTreeMap<String, u64>,
-    /// How copies of stacks compare with the stacks, where both were recorded (`--unwind both`).
+    /// Comparison of stack copies with the threads' own walks (`--unwind both`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy: Option<CopyStats>,
-    /// What agents said of how they sample, by topic.
+    /// Notes and settings of agents, by key.
     pub settings: BTreeMap<String, BTreeSet<String>>,
     /// Process images: each exec makes a new one.
     pub images: u64,
     /// Threads with at least one sample.
     pub threads_sampled: u64,
-    /// Jumps of a thread's sequence number seen by the reader.
+    /// Gaps in the sequence numbers of threads.
     pub gaps: u64,
-    /// Records begun and never finished.
+    /// Records that were never finished.
     pub torn: u64,
     /// Chunks set aside because their contents break the format.
     pub violations: u64,
-    /// Stacks that refer to one that is missing.
+    /// Stacks that refer to a missing one.
     pub undecodable: u64,
     /// Each process image; while recording only those that still run.
     pub by_process: Vec<ProcessStats>,
@@ -116,11 +116,11 @@ pub struct Detail {
 /// Samples per second of CPU time, where they stand for time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Rate {
-    /// As asked for.
+    /// The requested rate.
     pub asked: f64,
-    /// As they came: weight counts the periods that were asked for.
+    /// The actual rate.
     pub delivered: f64,
-    /// Ticks that were left out because of `--max-overhead`.
+    /// Ticks skipped because of `--max-overhead`.
     pub left_out: u64,
 }
 
@@ -227,7 +227,7 @@ impl Image {
     }
 }
 
-/// Adds up events as they come.
+/// Sums up events.
 #[derive(Default)]
 pub struct Tally {
     images: BTreeMap<u32, Image>,

@@ -1,4 +1,4 @@
-//! Process images added up, one after the other.
+//! Sums over process images.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::profile_file::{Cause, Counters, ProcessFate};
 use crate::source_list::{MMAP, WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
 
-/// What the images so far add up to.
+/// The sums over the images so far.
 #[derive(Clone, Default)]
 pub(super) struct Sums {
     pub(super) stats: Stats,
@@ -19,7 +19,7 @@ pub(super) struct Sums {
     pub(super) buckets: BTreeMap<(u64, u64), u64>,
     pub(super) missing_counters: bool,
     pub(super) images: u64,
-    /// What delivered samples, and what a unit of their weight is.
+    /// Sources of samples, and the unit of their weight.
     pub(super) clocks: BTreeSet<(String, u64)>,
     /// What the clock's weights are in nanoseconds, if they count periods of CPU time.
     pub(super) cpu_ns: u64,

@@ -1,4 +1,4 @@
-//! The numbers of a profile as text.
+//! The statistics of a profile as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ impl Stats {
         )
     }
 
-    /// What is to be said of a rate that was lowered, if it was.
+    /// A note if the rate was lowered.
     pub fn lowered(&self) -> Option<String> {
         let rate = &self.detail.rate;
         (rate.left_out > 0).then(|| {
@@ -41,7 +41,7 @@ impl Stats {
         })
     }
 
-    /// What is to be said of a rate that timers did not reach, if they did not.
+    /// A note if timers did not reach the rate.
     pub fn coarse(&self) -> Option<String> {
         /// No kernel's timers tick less often.
         const SLOWEST_HZ: f64 = 100.0;
@@ -56,7 +56,7 @@ impl Stats {
             .then(|| format!("{} of {} Hz (timers tick with the kernel's HZ)", rate.delivered, rate.asked))
     }
 
-    /// What is to be said of `used_ns` of CPU time of which the samples stand for a part only, if they do.
+    /// A note if the samples represent only a part of `used_ns` of CPU time.
     pub fn uncovered(&self, used_ns: u64) -> Option<String> {
         /// Less is missing in any recording: the first program's start and end.
         const USUAL_NS: u64 = 20_000_000;
@@ -81,7 +81,7 @@ impl Stats {
         ))
     }
 
-    /// What is to be said of processes that the recording has left behind, if there are any.
+    /// A note about processes that were still running at the end of the recording, if there are any.
     pub fn outlived(&self) -> Option<String> {
         const NAMED: usize = 3;
         let running = || self.detail.by_process.iter().filter(|process| process.fate == "running");
@@ -209,7 +209,7 @@ impl Stats {
         main.map(|weighed| format!(": {}", weighed.words)).unwrap_or_default()
     }
 
-    /// Whether everything that fired is accounted for. A stack may answer for several samples, or for none.
+    /// True if everything that fired is accounted for. A stack may belong to several samples, or to none.
     fn accounting_text(&self) -> String {
         let accounting = &self.detail.accounting;
         let answers = if self.detail.unwinds == self.samples { "samples" } else { "unwinds" };

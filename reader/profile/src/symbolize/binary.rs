@@ -1,4 +1,4 @@
-//! One binary: its files found and verified once, its addresses named.
+//! Finds and verifies the files of one binary, and names its addresses.
 
 use std::cell::LazyCell;
 use std::io;
@@ -26,7 +26,7 @@ type Elf<'data> = ElfFile64<'data, Endianness>;
 /// Most bytes a `.gnu_debugdata` section may unpack to.
 const LARGEST_MINI_DEBUG: u64 = 1 << 30;
 
-/// The image of a binary while it is read.
+/// The image of a binary being read.
 enum Content {
     File(Image),
     Memory(Vec<u8>),
@@ -41,7 +41,7 @@ impl Content {
     }
 }
 
-/// Names all addresses of one binary, as many as possible from what was looked up before.
+/// Names all addresses of one binary, as many as possible from the cache.
 pub(super) fn symbolize(request: &Request, sources: &SymbolSources) -> Symbols {
     let Some(cache) = &sources.cache else { return read(request, sources).0 };
     let searched = sources.searched();
@@ -157,7 +157,7 @@ fn symbol_table<'a, 'data: 'a>(
     symbols
 }
 
-/// Why the recorded file is not at hand.
+/// Why the recorded file is not available.
 enum Failure {
     Unreadable(io::Error),
     Changed(Vec<u8>),
@@ -177,7 +177,7 @@ fn open(request: &Request, locator: &Locator<'_>) -> Result<Content, Failure> {
         });
         match opened {
             Ok(image) if path == request.path || has_code(image.bytes()) => return Ok(Content::File(image)),
-            // What is at its own place is what people ask about.
+            // Report the file at the recorded path, as users expect.
             Err(error) if path == request.path => failure = Some(error),
             _ => {}
         }

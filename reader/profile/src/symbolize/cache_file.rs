@@ -1,4 +1,4 @@
-//! The bytes of a file of the symbol cache: the answers of one binary, and what they depend on.
+//! The format of a symbol cache file: the names of one binary, and what they depend on.
 //!
 //! All numbers are little endian. Magic and version (8 bytes), CRC-32 of the rest (4), then the sections below
 //! in the order of [`CacheFile::encode`]. Of this user's own making and yet not trusted: a file that does not
@@ -46,7 +46,7 @@ pub(super) struct Provenance<'a> {
 }
 
 impl CacheFile {
-    /// Puts answers, which belong to ascending addresses, into bytes. `None` if they are of no lasting kind.
+    /// Encodes the answers to ascending addresses. `None` if they cannot be cached.
     pub(super) fn encode(of: &Provenance<'_>, addresses: &[u64], symbols: &Symbols) -> Option<Vec<u8>> {
         let (kind, path) = match of.origin {
             Origin::Dwarf(path) => (0, path.as_path()),
@@ -78,7 +78,7 @@ impl CacheFile {
         Some(out)
     }
 
-    /// Takes a file apart. `None` if it is not whole.
+    /// Decodes a file. `None` if it is damaged.
     pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
         if bytes.get(..8)? != MAGIC || word(&bytes, 8)? != crc32fast::hash(&bytes[12..]) {
             return None;

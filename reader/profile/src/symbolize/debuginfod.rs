@@ -1,6 +1,6 @@
-//! Debug files from a debuginfod server, by the client program of elfutils and into its cache.
+//! Fetches debug files from a debuginfod server, through the client program of elfutils and its cache.
 //!
-//! Nothing is asked unless the user asks for it: the servers learn what is profiled.
+//! Servers are asked only if the user requests it, because they learn what is profiled.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +23,7 @@ impl Default for Debuginfod {
 }
 
 impl Debuginfod {
-    /// Why nothing can come of asking, with the way out.
+    /// Why the servers cannot be asked, and what to do.
     pub fn problem(&self) -> Option<String> {
         if self.installed().is_none() {
             let program = self.program.display();

@@ -1,6 +1,6 @@
-//! Linker names made readable.
+//! Demangles linkage names.
 //!
-//! A name that is not mangled, or not understood, is shown as it is: never an error, never a loss.
+//! A name that is not mangled, or cannot be demangled, is shown as it is; this never fails.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};

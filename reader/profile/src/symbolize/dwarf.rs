@@ -1,4 +1,4 @@
-//! Lines and inlined functions from DWARF, wherever its parts lie.
+//! Source lines and inlined functions from DWARF, including split and supplementary files.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::split_dwarf::SplitFiles;
 
 /// Whether a file has DWARF of its own.
 pub(super) fn is_in(file: &ElfFile64<'_, Endianness>) -> bool {
-    // The section is an empty shell in files whose debug information was split off.
+    // The section is empty in files whose debug information was split off.
     [".debug_info", ".zdebug_info"].iter().any(|name| {
         let section = file.section_by_name(name);
         section.and_then(|section| section.file_range()).is_some_and(|(_, len)| len > 0)
@@ -24,7 +24,7 @@ pub(super) fn is_in(file: &ElfFile64<'_, Endianness>) -> bool {
 pub(super) struct Call<'a, 'c> {
     /// Linker name, else the plain one; absent if DWARF knows the line only.
     pub name: Option<&'a [u8]>,
-    /// The name is not all of the linker's: the compiler left that one out.
+    /// The compiler has left out the linkage name, so this is only the plain one.
     pub short: bool,
     /// Source file and line.
     pub file: Option<&'c str>,

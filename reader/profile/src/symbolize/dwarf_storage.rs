@@ -1,4 +1,4 @@
-//! Holds what DWARF is read from for as long as it is read.
+//! Owns the files and decompressed sections from which DWARF is read.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 /// Holds what DWARF is read from for as long as it is read.
 #[derive(Default)]
 pub(super) struct Storage {
-    /// Files found on the way.
+    /// Further files found while reading.
     pub(super) images: Arena<Image>,
     /// Sections that are compressed in their file.
     unpacked: Arena<Vec<u8>>,

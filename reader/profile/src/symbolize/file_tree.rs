@@ -1,6 +1,7 @@
-//! The ELF files below a directory by their build-ids, for files that are not where they are looked for by path.
+//! Finds ELF files below a directory by build-id, if they are not found by path.
 //!
-//! A tree is walked only as far as it must be, and once: what was passed is remembered. Links are not followed.
+//! A tree is walked only as far as necessary, and only once: files that were passed are remembered. Symbolic links are not
+//! followed.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! Function boundaries of a file without names.
 //!
-//! The unwind tables stay when a file is stripped. With them the addresses of one unnamed function are
-//! shown as one function, `module+0xSTART`, and not as hundreds of addresses.
+//! Call frame information remains in stripped files. With its function boundaries, all addresses of an unnamed function are shown as
+//! one function, `module+0xSTART`, instead of hundreds of addresses.
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, RunTimeEndian, UnwindSection as _};
 use object::read::elf::ElfFile64;
@@ -15,7 +15,7 @@ pub(super) struct FrameEntries {
 }
 
 impl FrameEntries {
-    /// Reads `.eh_frame`. What cannot be read is left out.
+    /// Reads `.eh_frame`; malformed entries are ignored.
     pub(super) fn read(file: &ElfFile64<'_, Endianness>) -> Self {
         let mut ranges = Vec::new();
         let Some(section) = file.section_by_name(".eh_frame") else { return FrameEntries::default() };

@@ -1,4 +1,4 @@
-//! Names that processes give to the code that they make.
+//! Names of generated code.
 
 /// Longest name that is kept, in bytes.
 pub(super) const LONGEST_NAME: usize = 1024;

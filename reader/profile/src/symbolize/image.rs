@@ -1,4 +1,4 @@
-//! A file that names may come from: its content, its identity, and whether it is still as it was.
+//! A file with names: its contents, its identity, and whether it has changed.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

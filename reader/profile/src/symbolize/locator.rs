@@ -1,7 +1,7 @@
 //! Finds the files that hold a module's names.
 //!
-//! A name from the wrong file is worse than no name: nothing is used that does not prove, by build-id or
-//! by checksum, that it belongs to what was running.
+//! A name from the wrong file is worse than no name: a file is used only if its build-id or checksum proves that it belongs to what
+//! was running.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
@@ -15,11 +15,11 @@ use object::{Endianness, Object};
 use super::image::{FileState, Image, Witness, build_id, hex};
 use super::sources::SymbolSources;
 
-/// Looks for files, and remembers where it looked: as long as it would find the same, so would its answer be.
+/// Searches for files, and records where it looked: an answer stays valid as long as the same search finds the same files.
 pub(super) struct Locator<'a> {
     sources: &'a SymbolSources,
     looked: RefCell<Vec<Witness>>,
-    /// A tree was looked through and had nothing: nobody sees when that changes.
+    /// A tree was searched without success, and later changes of it cannot be noticed.
     in_vain: Cell<bool>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Locator<'a> {
 
     /// Opens a file.
     pub(super) fn open(&self, path: &Path) -> io::Result<Image> {
-        // Its state first: what changes in between shows as a change.
+        // Read its state first, so that a change in between is noticed.
         self.looked.borrow_mut().push(Witness { path: path.to_owned(), state: FileState::of(path) });
         Image::open(path)
     }
@@ -40,7 +40,7 @@ impl<'a> Locator<'a> {
         (!self.in_vain.get()).then(|| self.looked.into_inner())
     }
 
-    /// Where the recorded file may be, the likeliest place first, but for those that are found by looking through trees.
+    /// Where the recorded file may be, most likely place first, without searching trees.
     pub(super) fn places<'b>(&'b self, path: &'b Path, id: &'b [u8]) -> impl Iterator<Item = PathBuf> + 'b {
         let inside = path.strip_prefix("/").unwrap_or(path);
         let in_sysroots = self.sources.sysroots.iter().map(move |root| root.join(inside));
@@ -78,7 +78,7 @@ impl<'a> Locator<'a> {
         found
     }
 
-    /// The debug file filed under a build-id.
+    /// The debug file in a `.build-id` directory.
     pub(super) fn by_build_id(&self, id: &[u8]) -> Option<Image> {
         // One byte names the directory, the rest the file.
         let (first, rest) = id.split_first().filter(|(_, rest)| !rest.is_empty())?;

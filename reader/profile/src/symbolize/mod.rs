@@ -1,7 +1,7 @@
-//! From addresses to names.
+//! Symbolization: finds the names of addresses.
 //!
-//! Each binary is read once for all processes of a profile, and only if it was hit. Binaries are
-//! independent of each other, so they are read in parallel, the busiest first.
+//! Each binary is read once for all processes of a profile, and only if it has samples. Binaries are read in parallel, those with the
+//! most addresses first.
 
 mod binary;
 mod cache_file;

@@ -1,7 +1,7 @@
-//! A file in which a process names the code that it makes itself.
+//! A file in which a process names its generated code: a perf map or a jitdump.
 //!
-//! It lies where anybody can write and pids come again, so it counts only if the process's user or root owns it
-//! and it was written after the process started. Once open it can be read, even if the process removes it.
+//! It is in a directory where anyone can write, and pids are reused. So it is used only if it belongs to the process's user or root,
+//! and was written after the process started. Once open, it can be read even if the process removes it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Take};
@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use super::{jitdump, perf_map};
 use crate::profile_file::GeneratedFunction;
 
-/// Most bytes that are read of a file.
+/// Maximum number of bytes to read.
 const LONGEST_FILE: u64 = 4 << 30;
 
 /// An open file, read once.
@@ -26,7 +26,7 @@ impl NameFile {
     /// # Errors
     /// When there is none, and when it is not to be trusted.
     pub fn open(path: &Path, uid: u32, since: i64) -> io::Result<Self> {
-        // Not to be held up by a pipe that somebody put there.
+        // Do not block on a pipe that someone created there.
         let flags = OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
         let metadata = file.metadata()?;

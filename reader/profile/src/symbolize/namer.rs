@@ -1,4 +1,4 @@
-//! From an address to the names of its functions, with what was found of a binary.
+//! Finds the names of an address's functions in the DWARF and symbol tables of a binary.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use super::dwarf::{Call, Lines, is_linker_name};
 use super::symbols::{Line, Origin, Symbols};
 use crate::names::{NameId, Names};
 
-/// What glibc puts before its internal names of public functions. The symbol table has the public ones.
+/// Prefix of glibc's internal names of public functions. The symbol table has the public ones.
 const GLIBC_ALIAS: &[u8] = b"__GI_";
 
 /// A function of a symbol table: its address and its linker name.
@@ -25,14 +25,14 @@ pub(super) struct Namer<'a, 'c> {
     known: Known,
 }
 
-/// A name, readable and as the linker knows it.
+/// A readable name and its linkage name.
 #[derive(Clone, Copy)]
 struct Named {
     function: NameId,
     linkage: NameId,
 }
 
-/// Names met before. Most addresses share theirs with others, and demangling is slow.
+/// Names found before. Most addresses share their names with others, and demangling is slow.
 #[derive(Default)]
 struct Known {
     /// By where a text lies and how long it is.

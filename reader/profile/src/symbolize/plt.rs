@@ -1,4 +1,4 @@
-//! Names for the linker's stubs: an entry of the procedure linkage table that jumps to `malloc` is `malloc@plt`.
+//! Names of PLT stubs: an entry of the procedure linkage table that jumps to `malloc` is `malloc@plt`.
 //!
 //! The entries are read, not counted: each x86-64 stub holds `jmp *slot(%rip)`, and the relocation of the
 //! slot names the function. That holds for lazy, immediate and IBT tables of every linker.

@@ -1,4 +1,4 @@
-//! Where names may be taken from, beside the binaries themselves.
+//! Where to look up names, besides the binaries themselves.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use super::file_tree::FileTree;
 use super::symbol_cache::SymbolCache;
 use crate::interpreted::InterpretedView;
 
-/// Shows how far a task has got; it is over when this is dropped.
+/// Shows the progress of a task, which ends when this is dropped.
 pub trait Progress: Sync {
-    /// So many of so many are done.
+    /// Reports progress: `done` of `of`.
     fn at(&self, done: usize, of: usize);
 }
 
-/// Begins to show a task, which its name describes, as in `naming functions`.
+/// Starts showing a task, described as in `naming functions`.
 pub type StartProgress = fn(&'static str) -> Box<dyn Progress>;
 
-/// Places of names.
+/// Sources of names.
 #[derive(Debug, Clone)]
 pub struct SymbolSources {
     /// Directories that mirror the file system with separate debug files, `.build-id` among them.
@@ -28,11 +28,11 @@ pub struct SymbolSources {
     pub trees: Vec<Arc<FileTree>>,
     /// A server of debug files, if it was asked for.
     pub debuginfod: Option<Debuginfod>,
-    /// What was looked up before.
+    /// The symbol cache.
     pub cache: Option<SymbolCache>,
-    /// What is told how far it has got, as it may take long.
+    /// Shows progress, as this may take long.
     pub progress: Option<StartProgress>,
-    /// What of the names that a profile brings is looked up again.
+    /// Which of the names stored in the profile to look up again.
     pub again: Again,
     /// How frames of interpreters are shown.
     pub interpreted: InterpretedView,

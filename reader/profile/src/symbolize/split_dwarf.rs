@@ -1,6 +1,6 @@
-//! Split DWARF: units whose bulk the compiler left in `.dwo` files, or a packager put into one `.dwp`.
+//! Split DWARF: units whose main part is in `.dwo` files, or in one `.dwp` package.
 //!
-//! A unit counts only if its id is the one that the program asks for.
+//! A unit is used only if it has the id that the program refers to.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
-//! What was looked up once: one file per build-id in a directory of the user's own.
+//! The symbol cache: one file per build-id in a private directory of the user.
 //!
-//! An answer holds as long as the files it was found in, and the places where nothing was found, are as they
-//! were. The cache may be removed at any time. A failure to read or write it costs time, never an answer.
+//! A cached answer is valid as long as the files it was found in, and the paths where no file was found, are unchanged. The cache may be
+//! removed at any time. A failure to read or write it costs time, but no names.
 
 use std::fs;
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ impl SymbolCache {
             None => CacheFile::encode(of, addresses, symbols),
         };
         if let Some(bytes) = bytes.filter(|bytes| bytes.len() <= LARGEST_FILE) {
-            // A full disk or a foreign directory: the next look-up takes as long as this one.
+            // If the cache cannot be written, the next look-up takes as long as this one.
             let _ = replace_file(&self.path(of.build_id), &bytes);
         }
     }

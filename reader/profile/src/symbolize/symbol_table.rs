@@ -1,4 +1,4 @@
-//! The functions of one ELF file that hold some of the addresses asked for.
+//! The functions of one ELF file that contain the requested addresses.
 //!
 //! Built from `.symtab`, `.dynsym` and names made up for linker stubs; read only after [`SymbolTable::sort`]. A file may have
 //! hundreds of thousands of symbols, and a profile asks for some hundred addresses: others are left out at once.
@@ -9,16 +9,16 @@ use std::collections::HashSet;
 use object::read::elf::{ElfFile64, SectionHeader as _, Sym as _, SymbolTable as ElfSymbols};
 use object::{Endianness, SymbolIndex, elf};
 
-/// A function: where it lies and its linker name.
+/// A function: its address range and its linkage name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Symbol<'data> {
     /// First virtual address.
     pub address: u64,
-    /// First address behind; equal to `address` while the size is unknown.
+    /// End address, exclusive; equal to `address` while the size is unknown.
     pub end: u64,
     /// How far a symbol without a size may reach: the end of its section.
     limit: u64,
-    /// What speaks for this name among those of the same address; the greatest wins.
+    /// Preference among names of the same address; the greatest wins.
     rank: u8,
     /// Linker name.
     pub name: Cow<'data, [u8]>,
@@ -36,9 +36,9 @@ impl<'data> Symbol<'data> {
 #[derive(Debug, Default)]
 pub(super) struct SymbolTable<'data> {
     symbols: Vec<Symbol<'data>>,
-    /// There are functions beside linker stubs, asked for or not.
+    /// The file has functions besides linker stubs, requested or not.
     named: bool,
-    /// Greatest end among the symbols up to this one: where a search backwards may stop.
+    /// Greatest end among the symbols up to this one, which bounds backward searches.
     reach: Vec<u64>,
 }
 
@@ -52,7 +52,7 @@ impl<'data> SymbolTable<'data> {
         symbols: &ElfSymbols<'data, elf::FileHeader64<Endianness>>,
         asked: &[u64],
     ) {
-        // For each asked address the greatest start that is behind the asked address before it.
+        // For each requested address, the greatest start after the previous requested address.
         let mut last = vec![None; asked.len()];
         let mut starts = HashSet::new();
         for function in functions(file, symbols) {
@@ -78,13 +78,12 @@ impl<'data> SymbolTable<'data> {
         self.symbols.extend(stubs);
     }
 
-    /// Whether the file has names of functions, asked for or not.
+    /// True if the file has function names, requested or not.
     pub(super) fn is_named(&self) -> bool {
         self.named
     }
 
-    /// Puts the symbols in order, keeps the best name of each address, and gives sizeless symbols the
-    /// room up to the next one.
+    /// Sorts the symbols, keeps the best name of each address, and extends symbols without a size to the next one.
     pub(super) fn sort(&mut self) {
         self.symbols.sort_unstable_by(|a, b| {
             (a.address.cmp(&b.address))
@@ -111,7 +110,7 @@ impl<'data> SymbolTable<'data> {
             .collect();
     }
 
-    /// The innermost function that holds `address`.
+    /// The innermost function that contains `address`.
     pub(super) fn find(&self, address: u64) -> Option<&Symbol<'data>> {
         let behind = self.symbols.partition_point(|symbol| symbol.address <= address);
         for at in (0..behind).rev() {

@@ -1,4 +1,4 @@
-//! What is asked of a binary and what is answered: addresses, and the names of the functions there.
+//! Requests and answers of symbolization: addresses of a binary, and the functions there.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::profile_file::FileIdentity;
 /// A binary and the addresses to be named in it.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Where it was when it was recorded.
+    /// Its path at the time of the recording.
     pub path: PathBuf,
     /// Its build-id then; empty if it had none.
     pub build_id: Vec<u8>,
@@ -46,14 +46,14 @@ pub enum Origin {
     PerfMap,
     /// The file has no names.
     Stripped,
-    /// The file on disk is another one now: the build-id it has, if any.
+    /// The file on disk has been replaced: the build-id of the new one, if any.
     Changed(Vec<u8>),
     /// The file cannot be read, and why.
     Unreadable(String),
 }
 
 impl Origin {
-    /// How much can be known from there: more is better.
+    /// Quality of the source: higher is better.
     pub fn rank(&self) -> u8 {
         match self {
             Origin::Dwarf(_) => 3,

@@ -1,7 +1,6 @@
 //! The kernel's vDSO, which has no file.
 //!
-//! Every process of one boot maps the same image, so the reader's own stands for all; the build-id
-//! recorded with the profile tells whether it is the one.
+//! All processes of a boot map the same image, so the reader uses its own; the recorded build-id tells whether it is the same.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

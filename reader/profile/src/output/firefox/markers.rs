@@ -1,4 +1,4 @@
-//! Markers: for samples that were lost, and for events of tracepoints, with what they carry.
+//! Markers: for lost samples, and for tracepoint events with their fields.
 
 use serde::Serialize;
 
@@ -27,13 +27,13 @@ pub(super) struct Markers {
     length: usize,
 }
 
-/// What a marker says.
+/// The data of a marker.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Data {
-    /// Samples that were lost for one cause.
+    /// Samples lost for one cause.
     Lost { r#type: &'static str, cause: String, samples: u64, weight: u64 },
-    /// What an event carries, as text.
+    /// The fields of an event, as text.
     Event { r#type: &'static str, fields: String },
 }
 
@@ -70,7 +70,7 @@ impl Markers {
     }
 }
 
-/// Marks losses on the heaviest thread of their process, else on the one that is shown first.
+/// Adds markers for losses to the heaviest thread of their process, else to the thread shown first.
 pub(super) fn mark(
     profile: &Profile,
     sampled: &[SampledThread<'_>],
@@ -90,7 +90,7 @@ pub(super) fn mark(
     }
 }
 
-/// What the totals know and no reading of counters does: over all the time.
+/// Losses that are in the totals but in no reading of counters: over the whole time.
 fn untimed(profile: &Profile, axis: &Axis) -> Vec<Loss> {
     let detail = &profile.stats.detail;
     let rest = detail.lost.iter().map(|(cause, &samples)| {

@@ -1,4 +1,4 @@
-//! `profile.meta`: what the viewer tells about the profile as a whole, and what it must know to draw it.
+//! `profile.meta`: the description of the profile, and what the viewer needs to draw it.
 
 use serde::Serialize;
 use serde_json::{Value, json};

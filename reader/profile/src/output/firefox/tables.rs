@@ -1,4 +1,4 @@
-//! The tables that all threads share: each column is a list, a row is a place in every column.
+//! The tables shared by all threads: each column is a list, and a row is an index into every column.
 
 use std::collections::HashMap;
 
@@ -92,7 +92,7 @@ struct ResourceTable {
 #[serde(rename_all = "camelCase")]
 struct NativeSymbols {
     lib_index: Vec<u32>,
-    /// The lowest address hit: the profile does not keep where functions begin.
+    /// The lowest sampled address, as the profile does not contain the start of functions.
     address: Vec<u64>,
     name: Vec<u32>,
     function_size: Vec<Option<u64>>,

@@ -1,4 +1,4 @@
-//! What stands before and behind the records: the header, the events, and facts about the recording.
+//! Everything before and after the records: the header, the events, and facts about the recording.
 
 use crate::measure::{Measure, Unit};
 use crate::profile_file::SessionInfo;

@@ -1,4 +1,4 @@
-//! One record: kind, flags, length, body, and on all but samples who and when it is of.
+//! One record: kind, flags, length, body, and for all records except samples the thread and time.
 
 use std::io::{self, Write};
 
