@@ -13,9 +13,9 @@ const HELP: &str = "Examples:
   selfwind attach -p 4711                then selfwind record -p 4711 -d 10, tail -p 4711
   selfwind attach --detach -p 4711
 
-Attaching stops one thread of the process for a few milliseconds; the others keep running. Unlike a process that
-was started with the agent, it does not pass the agent on to its children, and the agent does not see what the
-program does with SIGPROF. Attaching again with another rate restarts the flight recorder.";
+Attaching stops one thread of the process for a few milliseconds; the others keep running. Unlike a process \
+started with the agent, an attached process does not pass the agent on to its children, and the agent does not notice \
+if the program changes the handler of SIGPROF. Attaching again with another rate restarts the flight recorder.";
 
 /// The flags of `attach`.
 #[derive(Debug, Args)]

@@ -27,9 +27,9 @@ const HELP: &str = "Examples:
   selfwind dump -p 4711                  all its threads
   selfwind dump -p 4711 --gentle         except those that a signal would disturb
 
-Each thread unwinds itself when the agent's signal asks it to. The process is not paused, and a recording goes on.
-A process that was attached to earlier, by `selfwind attach` or `record -p`, is attached to again meanwhile. A thread
-that waits in a system call is woken: read, write, wait and locks resume by themselves; poll, select, epoll_wait
+Each thread unwinds itself when the agent's signal asks it to. The process is not paused, and recordings continue. \
+A process that was attached to earlier, by `selfwind attach` or `record -p`, is attached to again for the dump. A \
+thread that waits in a system call is woken: read, write, wait and locks resume by themselves; poll, select, epoll_wait \
 and sleeps return EINTR to the program, as after any signal (--gentle skips such threads).";
 
 /// The flags of `dump`.

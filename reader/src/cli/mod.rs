@@ -71,10 +71,10 @@ const RECORD_EXAMPLES: &str = "Examples:
   selfwind record -d 10 -p 4711          a running process
   selfwind record --snapshot -p 4711     what its flight recorder holds now
 
-Exit status: CMD's own (128+N if signal N killed it); 127 if CMD is not found, 126 if it cannot be
+Exit status: CMD's own (128+N if signal N killed it); 127 if CMD is not found, 126 if it cannot be \
 executed, 125 if selfwind itself fails. When -d expires, CMD gets SIGTERM; a process named by -p keeps running.
 
-Ctrl-C goes to CMD, as it would without selfwind. Pressed twice within a second, it ends the recording and
+Ctrl-C goes to CMD, as it would without selfwind. Pressed twice within a second, it ends the recording and \
 sends SIGTERM to CMD; a third time, SIGKILL. The environment variable shown with a flag sets its default.";
 
 const RESOLVE_EXAMPLES: &str = "Examples:

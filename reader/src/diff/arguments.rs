@@ -17,14 +17,14 @@ const EXAMPLES: &str = "Examples:
 
   selfwind diff --fail-if 'total>5%' --fail-if 'self(^parse$)>2%' before.data after.data
 
---fail-if 'total>P%': B used over P % more than A (CPU time, or what was recorded). 'self(REGEX)>P%': the self share
-of a function that matches grew by over P points of everything, and by more than chance (p < 0.05);
-'total(REGEX)>P%' is the same with everything that it calls.
+--fail-if 'total>P%': B used over P % more than A (CPU time, or what was recorded). 'self(REGEX)>P%': the self share \
+of a matching function grew by more than P percentage points, and significantly (p < 0.05); \
+'total(REGEX)>P%': the same for its total (inclusive) share.
 
 Exit status: 0; 1 if a --fail-if condition is met; 2 if the comparison fails.
 
-Shares of the weight are compared, so the recordings may differ in length. `*` marks changes that are more
-than chance: a two-proportion z-test of the shares, at most 5% false ones among those marked.";
+Shares of the weight are compared, so the recordings may differ in length. `*` marks significant \
+changes: by a two-proportion z-test of the shares, with at most 5% false positives expected among them.";
 
 /// The flags of `diff`.
 #[derive(Debug, Args)]

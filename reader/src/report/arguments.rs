@@ -20,11 +20,11 @@ const EXAMPLES: &str = "Examples:
   selfwind report --event alloc_space    one of several events (record -e cpu,alloc)
   selfwind report --by path              events by the value of their field `path` (record -e tp:...)
   selfwind report --leaks                memory not freed at the end (record -e alloc)
-  selfwind report --differences          stacks whose copies gave other frames (record --unwind both)
+  selfwind report --differences          stacks whose two walks differ (record --unwind both)
   selfwind report --json job.data | jq '.functions[:5]'
 
-SELF is the time in the function itself, TOTAL includes everything it called. A line of the tree is a chain of
-calls without branches, with TOTAL of its first function and SELF of its last. `?` marks a frame that was guessed
+SELF is the time in the function itself, TOTAL includes everything it called. A line of the tree is a chain of \
+calls without branches, with TOTAL of its first function and SELF of its last. `?` marks a frame that was guessed \
 from the contents of the stack, `↻` a recursive function: the tree folds its levels.";
 
 /// The flags of `report`.

@@ -396,7 +396,7 @@ impl FromStr for Clock {
                     return format!("kernel events need the prefix perf: here; use -e perf:{text}");
                 }
                 format!(
-                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, and usdt:PROVIDER:NAME, fn:FILE:SYMBOL, and beside it or alone alloc, lock, wall, tp:PROVIDER:NAME"
+                    "unknown source `{text}`: expected one of auto, cpu, itimer, perf, perf:EVENT,..., offcpu, usdt:PROVIDER:NAME, fn:FILE:SYMBOL, alloc, lock, mmap, wall, tp:PROVIDER:NAME"
                 )
             })
     }

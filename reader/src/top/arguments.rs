@@ -18,12 +18,12 @@ const HELP: &str = "Examples:
   selfwind top -p 4711                   a running process
   selfwind top                           all processes that were started with the agent
   selfwind top --window 0 -- make        everything since the start
-  selfwind top -e alloc -- ./server      who holds the memory now; -e cpu,alloc,lock for all in turn
+  selfwind top -e alloc -- ./server      the memory in use; with -e cpu,alloc,lock, key e switches
 
-Keys: hjkl or arrows move, Enter zooms, Esc goes back, Tab changes between table and flame graph,
+Keys: hjkl or arrows move, Enter zooms, Esc goes back, Tab changes between table and flame graph, \
 / searches, n and N repeat the search, s sorts by self or total, e shows the next event, z freezes, ? shows help, q quits.
 
-Exit status: CMD's own if it has ended, else 0. CMD gets SIGTERM when you quit; a process named by -p
+Exit status: CMD's own if it has ended, else 0. CMD gets SIGTERM when you quit; a process named by -p \
 keeps running.";
 
 /// The flags of `top`.

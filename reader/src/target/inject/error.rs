@@ -80,7 +80,7 @@ pub(crate) enum InjectError {
     Strict(i32),
     /// It uses a shadow stack.
     #[error(
-        "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which the agent's way into a running process does not keep; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"
+        "process {0} runs with a shadow stack (CET; x86_Thread_features in /proc/{0}/status), which injecting the agent into a running process does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or with `selfwind record -- CMD`"
     )]
     ShadowStack(i32),
     /// A thread does not stop.
@@ -138,7 +138,7 @@ pub(crate) enum InjectError {
     },
     /// The requested sources need an agent from the start.
     #[error(
-        "process {pid} cannot be recorded with -e {asked}: the loader has bound the functions that the agent would have to stand in front of, and it was not there. Start the program with `selfwind record -e {asked} -- CMD`; or, for `record -p` at any later time, with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
+        "process {pid} cannot be recorded with -e {asked}: it was started without the agent, which would have to interpose functions before the loader binds them. Start the program with `selfwind record -e {asked} -- CMD`; or, for `record -p` at any later time, with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
     )]
     FromTheStart {
         /// The process.
@@ -150,7 +150,7 @@ pub(crate) enum InjectError {
     },
     /// Its agent records other sources from the start.
     #[error(
-        "process {pid} cannot be recorded with -e {asked}: it records {own} since its start, which cannot be changed while it runs. Leave out -e {asked}, or start the program with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
+        "process {pid} cannot be recorded with -e {asked}: it has recorded {own} since its start, which cannot be changed while it runs. Leave out -e {asked}, or start the program with LD_PRELOAD=$(selfwind agent-path -e {setting}) SELFWIND_EVENT={setting}"
     )]
     OtherProbes {
         /// The process.
@@ -169,7 +169,7 @@ pub(crate) enum InjectError {
     #[error("process {0} contains the agent of another selfwind; use that one")]
     OtherAgent(i32),
     /// Its region cannot be created or passed to it.
-    #[error("the region's file cannot be handed to process {pid}: {error}")]
+    #[error("the region's file cannot be passed to process {pid}: {error}")]
     HandOver {
         /// The process.
         pid: i32,
@@ -183,7 +183,7 @@ pub(crate) enum InjectError {
     #[error(transparent)]
     AgentFile(#[from] agent_file::AgentFileError),
     /// The thread vanished.
-    #[error("thread {0} ended meanwhile")]
+    #[error("thread {0} has just ended")]
     Lost(i32),
     /// The agent takes too long.
     #[error(
