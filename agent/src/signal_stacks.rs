@@ -33,8 +33,8 @@ pub(crate) fn look_into(object: &Symbols) {
 
 /// Maps a stack for the slot, unless one is left from an earlier thread.
 pub(crate) fn provide(slot: &Slot) {
-    let sample_ref = LENT.load(Ordering::Relaxed) && !signal_stack::is_left_to_program();
-    if !sample_ref || slot.signal_stack.bounds() != Bounds::NONE {
+    let lent = LENT.load(Ordering::Relaxed) && !signal_stack::is_left_to_program();
+    if !lent || slot.signal_stack.bounds() != Bounds::NONE {
         return;
     }
     let Some(base) = kernel::map_private(mapped()) else { return };

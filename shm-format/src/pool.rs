@@ -69,8 +69,8 @@ pub trait Pool {
     /// Whether so many chunks have owners that the remaining ones must be shared. A wild value costs space only.
     fn is_scarce(&self) -> bool {
         let backed = self.backed() as u64;
-        let sample_ref = backed / LENT;
-        sample_ref > 0 && self.fill().writing.load(Ordering::Relaxed) > backed - sample_ref
+        let lent = backed / LENT;
+        lent > 0 && self.fill().writing.load(Ordering::Relaxed) > backed - lent
     }
 
     /// Whether less than a quarter of the pool is left, judging by hints. A wild value costs wake-ups only.
