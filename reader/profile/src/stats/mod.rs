@@ -19,6 +19,7 @@ use shm_format::Skip;
 pub use self::copies::{CopyStats, RecoveredStats};
 use self::sums::Sums;
 use crate::events::{self, Events};
+use crate::locks::Joiner;
 use crate::measure::{Measure, Weighed};
 use crate::profile_file::{
     Counters, End, Event, ProcessEnd, ProcessFate, ProcessInfo, Sample, SessionInfo, end_name,
@@ -245,6 +246,8 @@ pub struct Tally {
     end: Option<End>,
     settings: BTreeMap<String, BTreeSet<String>>,
     copy: Option<CopyStats>,
+    /// Waits for locks, with their delay and the event that counts it, and the ends of waits.
+    at_locks: Joiner<Option<(u64, u8)>>,
 }
 
 impl Tally {
@@ -335,14 +338,12 @@ impl Tally {
         let main = self.events.main();
         let mut main_weight = 0;
         self.events.parts(sample, |part| {
-            let event = usize::from(part.event);
-            if self.weights.len() <= event {
-                self.weights.resize(event + 1, (0, 0));
-            }
-            let sum = &mut self.weights[event];
-            *sum = (sum.0 + 1, sum.1.saturating_add(part.weight));
-            main_weight += if event == main { part.weight } else { 0 };
+            weigh(&mut self.weights, part.event, part.weight);
+            main_weight += if usize::from(part.event) == main { part.weight } else { 0 };
         });
+        if self.events.is_of_locks(sample) {
+            self.at_lock(sample);
+        }
         count(&mut self.ends, sample.end, parts);
         self.frames += depth as u64 * parts + kernel as u64;
         self.last_ns = self.last_ns.max(sample.ns);
@@ -362,6 +363,20 @@ impl Tally {
             false => count(&mut image.of_probes, sample.source, parts),
         }
         image.truncated += if sample.end == unwind::End::Root as u8 { 0 } else { parts };
+    }
+
+    /// Counts what others waited where a lock was given up, once a wait and its end are both known.
+    fn at_lock(&mut self, sample: &Sample) {
+        let Self { at_locks, events, weights, .. } = self;
+        at_locks.take(
+            sample,
+            || events.wait(sample),
+            |wait, _| {
+                if let Some((delay, event)) = *wait {
+                    weigh(weights, event, delay);
+                }
+            },
+        );
     }
 
     /// The sums. `bytes` is the size of the profile.
@@ -420,6 +435,16 @@ impl Tally {
         };
         measures.iter().enumerate().map(weighed).collect()
     }
+}
+
+/// Adds a sample of an event to the samples and weights by event.
+fn weigh(weights: &mut Vec<(u64, u64)>, event: u8, weight: u64) {
+    let event = usize::from(event);
+    if weights.len() <= event {
+        weights.resize(event + 1, (0, 0));
+    }
+    let sum = &mut weights[event];
+    *sum = (sum.0 + 1, sum.1.saturating_add(weight));
 }
 
 /// Adds to the count of a number, of which there are few.

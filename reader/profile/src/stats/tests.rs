@@ -123,3 +123,27 @@ fn what_has_ended_is_only_added_up() {
     let json = |stats: &Stats| serde_json::to_value(stats).unwrap();
     assert_eq!(json(&kept), json(&flat));
 }
+
+#[test]
+fn ends_of_waits_count_what_was_waited_for_them() {
+    use crate::locks::LOCK;
+    use shm_format::LockNonce;
+    let at_lock = |ns, nonce: LockNonce| {
+        let sample = Sample { process: 0, ns, nonce: nonce.0, source: LOCK, weight: 1, ..Sample::default() };
+        Event::Sample(sample)
+    };
+    let session = SessionInfo { source: "lock:all".into(), frequency: 99, ..SessionInfo::default() };
+    let stats = tally(&[
+        Event::Session(session),
+        process(0, 10, None),
+        at_lock(2_000_000, LockNonce::holder(3)),
+        at_lock(2_100_000, LockNonce::wait(1_600_000, 3)),
+        // Nobody is known to have ended this one.
+        at_lock(2_200_000, LockNonce::wait(800_000, 4)),
+    ]);
+    let weights: Vec<_> =
+        stats.detail.weights.iter().map(|it| (it.event.as_str(), it.samples, it.weight)).collect();
+    let [_, delay, held] = weights[..] else { panic!("{weights:?}") };
+    assert_eq!((delay, held), (("delay", 2, 2_400_000), ("held_delay", 1, 1_600_000)));
+    assert_eq!(stats.samples, 3);
+}

@@ -5,7 +5,6 @@ use std::fmt::Write;
 
 use super::{ProcessStats, Stats};
 use crate::digits::counted;
-use crate::locks::LockValue;
 use crate::measure::Weighed;
 use crate::profile_file::Tail;
 
@@ -118,12 +117,7 @@ impl Stats {
         line("samples", format!("{}  (weight {}{})", self.samples, self.weight, self.weight_in_words()));
         if detail.weights.len() > 1 {
             for Weighed { event, samples, words, .. } in &detail.weights {
-                // Known when waits are joined with their ends.
-                let text = match event == LockValue::HeldDelay.name() && *samples == 0 {
-                    true => format!("{event}: the delay by who ended the waits (report --event {event})"),
-                    false => format!("{event}: {}, {words}", counted(*samples, "sample", "samples")),
-                };
-                line("event", text);
+                line("event", format!("{event}: {}, {words}", counted(*samples, "sample", "samples")));
             }
         }
         line("lost", format!("{}{}", self.lost, causes(&detail.lost)));
