@@ -1,5 +1,7 @@
 //! Everything before and after the records: the header, the events, and facts about the recording.
 
+use std::borrow::Cow;
+
 use crate::measure::{Measure, Unit};
 use crate::profile_file::SessionInfo;
 
@@ -92,11 +94,11 @@ impl Events<'_> {
 }
 
 /// The name of an event: what periods of its samples count.
-fn event_name(measure: &Measure) -> &str {
+fn event_name(measure: &Measure) -> Cow<'_, str> {
     match measure.unit {
-        Unit::CpuPeriod(_) => "timer-periods",
-        Unit::Microsecond => "offcpu-microseconds",
-        Unit::Events(_) | Unit::Byte | Unit::Nanosecond | Unit::Sample => &measure.name,
+        Unit::CpuPeriod(_) => "timer-periods".into(),
+        Unit::Microsecond => format!("{}-microseconds", measure.name).into(),
+        Unit::Events(_) | Unit::Byte | Unit::Nanosecond | Unit::Sample => measure.name.as_ref().into(),
     }
 }
 
@@ -150,7 +152,7 @@ fn feature(number: u32, session: &SessionInfo, events: &Events<'_>) -> Vec<u8> {
             for (id, measure) in (EVENT_ID..).zip(events.measures) {
                 out.extend(events.attribute());
                 put_u32(&mut out, 1);
-                put_text(&mut out, event_name(measure));
+                put_text(&mut out, &event_name(measure));
                 put_u64(&mut out, id);
             }
         }
