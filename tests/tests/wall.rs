@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use selfwind_tests::binary::selfwind;
+use selfwind_tests::flight::Flight;
 use selfwind_tests::folded::Folded;
 use selfwind_tests::outcome::run;
-use selfwind_tests::recording::{Recorder, Recording, read};
+use selfwind_tests::recording::{Recorder, Recording, read, stats};
 use selfwind_tests::target::Target;
 
 /// Tolerance, as a share of a thread's lifetime, of what the kernel counts.
@@ -163,4 +165,19 @@ fn one_recording_has_both_clocks() {
     assert!(wall > life, "{wall} us of {life}");
     let outcome = run(Command::new(selfwind()).args(["report", "--event", "wall"]).arg(&recording.file));
     assert!(outcome.stdout.contains("wait_for_the_end"), "{}", outcome.stdout);
+}
+
+/// A recording of a running process has the waits of its own time, not those since the agent began.
+#[test]
+fn the_wall_clock_of_a_running_process_begins_with_the_recording() {
+    let flight = Flight::start(&[]);
+    std::thread::sleep(Duration::from_secs(3));
+    let outcome = run(&mut flight.record(&["-e", "wall", "-d", "1"], "x.data"));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+    let stats = stats(&flight.file("x.data"));
+    let seconds = stats.detail(&["duration_ns"]) as f64 / 1e9;
+    // It has three threads, which compute.
+    let wall = Folded::parse(&read(&["export", "-f", "folded"], &flight.file("x.data"))).total() as f64 / 1e6;
+    assert!(wall < 3.0 * seconds * 1.1, "{wall} s of wall-clock time in {seconds} s");
+    assert!(wall > 2.0 * seconds, "{wall} s of wall-clock time in {seconds} s");
 }

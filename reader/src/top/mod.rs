@@ -38,6 +38,7 @@ use crate::tables::builder;
 use crate::tables::cache::{self, Cache};
 use crate::target::agent_file;
 use crate::target::attach::Doorbell;
+use crate::target::clock;
 use crate::target::inject;
 use crate::target::session::{self, Session};
 use crate::terminal::notices::Notices;
@@ -76,13 +77,14 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     if let Some(pid) = attached {
         inject::check_sources(pid, &args.event)?;
     }
+    let turn = attached.map(inject::Turn::at);
     let begun = match attached {
         Some(pid) if attach(&sampling(args), pid, Notices::Quiet)? == inject::Sampling::Begun => Some(pid),
         _ => None,
     };
     let mut event = args.event.clone();
     event.take_over(attached.map_or(Sources::NONE, inject::own_sources));
-    let shown = watch_processes(args, &event);
+    let shown = watch_processes(args, &event, turn);
     if let Some(pid) = begun {
         // It may have ended.
         let _ = inject::detach(pid);
@@ -90,13 +92,14 @@ fn watch_running(args: &TopArgs) -> anyhow::Result<u8> {
     shown.map(|()| 0)
 }
 
-fn watch_processes(args: &TopArgs, event: &Sources) -> anyhow::Result<()> {
+fn watch_processes(args: &TopArgs, event: &Sources, turn: Option<inject::Turn>) -> anyhow::Result<()> {
     let scope = args.pid.map_or(Scope::Living, Scope::Process);
     // Notices of the collector would disturb the screen.
     let mut collector = Collector::new(session::flight_directories(), scope, Notices::Quiet).keep_regions();
     if let Some(pid) = args.pid {
         collector.find_process(pid)?;
     }
+    drop(turn);
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let signals = watch::block_signals(false).context("cannot block signals")?;
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
@@ -219,7 +222,8 @@ impl Drop for Restore {
 impl Top {
     fn new(args: &TopArgs, event: &Sources, subject: String) -> anyhow::Result<Self> {
         let frequency = event.frequency(args.freq);
-        let wall = event.have_wall().then(|| Wall::start(frequency)).transpose();
+        let since_ns = if args.command.is_empty() { clock::monotonic_ns() } else { 0 };
+        let wall = event.have_wall().then(|| Wall::start(frequency, since_ns)).transpose();
         let wall = wall.context("cannot start a thread")?;
         Ok(Self {
             feed: Feed::new(args.window, event.name(), frequency, wall),

@@ -46,14 +46,14 @@ pub(crate) struct Wall {
 }
 
 impl Wall {
-    /// Starts sampling `frequency` times a second.
+    /// Starts sampling `frequency` times a second. What threads did before `since_ns` (CLOCK_MONOTONIC) does not count.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub(crate) fn start(frequency: u32) -> io::Result<Self> {
+    pub(crate) fn start(frequency: u32, since_ns: u64) -> io::Result<Self> {
         let (told, messages) = channel();
         let (samples, found) = channel();
-        let run = move || Sampler::run(frequency, &messages, &samples);
+        let run = move || Sampler::run(frequency, since_ns, &messages, &samples);
         let sampler = std::thread::Builder::new().name("selfwind-wall".into()).spawn(run)?;
         Ok(Self { told, found, sampler: Some(sampler), running: Running::default() })
     }

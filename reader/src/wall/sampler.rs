@@ -62,16 +62,26 @@ pub(super) struct Sampler<'b> {
     has_complained: bool,
     lacks_files: bool,
     looks: u32,
+    /// Time before this does not count (CLOCK_MONOTONIC).
+    since_ns: u64,
 }
 
 impl<'b> Sampler<'b> {
-    /// Samples `frequency` times a second until it is told to end.
-    pub(super) fn run(frequency: u32, messages: &Receiver<Message>, samples: &Sender<Event>) {
+    /// Samples `frequency` times a second until it is told to end. Nothing before `since_ns` counts.
+    pub(super) fn run(frequency: u32, since_ns: u64, messages: &Receiver<Message>, samples: &Sender<Event>) {
         let binaries = Binaries::new(Search::for_user());
         let walker = Walker::new(Processes::new(&binaries));
         let (processes, told) = (BTreeMap::new(), HashSet::new());
-        let mut sampler =
-            Sampler { walker, processes, samples, told, has_complained: false, lacks_files: false, looks: 0 };
+        let mut sampler = Sampler {
+            walker,
+            processes,
+            samples,
+            told,
+            has_complained: false,
+            lacks_files: false,
+            looks: 0,
+            since_ns,
+        };
         let period = Duration::from_secs(1) / frequency.max(1);
         let mut random = clock::monotonic_ns() | 1;
         // Exponential moving average of a pass's CPU time. Using the last pass alone, an expensive one, which walks the stacks of new
@@ -100,10 +110,11 @@ impl<'b> Sampler<'b> {
             Event::ModuleGone(gone) => self.module_gone(&gone),
             Event::Thread(thread) => {
                 let Some(process) = self.processes.get_mut(&thread.process) else { return };
-                process.numbers.insert(thread.tid, (thread.seq, thread.start_ns));
+                let began_ns = thread.start_ns.max(self.since_ns);
+                process.numbers.insert(thread.tid, (thread.seq, began_ns));
                 process.has_new_threads = true;
                 if let Some(seen) = process.threads.get_mut(&thread.tid) {
-                    seen.begins(thread.start_ns);
+                    seen.begins(began_ns);
                 }
                 for sample in process.unnumbered.remove(&thread.tid).into_iter().flatten() {
                     let _ = self.samples.send(Event::Sample(Sample { thread_seq: thread.seq, ..sample }));
@@ -124,7 +135,7 @@ impl<'b> Sampler<'b> {
         before.into_iter().for_each(|id| self.leave(id));
         let process = Process {
             pid: info.pid,
-            began_ns: info.start_ns,
+            began_ns: info.start_ns.max(self.since_ns),
             mem: File::open(format!("/proc/{}/mem", info.pid)).ok(),
             threads: BTreeMap::new(),
             numbers: HashMap::new(),
