@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use selfwind_tests::attacher::{Attacher, Conversation};
+use selfwind_tests::attacher::{Attacher, Conversation, Guest};
+use selfwind_tests::recording::stats;
 use selfwind_tests::target::Target;
 
 const PROFILING: u32 = 27;
@@ -153,6 +154,33 @@ fn a_thread_that_takes_all_signals_is_not_asked() {
     let outcome = attacher.run(&["attach", "--detach", "-p", &pid]);
     assert_eq!(outcome.status, 0, "{outcome:?}");
     drop(guest.input);
+    guest.child.kill().expect("our child");
+    guest.child.wait().expect("our child");
+}
+
+/// Two recorders begin at the same moment: one records, and the other takes nothing away from it.
+#[test]
+fn of_two_recorders_one_records_to_its_end() {
+    let attacher = Attacher::new();
+    let mut guest = Guest::start(&Target::c("spin").build(), &["60000"]);
+    let pid = guest.pid();
+    for round in 0..6 {
+        let files = ["a", "b"].map(|name| attacher.scratch.join(&format!("{name}{round}.data")));
+        let recorders = files.each_ref().map(|file| {
+            let file = file.to_str().expect("UTF-8");
+            let mut command = attacher.command(&["record", "-F", "199", "-d", "1.5", "-p", &pid, "-o", file]);
+            command.stderr(Stdio::piped()).spawn().expect("it starts")
+        });
+        let ended = recorders.map(|recorder| recorder.wait_with_output().expect("it ends"));
+        let recorded: Vec<_> = (0..2).filter(|&number| ended[number].status.success()).collect();
+        assert_eq!(recorded.len(), 1, "round {round}: {ended:?}");
+        let refused = String::from_utf8_lossy(&ended[1 - recorded[0]].stderr);
+        assert!(refused.contains("another selfwind is recording it"), "round {round}: {refused}");
+        let stats = stats(&files[recorded[0]]);
+        // Three threads on at least one processor; on a busy machine a part of that.
+        assert!(stats.number("weight") > 60, "round {round}: {stats:?}: {ended:?}");
+        assert_eq!(left(&pid), (0, false), "round {round}: {ended:?}");
+    }
     guest.child.kill().expect("our child");
     guest.child.wait().expect("our child");
 }

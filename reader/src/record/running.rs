@@ -17,7 +17,7 @@ use crate::record::recording::{Output, Recording, cannot_continue};
 use crate::record::snapshot;
 use crate::tables::cache::Cache;
 use crate::target::attach::Doorbell;
-use crate::target::inject::{self, Sampling};
+use crate::target::inject::{self, Sampling, Turn};
 use crate::target::{session, shortage};
 
 /// Records a running process, or saves what its flight recorder holds. Returns the exit status.
@@ -36,6 +36,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
     shortage::raise_open_files();
     let doorbell = Arc::new(Doorbell::private().context("cannot map a page")?);
     let output = Output::of(options)?;
+    let turn = Turn::at(pid);
     let sampling = match lives.then(|| attach(&options.sampling, pid, options.notices)).transpose() {
         Ok(sampling) => sampling,
         Err(error) => {
@@ -54,7 +55,7 @@ pub(super) fn record_process(options: &RecordOptions, pid: u32) -> anyhow::Resul
         output,
         signals,
         &doorbell,
-        sampled,
+        (turn, sampled),
     )?;
     recording.end(None, None, Some(&events))?;
     Ok(0)
@@ -68,7 +69,8 @@ fn follow_process(
     output: Output,
     signals: watch::BlockedSignals,
     doorbell: &Arc<Doorbell>,
-    sampled: SampledProcess,
+    // Dropped from right to left.
+    (turn, sampled): (Turn, SampledProcess),
 ) -> anyhow::Result<(Recording, Receiver<WatchEvent>)> {
     // After the attach, which may create the directory.
     let directories = session::directories();
@@ -78,6 +80,7 @@ fn follow_process(
         output.abandon();
         return Err(error.into());
     }
+    drop(turn);
     let events = watch::start(signals, None, doorbell.clone()).context("cannot start a thread")?;
     let mut recording = output
         .commit(pid)
@@ -99,9 +102,11 @@ fn follow_process(
     } else {
         follow(&mut collector, doorbell, &events, deadline, &mut recording, &mut answer)
     };
+    let turn = Turn::at(pid);
     drop(sampled);
     followed
         .and_then(|_| collector.finish(&mut recording))
         .map_err(|error| cannot_continue(recording.path(), &error))?;
+    drop((collector, turn));
     Ok((recording, events))
 }

@@ -19,6 +19,7 @@ mod loader_hook;
 mod memory;
 mod paused;
 mod remote_call;
+mod turn;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -38,6 +39,7 @@ use crate::target::translate::source_name;
 pub(crate) use error::InjectError;
 use handed_region::{HandedRegion, flight_directory};
 use remote_call::call_agent;
+pub(crate) use turn::Turn;
 
 /// True if the loader of the process notifies its agent of loads and unloads.
 pub(crate) fn is_loader_hooked(pid: u32) -> bool {
