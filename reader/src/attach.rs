@@ -67,6 +67,6 @@ pub(crate) enum AttachError {
     #[error(transparent)]
     Inject(#[from] InjectError),
     /// The output cannot be written.
-    #[error("cannot write to standard output: {0}")]
+    #[error(transparent)]
     Output(#[from] io::Error),
 }

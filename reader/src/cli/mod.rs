@@ -49,6 +49,7 @@ use crate::tables::cache::{Cache, DEFAULT_AGE, DEFAULT_BYTES, Limits};
 use crate::tail;
 use crate::terminal::notices::{Notices, warn};
 use crate::terminal::screen::{Printable, Screen};
+use crate::terminal::standard_output::StandardOutput;
 use crate::top;
 
 const EXAMPLES: &str = "Examples:
@@ -353,8 +354,8 @@ pub fn run() -> ExitCode {
 
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     // Not locked: some commands print from several threads.
-    let stdout = &mut io::stdout();
-    let plain = &mut Printable(io::stdout());
+    let stdout = &mut StandardOutput::new();
+    let plain = &mut Printable(StandardOutput::new());
     match command {
         Command::Record(args) => return Ok(ExitCode::from(record::run(&args.into()))),
         Command::Attach(args) => attach::run(&args, plain)?,

@@ -12,14 +12,16 @@ const WHOLE: u32 = 10_000;
 
 /// Parses a number of samples per second.
 pub(crate) fn frequency(text: &str) -> Result<u32, String> {
-    let hz: u64 = text.parse().map_err(|_| format!("invalid rate `{text}`: expected a number such as 99"))?;
-    match u32::try_from(hz) {
-        Ok(0) => Err("the rate must be at least 1".into()),
-        Ok(hz) if hz <= MAX_FREQUENCY => Ok(hz),
-        _ => Err(format!(
-            "{hz} samples per second would leave the program hardly any time; the maximum is {MAX_FREQUENCY}"
-        )),
+    let hz: f64 = text.parse().map_err(|_| format!("invalid rate `{text}`: expected a number such as 99"))?;
+    if hz > f64::from(MAX_FREQUENCY) {
+        return Err(format!(
+            "{text} samples per second would leave the program hardly any time; the maximum is {MAX_FREQUENCY}"
+        ));
     }
+    if hz < 1.0 {
+        return Err(format!("`{text}`: the rate must be at least 1"));
+    }
+    text.parse().map_err(|_| format!("invalid rate `{text}`: expected a whole number such as 99"))
 }
 
 /// Maximum share of a program's CPU time for its signal handlers, in hundredths of a percent.

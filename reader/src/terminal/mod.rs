@@ -6,3 +6,4 @@ pub(crate) mod open;
 pub(crate) mod progress;
 pub(crate) mod screen;
 pub(crate) mod short_name;
+pub(crate) mod standard_output;
