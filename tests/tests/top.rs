@@ -203,3 +203,19 @@ fn without_a_terminal_it_says_what_to_do() {
         outcome.stderr
     );
 }
+
+#[test]
+fn waits_for_locks_are_shown_by_who_ended_them() {
+    let scratch = Scratch::new();
+    let sites = Target::c("lock_sites").build();
+    let terminal = terminal(&scratch);
+    terminal.run(&format!("selfwind top -e lock:all -- {} 20", sites.display()));
+    terminal
+        .wait_for("who waits", |screen| screen.contains("ns, delay") && screen.contains("wait_semaphore"));
+    terminal.press(&["e"]);
+    terminal.wait_for("who ended it", |screen| {
+        screen.contains("ns, held_delay") && screen.contains("hold_semaphore")
+    });
+    terminal.press(&["q"]);
+    assert_clean(&terminal);
+}

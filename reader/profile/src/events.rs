@@ -176,14 +176,14 @@ impl Events {
 
     /// The weight of a sampled wait for a lock in nanoseconds, and the event that counts it for the holder; `None` for the end of a
     /// wait.
-    pub(crate) fn wait(&self, sample: &Sample) -> Option<(u64, u8)> {
+    pub fn wait(&self, sample: &Sample) -> Option<(u64, u8)> {
         let first = self.first_of(LOCK).filter(|_| sample.source == LOCK)?;
         let [_, delay] = locks::values(sample, self.mean_wait_ns)?;
         Some((delay, (first + LockValue::HeldDelay as usize) as u8))
     }
 
     /// True for a sample of locks, a wait or the end of one.
-    pub(crate) fn is_of_locks(&self, sample: &Sample) -> bool {
+    pub fn is_of_locks(&self, sample: &Sample) -> bool {
         sample.source == LOCK && self.first_of(LOCK).is_some()
     }
 

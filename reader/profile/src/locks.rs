@@ -97,7 +97,7 @@ type Kept<T> = BTreeMap<(u32, u32), VecDeque<(u64, T)>>;
 
 /// Joins waits with their ends. `T` is the caller's data for each.
 #[derive(Debug)]
-pub(crate) struct Joiner<T> {
+pub struct Joiner<T> {
     ends: Kept<T>,
     waits: Kept<(u64, T)>,
     /// In order of arrival, to forget the oldest.
@@ -112,7 +112,7 @@ impl<T> Default for Joiner<T> {
 
 impl<T: Clone> Joiner<T> {
     /// Takes in a sample, and calls `pair` with each wait and end that it completes.
-    pub(crate) fn take(&mut self, sample: &Sample, what: impl FnOnce() -> T, mut pair: impl FnMut(&T, &T)) {
+    pub fn take(&mut self, sample: &Sample, what: impl FnOnce() -> T, mut pair: impl FnMut(&T, &T)) {
         let nonce = LockNonce(sample.nonce);
         if nonce.link() == 0 {
             return;

@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use selfwind_profile::call_tree::Step;
 use selfwind_profile::events::Events;
 use selfwind_profile::heap::HeapValue;
+use selfwind_profile::locks::Joiner;
 use selfwind_profile::mapped_memory;
 use selfwind_profile::measure::Measure;
 use selfwind_profile::profile::truncation_mark;
@@ -25,6 +27,15 @@ use crate::wall::Wall;
 const RATE_OVER: Duration = Duration::from_secs(2);
 const NANOSECONDS: u64 = 1_000_000_000;
 
+/// One end of a wait for a lock.
+#[derive(Clone)]
+struct AtLock {
+    second: u64,
+    /// The weight of a wait in nanoseconds, and the event that counts it for the holder; `None` for the end of a wait.
+    wait: Option<(u64, u8)>,
+    steps: Rc<[Step]>,
+}
+
 /// Takes in samples, one pass at a time.
 pub(super) struct Feed {
     pub(super) window: Window,
@@ -36,6 +47,8 @@ pub(super) struct Feed {
     /// What samples count; known once the first process is.
     events: Option<Events>,
     pending: Vec<Sample>,
+    /// Waits for locks, and the stacks of who ended them.
+    at_locks: Joiner<AtLock>,
     tally: Tally,
     /// Recent times, and the number of samples by then.
     rate: VecDeque<(Instant, u64)>,
@@ -57,6 +70,7 @@ impl Feed {
             session: SessionInfo { source, frequency, ..SessionInfo::default() },
             events: None,
             pending: Vec::new(),
+            at_locks: Joiner::default(),
             tally: Tally::default(),
             rate: VecDeque::new(),
             samples: 0,
@@ -163,12 +177,26 @@ impl Feed {
         self.changed = true;
         let images = self.live.processes().map(|image| (image.info.source.clone(), image.info.period_ns));
         let events = self.events.take().unwrap_or_else(|| Events::new(&self.session, images));
-        let counted = |sample| self.live.counted(sample, &events);
+        let counted = |sample: &Sample| match events.is_of_locks(sample) && events.wait(sample).is_none() {
+            // The end of a wait counts nothing by itself, and its stack is needed.
+            true => self.live.parts(sample),
+            false => self.live.counted(sample, &events),
+        };
         let parts: Vec<Vec<LiveSample>> = samples.iter().map(counted).collect();
         self.samples += samples.iter().map(|sample| sample.parts().count() as u64).sum::<u64>();
         self.live.name(parts.iter().flatten().flat_map(|part| &part.stack));
         let mut steps = Vec::new();
         for (sample, parts) in samples.iter().zip(&parts) {
+            if events.is_of_locks(sample)
+                && let Some(part) = parts.first()
+            {
+                steps.clear();
+                self.label(sample, &part.stack, &mut steps);
+                self.at_lock(sample, &events, &steps);
+                if events.wait(sample).is_none() {
+                    continue;
+                }
+            }
             for part in parts {
                 steps.clear();
                 self.label(sample, &part.stack, &mut steps);
@@ -179,6 +207,18 @@ impl Feed {
             }
         }
         self.events = Some(events);
+    }
+
+    /// Adds a wait's weight to the stack that ended it, once both are known.
+    fn at_lock(&mut self, sample: &Sample, events: &Events, steps: &[Step]) {
+        let Self { at_locks, window, .. } = self;
+        let keep =
+            || AtLock { second: sample.ns / NANOSECONDS, wait: events.wait(sample), steps: steps.into() };
+        at_locks.take(sample, keep, |wait, end| {
+            if let Some((delay, event)) = wait.wait {
+                window.add(wait.second, &end.steps, event, delay);
+            }
+        });
     }
 
     /// Converts the stack of a sample to labels, from its program to its leaf.
