@@ -19,6 +19,7 @@ use crate::target::inject;
 use crate::target::request::thread::waiting_call;
 use crate::target::request::{Answer, Report, Target, TargetError, ask};
 use crate::terminal::notices;
+use crate::terminal::screen::printable;
 
 /// Thread numbers from here on are assigned here, not by the agent.
 const OURS: u32 = 1 << 31;
@@ -211,10 +212,11 @@ fn latency(answer: &Answer) -> u64 {
 
 fn print(dump: &Dump<'_>, out: &mut dyn Write) -> io::Result<()> {
     let Dump { pid, process, exe, threads, answered, elapsed_ns } = dump;
+    let [process, exe] = [process, exe].map(|name| printable(name));
     let ms = *elapsed_ns as f64 / 1e6;
     writeln!(out, "process {pid} {process} ({exe}): {answered} of {} threads in {ms:.1} ms", threads.len())?;
     for thread in threads {
-        write!(out, "\nthread {} {} {}", thread.tid, thread.name, thread.state)?;
+        write!(out, "\nthread {} {} {}", thread.tid, printable(thread.name), thread.state)?;
         if let Some(call) = &thread.system_call {
             write!(out, " in {call}")?;
         }
@@ -226,7 +228,7 @@ fn print(dump: &Dump<'_>, out: &mut dyn Write) -> io::Result<()> {
             (None, latency) => writeln!(out, ": {:.0} us", latency.unwrap_or(0) as f64 / 1e3)?,
         }
         for (number, frame) in thread.frames.iter().enumerate() {
-            writeln!(out, "{number:>5}  {frame}")?;
+            writeln!(out, "{number:>5}  {}", printable(&frame.to_string()))?;
         }
         if let Some(end) = thread.end.filter(|&end| end != End::Root.name()) {
             writeln!(out, "       [truncated: {end}]")?;

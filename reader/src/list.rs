@@ -7,6 +7,7 @@ use selfwind_profile::digits::counted;
 use crate::target::leftovers::{Entry, reap_directory, regions};
 use crate::target::session;
 use crate::terminal::notices::warn;
+use crate::terminal::screen::printable;
 
 /// Prints the list. With `reap`, first removes the regions of dead processes that no recorder is draining, and prints them.
 pub(crate) fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -36,6 +37,7 @@ pub(crate) fn run(json: bool, reap: bool, out: &mut dyn Write) -> anyhow::Result
         writeln!(out, "{:>8}  {:<5}  {:<8}  {:>9}  PROGRAM", "PID", "STATE", "KIND", "SAMPLES")?;
         for entry in &entries {
             let Entry { pid, state, kind, samples, exe, .. } = entry;
+            let exe = printable(exe);
             writeln!(out, "{pid:>8}  {state:<5}  {kind:<8}  {samples:>9}  {exe}")?;
         }
     }

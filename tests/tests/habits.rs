@@ -1,7 +1,9 @@
 //! What users expect of a command: Ctrl-C, a result that opens, output that fits the screen, colours that can be turned
 //! off, completions, manual pages.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -325,8 +327,8 @@ impl Drop for Killed {
 #[test]
 fn foreign_names_cannot_move_the_cursor() {
     let scratch = Scratch::new();
-    // A program whose name would clear the screen and set the window's title.
-    let program = scratch.join("a\x1b[2J\x1b]0;x\x07b");
+    // A program whose name would clear the screen, set the window's title and begin a line, and is no UTF-8.
+    let program = scratch.path().join(OsStr::from_bytes(b"a\x1b[2J\x1b]0;x\x07b\nc\xff"));
     fs::copy(Target::c("spin").build(), &program).expect("ours");
     let directory = scratch.join("regions");
     fs::create_dir(&directory).expect("ours");
@@ -349,6 +351,9 @@ fn foreign_names_cannot_move_the_cursor() {
         &["record", "-v", "-d", "0.2", "-o", "x.data", "-p", &pid],
         &["report", "x.data"],
         &["stats", "x.data"],
+        &["stats", "--json", "x.data"],
+        &["list", "--json"],
+        &["dump", "--json", "-p", &pid],
         &["list", "--reap"],
     ] {
         if arguments == ["list", "--reap"] {
@@ -361,5 +366,9 @@ fn foreign_names_cannot_move_the_cursor() {
         let control = said.chars().find(|&c| c.is_control() && c != '\n');
         assert_eq!(control, None, "{arguments:?}: {said:?}");
         assert!(!said.is_empty(), "{arguments:?} says nothing");
+        assert!(!said.lines().any(|line| line.starts_with("c\u{fffd}")), "{arguments:?}: {said}");
+        if arguments.contains(&"--json") {
+            assert!(outcome.status == 0 && said.contains("\\nc\u{fffd}"), "{arguments:?}: {said}");
+        }
     }
 }

@@ -102,8 +102,8 @@ impl Format {
     /// The format that a file name asks for by its extension; none if it asks for no known one. Of several that fit, the
     /// one with the longest extension.
     pub fn from_path(path: &Path) -> Option<Format> {
-        let name = path.file_name()?.to_str()?;
-        let length = |format: &Format| format.description().matched(name);
+        let name = path.file_name()?.to_string_lossy();
+        let length = |format: &Format| format.description().matched(&name);
         Self::ALL.into_iter().filter(|format| length(format) > 0).max_by_key(length)
     }
 }

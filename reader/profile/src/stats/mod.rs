@@ -11,9 +11,9 @@ mod text;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use shm_format::Skip;
 
 pub use self::copies::{CopyStats, RecoveredStats};
@@ -163,6 +163,7 @@ pub struct ProcessStats {
     /// Process id of the parent.
     pub ppid: u32,
     /// The executable.
+    #[serde(serialize_with = "as_text")]
     pub exe: PathBuf,
     /// How it ended: exited, executed, vanished, running, unknown.
     pub fate: &'static str,
@@ -179,6 +180,11 @@ pub struct ProcessStats {
     /// What the agent had to say about its start.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
+}
+
+/// A path that need not be UTF-8: JSON has to be.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// Different texts kept of one topic.

@@ -169,7 +169,7 @@ impl Stats {
                     process.pid,
                     process.samples,
                     process.fate,
-                    process.exe.display()
+                    process.exe.to_string_lossy().replace('\n', " ")
                 ),
             );
         }
