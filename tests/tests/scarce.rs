@@ -252,3 +252,35 @@ fn programs_started_as_another_user_are_recorded() {
     assert!(!outcome.stderr.contains("ld.so"), "{outcome:?}");
     assert_eq!(stats.number("processes"), 2, "{:#}", stats.0);
 }
+
+#[test]
+fn a_user_who_may_have_no_more_threads_reads_profiles_all_the_same() {
+    if !nix::unistd::geteuid().is_root() {
+        skip("becoming another user takes root");
+        return;
+    }
+    // The other user must be able to execute it.
+    let place = std::env::temp_dir().join(format!("selfwind-lonely-{}", std::process::id()));
+    fs::create_dir_all(&place).expect("a temporary directory");
+    let reader = place.join("selfwind");
+    fs::copy(selfwind(), &reader).expect("ours");
+    let file = place.join("selfwind.data");
+    let recorded = run(Command::new(selfwind())
+        .args(["record", "-q", "-F", "499", "-o"])
+        .arg(&file)
+        .arg("--")
+        .arg(Target::c("spin").build())
+        .arg("200"));
+    assert_eq!(recorded.stderr, "");
+    for arguments in [&["report"][..], &["export", "-f", "folded"], &["export", "-f", "firefox"]] {
+        let alone = |command: &mut Command| {
+            run(command.args(arguments).args(["--no-symbol-cache", "selfwind.data"]).current_dir(&place))
+        };
+        let mut crowded = Command::new("setpriv");
+        crowded.args(["--reuid=64999", "--clear-groups", "prlimit", "--nproc=1"]).arg(&reader);
+        let (found, expected) = (alone(&mut crowded), alone(&mut Command::new(&reader)));
+        assert_eq!((found.status, found.stderr.as_str()), (0, ""), "{arguments:?}");
+        assert_eq!(found.stdout, expected.stdout, "{arguments:?}");
+    }
+    let _ = fs::remove_dir_all(&place);
+}

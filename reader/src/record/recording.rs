@@ -485,7 +485,9 @@ impl Recording {
         let (path, sources) = (self.path.clone(), self.sources.clone());
         let (found, names) = channel();
         let find = move || drop(found.send(profile::resolve(&path, &sources)));
-        std::thread::Builder::new().name("selfwind-names".into()).spawn(find).ok()?;
+        if std::thread::Builder::new().name("selfwind-names".into()).spawn(find).is_err() {
+            return Some(profile::resolve(&self.path, &self.sources));
+        }
         // Earlier signals were meant for the recording.
         events.into_iter().for_each(|events| events.try_iter().for_each(drop));
         loop {

@@ -175,14 +175,17 @@ fn for_each_file<T: Send>(
     let next = AtomicUsize::new(0);
     let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(None)).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((path, outcome)) = next_of(&next, files, &outcomes) {
-                    *outcome.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(work(path));
-                }
-            });
+    let work_off = || {
+        while let Some((path, outcome)) = next_of(&next, files, &outcomes) {
+            *outcome.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(work(path));
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there can be no more threads, this one does it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work_off);
+        }
+        work_off();
     });
     for (path, outcome) in files.iter().zip(outcomes) {
         let outcome = outcome.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -296,8 +296,8 @@ impl Loader {
         }
     }
 
-    /// Second reading: counts the samples that `read` passes to its argument. Reading, finding stacks and counting each have their own
-    /// thread.
+    /// Second reading: counts the samples that `read` passes to its argument. Reading, finding stacks and counting each have
+    /// their own thread, where so many can be started.
     pub(super) fn count<E: Send>(
         &mut self,
         read: impl FnOnce(&mut dyn FnMut(SampleRef<'_>)) -> Result<(), E> + Send,
@@ -319,10 +319,13 @@ impl Loader {
         let (full, batches) = sync_channel::<Batch>(AHEAD);
         let (empty, used) = channel::<Batch>();
         let (found, to_count) = sync_channel::<Vec<(Key, u64)>>(AHEAD);
-        let read = std::thread::scope(|scope| {
-            let reader = &mut reader;
-            let reader = scope.spawn(move || {
-                let result = read(&mut |sample_ref| {
+        let mut read = Some(read);
+        let in_threads = std::thread::scope(|scope| {
+            let (reader, read, counts) = (&mut reader, &mut read, &mut counts);
+            let count = move || to_count.iter().for_each(|keys| counts.add(&keys));
+            let counter = std::thread::Builder::new().spawn_scoped(scope, count).ok()?;
+            let take_in = move || {
+                let result = read.take()?(&mut |sample_ref| {
                     if reader.take(sample_ref) {
                         let next = used.try_recv().unwrap_or_default();
                         // Sending fails only if the counting thread has panicked, which is reported there.
@@ -330,25 +333,39 @@ impl Loader {
                     }
                 });
                 let _ = full.send(std::mem::take(&mut reader.batch));
-                result
-            });
-            let counter = scope.spawn(move || {
-                to_count.iter().for_each(|keys| counts.add(&keys));
-                counts
-            });
+                Some(result)
+            };
+            let reader = std::thread::Builder::new().spawn_scoped(scope, take_in).ok()?;
             for mut batch in batches {
                 let _ = found.send(self.find_stacks(&batch, &histories));
                 batch.clear();
                 let _ = empty.send(batch);
             }
             drop(found);
-            self.counts = joined(counter);
+            joined(counter);
             joined(reader)
         });
+        let result = match (in_threads, read) {
+            (None, Some(read)) => {
+                let mut count_batch = |reader: &mut SampleReader<'_>| {
+                    counts.add(&self.find_stacks(&reader.batch, &histories));
+                    reader.batch.clear();
+                };
+                let result = read(&mut |sample_ref| {
+                    if reader.take(sample_ref) {
+                        count_batch(&mut reader);
+                    }
+                });
+                count_batch(&mut reader);
+                result
+            }
+            (result, _) => result.unwrap_or(Ok(())),
+        };
+        self.counts = counts;
         self.profile.processes.append(&mut reader.unknown);
         self.profile.tracepoints = tracepoints;
         self.profile.threads = std::mem::take(&mut places.all_threads);
-        read
+        result
     }
 
     /// The stacks of samples.

@@ -60,7 +60,8 @@ pub fn symbolize(requests: &[Request], sources: &SymbolSources) -> Vec<Symbols> 
     let workers = thread::available_parallelism().map_or(1, usize::from).min(requests.len());
     thread::scope(|scope| {
         for _ in 1..workers {
-            scope.spawn(work);
+            // Where there can be no more threads, this one does it all.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });
