@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
+
 /// The name used without `-o`.
 const DEFAULT_NAME: &str = "selfwind.data";
 
@@ -48,6 +50,9 @@ impl Destination {
         if path.is_none()
             && fs::metadata(&opened).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
         {
+            if let Ok(last) = File::open(&opened) {
+                claim(&last).map_err(failed)?;
+            }
             let old = PathBuf::from(format!("{DEFAULT_NAME}.old"));
             fs::rename(&opened, &old).map_err(failed)?;
             kept = Some(old);
@@ -55,6 +60,7 @@ impl Destination {
         let created = fs::symlink_metadata(&opened).is_err();
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(&opened).map_err(failed)?;
+        claim(&file).map_err(failed)?;
         Ok(Self { file, pattern: pattern.map(Path::to_owned), path: opened, created, kept })
     }
 
@@ -86,6 +92,13 @@ impl Destination {
             let _ = fs::rename(kept, &self.path);
         }
     }
+}
+
+/// Takes a file for as long as it is open; where files cannot be locked, nothing tells of others.
+fn claim(file: &File) -> io::Result<()> {
+    let busy = file.metadata()?.is_file()
+        && flock(file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK);
+    if busy { Err(io::Error::other("another selfwind is recording to it")) } else { Ok(()) }
 }
 
 /// Replaces each `%p` by `pid`.
@@ -128,6 +141,23 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_being_recorded_to_is_left_alone() {
+        let path = std::env::temp_dir().join(format!("selfwind-claimed-{}", std::process::id()));
+        let (mut file, _) = Destination::prepare(Some(&path)).unwrap().commit(7).unwrap();
+        file.write_all(b"first").unwrap();
+        crate::resolve::hold(&file);
+        let text = Destination::prepare(Some(&path)).unwrap_err().to_string();
+        assert!(text.contains("another selfwind is recording to it; choose another file"), "{text}");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        drop(file);
+        Destination::prepare(Some(&path)).unwrap().abandon();
+        fs::remove_file(&path).unwrap();
+        // Anybody may write to a device.
+        let null = Path::new("/dev/null");
+        let _devices = [null, null].map(|path| Destination::prepare(Some(path)).unwrap());
     }
 
     #[test]
