@@ -177,8 +177,8 @@ fn of_two_recorders_one_records_to_its_end() {
         let refused = String::from_utf8_lossy(&ended[1 - recorded[0]].stderr);
         assert!(refused.contains("another selfwind is recording it"), "round {round}: {refused}");
         let stats = stats(&files[recorded[0]]);
-        // Three threads on at least one processor; on a busy machine a part of that.
-        assert!(stats.number("weight") > 60, "round {round}: {stats:?}: {ended:?}");
+        // Some 300 periods on a quiet machine; a busy one has less, and one that was detached early next to nothing.
+        assert!(stats.number("weight") > 10, "round {round}: {stats:?}: {ended:?}");
         assert_eq!(left(&pid), (0, false), "round {round}: {ended:?}");
     }
     guest.child.kill().expect("our child");
