@@ -23,7 +23,9 @@ int main(void) {
     PyASCIIObject string;
     unsigned state;
 
+    FIELD(finalizing, _PyRuntimeState, _finalizing);
     FIELD(interpreters, _PyRuntimeState, interpreters.head);
+    _Static_assert(offsetof(_PyRuntimeState, interpreters.main) == offsetof(_PyRuntimeState, interpreters.head) + 8, "main");
     FIELD(interpreter_next, PyInterpreterState, next);
     FIELD(thread_previous, PyThreadState, prev);
     FIELD(thread_next, PyThreadState, next);
@@ -57,6 +59,14 @@ int main(void) {
 #endif
 #if PY_VERSION_HEX >= 0x030b0000
     FIELD(frame_previous, _PyInterpreterFrame, previous);
+    FIELD(frame_stack_top, _PyInterpreterFrame, stacktop);
+    FIELD(thread_chunk, PyThreadState, datastack_chunk);
+    FIELD(code_stack_words, PyCodeObject, co_stacksize);
+    FIELD(code_local_words, PyCodeObject, co_nlocalsplus);
+    _Static_assert(FRAME_SPECIALS_SIZE == 9, "FRAME_WORDS");
+    _Static_assert(offsetof(PyThreadState, datastack_top) == offsetof(PyThreadState, datastack_chunk) + 8, "top");
+    _Static_assert(offsetof(_PyStackChunk, size) == 8 && offsetof(_PyStackChunk, top) == 16, "a chunk");
+    _Static_assert(offsetof(_PyStackChunk, data) == 24, "a chunk");
     FIELD(code_name, PyCodeObject, co_qualname);
     FIELD(code_bytes, PyCodeObject, co_code_adaptive);
 #endif
@@ -71,6 +81,7 @@ int main(void) {
     FIELD(code_lines, PyCodeObject, co_lnotab);
 #endif
     FIELD(object_type, PyObject, ob_type);
+    _Static_assert(offsetof(PyObject, ob_type) == offsetof(PyObject, ob_refcnt) + 8, "references");
     FIELD(code_file, PyCodeObject, co_filename);
     FIELD(code_first_line, PyCodeObject, co_firstlineno);
     FIELD(string_length, PyASCIIObject, length);

@@ -182,6 +182,39 @@ fn no_stack_is_impossible() {
     }
 }
 
+/// The handler reads certain memory without a probe. This program unmaps such memory at once.
+#[test]
+fn what_is_freed_at_once_is_not_read() {
+    for (minor, python) in interpreters() {
+        for source in ["cpu", "perf"] {
+            let what = format!("3.{minor} {source} {}", python.display());
+            let recorder = Recorder::at(9973).event(source);
+            let recording = recorder.record(&python, &[script("python_mortal"), "2".into()]);
+            assert_eq!(recording.outcome.status, 0, "{what}: {:?}", recording.outcome);
+            recording.assert_adds_up();
+            let printed = &recording.outcome.stdout;
+            let edges: BTreeSet<(&str, &str)> =
+                printed.lines().filter_map(|line| line.split_once(' ')).collect();
+            let is_own = |element: &&String| {
+                element.contains(" (python_mortal.py:") || element.contains(" (<string>:")
+            };
+            let folded = recording.folded();
+            let mut looked_at = 0;
+            for (stack, weight) in &folded.stacks {
+                let called: Vec<&str> =
+                    stack.iter().filter(is_own).filter_map(|element| function(element)).collect();
+                let has_gap = stack.iter().any(|element| element.starts_with(GAP));
+                if !has_gap && called.len() > 1 {
+                    looked_at += weight;
+                    let is_edge = |pair: &[&str]| edges.contains(&(pair[0], pair[1]));
+                    assert!(called.windows(2).all(is_edge), "{what}: {stack:?}");
+                }
+            }
+            assert!(looked_at * 2 > folded.total(), "{what}: {looked_at} of {}", folded.total());
+        }
+    }
+}
+
 /// An edge of the call graph. Before 3.11 a code object does not know its class.
 fn edge<'l>(minor: u32, line: &'l str) -> Option<(&'l str, &'l str)> {
     let (caller, callee) = line.split_once(' ')?;

@@ -77,10 +77,17 @@ fn by_table(layout: &Layout) -> BTreeMap<&'static str, u64> {
     let Layout { thread_interpreter, thread_id, thread_frame, thread_c_frame, .. } = *layout;
     let Layout { c_frame_current, c_frame_previous, frame_previous, frame_code, frame_instruction, .. } =
         *layout;
+    let Layout { finalizing, thread_chunk, frame_stack_top, code_stack_words, code_local_words, .. } =
+        *layout;
     let Layout { frame_owner, object_type, code_name, code_file, code_first_line, code_lines, .. } = *layout;
     let Layout { code_bytes, string_length, string_hash, string_state, string_kind_bit, .. } = *layout;
     let Layout { string_ascii, string_compact, bytes_size, bytes_data, .. } = *layout;
     [
+        ("finalizing", finalizing),
+        ("thread_chunk", thread_chunk),
+        ("frame_stack_top", frame_stack_top),
+        ("code_stack_words", code_stack_words),
+        ("code_local_words", code_local_words),
         ("interpreters", interpreters),
         ("interpreter_next", interpreter_next),
         ("interpreter_threads", interpreter_threads),

@@ -3,15 +3,13 @@
 use shm_format::StackChain;
 use unwind::{Registers, Walk};
 
-use crate::activity::is_filtered;
 use crate::arch;
-use crate::interpreter;
+use crate::interpreter::{self, Signals};
 use crate::ordinary_walk;
 use crate::recording::Recording;
 use crate::sample::words;
 use crate::slot::{Slot, Workbench};
 use crate::snapshot::Pinned;
-use crate::sys::SignalsBlocked;
 
 /// The registers that a call preserves, as they were when a function of ours was called.
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +39,9 @@ impl Caller {
         let Workbench { stack_cache, chain, scratch, pin, .. } = bench;
         let pinned = if is_mixed { Pinned::new(pin) } else { None };
         let mixed = pinned.as_ref().and_then(|pinned| {
-            let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());
-            // An interpreter's memory is probed, which may change the mask (`sys::is_readable`).
-            let _blocked = (python.is_some() && !is_filtered()).then(SignalsBlocked::new);
             interpreter::add_frames(
-                python,
-                has_regions,
+                pinned,
+                Signals::Open,
                 recording,
                 slot.stack(),
                 stack_cache,

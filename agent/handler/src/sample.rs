@@ -6,8 +6,8 @@ use unwind::{End, Frame, Walk};
 use crate::activity::is_filtered;
 use crate::clock;
 use crate::context::Context;
-use crate::interpreter;
 use crate::interpreter::regions::Regions;
+use crate::interpreter::{self, Signals};
 use crate::outcome::{Missed, Outcome};
 use crate::recording::Recording;
 use crate::slot::Slot;
@@ -61,13 +61,12 @@ impl<'a> Sample<'a> {
                 if walk.end == End::NoModule || !is_known() {
                     snapshot::note_unknown_code();
                 }
-                let (python, has_regions) = (pinned.python(), !pinned.regions().is_empty());
-                if python.is_some() || has_regions {
+                if pinned.python().is_some() || !pinned.regions().is_empty() {
                     // What the walk before had among its frames is not remembered.
                     walk.unchanged = 0;
                     mixed = interpreter::add_frames(
-                        python,
-                        has_regions,
+                        &pinned,
+                        Signals::Blocked,
                         recording,
                         slot.stack(),
                         stack_cache,

@@ -2,12 +2,13 @@
 //!
 //! Its frames, code and names lie on the heap, which another thread may unmap at any time, and pointers to the stack may be
 //! old ones. So each page is asked for once per walk (`sys::is_readable`), and nothing of that is believed in the next one.
-//! Two ranges need not be asked for, because nobody may unmap them: the interpreter's own data, where its modules of the
-//! start and its main thread's state are, and the used part of the thread's stack.
+//! That is a system call, so what need not be asked for is not: ranges that nobody may unmap (the interpreter's own data,
+//! where its modules of the start and its main thread's state are, the used part of the thread's stack, the chunk of its
+//! data stack). Objects that are certainly alive (`python::trust`) are not read by this at all.
 
 use crate::arch::load;
 use crate::stack::Bounds;
-use crate::sys::{self, PAGE};
+use crate::sys::{self, PAGE, SignalsBlocked};
 
 const PLACES: usize = 128;
 /// Probes per walk, so that a chain of wild pointers stays cheap.
@@ -31,26 +32,58 @@ impl Pages {
     }
 }
 
+/// Whether the thread has all signals blocked. A probe may change the mask (`sys::is_readable`), so it needs that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signals {
+    /// It has: this is its handler.
+    Blocked,
+    /// It has not; they are from the first probe to the end of the walk.
+    Open,
+}
+
 /// The memory that one walk may read.
 pub(crate) struct Memory<'a> {
     pages: &'a mut Pages,
-    known: [Bounds; 2],
+    known: [Bounds; 3],
     probes: u32,
+    signals: Signals,
+    blocked: Option<SignalsBlocked>,
 }
 
 impl<'a> Memory<'a> {
     /// All that can be read if `may_probe`, else nothing. The `known` ranges are mapped.
-    pub(crate) fn new(may_probe: bool, pages: &'a mut Pages, known: [Bounds; 2]) -> Self {
+    pub(crate) fn new(may_probe: bool, signals: Signals, pages: &'a mut Pages, known: [Bounds; 2]) -> Self {
         pages.begin();
+        let [first, second] = known;
         match may_probe {
-            true => Self { pages, known, probes: PROBES },
+            true => Self { known: [first, second, Bounds::NONE], signals, ..Self::resume(pages, PROBES) },
             false => Self::resume(pages, 0),
         }
     }
 
-    /// The memory of a walk that has begun, with so many probes left.
+    /// The memory of a walk that has begun, with so many probes left. Signals are blocked.
     pub(crate) fn resume(pages: &'a mut Pages, probes: u32) -> Self {
-        Self { pages, known: [Bounds::NONE; 2], probes }
+        let known = [Bounds::NONE; 3];
+        Self { pages, known, probes, signals: Signals::Blocked, blocked: None }
+    }
+
+    /// Notes a range that stays mapped for the rest of the walk, in the place of the one that was noted before.
+    ///
+    /// # Safety
+    /// It does.
+    pub(super) unsafe fn know(&mut self, range: Bounds) {
+        if let Some(last) = self.known.last_mut() {
+            *last = range;
+        }
+    }
+
+    /// Notes that the page of an address has been read.
+    #[inline]
+    pub(super) fn saw(&mut self, address: u64) {
+        let page = address & !(PAGE - 1);
+        if let Some(seen) = self.pages.seen.get_mut((page / PAGE) as usize % PLACES) {
+            *seen = page | self.pages.walk;
+        }
     }
 
     /// Probes that are left.
@@ -77,13 +110,6 @@ impl<'a> Memory<'a> {
         let address = base.checked_add(offset.into())?;
         let word = self.word(address & !7)?;
         (address % 8 <= 4).then(|| (word >> (address % 8 * 8)) as u32)
-    }
-
-    /// A field of one byte.
-    #[inline(never)]
-    pub(crate) fn byte(&mut self, base: u64, offset: u16) -> Option<u8> {
-        let address = base.checked_add(offset.into())?;
-        Some((self.word(address & !7)? >> (address % 8 * 8)) as u8)
     }
 
     /// Copies the bytes from `address` on.
@@ -123,6 +149,9 @@ impl<'a> Memory<'a> {
     fn probe(&mut self, page: u64, place: usize) -> bool {
         let Some(left) = self.probes.checked_sub(1) else { return false };
         self.probes = left;
+        if self.signals == Signals::Open && self.blocked.is_none() {
+            self.blocked = Some(SignalsBlocked::new());
+        }
         let readable = sys::is_readable(page);
         if readable && let Some(seen) = self.pages.seen.get_mut(place) {
             *seen = page | self.pages.walk;
@@ -144,10 +173,9 @@ mod tests {
         let words = [0x1122_3344_5566_7788u64, 0x99aa_bbcc_ddee_ff00];
         let base = words.as_ptr() as u64;
         let mut pages = pages();
-        let mut memory = Memory::new(true, &mut pages, [Bounds::NONE; 2]);
+        let mut memory = Memory::new(true, Signals::Blocked, &mut pages, [Bounds::NONE; 2]);
         assert_eq!(memory.field(base, 4), Some(0xddee_ff00_1122_3344));
         assert_eq!((memory.half(base, 0), memory.half(base, 4)), (Some(0x5566_7788), Some(0x1122_3344)));
-        assert_eq!((memory.byte(base, 1), memory.byte(base, 15)), (Some(0x77), Some(0x99)));
         let mut bytes = [0u8; 11];
         assert_eq!(memory.copy(base + 3, &mut bytes), Some(()));
         assert_eq!(bytes, [0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb]);
@@ -161,7 +189,8 @@ mod tests {
         let words = [1u64, 2, 3];
         let low = words.as_ptr() as u64;
         let mut pages = pages();
-        let mut memory = Memory::new(true, &mut pages, [Bounds::NONE, Bounds { low, high: low + 16 }]);
+        let mut memory =
+            Memory::new(true, Signals::Blocked, &mut pages, [Bounds::NONE, Bounds { low, high: low + 16 }]);
         assert_eq!((memory.word(low), memory.word(low + 8), memory.probes()), (Some(1), Some(2), PROBES));
         assert_eq!((memory.word(low + 16), memory.probes() < PROBES), (Some(3), true));
     }
@@ -171,12 +200,10 @@ mod tests {
         let word = 7u64;
         let address = &raw const word as u64;
         let mut pages = pages();
-        assert_eq!(Memory::new(true, &mut pages, [Bounds::NONE; 2]).word(address), Some(7));
+        assert_eq!(Memory::new(true, Signals::Blocked, &mut pages, [Bounds::NONE; 2]).word(address), Some(7));
         for _ in 0..2 * PAGE {
-            assert_eq!(
-                Memory::new(false, &mut pages, [Bounds { low: address, high: address + 8 }; 2]).word(address),
-                None
-            );
+            let known = [Bounds { low: address, high: address + 8 }; 2];
+            assert_eq!(Memory::new(false, Signals::Blocked, &mut pages, known).word(address), None);
         }
     }
 }

@@ -23,26 +23,27 @@ use unwind::{End, StackCache, Walk};
 use crate::activity::is_filtered;
 use crate::arch;
 use crate::recording::Recording;
+use crate::snapshot::Pinned;
 use crate::stack::Bounds;
 use found::Found;
+pub(crate) use memory::Signals;
 use memory::{Memory, Pages};
-use python::{Cached, Python, Text, Thread};
+use python::{Thread, Work};
 
 /// What a thread needs for this part of its walks. Zeros are an empty one.
 pub(crate) struct Scratch {
     pages: Pages,
-    cached: Cached,
+    python: Work,
     found: Found,
     /// Native and interpreted frames, leaf first.
     frames: [u64; MAX_DEPTH],
-    text: Text,
     regions: regions::Scratch,
 }
 
 impl Scratch {
     /// Forgets what was another thread's.
     pub(crate) fn reset(&mut self) {
-        self.cached = Cached::default();
+        self.python.reset();
     }
 
     /// The part that the unwinders of regions need.
@@ -51,28 +52,31 @@ impl Scratch {
     }
 }
 
-/// The frames of `walk`, which are those of `native`, with those of `python` among them and, if it was a walk with regions,
-/// what their unwinders emitted; none if there are none of these. `stack` is the thread's own, as far as it is known.
+/// The frames of `walk`, which are those of `native`, with those of the interpreter among them that is loaded and, if it was
+/// a walk with regions, what their unwinders emitted; none if there are none of these. `stack` is the thread's own, as far as
+/// it is known.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
-    python: Option<&Python>,
-    has_regions: bool,
+    pinned: &Pinned<'_>,
+    signals: Signals,
     recording: &Recording,
     stack: Bounds,
     native: &StackCache,
     walk: &mut Walk,
     scratch: &'s mut Scratch,
 ) -> Option<&'s [u64]> {
-    let Scratch { pages, cached, found, frames, text, regions } = scratch;
+    let Scratch { pages, python, found, frames, regions } = scratch;
+    let has_regions = !pinned.regions().is_empty();
     found.clear();
-    if let Some(python) = python
+    if let Some(interpreter) = pinned.python()
         && let Some(pointer) = arch::pthread_self()
     {
         let innermost = native.stack_pointers().next().filter(|pointer| stack.hold(*pointer));
         let used = innermost.map_or(Bounds::NONE, |low| Bounds { low, ..stack });
-        let mut memory = Memory::new(!is_filtered(), pages, [python.data, used]);
-        let thread = Thread { python, recording, native, pointer };
-        python::find(&thread, &mut memory, cached, found, text);
+        let mut memory = Memory::new(!is_filtered(), signals, pages, [interpreter.data, used]);
+        let is_walked = walk.end.is_complete();
+        let thread = Thread { python: interpreter, recording, native, pointer, stack: used, is_walked };
+        python::find(&thread, &mut memory, found, python);
     }
     let emitted = Some(regions.emitted()).filter(|emitted| has_regions && !emitted.is_empty());
     if found.is_empty() && emitted.is_none() {

@@ -6,6 +6,7 @@
 
 use shm_format::record::{self, DurableRecord};
 
+use super::codes::Code;
 use super::layout::Layout;
 use super::unreadable::Unreadable;
 use super::walker::Walker;
@@ -20,39 +21,40 @@ const CPYTHON: u32 = 1;
 const NAME: usize = 512;
 const FILE: usize = 1536;
 
-/// What tells a code object from others.
-pub(super) struct Code {
-    address: u64,
-    name: u64,
-    file: u64,
-    lines: u64,
-    first_line: u32,
-    name_hash: u64,
+impl Walker<'_, '_> {
+    /// The number of the function whose code object is at an address, or why it has none; none at all if the code is the
+    /// interpreter's own, which has no name. It cannot be freed if its frame `is_complete`.
+    #[inline]
+    pub(super) fn function(
+        &mut self,
+        address: u64,
+        is_complete: bool,
+    ) -> Result<Option<Result<u32, Gap>>, Unreadable> {
+        let python = self.thread.python;
+        let known = self.codes.find(address);
+        if let Some((code, number)) = known.filter(|_| is_complete)
+            // SAFETY: the code of a complete frame of the thread's, which does not run meanwhile.
+            && unsafe { code.stands(python) }
+        {
+            return Ok(Some(Ok(*number)));
+        }
+        let known = known.copied();
+        let Some(code) = Code::read(python, self.memory, address)? else { return Ok(None) };
+        if let Some((_, number)) = known.filter(|(known, _)| *known == code) {
+            return Ok(Some(Ok(number)));
+        }
+        let number = code.number(self);
+        if let Ok(number) = &number {
+            self.codes.remember(code, *number);
+        }
+        Ok(Some(number))
+    }
 }
 
 impl Code {
-    /// The code object at an address; none if its code is the interpreter's own, which has no name.
-    pub(super) fn read(walker: &mut Walker<'_, '_>, address: u64) -> Result<Option<Code>, Unreadable> {
-        let python = walker.thread.python;
-        let (layout, memory) = (&python.layout, &mut *walker.memory);
-        let mut field = |base, offset| memory.field(base, offset).ok_or(Unreadable);
-        if field(address, layout.object_type)? != python.code_type {
-            return Err(Unreadable);
-        }
-        let name = field(address, layout.code_name)?;
-        if name == 0 {
-            return Ok(None);
-        }
-        let file = field(address, layout.code_file)?;
-        let lines = field(address, layout.code_lines)?;
-        let name_hash = field(name, layout.string_hash)?;
-        let first_line = memory.half(address, layout.code_first_line).ok_or(Unreadable)?;
-        Ok(Some(Code { address, name, file, lines, first_line, name_hash }))
-    }
-
     /// The function's number, which is told now if it was not before.
-    pub(super) fn number(&self, walker: &mut Walker<'_, '_>) -> Result<u32, Gap> {
-        let Code { address, name, file, lines, first_line, name_hash } = *self;
+    fn number(&self, walker: &mut Walker<'_, '_>) -> Result<u32, Gap> {
+        let Code { address, name, file, lines, name_hash, first_line } = *self;
         let nonce = walker.thread.recording.region.nonce();
         let words = [address, name, file, lines, first_line.into(), name_hash];
         let key = words.into_iter().fold(Key::new(nonce), Key::and);

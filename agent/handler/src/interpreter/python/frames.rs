@@ -2,7 +2,6 @@
 
 use unwind::Interpreted;
 
-use super::code::Code;
 use super::layout::{Linkage, OWN};
 use super::unreadable::Unreadable;
 use super::walker::Walker;
@@ -31,22 +30,23 @@ impl Walker<'_, '_> {
 
     /// 3.13 and later: all frames in one chain, in which those of the calls themselves end the runs.
     fn entries(&mut self, state: u64) -> Result<(), Gap> {
-        let layout = self.thread.python.layout;
+        let layout = &self.thread().python.layout;
         let mut frame = self.field(state, layout.thread_frame)?;
         let mut full = false;
         for _ in 0..FRAMES {
             if frame == 0 {
                 return if full { Err(Gap::TooDeep) } else { Ok(()) };
             }
-            if self.memory.byte(frame, layout.frame_owner).ok_or(Unreadable)? >= OWN {
+            let is_complete = self.is_complete(frame);
+            if self.owner(frame, is_complete)? >= OWN {
                 self.found.close(frame);
                 if full {
                     return Err(Gap::TooDeep);
                 }
             } else if !full {
-                full = self.push_or_full(frame)?;
+                full = self.push_or_full(frame, is_complete)?;
             }
-            frame = self.field(frame, layout.frame_previous)?;
+            frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
         }
         Err(Gap::TooDeep)
     }
@@ -55,7 +55,7 @@ impl Walker<'_, '_> {
     /// read does not spoil those further out. The innermost call may have just begun: until its first frame is linked there
     /// is whatever an earlier call left at that place of the stack, of which nothing is taken over.
     fn c_frames(&mut self, state: u64) -> Result<(), Gap> {
-        let layout = self.thread.python.layout;
+        let layout = &self.thread().python.layout;
         let mut c_frame = self.field(state, layout.thread_frame)?;
         for number in 0..FRAMES {
             if is_in(state, c_frame) {
@@ -67,6 +67,7 @@ impl Walker<'_, '_> {
             match self.run(innermost, behind) {
                 Ok(()) => {}
                 Err(Gap::Unreadable) => {
+                    self.trust = self.certain.trust;
                     self.found.forget_open();
                     if number > 0 {
                         self.found.push_gap(Gap::Unreadable);
@@ -85,7 +86,7 @@ impl Walker<'_, '_> {
 
     /// The frames from `frame` on to the run's last one, which `behind` follows.
     fn run(&mut self, mut frame: u64, behind: u64) -> Result<(), Gap> {
-        let layout = self.thread.python.layout;
+        let layout = &self.thread().python.layout;
         let ends_itself = layout.linkage == Linkage::CFrames;
         let mut full = false;
         // A call that has just begun may have no frame yet.
@@ -93,12 +94,13 @@ impl Walker<'_, '_> {
             return Ok(());
         }
         for _ in 0..FRAMES {
-            let mark = self.memory.byte(frame, layout.frame_owner).ok_or(Unreadable)?;
+            let is_complete = self.is_complete(frame);
+            let mark = self.owner(frame, is_complete)?;
             let is_own = !ends_itself && mark >= OWN;
             if !is_own && !full {
-                full = self.push_or_full(frame)?;
+                full = self.push_or_full(frame, is_complete)?;
             }
-            frame = self.field(frame, layout.frame_previous)?;
+            frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
             if is_own || ends_itself && mark != 0 {
                 return match (frame == behind, full) {
                     (true, false) => Ok(()),
@@ -113,18 +115,19 @@ impl Walker<'_, '_> {
     /// 3.9 and 3.10: a frame object for each call. Frames and calls are counted from the root, where both are complete: a call
     /// that begins or ends may have the one and not the other.
     fn frame_objects(&mut self, state: u64) -> Result<(), Gap> {
-        let layout = self.thread.python.layout;
+        let layout = &self.thread().python.layout;
         let mut frame = self.field(state, layout.thread_frame)?;
         let mut frames = 0;
         while frame != 0 {
             if frames == FRAMES {
                 return Err(Gap::TooDeep);
             }
-            if self.found.depth() == frames && self.push_or_full(frame)? {
+            let is_complete = self.is_complete(frame);
+            if self.found.depth() == frames && self.push_or_full(frame, is_complete)? {
                 return Err(Gap::TooDeep);
             }
             frames += 1;
-            frame = self.field(frame, layout.frame_previous)?;
+            frame = self.of_frame(frame, layout.frame_previous, is_complete)?;
         }
         match layout.linkage {
             Linkage::Objects => self.close_by_code(frames),
@@ -175,7 +178,7 @@ impl Walker<'_, '_> {
         state: u64,
         mut each: impl FnMut(&mut Self, u64, usize),
     ) -> Result<usize, Gap> {
-        let layout = self.thread.python.layout;
+        let layout = &self.thread().python.layout;
         let mut c_frame = self.field(state, layout.thread_c_frame)?;
         for number in 0..FRAMES {
             if is_in(state, c_frame) {
@@ -187,15 +190,24 @@ impl Walker<'_, '_> {
         Err(Gap::TooDeep)
     }
 
+    /// The byte that says whose a frame is.
+    #[inline]
+    fn owner(&mut self, frame: u64, is_complete: bool) -> Result<u8, Unreadable> {
+        let place = self.thread.python.layout.frame_owner;
+        let word = self.of_frame(frame, place & !7, is_complete)?;
+        Ok((word >> (place % 8 * 8)) as u8)
+    }
+
     /// Adds a frame. True if there is no room for it.
-    fn push_or_full(&mut self, frame: u64) -> Result<bool, Gap> {
+    #[inline]
+    fn push_or_full(&mut self, frame: u64, is_complete: bool) -> Result<bool, Gap> {
         /// The lowest bits of a reference tell how it is counted, since 3.14.
         const TAG: u64 = 3;
-        let layout = self.thread.python.layout;
-        let address = self.field(frame, layout.frame_code)? & !TAG;
-        let Some(code) = Code::read(self, address)? else { return Ok(false) };
-        let offset = self.instruction(frame, address)?;
-        let (function, offset) = match code.number(self) {
+        let layout = &self.thread().python.layout;
+        let code = self.of_frame(frame, layout.frame_code, is_complete)? & !TAG;
+        let Some(number) = self.function(code, is_complete)? else { return Ok(false) };
+        let offset = self.instruction(frame, code, is_complete)?;
+        let (function, offset) = match number {
             Ok(function) => (function, offset),
             Err(gap) => (Interpreted::NOTHING, gap as u32),
         };
@@ -203,18 +215,19 @@ impl Walker<'_, '_> {
     }
 
     /// The instruction of a frame, counted in units of two bytes; the first one if it has not begun.
-    fn instruction(&mut self, frame: u64, code: u64) -> Result<u32, Unreadable> {
-        let layout = &self.thread.python.layout;
+    #[inline]
+    fn instruction(&mut self, frame: u64, code: u64, is_complete: bool) -> Result<u32, Unreadable> {
+        let layout = &self.thread().python.layout;
         let place = layout.frame_instruction;
         let offset = match layout.linkage {
             Linkage::Objects | Linkage::ObjectsAndCFrames => {
-                let last = self.memory.half(frame, place).ok_or(Unreadable)?;
+                let last = self.of_frame(frame, place & !7, is_complete)? >> (place % 8 * 8);
                 let bytes_each = if layout.linkage == Linkage::Objects { 2 } else { 1 };
                 i64::from(last as i32) / bytes_each
             }
             _ => {
                 let start = code.wrapping_add(layout.code_bytes.into());
-                self.field(frame, place)?.wrapping_sub(start) as i64 / 2
+                self.of_frame(frame, place, is_complete)?.wrapping_sub(start) as i64 / 2
             }
         };
         match u32::try_from(offset.max(0)) {

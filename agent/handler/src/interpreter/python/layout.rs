@@ -15,6 +15,8 @@ pub struct Layout {
     pub linkage: Linkage,
     /// How line tables are written: 1 `co_lnotab` (3.9), 2 PEP 626 (3.10), 3 the location table of 3.11.
     pub lines_form: u8,
+    /// `_PyRuntimeState._finalizing`.
+    pub finalizing: u16,
     /// `_PyRuntimeState.interpreters.head`.
     pub interpreters: u16,
     /// `PyInterpreterState.next`.
@@ -33,6 +35,8 @@ pub struct Layout {
     pub thread_frame: u16,
     /// `PyThreadState.cframe`, where there are both.
     pub thread_c_frame: u16,
+    /// `PyThreadState.datastack_chunk`, which `datastack_top` follows; 0 if it is not known, or there is none.
+    pub thread_chunk: u16,
     /// `_PyCFrame.current_frame`.
     pub c_frame_current: u16,
     /// `_PyCFrame.previous`.
@@ -45,7 +49,9 @@ pub struct Layout {
     pub frame_instruction: u16,
     /// `_PyInterpreterFrame.owner`; in 3.11 `is_entry`.
     pub frame_owner: u16,
-    /// `PyObject.ob_type`.
+    /// `_PyInterpreterFrame.stacktop`.
+    pub frame_stack_top: u16,
+    /// `PyObject.ob_type`, which follows `ob_refcnt`.
     pub object_type: u16,
     /// `PyCodeObject.co_qualname`, before 3.11 `co_name`.
     pub code_name: u16,
@@ -57,6 +63,10 @@ pub struct Layout {
     pub code_lines: u16,
     /// `PyCodeObject.co_code_adaptive`, since 3.11.
     pub code_bytes: u16,
+    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has as many words, and [`FRAME_WORDS`].
+    pub code_stack_words: u16,
+    /// See above.
+    pub code_local_words: u16,
     /// `PyASCIIObject.length`.
     pub string_length: u16,
     /// `PyASCIIObject.hash`.
@@ -95,6 +105,9 @@ pub enum Linkage {
 /// FRAME_OWNED_BY_INTERPRETER.
 pub(super) const OWN: u8 = 3;
 
+/// FRAME_SPECIALS_SIZE: the words of a frame before its locals, in 3.11 to 3.13.
+pub(super) const FRAME_WORDS: u64 = 9;
+
 /// The first minor version of each field order of `_Py_DebugOffsets`.
 const FIRST_SELF_DESCRIBING: u8 = 13;
 const LAST_SELF_DESCRIBING: u8 = 14;
@@ -103,6 +116,7 @@ const V3_9: Layout = Layout {
     minor: 9,
     linkage: Linkage::Objects,
     lines_form: 1,
+    finalizing: 16,
     interpreters: 32,
     interpreter_next: 0,
     interpreter_threads: 8,
@@ -112,18 +126,22 @@ const V3_9: Layout = Layout {
     thread_id: 176,
     thread_frame: 24,
     thread_c_frame: 0,
+    thread_chunk: 0,
     c_frame_current: 0,
     c_frame_previous: 0,
     frame_previous: 24,
     frame_code: 32,
     frame_instruction: 104,
     frame_owner: 0,
+    frame_stack_top: 0,
     object_type: 8,
     code_name: 112,
     code_file: 104,
     code_first_line: 40,
     code_lines: 120,
     code_bytes: 0,
+    code_stack_words: 0,
+    code_local_words: 0,
     string_length: 16,
     string_hash: 24,
     string_state: 32,
@@ -148,22 +166,27 @@ const V3_11: Layout = Layout {
     minor: 11,
     linkage: Linkage::CFrames,
     lines_form: 3,
+    finalizing: 24,
     interpreters: 40,
     interpreter_threads: 16,
     thread_id: 152,
     thread_frame: 56,
     thread_c_frame: 56,
+    thread_chunk: 296,
     c_frame_current: 8,
     c_frame_previous: 16,
     frame_previous: 48,
     frame_code: 32,
     frame_instruction: 56,
     frame_owner: 68,
+    frame_stack_top: 64,
     code_name: 128,
     code_file: 112,
     code_first_line: 72,
     code_lines: 136,
     code_bytes: 184,
+    code_stack_words: 68,
+    code_local_words: 76,
     ..V3_10
 };
 
@@ -172,6 +195,7 @@ const V3_12: Layout = Layout {
     linkage: Linkage::CFramesAndEntries,
     interpreter_threads: 72,
     thread_id: 136,
+    thread_chunk: 232,
     c_frame_current: 0,
     c_frame_previous: 8,
     frame_previous: 8,
@@ -179,6 +203,8 @@ const V3_12: Layout = Layout {
     frame_owner: 70,
     code_first_line: 68,
     code_bytes: 192,
+    code_stack_words: 64,
+    code_local_words: 72,
     string_ascii: 40,
     string_compact: 56,
     ..V3_11
@@ -209,11 +235,18 @@ impl Layout {
             // All are words, but for some small ones at the end of a frame.
             (offset < size && size <= 1 << 24).then(|| u16::try_from(offset).ok()).flatten()
         };
+        // Not described: as the headers of 3.13.0 have it, which structures of these sizes are those of.
+        let thread_chunk = match (minor, word(thread), word(code)) {
+            (13, 304, 208) => 232,
+            _ => 0,
+        };
         let string_size = u16::try_from(word(string + 3)).ok().filter(|size| (40..=256).contains(size))?;
         Some(Layout {
             minor,
             linkage: Linkage::Entries,
             lines_form: 3,
+            finalizing: u16::try_from(word(4)).ok().filter(|offset| u64::from(*offset) < word(3))?,
+            thread_chunk,
             interpreters: u16::try_from(word(5)).ok().filter(|offset| u64::from(*offset) < word(3))?,
             interpreter_next: field(interpreter, 2)?,
             interpreter_threads: field(interpreter, 3)?,

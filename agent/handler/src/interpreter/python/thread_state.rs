@@ -4,6 +4,7 @@
 //! must still be in its list, and the thread's.
 
 use super::descriptor::Python;
+use crate::arch::load;
 use crate::interpreter::memory::Memory;
 
 /// Thread states of one thread.
@@ -61,7 +62,15 @@ fn is_state_of(python: &Python, state: u64, thread: u64, memory: &mut Memory<'_>
     let linked = match memory.field(state, layout.thread_previous)? {
         0 => {
             let interpreter = memory.field(state, layout.thread_interpreter)?;
-            memory.field(interpreter, layout.interpreter_threads)?
+            // The main one, which follows the head of the list, is freed when all else is.
+            let is_main = memory.field(python.runtime, layout.interpreters + 8)? == interpreter
+                && memory.field(python.runtime, layout.finalizing)? == 0;
+            let threads = interpreter.wrapping_add(layout.interpreter_threads.into());
+            match is_main {
+                // SAFETY: it is alive as long as the interpreter does not end.
+                true => unsafe { load(threads) },
+                false => memory.word(threads)?,
+            }
         }
         previous => memory.field(previous, layout.thread_next)?,
     };

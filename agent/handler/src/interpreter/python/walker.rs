@@ -1,5 +1,8 @@
 //! What the walk over the frames of one thread state has at hand.
 
+use super::certain::{Certain, Trust};
+use super::codes::Codes;
+use super::data_stack::DataStack;
 use super::thread::Thread;
 use super::unreadable::Unreadable;
 use crate::interpreter::found::Found;
@@ -14,9 +17,19 @@ pub(super) struct Walker<'a, 'm> {
     pub(super) memory: &'a mut Memory<'m>,
     pub(super) found: &'a mut Found,
     pub(super) text: &'a mut Text,
+    pub(super) codes: &'a mut Codes,
+    pub(super) data_stack: &'a mut DataStack,
+    pub(super) certain: Certain,
+    pub(super) trust: Trust,
 }
 
-impl Walker<'_, '_> {
+impl<'a> Walker<'a, '_> {
+    /// The thread, for longer than the walker is borrowed.
+    #[inline]
+    pub(super) fn thread(&self) -> &'a Thread<'a> {
+        self.thread
+    }
+
     /// The word at `offset` of the structure at `base`.
     pub(super) fn field(&mut self, base: u64, offset: u16) -> Result<u64, Unreadable> {
         self.memory.field(base, offset).ok_or(Unreadable)

@@ -1,0 +1,231 @@
+//! The frames that lie on a thread's data stack, since 3.11: one after the other in chunks, which the thread alone changes.
+//!
+//! What is known of them is known without following a pointer of a frame. A chunk begins with a frame (the first one of all
+//! after one free word), a frame is as long as its code says, and where it ends the next begins, up to the newest
+//! (Python/pystate.c, `_PyThreadState_PushFrame`, `push_chunk`). So whoever goes through a chunk from its start meets every
+//! frame in it, and all but the newest are complete: their owner pushed it. They hold references to their code.
+//!
+//! The newest one may be half-built, and where it begins is known only from the frame that the thread says it runs. That
+//! one is believed if it lies in a chunk, not behind what is used of it, and the frames before it end exactly there. What
+//! it says is not: between it and the program's next call anything may be stored in any order. Where the evaluation loop has
+//! called something, the newest one is complete, too.
+//!
+//! All this is so in CPython; what an extension does to a data stack nobody knows. So code that the thread has not met before
+//! is asked for.
+//!
+//! (In 3.11 and 3.12 a call of the evaluation loop that has just begun says nothing yet, so this may be an old address.
+//! Then no frame is being built: the call's own was before it began.)
+
+use super::codes::Codes;
+use super::descriptor::Python;
+use super::layout::FRAME_WORDS;
+use crate::arch::load;
+use crate::interpreter::memory::Memory;
+use crate::stack::Bounds;
+
+/// Frames of a chunk: those of a usual one.
+const FRAMES: usize = 208;
+/// Chunks that are looked through for a frame.
+const CHUNKS: usize = 16;
+/// `_PyStackChunk`: `previous`, `size`, `top`, `data`.
+const SIZE: u64 = 8;
+const TOP: u64 = 16;
+const DATA: u64 = 24;
+/// Words that a frame has at most.
+const LARGEST: u64 = 1 << 24;
+
+/// The frames of one chunk; zeros are none.
+pub(crate) struct DataStack {
+    /// The chunk, and all of it.
+    chunk: u64,
+    range: Bounds,
+    /// Lowest address first.
+    frames: [u64; FRAMES],
+    count: usize,
+}
+
+impl DataStack {
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        (self.chunk, self.range, self.count) = (0, Bounds::NONE, 0);
+    }
+
+    /// Finds the frames below `innermost`, the frame that the thread runs; all if it is `settled`.
+    ///
+    /// # Safety
+    /// The thread state is that of the thread, which does not run meanwhile, and nobody frees either.
+    pub(super) unsafe fn begin(
+        &mut self,
+        python: &Python,
+        state: u64,
+        innermost: u64,
+        settled: bool,
+        (codes, memory): (&Codes, &mut Memory<'_>),
+    ) {
+        self.clear();
+        let place = u64::from(python.layout.thread_chunk);
+        if place == 0 {
+            return;
+        }
+        // SAFETY: two words of the state.
+        let (newest, top) = unsafe { (load(state + place), load(state + place + 8)) };
+        let address = if settled { newest } else { innermost };
+        // SAFETY: the thread's chunks.
+        if let Some((chunk, range, is_newest)) = unsafe { find(newest, address) } {
+            // SAFETY: the thread's chunk.
+            let used = if is_newest { top } else { unsafe { used(chunk) } };
+            let end = if settled { used } else { innermost };
+            if end <= used {
+                // SAFETY: all up to the innermost one are complete.
+                unsafe { self.read(python, (chunk, range), end, codes, memory) };
+            }
+        }
+    }
+
+    /// Whether an address lies in the chunk that was read last.
+    pub(super) fn is_in_chunk(&self, address: u64) -> bool {
+        self.range.hold(address)
+    }
+
+    /// Whether a complete frame begins at `frame`. Of outer ones, after those further in.
+    ///
+    /// # Safety
+    /// As of [`begin`](Self::begin), in the same walk.
+    #[inline]
+    pub(super) unsafe fn holds(
+        &mut self,
+        python: &Python,
+        frame: u64,
+        (codes, memory): (&Codes, &mut Memory<'_>),
+    ) -> bool {
+        if self.chunk == 0 {
+            return false;
+        }
+        if !self.range.hold(frame) {
+            // SAFETY: as above.
+            unsafe { self.enter(python, frame, codes, memory) };
+        }
+        while let Some(last) = self.count.checked_sub(1) {
+            let known = self.frames.get(last);
+            if known.is_none_or(|known| *known <= frame) {
+                return known == Some(&frame);
+            }
+            self.count = last;
+        }
+        false
+    }
+
+    /// Goes on with the chunk further out that has this frame, if there is one.
+    ///
+    /// # Safety
+    /// As of `begin`.
+    #[cold]
+    unsafe fn enter(&mut self, python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<'_>) {
+        // SAFETY: the thread's chunks. Those before the last have complete frames only.
+        unsafe {
+            let outer = load(self.chunk);
+            if let Some((chunk, range, _)) = find(outer, frame) {
+                self.read(python, (chunk, range), used(chunk), codes, memory);
+            }
+        }
+    }
+
+    /// Reads the frames of a chunk up to `end`, where one must end; none at all if none does.
+    ///
+    /// # Safety
+    /// They are complete.
+    unsafe fn read(
+        &mut self,
+        python: &Python,
+        (chunk, range): (u64, Bounds),
+        end: u64,
+        codes: &Codes,
+        memory: &mut Memory<'_>,
+    ) {
+        (self.chunk, self.range, self.count) = (chunk, range, 0);
+        // SAFETY: the thread's chunk.
+        let is_first = unsafe { load(chunk) } == 0;
+        if end > range.high {
+            return;
+        }
+        let mut frame = chunk + DATA + if is_first { 8 } else { 0 };
+        while frame < end
+            && let Some(place) = self.frames.get_mut(self.count)
+        {
+            if end - frame < FRAME_WORDS * 8 {
+                return self.distrust();
+            }
+            *place = frame;
+            self.count += 1;
+            // SAFETY: a complete frame has a code object.
+            let Some(words) = (unsafe { words(python, frame, codes, memory) }) else {
+                return self.distrust();
+            };
+            frame += words * 8;
+        }
+        if frame > end {
+            return self.distrust();
+        }
+        // SAFETY: the thread's chunk, while nobody frees it.
+        unsafe { memory.know(range) };
+    }
+
+    fn distrust(&mut self) {
+        self.count = 0;
+    }
+}
+
+/// The words of a complete frame; none if its code is none.
+///
+/// # Safety
+/// It is complete.
+#[inline]
+unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<'_>) -> Option<u64> {
+    let layout = &python.layout;
+    // SAFETY: a field of the frame, which lies in the chunk.
+    let code = unsafe { load(frame + u64::from(layout.frame_code)) };
+    let (kind, stack, local);
+    if codes.have(code) {
+        // SAFETY: fields of the frame's code, which the frame keeps alive. The small ones lie in the middle of the object.
+        let word = |offset: u16| unsafe { load(code.wrapping_add(offset.into())) };
+        kind = word(layout.object_type);
+        stack = word(layout.code_stack_words) as u32;
+        local = word(layout.code_local_words) as u32;
+        memory.saw(code);
+    } else {
+        kind = memory.field(code, layout.object_type)?;
+        stack = memory.half(code, layout.code_stack_words)?;
+        local = memory.half(code, layout.code_local_words)?;
+    }
+    let words = u64::from(stack) + u64::from(local) + FRAME_WORDS;
+    (kind == python.code_type && words < LARGEST).then_some(words)
+}
+
+/// The chunk that has the address, from `chunk` on; all of it, and whether it is the first that was looked at.
+///
+/// # Safety
+/// They are the thread's chunks, which nobody frees meanwhile.
+unsafe fn find(mut chunk: u64, address: u64) -> Option<(u64, Bounds, bool)> {
+    for number in 0..CHUNKS {
+        if chunk == 0 {
+            break;
+        }
+        // SAFETY: the caller's promise.
+        let (previous, size) = unsafe { (load(chunk), load(chunk + SIZE)) };
+        let range = Bounds { low: chunk, high: chunk.saturating_add(size) };
+        if range.hold(address) {
+            return Some((chunk, range, number == 0));
+        }
+        chunk = previous;
+    }
+    None
+}
+
+/// The end of what is used of a chunk that is not the newest.
+///
+/// # Safety
+/// It is the thread's.
+unsafe fn used(chunk: u64) -> u64 {
+    // SAFETY: the caller's promise.
+    chunk + DATA + unsafe { load(chunk + TOP) } * 8
+}
