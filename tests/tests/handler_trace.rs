@@ -2,20 +2,30 @@
 //! that cannot fault, memory for a thread's first sample and, under ITIMER_PROF, the CPU clock; and its stack use is
 //! small.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use selfwind_tests::handler_trace::{self, HandlerTrace};
+use selfwind_tests::skip::skip;
 use selfwind_tests::target::Target;
 
 /// Without a stack of its own (Go, attached processes) it runs on the program's.
 const STACK: u64 = 2304;
+/// With an interpreter's frames, on threads whose stacks are the interpreter's.
+const PYTHON_STACK: u64 = 2560;
 
 fn watch(target: &Target, event: &str, unwind: &str, runs: u64) -> HandlerTrace {
+    watch_program(&target.build(), &[], event, unwind, runs)
+}
+
+fn watch_program(program: &Path, arguments: &[&OsStr], event: &str, unwind: &str, runs: u64) -> HandlerTrace {
     let settings = [
         ("SELFWIND_FREQ", "499"),
         ("SELFWIND_EVENT", event),
         ("SELFWIND_UNWIND", unwind),
         ("SELFWIND_COPY_LIMIT", "4K"),
     ];
-    let found = handler_trace::watch(&target.build(), &[], &settings, 1, runs).expect("ptrace");
+    let found = handler_trace::watch(program, arguments, &settings, 1, runs).expect("ptrace");
     println!(
         "{event}, {unwind}: {} runs, {} instructions, most {}, {} bytes of stack, calls {:?}",
         found.runs,
@@ -48,6 +58,11 @@ fn assert_small(found: &HandlerTrace) {
 }
 
 fn assert_clean(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
+    assert_only(found, runs, allowed);
+    assert_shallow(found, STACK);
+}
+
+fn assert_only(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
     assert!(found.runs >= runs, "{} runs", found.runs);
     assert!(found.outside.is_empty(), "runs code that is not the agent's: {:#?}", found.outside);
     let (first, strange): (Vec<(&i64, &u64)>, Vec<_>) = found
@@ -57,7 +72,10 @@ fn assert_clean(found: &HandlerTrace, runs: u64, allowed: &[i64]) {
         .partition(|(call, _)| FIRST.contains(call));
     assert!(strange.is_empty(), "system calls in the handler: {strange:?}");
     assert!(first.iter().all(|(_, count)| **count <= THREADS), "memory is asked for again: {first:?}");
-    assert!(found.stack <= STACK, "{} bytes of stack", found.stack);
+}
+
+fn assert_shallow(found: &HandlerTrace, most: u64) {
+    assert!(found.stack <= most, "{} bytes of stack", found.stack);
 }
 
 #[test]
@@ -81,6 +99,19 @@ fn on_deep_and_odd_stacks() {
     assert_clean(&watch(&Target::c("deep_recursion"), "cpu", "self", 40), 20, &[PROBE]);
     assert_clean(&watch(&Target::cpp("throw"), "cpu", "self", 100), 30, &[PROBE]);
     assert_clean(&watch(&Target::c("coroutine"), "cpu", "self", 100), 20, &[PROBE]);
+}
+
+/// Reading an interpreter's frames keeps these properties. (Single-stepping sees little more than its start.)
+#[test]
+fn among_python_frames() {
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        return skip("no Python");
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/targets/python_graph.py");
+    let found = watch_program(python, &[script.as_ref(), "60".as_ref()], "cpu", "self", 100);
+    assert_only(&found, 50, &[PROBE]);
+    assert_shallow(&found, PYTHON_STACK);
 }
 
 /// Unwinding in the recorder does not change the handler's properties.

@@ -6,7 +6,7 @@
 //! walker does not know of interpreters: one more of them is one more room beside [`python`]. Unwinders that programs and
 //! plug-ins register are asked during the native walk, [`regions`].
 //!
-//! What must never happen here: a read past `Memory`, a frame that is not certain (a run that cannot be read ends with a
+//! What must never happen here: a read past `Memory` of what may be unmapped, a frame that is not certain (a run that cannot be read ends with a
 //! mark, `gap`), work in a process without an interpreter.
 
 mod found;

@@ -1,9 +1,9 @@
 //! CPython 3.9 to 3.14: the frames of the interrupted thread, without the GIL and without a call into the interpreter.
 //!
 //! A thread's own frames do not change while its handler runs, whether it holds the GIL or not. What may be half-built is
-//! the newest frame, and lists that other threads change: each pointer is read with a check, a code object must be of the
-//! type `code`, a thread state must be the thread's and in its interpreter's list. What is not certain ends its run with a
-//! mark.
+//! the newest frame, and lists that other threads change: what they lead to is read with a check, a code object must be of
+//! the type `code`, a thread state must be the thread's and in its interpreter's list. What is not certain ends its run with
+//! a mark. What cannot be freed meanwhile is read without a system call (`trust`).
 //!
 //! Where the evaluation loop keeps something on its own stack (a `_PyCFrame`, or the frame that ends a run), its address
 //! tells the native frame; 3.9 keeps nothing there, and its loops are known by their code.
