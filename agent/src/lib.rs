@@ -18,6 +18,7 @@ mod allocations;
 mod allocations;
 mod attached;
 mod auxiliary;
+mod call_filter;
 mod config;
 mod copied_image;
 #[cfg(any(feature = "allocations", feature = "locks"))]

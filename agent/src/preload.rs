@@ -1,18 +1,20 @@
 //! The agent's variables in the environment: passes them on to other programs, or removes them.
 //!
 //! A program that replaces its environment does not intend to end the recording. On the other hand, the loader of a
-//! program with another root, another user, or a word size for which there is no agent must not complain about a file
-//! that it cannot load. Everything here may run in a child of `vfork`: it must not allocate or modify anything.
+//! program with another root, another user, or a machine for which there is no agent must not complain about a file
+//! that it cannot load, whether the process that starts it is recorded or not. Everything here may run in a child of
+//! `vfork`: it must not allocate or modify anything.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_long};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::kernel::{self, File};
 use crate::symbols;
 use handler::{activity, recording};
+use unwind::Machine;
 
 /// Maximum number of variables in a modified environment.
 const MOST: usize = 2040;
@@ -30,6 +32,8 @@ struct Ours {
 }
 
 static OURS: AtomicPtr<Ours> = AtomicPtr::new(core::ptr::null_mut());
+/// The agent's file could not be read when that could last be asked.
+static OUT_OF_REACH: AtomicBool = AtomicBool::new(false);
 
 /// Stores the variables that the program started with.
 pub(crate) fn remember() {
@@ -39,6 +43,14 @@ pub(crate) fn remember() {
     let ours = symbols::environment().filter(|entry| entry.to_bytes().starts_with(SETTINGS));
     let ours = Box::new(Ours { agent, settings: ours.map(copy).collect() });
     OURS.store(Box::into_raw(ours), Ordering::Release);
+}
+
+/// Checks whether the agent's file can be read, for an exec before which that may no longer be asked.
+pub(crate) fn look() {
+    // SAFETY: published once, never freed.
+    if let Some(ours) = unsafe { OURS.load(Ordering::Acquire).as_ref() } {
+        OUT_OF_REACH.store(!ours.is_loadable(), Ordering::Relaxed);
+    }
 }
 
 /// Program arguments and environments: null-terminated arrays of strings.
@@ -56,18 +68,21 @@ pub(crate) unsafe fn with_environment(
     go: &dyn Fn(Strings) -> c_long,
 ) -> c_long {
     // SAFETY: published once, never freed.
-    let ours = unsafe { OURS.load(Ordering::Acquire).as_ref() };
-    let Some(ours) = ours.filter(|_| {
-        !activity::is_filtered() && recording::current().is_some_and(|recording| !recording.is_over())
-    }) else {
-        return go(given);
+    let Some(ours) = (unsafe { OURS.load(Ordering::Acquire).as_ref() }) else { return go(given) };
+    let is_filtered = activity::is_filtered();
+    let fits = match is_filtered {
+        true => !OUT_OF_REACH.load(Ordering::Relaxed),
+        false => ours.is_loadable() && !is_for_another_machine(path, search, 2),
     };
-    let wanted = ours.is_loadable() && !is_for_another_machine(path, search, 2);
+    let is_recorded = !is_filtered && recording::current().is_some_and(|recording| !recording.is_over());
+    if fits && !is_recorded {
+        return go(given);
+    }
     // SAFETY: the caller promises that `given` is null or an environment.
-    match unsafe { ours.suits(given, wanted) } {
+    match unsafe { ours.suits(given, fits) } {
         true => go(given),
         // SAFETY: the caller promises that `given` is null or an environment.
-        false => unsafe { changed(ours, given, wanted, go) },
+        false => unsafe { changed(ours, given, fits, go) },
     }
 }
 
@@ -200,9 +215,12 @@ unsafe fn changed(ours: &Ours, given: Strings, wanted: bool, go: &dyn Fn(Strings
     go(list.as_ptr())
 }
 
-/// Whether the file is a program of another word size, for which there is no agent, or a script for one.
+/// Whether the file is a program for another machine or of another word size, for which there is no agent, or a script for
+/// one.
 fn is_for_another_machine(path: &CStr, search: bool, scripts: u32) -> bool {
     const CLASS_64: u8 = 2;
+    /// Of `e_machine` in the header.
+    const MACHINE_AT: usize = 18;
     if path.is_empty() {
         return false;
     }
@@ -214,7 +232,10 @@ fn is_for_another_machine(path: &CStr, search: bool, scripts: u32) -> bool {
     };
     let Some(head) = length.and_then(|length| head.get_mut(..length)) else { return false };
     if let [0x7f, b'E', b'L', b'F', class, ..] = head {
-        return *class != CLASS_64;
+        let class = *class;
+        let machine = head.get(MACHINE_AT..).and_then(|rest| rest.first_chunk());
+        return class != CLASS_64
+            || machine.is_some_and(|&number| u16::from_le_bytes(number) != Machine::NATIVE.to_elf());
     }
     let Some(line) = head.strip_prefix(b"#!").filter(|_| scripts > 0) else { return false };
     let start = line.iter().take_while(|byte| b" \t".contains(byte)).count();

@@ -257,6 +257,33 @@ fn seccomp() {
     }
 }
 
+/// A handler returns by a system call, for which a filter may kill.
+#[test]
+fn no_return() {
+    let target = Target::c("no_return");
+    for source in ["cpu", "itimer", "perf"] {
+        let recorder = Recorder::at(4999).event(source);
+        for mode in ["kill", "tsync", "mask"] {
+            let recording = hazard_by(&recorder, &target, &[mode], &["before_filter"]);
+            assert_eq!(recording.folded().inclusive("after_filter"), 0, "{source} {mode}");
+        }
+        let on: &[_] =
+            if source == "itimer" { &["before_filter"] } else { &["before_filter", "after_filter"] };
+        hazard_by(&recorder, &target, &["offered"], on);
+        hazard_by(&recorder, &target, &["refused"], &["before_filter", "after_filter"]);
+    }
+}
+
+#[test]
+fn no_counter() {
+    let target = Target::c("no_counter");
+    for source in ["cpu", "itimer", "perf", "alloc", "lock"] {
+        for mode in ["forbidden", "enabled"] {
+            hazard_by(&Recorder::default().event(source), &target, &[mode], &[]);
+        }
+    }
+}
+
 #[test]
 fn coroutine() {
     let recording = hazard(&Target::c("coroutine"), &[], &["coroutine_work", "scheduler_work"]);

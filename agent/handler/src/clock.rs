@@ -1,7 +1,8 @@
 //! The trace clock: the time-stamp counter if it is invariant, else CLOCK_MONOTONIC through the vDSO, in nanoseconds.
-//! The choice is made once, before the first sample.
+//! The choice is made once, before the first sample. A program that forbids itself the counter (PR_SET_TSC), which the
+//! vDSO reads too, would be killed for reading either: then the clock stands still until it is permitted again.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch;
 use crate::sys;
@@ -14,8 +15,14 @@ const COUNTER: usize = 0;
 /// Time is read by a system call, because the vDSO has no function for it.
 const SYSTEM_CALL: usize = 1;
 
-/// `COUNTER`, `SYSTEM_CALL`, or the address of the vDSO's function.
+/// Time stands still.
+const STOPPED: usize = 2;
+
+/// `COUNTER`, `SYSTEM_CALL`, `STOPPED`, or the address of the vDSO's function.
 static SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
+/// What it was when time was stopped, and when that was.
+static STOPPED_SOURCE: AtomicUsize = AtomicUsize::new(COUNTER);
+static STOPPED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the processor guarantees a constant rate of the counter in every power state.
 pub fn counter_is_invariant() -> bool {
@@ -32,7 +39,28 @@ pub unsafe fn use_monotonic(vdso: Option<ClockGettime>) {
 
 /// Whether time is read from the processor's counter.
 pub fn is_counter() -> bool {
-    SOURCE.load(Ordering::Relaxed) == COUNTER
+    match SOURCE.load(Ordering::Relaxed) {
+        STOPPED => STOPPED_SOURCE.load(Ordering::Relaxed) == COUNTER,
+        source => source == COUNTER,
+    }
+}
+
+/// Stops time, before the calling thread forbids itself the counter. Nothing if it stands still.
+pub fn stop() {
+    let source = SOURCE.load(Ordering::Relaxed);
+    if source != STOPPED {
+        STOPPED_AT.store(now(), Ordering::Relaxed);
+        STOPPED_SOURCE.store(source, Ordering::Relaxed);
+        // Whoever sees this sees the two before.
+        SOURCE.store(STOPPED, Ordering::Release);
+    }
+}
+
+/// Has time go on.
+pub fn resume() {
+    if SOURCE.load(Ordering::Relaxed) == STOPPED {
+        SOURCE.store(STOPPED_SOURCE.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// The current time in ticks.
@@ -40,11 +68,19 @@ pub fn is_counter() -> bool {
 pub fn now() -> u64 {
     match SOURCE.load(Ordering::Relaxed) {
         COUNTER => arch::counter(),
-        source => monotonic(source),
+        source => elsewhere(source),
     }
 }
 
 #[cold]
+fn elsewhere(source: usize) -> u64 {
+    if source == STOPPED {
+        core::sync::atomic::fence(Ordering::Acquire);
+        return STOPPED_AT.load(Ordering::Relaxed);
+    }
+    monotonic(source)
+}
+
 fn monotonic(source: usize) -> u64 {
     if source == SYSTEM_CALL {
         return kernel_ns(libc::CLOCK_MONOTONIC);

@@ -6,14 +6,19 @@
 use core::ffi::{c_int, c_long, c_ulong};
 
 use handler::activity::{self, Active};
-use handler::recording::{Clock, Recording};
+use handler::clock;
+use handler::recording::{self, Clock, Recording};
 use handler::slot::{self, Slot};
 
 use super::real::{call_real, fail, own_recording, real_functions};
 use super::{exec, signals, stacks};
 use crate::agent::{self, Agent};
+use crate::call_filter;
+use crate::journal;
 use crate::kernel;
 use crate::lock::Masked;
+use crate::preload;
+use crate::process;
 use crate::sources;
 
 real_functions! {
@@ -24,15 +29,18 @@ real_functions! {
 /// Longest wait for other threads to finish system calls that the filter may forbid.
 const PATIENCE_NS: u64 = 200_000_000;
 
-/// Marks the process as filtered around `install`, unless the filter could not be installed.
-fn filtering(install: impl FnOnce() -> c_long) -> c_long {
+/// Marks the process as filtered around `install`, unless the filter could not be installed. `filter` is the address of
+/// the filter's description, 0 for strict mode.
+fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
     let before = activity::is_filtered();
     let stopped = stop_process_timer();
     if let (Some(_active), Some(_)) = (Active::enter(), own_recording()) {
         let _masked = Masked::new();
         // No memory can be mapped after this.
         slot::taken().for_each(Slot::prepare_early);
+        preload::look();
     }
+    let silenced = silence(filter);
     activity::announce_filter();
     // Threads inside the agent finish soon, unless killed there (a child of `vfork` shares the count).
     let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
@@ -40,19 +48,51 @@ fn filtering(install: impl FnOnce() -> c_long) -> c_long {
         kernel::yield_now();
     }
     // From here on no other thread makes system calls for the agent, and the filter is not installed yet.
-    let ended = if before { None } else { end_events() };
+    let ended = if before || silenced.is_some() { silenced } else { end_events() };
     let result = install();
     if result < 0 {
         activity::set_filtered(before);
         if let (Some((recording, agent)), false) = (stopped, before) {
-            crate::process::start_source(recording, agent);
+            process::start_source(recording, agent);
         }
         if let (Some((recording, agent)), Some(_active)) = (ended, Active::enter()) {
             let _masked = Masked::new();
+            recording.region.close_requests(false);
             sources::resume_events(recording, &agent.config);
         }
     }
     result
+}
+
+/// The same in an unrecorded child of a bare `clone`: its exec may make no system call of the agent afterwards.
+fn filtering_unrecorded(install: impl FnOnce() -> c_long) -> c_long {
+    let before = activity::is_filtered();
+    // Who has a recording that is not its own shares the memory of whose it is.
+    let is_apart = !before && recording::current().is_none();
+    if is_apart {
+        preload::look();
+        activity::announce_filter();
+    }
+    let result = install();
+    if is_apart && result < 0 {
+        activity::set_filtered(before);
+    }
+    result
+}
+
+/// Ends the sampling of all threads if the filter does not permit returning from a signal. Returns its owner.
+fn silence(filter: usize) -> Option<(&'static Recording, &'static Agent)> {
+    let _active = Active::enter()?;
+    let (recording, agent) = (own_recording()?, agent::get()?);
+    // A signal that is pending for this thread comes when this ends.
+    let _masked = Masked::new();
+    if filter == 0 || call_filter::permits_signals(filter) {
+        return None;
+    }
+    process::refuse_requests(recording);
+    sources::end_all();
+    journal::tell_setting(recording, b"stopped", b"a filter of system calls permits no return from a signal");
+    Some((recording, agent))
 }
 
 /// Ends the perf events while that is still permitted. Returns their owner, if there were any.
@@ -67,15 +107,20 @@ fn end_events() -> Option<(&'static Recording, &'static Agent)> {
 fn stop_process_timer() -> Option<(&'static Recording, &'static Agent)> {
     let _active = Active::enter()?;
     let recording = own_recording().filter(|recording| recording.is_clocked_by(Clock::ProcessTimer))?;
-    crate::process::silence_thread(recording, b"itimer ends where the program filters its system calls");
+    process::silence_thread(recording, b"itimer ends where the program filters its system calls");
     Some((recording, agent::get()?))
 }
 
 /// The calling thread is about to lose access to the time-stamp counter, which the handler reads: stop its ticks, or
 /// those of the process if it has one timer. Strict mode also disables the counter (kernel/seccomp.c).
 fn without_counter() {
-    if let (Some(_active), Some(recording)) = (Active::enter(), own_recording()) {
-        crate::process::silence_thread(recording, b"the program forbids the time-stamp counter");
+    let recording = own_recording();
+    if let (Some(_active), Some(recording)) = (Active::enter(), recording) {
+        process::silence_thread(recording, b"the program forbids the time-stamp counter");
+    }
+    // A child of `vfork` would stop its parent's.
+    if recording.is_some() {
+        clock::stop();
     }
 }
 
@@ -111,10 +156,20 @@ pub(crate) unsafe extern "C" fn prctl(
     };
     if takes_counter {
         without_counter();
+    } else if option == libc::PR_SET_TSC {
+        let result = real();
+        if agent::is_own_process() {
+            clock::resume();
+        }
+        return result;
     }
     match option {
-        libc::PR_SET_SECCOMP if installs(second, third as usize) && agent::is_own_process() => {
-            filtering(|| real().into()) as c_int
+        libc::PR_SET_SECCOMP if installs(second, third as usize) => {
+            let install = || real().into();
+            (match agent::is_own_process() {
+                true => filtering(if takes_counter { 0 } else { third as usize }, install),
+                false => filtering_unrecorded(install),
+            }) as c_int
         }
         libc::PR_SET_NAME => {
             let result = real();
@@ -203,7 +258,12 @@ unsafe extern "C" fn seen(
         without_counter();
     }
     match number {
-        _ if sets_filter && agent::is_own_process() => filtering(real),
+        _ if sets_filter && agent::is_own_process() => {
+            let is_strict = number == libc::SYS_seccomp && first == libc::SECCOMP_SET_MODE_STRICT as usize
+                || number == libc::SYS_prctl && second == libc::SECCOMP_MODE_STRICT as usize;
+            filtering(if is_strict { 0 } else { third }, real)
+        }
+        _ if sets_filter => filtering_unrecorded(real),
         // SAFETY: the arguments are those of the system call.
         libc::SYS_execve => unsafe { exec::bare(first, third, |third| real_with(third, fourth)) },
         // SAFETY: the arguments are those of the system call.

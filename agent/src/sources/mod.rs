@@ -21,6 +21,7 @@ use handler::slot::{self, Slot};
 
 use crate::config::Config;
 use crate::kernel::{self, Errno};
+use crate::pending;
 use crate::sampling_signal;
 
 /// The perf events have ended, and timers have replaced them.
@@ -195,6 +196,29 @@ pub(crate) fn end_events(recording: &Recording, config: &Config) -> bool {
         }
     }
     true
+}
+
+/// Ends all sources of signals, before the program forbids returning from them, and waits for signals that are pending for
+/// other threads.
+pub(crate) fn end_all() {
+    /// Longest wait: a thread may be stopped, or block everything for good.
+    const PATIENCE_NS: u64 = 200_000_000;
+    for slot in slot::taken() {
+        let entered = enter(slot);
+        thread_timer::disarm(slot);
+        if entered.is_some() {
+            slot.kernel_rings.close();
+        }
+    }
+    let (own, signal) = (handler::sys::thread_id(), sampling_signal::get());
+    let begun = kernel::clock_ns(libc::CLOCK_MONOTONIC);
+    for slot in slot::taken().filter(|slot| slot.tid() != own) {
+        while !pending::is_served(slot.tid(), signal)
+            && kernel::clock_ns(libc::CLOCK_MONOTONIC) - begun < PATIENCE_NS
+        {
+            kernel::yield_now();
+        }
+    }
 }
 
 /// Keeps the slot's thread out of its handler. `None` if it stays in the handler for a long time.

@@ -322,6 +322,23 @@ pub(crate) fn set_thread_word(word: u64) {
     }
 }
 
+// Calls with the stack aligned as the ABI requires. An emulator's signal frame may not be (qemu-user before 8.1).
+macro_rules! call_aligned {
+    ($function:literal) => {
+        concat!(
+            "push rbp\n.cfi_adjust_cfa_offset 8\n.cfi_rel_offset rbp, 0\n",
+            "mov rbp, rsp\n.cfi_def_cfa_register rbp\n",
+            "and rsp, -16\n",
+            "call ",
+            $function,
+            "\n",
+            "mov rsp, rbp\n.cfi_def_cfa_register rsp\n",
+            "pop rbp\n.cfi_adjust_cfa_offset -8\n.cfi_restore rbp\n",
+        )
+    };
+}
+pub(crate) use call_aligned;
+
 // rax = the new frame, with the return address that rsp is to point to. Pointers into the old frame are adjusted.
 macro_rules! switch_frame {
     () => {
@@ -340,7 +357,7 @@ macro_rules! own_signal {
         core::arch::naked_asm!(
             ".cfi_startproc",
             $crate::push!(rdi rsi rdx),
-            "call {serve}",
+            $crate::arch::call_aligned!("{serve}"),
             "mov rcx, rdx",
             $crate::pop!(rdx rsi rdi),
             "test rax, rax",
@@ -352,7 +369,7 @@ macro_rules! own_signal {
             $crate::push!(rdi rsi rdx),
             "mov rsi, rdx",
             "mov rdx, rcx",
-            "call {begin}",
+            $crate::arch::call_aligned!("{begin}"),
             $crate::pop!(rdx rsi rdi),
             "jmp rax",
             ".cfi_endproc",
@@ -371,7 +388,7 @@ macro_rules! guest_signal {
             $crate::push!(rdi rsi rdx),
             "mov rsi, rdx",
             "lea rdx, [rsp + 24]",
-            "call {pass}",
+            $crate::arch::call_aligned!("{pass}"),
             "mov rcx, rdx",
             $crate::pop!(rdx rsi rdi),
             $crate::arch::switch_frame!(),
@@ -427,7 +444,11 @@ macro_rules! restorers {
             ".type selfwind_guest_restore,@function",
             "selfwind_guest_restore:",
             "mov rdi, rsp",
+            // Aligned already on any frame of the kernel's, so that the rules hold; rbx is about to be restored.
+            "mov rbx, rsp",
+            "and rsp, -16",
             "call {return_stack}",
+            "mov rsp, rbx",
             "mov rax, 15",
             "syscall",
             ".size selfwind_guest_restore, . - selfwind_guest_restore",

@@ -1,0 +1,112 @@
+//! What a system call filter (seccomp(2), classic BPF) that the program is about to install would do with the calls
+//! that no sample can do without.
+//!
+//! A handler returns by a call of its own, `rt_sigreturn`, and walks with the help of another. A program that has no
+//! handlers may forbid both. What must never happen: that a filter is taken for a milder one than the kernel will see.
+
+use alloc::vec;
+
+use crate::kernel;
+
+/// Longest filter that the kernel takes (`BPF_MAXINSNS`).
+const LONGEST: usize = 4096;
+/// Words that a filter may keep.
+const WORDS: usize = libc::BPF_MEMWORDS as usize;
+/// Size of `struct seccomp_data`, of which only number and architecture are known before a call is made.
+const DATA_BYTES: u32 = 64;
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+
+/// `AUDIT_ARCH_*` of `linux/audit.h`: 64 bits, little-endian, and the machine.
+const ARCHITECTURE: u32 = 0xc000_0000 | unwind::Machine::NATIVE.to_elf() as u32;
+
+/// True if signals may be handled under the filter that a `struct sock_fprog` at `address` describes. One that cannot be
+/// read, or whose answer depends on more than the call's number, permits nothing.
+pub(crate) fn permits_signals(address: usize) -> bool {
+    const SIZE: usize = size_of::<libc::sock_fprog>();
+    let mut described = [0u8; SIZE];
+    if !kernel::copy_own(address as u64, &mut described) {
+        return false;
+    }
+    // SAFETY: as many bytes as the structure has; any bytes are a valid one, whose pointer is not followed.
+    let described = unsafe { described.as_ptr().cast::<libc::sock_fprog>().read_unaligned() };
+    let length = usize::from(described.len);
+    if !(1..=LONGEST).contains(&length) {
+        return false;
+    }
+    let mut program = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; length];
+    let bytes = length * size_of::<libc::sock_filter>();
+    // SAFETY: the instructions' own memory; any bytes are valid instructions.
+    let raw = unsafe { core::slice::from_raw_parts_mut(program.as_mut_ptr().cast::<u8>(), bytes) };
+    kernel::copy_own(described.filter as u64, raw)
+        && matches!(action(&program, libc::SYS_rt_sigreturn), Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG))
+        // An error is an answer too: nothing can be read then.
+        && matches!(
+            action(&program, libc::SYS_rt_sigprocmask),
+            Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG | libc::SECCOMP_RET_ERRNO)
+        )
+}
+
+/// What the filter says to the call of that number; none if it asks for more than that, or is none. Jumps lead forward
+/// only, so it ends.
+fn action(program: &[libc::sock_filter], number: libc::c_long) -> Option<u32> {
+    let (mut accumulator, mut index, mut memory) = (0u32, 0u32, [0u32; WORDS]);
+    let mut at = 0usize;
+    loop {
+        let &libc::sock_filter { code, jt, jf, k } = program.get(at)?;
+        let code = u32::from(code);
+        at += 1;
+        let source = if code & libc::BPF_X != 0 { index } else { k };
+        match code & 0x07 {
+            class @ (libc::BPF_LD | libc::BPF_LDX) => {
+                let value = match code & 0xe0 {
+                    libc::BPF_IMM => k,
+                    libc::BPF_LEN => DATA_BYTES,
+                    libc::BPF_MEM => *memory.get(k as usize)?,
+                    libc::BPF_ABS if k == NUMBER_AT => number as u32,
+                    libc::BPF_ABS if k == ARCHITECTURE_AT => ARCHITECTURE,
+                    _ => return None,
+                };
+                *(if class == libc::BPF_LD { &mut accumulator } else { &mut index }) = value;
+            }
+            libc::BPF_ST => *memory.get_mut(k as usize)? = accumulator,
+            libc::BPF_STX => *memory.get_mut(k as usize)? = index,
+            libc::BPF_ALU => accumulator = calculated(code & 0xf0, accumulator, source)?,
+            libc::BPF_JMP if code & 0xf0 == libc::BPF_JA => at = at.checked_add(k as usize)?,
+            libc::BPF_JMP => {
+                let holds = match code & 0xf0 {
+                    libc::BPF_JEQ => accumulator == source,
+                    libc::BPF_JGT => accumulator > source,
+                    libc::BPF_JGE => accumulator >= source,
+                    libc::BPF_JSET => accumulator & source != 0,
+                    _ => return None,
+                };
+                at += usize::from(if holds { jt } else { jf });
+            }
+            libc::BPF_RET => {
+                let said = if code & 0x18 == libc::BPF_A { accumulator } else { k };
+                return Some(said & libc::SECCOMP_RET_ACTION_FULL);
+            }
+            _ if code & 0xf8 == libc::BPF_TAX => index = accumulator,
+            _ if code & 0xf8 == libc::BPF_TXA => accumulator = index,
+            _ => return None,
+        }
+    }
+}
+
+/// The accumulator after an operation; none where the kernel would kill.
+fn calculated(operation: u32, left: u32, right: u32) -> Option<u32> {
+    Some(match operation {
+        libc::BPF_ADD => left.wrapping_add(right),
+        libc::BPF_SUB => left.wrapping_sub(right),
+        libc::BPF_MUL => left.wrapping_mul(right),
+        libc::BPF_DIV => left.checked_div(right)?,
+        libc::BPF_AND => left & right,
+        libc::BPF_OR => left | right,
+        libc::BPF_XOR => left ^ right,
+        libc::BPF_LSH => left.checked_shl(right)?,
+        libc::BPF_RSH => left.checked_shr(right)?,
+        libc::BPF_NEG => left.wrapping_neg(),
+        _ => return None,
+    })
+}
