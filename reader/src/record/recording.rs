@@ -410,7 +410,11 @@ impl Recording {
                 "{rate}; each sample stands for all periods since the previous one{advice}"
             ));
         }
-        if let Some(text) = used_ns.and_then(|ns| stats.uncovered(ns)) {
+        let is_clocked =
+            stats.detail.frequency != 0 && !(self.allocations || self.locks || self.wall.is_some());
+        let uncovered =
+            used_ns.filter(|_| is_clocked || stats.detail.cpu_ns > 0).and_then(|ns| stats.uncovered(ns));
+        if let Some(text) = &uncovered {
             notices.say(text);
         }
         if status.is_some()
@@ -430,8 +434,8 @@ impl Recording {
                 false => "the events did not occur in these processes, or could not be counted",
             });
         } else if stats.samples < FEW_SAMPLES
-            && stats.detail.frequency != 0
-            && !(self.allocations || self.locks || self.wall.is_some())
+            && is_clocked
+            && uncovered.is_none()
             && !self.notes.iter().any(|note| note.starts_with(NOT_SAMPLED))
         {
             notices.say(

@@ -31,6 +31,9 @@ const LIST_EVERY: u32 = 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 /// How often a thread must be found blocking the signal to be reported: all threads do so briefly.
 const BLOCKING_COUNT: u32 = 5;
+/// CPU time in nanoseconds that it must have used meanwhile: on a busy machine a thread may wait for a processor while it
+/// blocks the signal briefly.
+const BLOCKING_CPU_NS: u64 = 10_000_000;
 /// Key of the note about threads that cannot be sampled; agents use the same.
 pub(crate) const NOT_SAMPLED: &str = "not sampled";
 /// Link count of a directory without subdirectories.
@@ -103,8 +106,41 @@ struct Watched {
     looks: u32,
     /// Ids of threads that were unknown at the last reading.
     unknown: BTreeSet<u32>,
-    /// How often threads were found to block the signal.
-    blocking: BTreeMap<u32, u32>,
+    /// Threads that were found to block the signal.
+    blocking: BTreeMap<u32, BlockingThread>,
+}
+
+/// A thread that was found to block the signal.
+#[derive(Clone, Copy)]
+struct BlockingThread {
+    /// How often it was found so, until it is reported.
+    times: u32,
+    /// CPU time that it had used the first time.
+    used_ns: u64,
+}
+
+impl BlockingThread {
+    const REPORTED: u32 = u32::MAX;
+
+    /// Notes that it blocks the signal once more, having used `used_ns`. True if it must be reported now.
+    fn again(&mut self, used_ns: u64) -> bool {
+        if self.times == Self::REPORTED {
+            return false;
+        }
+        self.times += 1;
+        let is_certain =
+            self.times >= BLOCKING_COUNT && used_ns.saturating_sub(self.used_ns) >= BLOCKING_CPU_NS;
+        if is_certain {
+            self.times = Self::REPORTED;
+        }
+        is_certain
+    }
+}
+
+/// CPU time of a thread in nanoseconds, as the scheduler counts it.
+fn used_ns(pid: u32, tid: u32) -> u64 {
+    let used = |text: String| text.split_ascii_whitespace().next()?.parse().ok();
+    proc::beginning_of(pid, tid, "schedstat").ok().and_then(used).unwrap_or(0)
 }
 
 impl Search {
@@ -178,7 +214,8 @@ impl Watched {
             self.ask(name, &asked, told);
         }
         self.blocking.retain(|tid, _| self.unknown.contains(tid));
-        self.unknown.iter().any(|tid| self.blocking.get(tid).is_none_or(|&times| times < BLOCKING_COUNT))
+        let is_uncertain = |found: &BlockingThread| found.times < BLOCKING_COUNT;
+        self.unknown.iter().any(|tid| self.blocking.get(tid).is_none_or(is_uncertain))
     }
 
     fn ask(&mut self, name: &RegionName, tids: &[u32], told: &Sender<Blocking>) {
@@ -190,9 +227,10 @@ impl Watched {
         };
         for report in reports {
             let Err(NoStack::Blocks(signal)) = report.outcome else { continue };
-            let times = self.blocking.entry(report.thread.tid).or_default();
-            *times += 1;
-            if *times == BLOCKING_COUNT {
+            let used_ns = used_ns(pid, report.thread.tid);
+            let found =
+                self.blocking.entry(report.thread.tid).or_insert(BlockingThread { times: 0, used_ns });
+            if found.again(used_ns) {
                 let text = format!(
                     "process {pid}: {} ({}) runs with signal {signal} blocked",
                     report.thread.tid, report.thread.name
@@ -200,5 +238,20 @@ impl Watched {
                 let _ = told.send(Blocking { region_nonce: name.nonce, text });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_told_of_once_when_it_has_run_with_the_signal_blocked() {
+        let mut starved = BlockingThread { times: 0, used_ns: 700 };
+        assert!((0..100).all(|_| !starved.again(700)));
+        let mut busy = BlockingThread { times: 0, used_ns: 700 };
+        let told: Vec<u64> = (0..20).filter(|turn| busy.again(turn * 4_000_000)).collect();
+        assert_eq!(told, [4]);
+        assert!(starved.again(BLOCKING_CPU_NS + 700) && !starved.again(u64::MAX));
     }
 }

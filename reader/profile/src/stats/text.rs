@@ -55,24 +55,19 @@ impl Stats {
             .then(|| format!("{} of {} Hz (timers tick with the kernel's HZ)", rate.delivered, rate.asked))
     }
 
-    /// A note if the samples represent only a part of `used_ns` of CPU time.
+    /// A note if the samples represent only a part of `used_ns` of CPU time. To be asked if some samples are of CPU time.
     pub fn uncovered(&self, used_ns: u64) -> Option<String> {
         /// Less is missing in any recording: the first program's start and end.
         const USUAL_NS: u64 = 20_000_000;
         let (covered_ns, images) = (self.detail.cpu_ns, self.detail.images);
         let lost = self.detail.lost_weight.values().sum::<u64>();
         let missing_ns = used_ns.saturating_sub(covered_ns);
-        if self.samples == 0
-            || covered_ns == 0
-            || lost > 0
-            || missing_ns < USUAL_NS
-            || missing_ns < used_ns / 10
-        {
+        if lost > 0 || missing_ns < USUAL_NS || missing_ns < used_ns / 10 {
             return None;
         }
         let seconds = |ns: u64| ns as f64 / 1e9;
         Some(format!(
-            "the samples cover {:.2} of {:.2} s of CPU time; the rest was used by programs while they start and exit ({} seen), by threads after their last sample ({} seen), or by programs that cannot load the agent (static, setuid)",
+            "the samples cover {:.2} of {:.2} s of CPU time; the rest was used by programs while they start and exit ({} seen), by threads after their last sample ({} seen), or by programs that cannot load the agent (static, 32-bit, setuid, in another root directory)",
             seconds(covered_ns),
             seconds(used_ns),
             counted(images, "program", "programs"),
