@@ -1,10 +1,11 @@
 //! What a system call filter (seccomp(2), classic BPF) that the program is about to install would do with the calls
-//! that no sample can do without.
+//! that no sample can do without, and with those of an agent in the program that comes after an exec.
 //!
 //! A handler returns by a call of its own, `rt_sigreturn`, and walks with the help of another. A program that has no
 //! handlers may forbid both. What must never happen: that a filter is taken for a milder one than the kernel will see.
 
 use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::kernel;
 
@@ -20,31 +21,97 @@ const ARCHITECTURE_AT: u32 = 4;
 /// `AUDIT_ARCH_*` of `linux/audit.h`: 64 bits, little-endian, and the machine.
 const ARCHITECTURE: u32 = 0xc000_0000 | unwind::Machine::NATIVE.to_elf() as u32;
 
+/// What an agent may call from its start on.
+const OF_AN_AGENT: [libc::c_long; 43] = [
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_munlock,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_fstat,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_getcwd,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_symlinkat,
+    libc::SYS_unlinkat,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_gettid,
+    libc::SYS_geteuid,
+    libc::SYS_prlimit64,
+    libc::SYS_prctl,
+    libc::SYS_clock_gettime,
+    libc::SYS_nanosleep,
+    libc::SYS_sched_yield,
+    libc::SYS_futex,
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_gettime,
+    libc::SYS_timer_delete,
+    libc::SYS_getitimer,
+    libc::SYS_setitimer,
+    libc::SYS_getrandom,
+    libc::SYS_process_vm_readv,
+];
+
 /// True if signals may be handled under the filter that a `struct sock_fprog` at `address` describes. One that cannot be
 /// read, or whose answer depends on more than the call's number, permits nothing.
 pub(crate) fn permits_signals(address: usize) -> bool {
+    read(address).is_some_and(|program| permits_return(&program))
+}
+
+/// True if an agent may start and sample under that filter: nothing that it calls is fatal.
+pub(crate) fn permits_agent(address: usize) -> bool {
+    read(address).is_some_and(|program| {
+        permits_return(&program) && OF_AN_AGENT.iter().all(|&number| is_harmless(&program, number))
+    })
+}
+
+fn permits_return(program: &[libc::sock_filter]) -> bool {
+    matches!(action(program, libc::SYS_rt_sigreturn), Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG))
+        && is_harmless(program, libc::SYS_rt_sigprocmask)
+}
+
+/// True if the call is made or fails: an error is an answer too.
+fn is_harmless(program: &[libc::sock_filter], number: libc::c_long) -> bool {
+    matches!(
+        action(program, number),
+        Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG | libc::SECCOMP_RET_ERRNO)
+    )
+}
+
+/// The instructions of the filter that a `struct sock_fprog` at `address` describes.
+fn read(address: usize) -> Option<Vec<libc::sock_filter>> {
     const SIZE: usize = size_of::<libc::sock_fprog>();
     let mut described = [0u8; SIZE];
     if !kernel::copy_own(address as u64, &mut described) {
-        return false;
+        return None;
     }
     // SAFETY: as many bytes as the structure has; any bytes are a valid one, whose pointer is not followed.
     let described = unsafe { described.as_ptr().cast::<libc::sock_fprog>().read_unaligned() };
     let length = usize::from(described.len);
     if !(1..=LONGEST).contains(&length) {
-        return false;
+        return None;
     }
     let mut program = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; length];
     let bytes = length * size_of::<libc::sock_filter>();
     // SAFETY: the instructions' own memory; any bytes are valid instructions.
     let raw = unsafe { core::slice::from_raw_parts_mut(program.as_mut_ptr().cast::<u8>(), bytes) };
-    kernel::copy_own(described.filter as u64, raw)
-        && matches!(action(&program, libc::SYS_rt_sigreturn), Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG))
-        // An error is an answer too: nothing can be read then.
-        && matches!(
-            action(&program, libc::SYS_rt_sigprocmask),
-            Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG | libc::SECCOMP_RET_ERRNO)
-        )
+    kernel::copy_own(described.filter as u64, raw).then_some(program)
 }
 
 /// What the filter says to the call of that number; none if it asks for more than that, or is none. Jumps lead forward

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_long};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use crate::call_filter;
 use crate::kernel::{self, File};
 use crate::symbols;
 use handler::{activity, recording};
@@ -32,7 +33,7 @@ struct Ours {
 }
 
 static OURS: AtomicPtr<Ours> = AtomicPtr::new(core::ptr::null_mut());
-/// The agent's file could not be read when that could last be asked.
+/// The agent's file could not be read when that could last be asked, or a filter would kill it.
 static OUT_OF_REACH: AtomicBool = AtomicBool::new(false);
 
 /// Stores the variables that the program started with.
@@ -45,11 +46,14 @@ pub(crate) fn remember() {
     OURS.store(Box::into_raw(ours), Ordering::Release);
 }
 
-/// Checks whether the agent's file can be read, for an exec before which that may no longer be asked.
-pub(crate) fn look() {
+/// Checks whether the agent can be loaded at an exec before which that may no longer be asked: after the filter whose
+/// description is at the address `filter` (0 if unknown). An agent that the filter would kill is kept out, for good, because
+/// filters add up.
+pub(crate) fn look(filter: usize) {
     // SAFETY: published once, never freed.
     if let Some(ours) = unsafe { OURS.load(Ordering::Acquire).as_ref() } {
-        OUT_OF_REACH.store(!ours.is_loadable(), Ordering::Relaxed);
+        let fits = filter != 0 && call_filter::permits_agent(filter) && ours.is_loadable();
+        OUT_OF_REACH.fetch_or(!fits, Ordering::Relaxed);
     }
 }
 

@@ -274,6 +274,31 @@ fn no_return() {
     }
 }
 
+/// What an agent needs at its start may be forbidden to the program that a recorded one executes.
+#[test]
+fn filtered_exec() {
+    let target = Target::c("filtered_exec");
+    let calls = [
+        libc::SYS_timer_create,
+        libc::SYS_prctl,
+        libc::SYS_getpid,
+        libc::SYS_ftruncate,
+        libc::SYS_sigaltstack,
+        libc::SYS_rt_sigreturn,
+    ];
+    for source in ["cpu", "itimer", "perf", "alloc"] {
+        for call in calls {
+            hazard_by(&Recorder::default().event(source), &target, &[call.to_string().as_str()], &[]);
+        }
+    }
+    let events = libc::SYS_perf_event_open.to_string();
+    hazard_by(&Recorder::default(), &target, &[events.as_str()], &[]);
+    // And what it does not need may be.
+    let reboot = libc::SYS_reboot.to_string();
+    let recorder = Recorder::default().event("cpu");
+    hazard_by(&recorder, &target, &[reboot.as_str()], &["launched_work"]);
+}
+
 #[test]
 fn no_counter() {
     let target = Target::c("no_counter");

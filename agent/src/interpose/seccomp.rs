@@ -38,7 +38,10 @@ fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
         let _masked = Masked::new();
         // No memory can be mapped after this.
         slot::taken().for_each(Slot::prepare_early);
-        preload::look();
+        preload::look(filter);
+    } else {
+        // Nothing may be asked about a second filter.
+        preload::look(0);
     }
     let silenced = silence(filter);
     activity::announce_filter();
@@ -65,12 +68,12 @@ fn filtering(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
 }
 
 /// The same in an unrecorded child of a bare `clone`: its exec may make no system call of the agent afterwards.
-fn filtering_unrecorded(install: impl FnOnce() -> c_long) -> c_long {
+fn filtering_unrecorded(filter: usize, install: impl FnOnce() -> c_long) -> c_long {
     let before = activity::is_filtered();
-    // Who has a recording that is not its own shares the memory of whose it is.
+    // A process that sees a recording of another process shares its memory.
     let is_apart = !before && recording::current().is_none();
     if is_apart {
-        preload::look();
+        preload::look(filter);
         activity::announce_filter();
     }
     let result = install();
@@ -168,7 +171,7 @@ pub(crate) unsafe extern "C" fn prctl(
             let install = || real().into();
             (match agent::is_own_process() {
                 true => filtering(if takes_counter { 0 } else { third as usize }, install),
-                false => filtering_unrecorded(install),
+                false => filtering_unrecorded(third as usize, install),
             }) as c_int
         }
         libc::PR_SET_NAME => {
@@ -263,7 +266,7 @@ unsafe extern "C" fn seen(
                 || number == libc::SYS_prctl && second == libc::SECCOMP_MODE_STRICT as usize;
             filtering(if is_strict { 0 } else { third }, real)
         }
-        _ if sets_filter => filtering_unrecorded(real),
+        _ if sets_filter => filtering_unrecorded(third, real),
         // SAFETY: the arguments are those of the system call.
         libc::SYS_execve => unsafe { exec::bare(first, third, |third| real_with(third, fourth)) },
         // SAFETY: the arguments are those of the system call.
