@@ -125,7 +125,7 @@ impl Collector {
 
     /// Leaves all records in their pools until the end, and removes the oldest regions of dead processes when they take too
     /// much memory.
-    pub(crate) fn as_flight_recorder(mut self) -> Self {
+    pub(crate) fn into_flight_recorder(mut self) -> Self {
         self.flight_recorder = true;
         self
     }

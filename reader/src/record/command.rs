@@ -156,7 +156,7 @@ fn record_child(
     let mut collector = Collector::new(session.directories(), Scope::Everything, options.notices)
         .with_buffer(options.sampling.buffer);
     if options.snapshot {
-        collector = collector.as_flight_recorder();
+        collector = collector.into_flight_recorder();
         options
             .notices
             .say(format_args!("flight recorder: `kill -USR2 {}` writes what it holds", std::process::id()));
