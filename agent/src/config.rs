@@ -34,6 +34,8 @@ const SLOW_POOL: usize = 128 * 1024;
 /// Sampling rate up to which a timer counts as slow, in samples per second.
 const SLOW: u64 = 250;
 const HISTORY_POOL: usize = 1 << 20;
+/// Initial pool size for every allocation: what a program produces in some tens of milliseconds.
+const ALLOCATIONS_POOL: usize = 4 << 20;
 /// Initial pool size for events without a fixed rate, which may occur at every system call: on a busy machine the
 /// reader may not run for some ten milliseconds.
 const EVENT_POOL: usize = 1 << 20;
@@ -177,6 +179,7 @@ impl Config {
             config.pool = match config.mode {
                 // Tracepoints may be hit at any rate.
                 _ if !config.tracepoints.is_empty() => HISTORY_POOL,
+                _ if config.allocations == 1 => ALLOCATIONS_POOL,
                 Mode::Discard if config.sources.clock != Some(Clock::Perf) && config.frequency <= SLOW => {
                     SLOW_POOL
                 }

@@ -8,28 +8,24 @@
 #[non_exhaustive]
 pub enum RecordKind {
     /// A cancelled reservation; readers skip it.
-    Void,
+    Void = 0,
     /// A stack sample: [`EncodedStack`](crate::EncodedStack).
-    Stack,
+    Stack = 1,
     /// Bytes of a perf ring that a stack answers: [`KernelAnswer`](crate::KernelAnswer).
-    Answer,
+    Answer = 3,
     /// Part of a stack copy: [`CopyPiece`](crate::CopyPiece).
-    Copy,
+    Copy = 4,
     /// An event of a tracepoint in the program: [`TracepointRecord`](crate::TracepointRecord).
-    Tracepoint,
+    Tracepoint = 5,
+    /// A stack that was written before: [`Repeat`](crate::Repeat).
+    Repeat = 6,
 }
 
 impl RecordKind {
     /// The number in record headers, 5 bits.
     #[must_use]
     pub const fn number(self) -> u8 {
-        match self {
-            Self::Void => 0,
-            Self::Stack => 1,
-            Self::Answer => 3,
-            Self::Copy => 4,
-            Self::Tracepoint => 5,
-        }
+        self as u8
     }
 
     /// The kind with this number, if this version knows it.
@@ -41,6 +37,7 @@ impl RecordKind {
             3 => Some(Self::Answer),
             4 => Some(Self::Copy),
             5 => Some(Self::Tracepoint),
+            6 => Some(Self::Repeat),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@
 use crate::atomic::{Ordering, if_equal, store_bytes};
 use crate::control::Loss;
 use crate::pool::Pool;
+use crate::repeat::StackPlace;
 use crate::stack::{Form, LITERAL, MAX_DEPTH, RECENT, StackHead, distance, flag, is_near, recent_place};
 use crate::tracepoint::{Fields, NoPreface, Preface};
 use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
@@ -100,6 +101,13 @@ impl StackChain {
     pub fn walked(&mut self, unchanged: usize) {
         self.unchanged = if self.walked { self.unchanged.min(unchanged) } else { unchanged };
         self.walked = true;
+    }
+
+    /// The place of the stack that was written last, if later records may refer to it.
+    #[must_use]
+    #[inline]
+    pub fn written(&self) -> StackPlace {
+        if self.linked { StackPlace(self.place) } else { StackPlace::NOWHERE }
     }
 
     /// Writes a stack, leaf first; if walks are reported, that of the last walk.

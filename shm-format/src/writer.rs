@@ -256,6 +256,16 @@ impl ThreadCursor {
         Ok(None)
     }
 
+    /// Where the next record will lie, if it fits there.
+    #[inline(always)]
+    pub(crate) fn next_place<P: Pool>(&self, pool: &P) -> Option<Place> {
+        let word = Reserve(self.inner.word.load(Ordering::Relaxed));
+        let chunk = pool.chunk(usize::from(word.chunk()))?;
+        let generation = State(chunk.header.state.load(Ordering::Relaxed)).generation();
+        let sequence = word.sequence(self.inner.sequence.load(Ordering::Relaxed));
+        Some(Place { chunk: word.chunk(), generation, sequence })
+    }
+
     /// Ends the thread's use of the pool: its chunk goes to the reader. To be called on the thread, with no record
     /// open, before it ends. Says whether the reader should be woken.
     pub fn close<P: Pool>(&self, pool: &P) -> Committed {
@@ -289,6 +299,13 @@ impl ThreadCursor {
     #[inline]
     pub fn count_event(&self) -> u64 {
         local_add(&self.inner.events, 1).wrapping_add(1)
+    }
+
+    /// The events counted since `begin`.
+    #[inline]
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.inner.events.load(Ordering::Relaxed)
     }
 
     /// The events counted and not taken yet, for the caller alone. Any thread may take them.

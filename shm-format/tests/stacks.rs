@@ -13,8 +13,8 @@ use rig::interrupted::{Interrupted, STEPS};
 use rig::stacks::{Decoders, Writer, grown};
 use rig::{Mapping, Random, geometry, setting, tick};
 use shm_format::{
-    EncodedStack, Geometry, Loss, MAX_DEPTH, Mode, Pass, RecordKind, StackChain, StackDecoder, StackHead,
-    Step, ThreadCursor, Undecodable,
+    EncodedStack, Geometry, Loss, MAX_DEPTH, Mode, Pass, RecordKind, Repeat, StackChain, StackDecoder,
+    StackHead, Step, ThreadCursor, Undecodable,
 };
 
 fn big() -> Geometry {
@@ -44,6 +44,7 @@ fn stacks_survive_readers_that_come_and_go() {
         assert_eq!(decoders.stats.torn + decoders.stats.violations, 0);
         assert_eq!((decoders.unlinked, decoders.malformed), (0, 0), "seed {seed}");
         let written: BTreeMap<_, _> = writers.iter().flat_map(Writer::written).collect();
+        assert!(written.values().any(|(head, _)| head.source == Repeat::SOURCE));
         assert_eq!(seen.len(), written.len());
         assert_eq!(seen, written, "seed {seed}");
     }

@@ -16,6 +16,8 @@
 //!
 //! A stack cache takes 70 KiB of addresses per thread, of which one with stacks of fifty frames touches about six pages.
 
+mod words;
+
 use core::ops::Range;
 
 use crate::arch::native::{self, ABOVE_BITS};
@@ -217,12 +219,6 @@ impl StackCache {
     /// The frames of the last walk, leaf first.
     pub fn frames(&self) -> &[Frame] {
         self.previous.frames.get(self.previous.start..).unwrap_or(&[])
-    }
-
-    /// The stack pointers of the frames of the last walk, leaf first; 0 for one that is not known.
-    pub fn stack_pointers(&self) -> impl Iterator<Item = u64> + '_ {
-        let slots = self.previous.slots.get(self.previous.start..).unwrap_or(&[]);
-        slots.iter().map(|&slot| if slot == u64::MAX { 0 } else { sp(slot) })
     }
 
     /// Prepares for a walk of modules of this generation, which begins with the stack pointer `sp`.

@@ -9,7 +9,9 @@ use std::vec::Vec;
 use crate::arch::native::{FP, SP};
 use crate::compile::compile;
 use crate::fixture::{EhFrame, Random};
-use crate::{End, Frame, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, Walk, walk};
+use crate::{
+    End, Frame, KnownStacks, Memory, Module, Modules, Registers, RuleCache, StackCache, Table, Walk, walk,
+};
 
 const TEXT: u64 = 0x20_0000;
 const FUNCTION: u64 = 0x100;
@@ -21,6 +23,8 @@ const WORDS: u64 = 256;
 /// Stacks to try, and walks with changes in between on each.
 const WORLDS: usize = 60;
 const WALKS: usize = 400;
+/// Frames of most walks.
+const MOST: usize = 300;
 
 /// CFA programs of the functions, repeated according to their frequency. `None` has no call frame information.
 const FUNCTIONS: [Option<&[u8]>; 20] = [
@@ -231,6 +235,7 @@ fn changes_nothing(is_simple: bool) {
     let mut random = Random(0x5e1f_317d);
     let (cache, mut stack_cache) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
     let (other_cache, mut fresh) = (Box::new(RuleCache::new()), Box::new(StackCache::new()));
+    let (mut known, mut hits) = (Box::new(KnownStacks::new()), 0);
     let (mut unchanged, mut frames, mut roots) = (0, 0, 0);
     for number in 0..WORLDS {
         let has_tables = number % 2 == 1;
@@ -242,7 +247,7 @@ fn changes_nothing(is_simple: bool) {
                 cache.clear();
                 other_cache.clear();
             }
-            let most = if random.one_in(16) { random.below(40) as usize } else { 300 };
+            let most = if random.one_in(16) { random.below(40) as usize } else { MOST };
             let list = if is_simple { 0 } else { generation as usize % 2 };
             let lists = if has_tables { &with_tables } else { &plain };
             let modules = Modules::new(&lists[list], generation).unwrap();
@@ -255,6 +260,18 @@ fn changes_nothing(is_simple: bool) {
             assert_eq!((wanted.unchanged, found.len()), (0, walk.depth));
             let tail = |frames: &[Frame]| frames[frames.len() - walk.unchanged..].to_vec();
             assert_eq!(tail(&found), tail(&before), "step {step}");
+            if most == MOST {
+                let registers = world.registers;
+                if let Some(place) = known.find(generation, &registers, &mut world) {
+                    let words: Vec<u64> = expected.iter().skip(1).map(|frame| frame.bits()).collect();
+                    assert_eq!((wanted.end, known.frames(place)), (End::Root, &words[..]), "step {step}");
+                    hits += 1;
+                }
+                // In turns with others, so that there are several.
+                if walk.end == End::Root && random.one_in(2) {
+                    let _ = known.learn(generation, &registers, &stack_cache, &mut world);
+                }
+            }
             unchanged += walk.unchanged;
             frames += walk.depth;
             roots += usize::from(walk.end == End::Root);
@@ -269,5 +286,6 @@ fn changes_nothing(is_simple: bool) {
     // address, and share no frames with others.
     let (least, depth) = if is_simple { (frames / 4, 4) } else { (frames / 8, 2) };
     assert!(unchanged > least, "{unchanged} of {frames} frames unchanged");
+    assert!(!is_simple || hits > roots / 8, "{hits} of {roots} whole stacks were known");
     assert!(frames > depth * WORLDS * WALKS && roots > WORLDS * WALKS / 50, "{frames} frames, {roots} roots");
 }

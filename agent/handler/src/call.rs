@@ -5,14 +5,17 @@
 //! (`ordinary_walk`): a thread may be in the middle of the loader's lock when it allocates, and a signal handler may
 //! allocate or post a semaphore.
 
-use shm_format::{Loss, Skip, StackHead};
+use shm_format::{Committed, Loss, Skip, StackHead};
+use unwind::End;
 
 use crate::caller::Caller;
 use crate::clock;
 use crate::ordinary_walk::own_slot;
 use crate::outcome::{self, Missed};
 use crate::recording::Recording;
+use crate::recurring;
 use crate::sample::tell;
+use crate::slot::Slot;
 
 /// What a call is recorded as.
 #[derive(Clone, Copy, Debug)]
@@ -27,19 +30,42 @@ pub struct Note {
 
 /// Records the stack of a call. The number of the calling thread; none if there is no record.
 pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32> {
-    let entered = clock::now();
-    let control = recording.region.control();
-    control.fire(1);
-    let (outcome, thread) = match sample(recording, caller, note) {
-        Ok(thread) => (Ok(()), Some(thread)),
-        Err(missed) => (Err(missed), None),
-    };
-    outcome::count(control, &outcome, 1);
-    control.handler_time(clock::now().wrapping_sub(entered));
-    thread
+    count(recording, around(recording, caller, |slot| walk(recording, slot, caller, note)))
 }
 
-fn sample(recording: &Recording, caller: &Caller, note: Note) -> Result<u32, Missed> {
+/// Records the stack of an allocation, which `nonce` tells of.
+pub fn record_allocation(recording: &Recording, caller: &Caller, nonce: u64) -> Option<u32> {
+    let write = |slot: &'static Slot| {
+        let written = recurring::write(recording, slot, caller, nonce);
+        (written.committed, written.end)
+    };
+    count(recording, around(recording, caller, write))
+}
+
+/// Counts what became of a call: of those that were recorded the region is told later, many at a time.
+#[inline(always)]
+fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>) -> Option<u32> {
+    let control = recording.region.control();
+    match recorded {
+        Ok(slot) => {
+            slot.count_event(control);
+            Some(slot.sequence())
+        }
+        Err(missed) => {
+            control.fire(1);
+            outcome::count(control, &Err(missed), 1);
+            None
+        }
+    }
+}
+
+/// Has `write` record the stack of a call, inside the slot's nesting guard. One call of many is timed.
+#[inline(always)]
+fn around(
+    recording: &Recording,
+    caller: &Caller,
+    write: impl FnOnce(&'static Slot) -> (Result<Committed, Loss>, End),
+) -> Result<&'static Slot, Missed> {
     if recording.is_over() {
         return Err(Missed::Skipped(Skip::Stopped));
     }
@@ -51,15 +77,26 @@ fn sample(recording: &Recording, caller: &Caller, note: Note) -> Result<u32, Mis
     if !slot.prepare() {
         return Err(Missed::Lost(Loss::NoSlot));
     }
+    let began = slot.is_timed().then(clock::now);
+    let (committed, end) = write(slot);
+    let control = recording.region.control();
+    if let Some(began) = began {
+        control.handler_time(clock::now().wrapping_sub(began));
+    }
+    tell(recording, committed)?;
+    if !end.is_complete() {
+        control.truncate();
+    }
+    Ok(slot)
+}
+
+#[inline(never)]
+fn walk(recording: &Recording, slot: &Slot, caller: &Caller, note: Note) -> (Result<Committed, Loss>, End) {
     // SAFETY: inside the guard, prepared, and the only one.
     let mut bench = unsafe { slot.bench() };
     let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
     // The innermost frame is the called function.
     let frames = frames.get(usize::from(!note.with_callee)..).unwrap_or(&[]);
     let head = StackHead { weight: 1, end: walk.end as u8, source: note.source, nonce: note.nonce };
-    tell(recording, chain.write(&slot.cursor, &recording.region, head, frames, clock::now))?;
-    if !walk.end.is_complete() {
-        recording.region.control().truncate();
-    }
-    Ok(slot.sequence())
+    (chain.write(&slot.cursor, &recording.region, head, frames, clock::now), walk.end)
 }

@@ -22,6 +22,7 @@ pub use note::note_end;
 pub(crate) use workspace::Workbench;
 
 use crate::interpreter::Scratch;
+use crate::kept_stacks::KeptStacks;
 use crate::kernel_ring::KernelRings;
 use crate::nesting::{Entered, Nesting};
 use crate::probed_pages::ProbedPages;
@@ -370,17 +371,25 @@ impl Slot {
             unsafe {
                 (*self.chain()).reset();
                 (*self.stack_cache()).forget();
+                (*self.kept_stacks()).forget();
             }
         }
         Some(entered)
     }
 
+    /// Events after which the region is told of them.
+    const AT_ONCE: u64 = 64;
+
+    /// Whether the next event is one that is timed: the first, and one of many.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.cursor.events().is_multiple_of(Self::AT_ONCE)
+    }
+
     /// Counts an event that was recorded.
     #[inline]
     pub(crate) fn count_event(&self, control: &Control) {
-        /// Events after which the region is told of them.
-        const AT_ONCE: u64 = 64;
-        if self.cursor.count_event().is_multiple_of(AT_ONCE) {
+        if self.cursor.count_event().is_multiple_of(Self::AT_ONCE) {
             self.tell_events(control);
         }
     }
@@ -433,6 +442,12 @@ impl Slot {
     pub(crate) fn copy_buffer(&self) -> *mut CopyBuffer {
         // SAFETY: as above.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).copy_buffer.get() }
+    }
+
+    /// The stacks of its allocations.
+    pub(crate) fn kept_stacks(&self) -> *mut KeptStacks {
+        // SAFETY: as above.
+        unsafe { (*self.workspace.load(Ordering::Relaxed)).kept_stacks.get() }
     }
 
     /// What the thread's last walk found.

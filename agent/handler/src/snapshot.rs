@@ -3,7 +3,7 @@
 //! A snapshot is immutable. The agent frees a replaced one when no thread's [`Pin`] holds it any more.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use unwind::Modules;
 
@@ -24,6 +24,9 @@ pub struct Snapshot {
 }
 
 static PUBLISHED: AtomicPtr<Snapshot> = AtomicPtr::new(ptr::null_mut());
+/// [`NATIVE`] and the generation of the modules, if all frames are native. Never newer than the snapshot.
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+const NATIVE: u64 = 1 << 32;
 /// A sample hit code outside all modules of the snapshot since the last rescan.
 static STALE: AtomicBool = AtomicBool::new(false);
 /// A sample has ever hit such code.
@@ -33,7 +36,19 @@ static MET_UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 pub fn replace(snapshot: *mut Snapshot) -> *mut Snapshot {
     // Sequentially consistent with the store and load in `Pinned::new`: either the handler sees the new snapshot, or
     // `Pin::holds` sees the handler's pin.
-    PUBLISHED.swap(snapshot, Ordering::SeqCst)
+    let before = PUBLISHED.swap(snapshot, Ordering::SeqCst);
+    // SAFETY: null, or the caller's own, which it alone may replace.
+    let native = unsafe { snapshot.as_ref() }.filter(|new| new.python.is_none() && new.regions.is_empty());
+    let generation = native.map_or(0, |new| NATIVE | u64::from(new.modules.generation()));
+    GENERATION.store(generation, Ordering::Release);
+    before
+}
+
+/// The generation of the published modules, or of the previous ones; `None` if walks may find other frames than native ones.
+#[inline]
+pub(crate) fn native_generation() -> Option<u32> {
+    let generation = GENERATION.load(Ordering::Acquire);
+    (generation & NATIVE != 0).then_some(generation as u32)
 }
 
 /// The published snapshot.

@@ -14,8 +14,8 @@ mod real;
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use handler::call::{self, Note};
-use handler::recording::{self, Probe, Recording};
+use handler::call;
+use handler::recording::{self, Recording};
 use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks};
 
 use countdown::Countdown;
@@ -26,6 +26,7 @@ use entry::{ALLOCATING, Call, Kind, mode};
 static MEAN: AtomicU64 = AtomicU64::new(NOT_YET);
 const NOT_YET: u64 = 0;
 const NEVER: u64 = u64::MAX;
+const ALL: u64 = 1;
 
 /// Calls inside one before it is known to have been left by an exception.
 const NESTED_MOST: u64 = 16;
@@ -114,25 +115,30 @@ unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
         return;
     }
     let mean = MEAN.load(Ordering::Relaxed);
+    if mean == ALL {
+        own.left = 0;
+        return sample(own, call, block, size);
+    }
     if !own.is_begun() {
         own.draw(mean);
     }
     match own.left.checked_sub(size).filter(|left| *left > 0) {
         Some(left) => own.left = left,
-        None => sample(own, mean, call, block, size),
+        None => {
+            own.draw(mean);
+            sample(own, call, block, size);
+        }
     }
 }
 
-/// Samples an allocation, and draws the distance to the next.
-#[cold]
-fn sample(own: &mut Countdown, mean: u64, call: &Call, block: u64, size: u64) {
-    own.draw(mean);
+/// Samples an allocation.
+#[inline(never)]
+fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
     own.serial += 1;
     let serial = own.serial;
     let nonce = AllocationNonce::new(size, serial).0;
-    let note = Note { source: Probe::Allocations.number(), nonce, with_callee: false };
-    if let Some(thread) = call::record(recording, &call.caller(), note) {
+    if let Some(thread) = call::record_allocation(recording, &call.caller(), nonce) {
         put_in(block, BlockId::new(thread, serial));
     }
 }
@@ -153,12 +159,24 @@ fn page(block: u64) -> Option<&'static AtomicU8> {
 
 fn put_in(block: u64, id: BlockId) {
     let (Some(live), Some(page)) = (live_blocks(), page(block)) else { return };
-    // First, so that whoever frees the block looks for it. A full count stays: then all blocks of the page are looked for.
-    let more = |count: u8| count.checked_add(1);
-    let counted = page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+    // First, so that whoever frees the block looks for it.
+    let counted = count(page);
     if live.insert(block, id) != Inserted::New && counted {
         less(page);
     }
+}
+
+/// Counts a block in its page. A full count stays: then all blocks of the page are looked for, as is right where all of them
+/// are sampled.
+fn count(page: &AtomicU8) -> bool {
+    if MEAN.load(Ordering::Relaxed) == ALL {
+        if page.load(Ordering::Relaxed) != u8::MAX {
+            page.store(u8::MAX, Ordering::Relaxed);
+        }
+        return false;
+    }
+    let more = |count: u8| count.checked_add(1);
+    page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }
 
 fn take_out(block: u64) -> Option<BlockId> {

@@ -423,8 +423,8 @@ impl Process {
             kernel: self.stitcher.counts.named(),
             ..known
         };
-        // Threads count tracepoint events in batches; a killed thread has not counted its last batch.
-        let uncounted = drained.samples.saturating_sub(counters.recorded).min(drained.tracepoints);
+        // Threads count events of their own in batches; a killed thread has not counted its last batch.
+        let uncounted = drained.samples.saturating_sub(counters.recorded).min(drained.counted_late);
         for count in [
             &mut counters.fired,
             &mut counters.fired_weight,

@@ -34,8 +34,8 @@ pub(super) struct DrainCounts {
     pub(super) records: u64,
     pub(super) samples: u64,
     pub(super) weight: u64,
-    /// Samples that are events of tracepoints.
-    pub(super) tracepoints: u64,
+    /// Samples of events that threads count in batches: those that no clock triggers.
+    pub(super) counted_late: u64,
     pub(super) bytes: u64,
     pub(super) void: u64,
     pub(super) torn: u64,
@@ -110,7 +110,7 @@ impl RecordDecoder<'_> {
             self.note_sequence(chunk.thread_seq, record.sequence);
         }
         let written = match record.kind {
-            RecordKind::Stack => self.stack(chunk, record),
+            RecordKind::Stack | RecordKind::Repeat => self.stack(chunk, record),
             RecordKind::Tracepoint => {
                 self.tracepoint(chunk, record);
                 Written::Other
@@ -168,7 +168,10 @@ impl RecordDecoder<'_> {
 
     /// Decodes a stack. It is a sample at once unless it has to be joined with kernel records.
     fn stack(&mut self, chunk: &ChunkInfo, record: &RecordRef<'_>) -> Written {
-        let decoded = self.chains.decode(chunk, record, record.payload);
+        let decoded = match record.kind {
+            RecordKind::Repeat => self.chains.repeat(chunk, record),
+            _ => self.chains.decode(chunk, record, record.payload),
+        };
         if record.again {
             return Written::Other;
         }
@@ -181,6 +184,7 @@ impl RecordDecoder<'_> {
         };
         self.counts.samples += 1;
         self.counts.weight += u64::from(stack.head.weight);
+        self.counts.counted_late += u64::from(stack.head.source > PERF);
         if !std::mem::replace(&mut self.state.has_run, true) {
             self.translator.ran(chunk.tid, chunk.thread_seq);
         }
@@ -226,7 +230,7 @@ impl RecordDecoder<'_> {
         };
         self.counts.samples += 1;
         self.counts.weight += u64::from(stack.head.weight);
-        self.counts.tracepoints += 1;
+        self.counts.counted_late += 1;
         if !std::mem::replace(&mut self.state.has_run, true) {
             self.translator.ran(chunk.tid, chunk.thread_seq);
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use shm_format::{
-    DrainStats, EncodedStack, Loss, MAX_DEPTH, Pass, RecordKind, Region, RegionReader, StackChain,
-    StackDecoder, StackHead, ThreadCursor, Undecodable,
+    DrainStats, EncodedStack, Loss, MAX_DEPTH, Pass, RecordKind, Region, RegionReader, Repeat, StackChain,
+    StackDecoder, StackHead, StackPlace, ThreadCursor, Undecodable,
 };
 
 use super::{Random, tick};
@@ -39,6 +39,8 @@ pub struct Writer {
     /// Whether the chain is told how many frames two walks share.
     tells: bool,
     written: Vec<(u64, Written)>,
+    /// Stacks that may be repeated.
+    places: Vec<(StackPlace, Vec<u64>)>,
 }
 
 /// Length of the common suffix of two stacks, leaf first.
@@ -51,14 +53,30 @@ impl Writer {
         let cursor = ThreadCursor::new();
         cursor.begin(tid, tid);
         let tells = tid.is_multiple_of(2);
-        Self { tid, cursor, chain: StackChain::new(), frames: Vec::new(), tells, written: Vec::new() }
+        let (frames, written, places) = (Vec::new(), Vec::new(), Vec::new());
+        Self { tid, cursor, chain: StackChain::new(), frames, tells, written, places }
     }
 
     pub fn write(&mut self, region: &Region, head: StackHead, frames: &[u64]) -> Result<(), Loss> {
         let sequence = self.cursor.sequence();
         self.chain.write(&self.cursor, region, head, frames, tick).map(drop)?;
         self.written.push((sequence, (head, frames.to_vec())));
+        self.places.push((self.chain.written(), frames.to_vec()));
         Ok(())
+    }
+
+    /// Writes that one of the last stacks has come again, if that can be said.
+    fn repeat(&mut self, region: &Region, random: &mut Random) {
+        let back = 1 + random.below(40) as usize;
+        let Some((place, frames)) = self.places.len().checked_sub(back).map(|at| self.places[at].clone())
+        else {
+            return;
+        };
+        let (sequence, nonce) = (self.cursor.sequence(), random.next());
+        if let Ok(Some(_)) = self.cursor.repeat(region, place, Repeat::SOURCE, nonce, tick) {
+            let head = StackHead { weight: 1, end: 0, source: Repeat::SOURCE, nonce };
+            self.written.push((sequence, (head, frames)));
+        }
     }
 
     /// Writes the next stack.
@@ -99,6 +117,7 @@ impl Writer {
             1 => {
                 let _ = self.cursor.close(region);
             }
+            2..12 => self.repeat(region, random),
             _ => self.grow(region, random),
         }
     }
@@ -112,6 +131,8 @@ impl Writer {
 #[derive(Default)]
 pub struct Decoders {
     chunks: HashMap<u32, (u64, StackDecoder, Vec<u64>)>,
+    /// The stacks of each chunk, of the generation that comes first, from the root and by their sequence.
+    kept: HashMap<u32, (u64, HashMap<u64, Vec<u64>>)>,
     by_nonce: bool,
     pub unlinked: u64,
     pub malformed: u64,
@@ -126,9 +147,31 @@ impl Decoders {
 
     pub fn drain(&mut self, reader: &mut RegionReader, pass: Pass, seen: &mut Stacks) {
         let mut scratch = vec![0; 32 * 1024];
-        let (chunks, by_nonce) = (&mut self.chunks, self.by_nonce);
+        let (chunks, kept, by_nonce) = (&mut self.chunks, &mut self.kept, self.by_nonce);
         let (unlinked, malformed) = (&mut self.unlinked, &mut self.malformed);
         let stats = reader.drain(pass, &mut scratch, &mut |chunk, record| {
+            let kept = kept.entry(chunk.index).or_default();
+            if kept.0 != chunk.generation {
+                *kept = (chunk.generation, HashMap::new());
+            }
+            if record.kind == RecordKind::Repeat {
+                let Some(Repeat { distance, source, nonce }) = Repeat::parse(record.payload) else {
+                    *malformed += 1;
+                    return;
+                };
+                let Some(frames) = kept.1.get(&(record.sequence - distance)) else {
+                    *unlinked += u64::from(!record.again);
+                    return;
+                };
+                let head = StackHead { weight: 1, end: 0, source, nonce };
+                let key = if by_nonce { nonce } else { record.sequence };
+                if !record.again {
+                    let frames = frames.iter().rev().copied().collect();
+                    let before = seen.insert((chunk.tid, key), (head, frames));
+                    assert!(before.is_none(), "record {key} of {} came twice", chunk.tid);
+                }
+                return;
+            }
             if record.kind != RecordKind::Stack {
                 return;
             }
@@ -148,6 +191,9 @@ impl Decoders {
             } else {
                 entry.1.decode(&stack, record.sequence, frames)
             };
+            if result.is_ok() {
+                kept.1.insert(record.sequence, frames[..stack.depth()].to_vec());
+            }
             match result {
                 Ok(()) if record.again => {}
                 Ok(()) => {

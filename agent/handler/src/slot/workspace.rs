@@ -1,6 +1,6 @@
 //! What a thread needs from its first sample on: its stack cache and its previous record.
 //!
-//! Some 150 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
+//! Some 180 KiB of address space, of which a thread touches what its stacks need. Most threads of most programs sleep,
 //! so workspaces are lent: the handler takes one for a thread's first sample, and returns it with the slot. They are
 //! mapped a few at a time, never unmapped, and not locked even if the program locks all of its memory.
 
@@ -14,6 +14,7 @@ use unwind::StackCache;
 
 use crate::activity::Active;
 use crate::interpreter::Scratch;
+use crate::kept_stacks::KeptStacks;
 use crate::probed_pages::ProbedPages;
 use crate::snapshot::Pin;
 use crate::sys;
@@ -35,9 +36,10 @@ pub(super) struct Workspace {
     pub(super) stack_cache: UnsafeCell<StackCache>,
     pub(super) chain: UnsafeCell<StackChain>,
     pub(super) probed_pages: UnsafeCell<ProbedPages>,
-    /// The last two fields: most programs never touch them.
+    /// The remaining fields: most programs never touch them.
     pub(super) scratch: UnsafeCell<Scratch>,
     pub(super) copy_buffer: UnsafeCell<CopyBuffer>,
+    pub(super) kept_stacks: UnsafeCell<KeptStacks>,
 }
 
 /// The parts of a workspace that a walk needs, borrowed exclusively.
@@ -68,6 +70,7 @@ pub(super) fn take() -> Option<&'static Workspace> {
         (*workspace.stack_cache.get()).forget();
         (*workspace.chain.get()).reset();
         (*workspace.scratch.get()).reset();
+        (*workspace.kept_stacks.get()).forget();
     }
     Some(workspace)
 }

@@ -1,0 +1,125 @@
+//! Stacks that come again: those of allocations, of which a program makes many at a few places.
+//!
+//! A stack that the thread has walked not long ago is recognised by the words that it hung on, without a walk, and if it
+//! was written to the present chunk its record says no more than where. Only where all frames are native: an interpreter's
+//! frames are read each time.
+
+use shm_format::{Committed, Loss, Repeat, StackHead};
+use unwind::{End, Memory, Registers};
+
+use crate::arch::load;
+use crate::caller::Caller;
+use crate::clock;
+use crate::recording::Recording;
+use crate::slot::Slot;
+use crate::snapshot;
+
+/// The part of a thread's own stack that is in use.
+struct Own {
+    low: u64,
+    high: u64,
+}
+
+impl Own {
+    fn of(slot: &Slot, sp: u64) -> Self {
+        let bounds = slot.stack();
+        if bounds.hold(sp) { Self { low: sp, high: bounds.high } } else { Self { low: 0, high: 0 } }
+    }
+}
+
+impl Memory for Own {
+    fn read(&mut self, _address: u64) -> Option<u64> {
+        None
+    }
+
+    #[inline]
+    fn known_until(&mut self, address: u64) -> u64 {
+        if self.low <= address && address < self.high { self.high } else { address }
+    }
+
+    #[inline]
+    unsafe fn load(&mut self, address: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { load(address) }
+    }
+}
+
+/// What became of a stack.
+pub(crate) struct Written {
+    pub(crate) committed: Result<Committed, Loss>,
+    pub(crate) end: End,
+}
+
+/// Writes the stack of `caller`, without the called function, for `nonce`. Inside the slot's nesting guard, prepared.
+pub(crate) fn write(recording: &Recording, slot: &Slot, caller: &Caller, nonce: u64) -> Written {
+    let registers = caller.registers();
+    let generation = snapshot::native_generation();
+    if let Some(generation) = generation
+        && let Some(written) = write_known(recording, slot, &registers, generation, nonce)
+    {
+        return written;
+    }
+    walk_and_write(recording, slot, caller, &registers, generation, nonce)
+}
+
+fn head(end: End, nonce: u64) -> StackHead {
+    StackHead { weight: 1, end: end as u8, source: Repeat::SOURCE, nonce }
+}
+
+/// The same of a stack that is known.
+#[inline(always)]
+fn write_known(
+    recording: &Recording,
+    slot: &Slot,
+    registers: &Registers,
+    generation: u32,
+    nonce: u64,
+) -> Option<Written> {
+    // SAFETY: the caller is inside the guard, and this is the only use.
+    let kept = unsafe { &mut *slot.kept_stacks() };
+    let (frames, written) = kept.find(generation, registers, &mut Own::of(slot, registers.sp()))?;
+    let repeated =
+        slot.cursor.repeat(&recording.region, *written, Repeat::SOURCE, nonce, clock::now).transpose();
+    let committed = match repeated {
+        Some(committed) => committed,
+        None => {
+            // SAFETY: as above.
+            let chain = unsafe { &mut *slot.chain() };
+            // It is not the stack of the last walk.
+            chain.walked(0);
+            let head = head(End::Root, nonce);
+            let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
+            *written = chain.written();
+            chain.walked(0);
+            committed
+        }
+    };
+    Some(Written { committed, end: End::Root })
+}
+
+/// The same of one that must be walked. It is known from then on.
+#[inline(never)]
+fn walk_and_write(
+    recording: &Recording,
+    slot: &Slot,
+    caller: &Caller,
+    registers: &Registers,
+    generation: Option<u32>,
+    nonce: u64,
+) -> Written {
+    // SAFETY: the caller is inside the guard, has prepared the slot, and these are the only uses.
+    let (mut bench, kept) = unsafe { (slot.bench(), &mut *slot.kept_stacks()) };
+    let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
+    // The innermost frame is the called function.
+    let frames = frames.get(1..).unwrap_or(&[]);
+    let head = head(walk.end, nonce);
+    let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
+    let written = chain.written();
+    if let Some(generation) = generation
+        && walk.end == End::Root
+    {
+        let memory = &mut Own::of(slot, registers.sp());
+        kept.keep(generation, registers, bench.stack_cache, memory, written);
+    }
+    Written { committed, end: walk.end }
+}

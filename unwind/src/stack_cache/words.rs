@@ -1,0 +1,48 @@
+//! What the last walk hung on, for whoever remembers more than one.
+
+use super::{CAPACITY, StackCache, sp};
+
+impl StackCache {
+    /// The stack pointers of the frames of the last walk, leaf first; 0 for one that is not known.
+    pub fn stack_pointers(&self) -> impl Iterator<Item = u64> + '_ {
+        let slots = self.previous.slots.get(self.previous.start..).unwrap_or(&[]);
+        slots.iter().map(|&slot| if slot == u64::MAX { 0 } else { sp(slot) })
+    }
+
+    /// Tells of the words that the last walk hung on, each with its address: the return addresses from the leaf's on, then of the
+    /// saved frame pointers those by which a step goes. How many return addresses there are, and whether a step goes by the
+    /// leaf's own frame pointer. None if a step was not simple or did not come to the root, if the modules were of another
+    /// generation, or if `tell` says no.
+    pub(crate) fn words(
+        &self,
+        generation: u32,
+        mut tell: impl FnMut(u64, u64) -> bool,
+    ) -> Option<(usize, bool)> {
+        let previous = &self.previous;
+        let first = previous.start + 1;
+        let is_of = self.generation == generation;
+        if !is_of || !previous.has_root || previous.simple_from > first || first > CAPACITY {
+            return None;
+        }
+        for entry in previous.entries(first..CAPACITY) {
+            if !tell(entry.slot.wrapping_sub(entry.rule().above()), entry.address()) {
+                return None;
+            }
+        }
+        // What the frame pointer is before a step says the last one that set it.
+        let (mut saved, mut is_told, mut by_leaf) = (None, false, false);
+        for entry in previous.entries(first..CAPACITY.min(previous.fp_until.max(previous.start) + 1)) {
+            if entry.rule().on_fp() && !core::mem::replace(&mut is_told, true) {
+                match saved {
+                    Some((slot, word)) if !tell(slot, word) => return None,
+                    Some(_) => {}
+                    None => by_leaf = true,
+                }
+            }
+            if entry.rule().saves_fp() {
+                (saved, is_told) = (Some((entry.saved_slot(), entry.fp)), false);
+            }
+        }
+        Some((CAPACITY - first, by_leaf))
+    }
+}
