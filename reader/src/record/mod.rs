@@ -14,6 +14,7 @@ mod interpreter;
 pub(crate) mod kernel_symbols;
 mod kernel_table;
 mod module_refresh;
+mod new_addresses;
 mod numbered;
 mod options;
 mod priority;

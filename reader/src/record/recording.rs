@@ -30,6 +30,7 @@ use crate::record::destination::Destination;
 use crate::record::generated_code::GeneratedCodeKeeper;
 use crate::record::interpreter::Interpreters;
 use crate::record::kernel_symbols::KernelSymbols;
+use crate::record::new_addresses::NewAddresses;
 use crate::record::numbered::Numbered;
 use crate::record::options::RecordOptions;
 use crate::resolve;
@@ -130,6 +131,7 @@ pub(crate) struct Recording {
     pids: HashMap<u32, u32>,
     interpreters: Interpreters,
     kernel_symbols: KernelSymbols,
+    new_addresses: NewAddresses,
     /// The previous sample was written, so the next one may share frames with it.
     follows: bool,
     /// Samples waiting threads.
@@ -188,11 +190,11 @@ impl Listener for Recording {
         for mut found in self.generated.observe(&event) {
             self.identify(&mut found);
             self.interpreters.observe(&found);
-            self.writer.push(&found)?;
+            self.push(&found)?;
         }
         self.interpreters.observe(&event);
         self.tally.add(&event);
-        self.writer.push(&event)
+        self.push(&event)
     }
 
     fn sample(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
@@ -238,16 +240,24 @@ impl Listener for Recording {
 }
 
 impl Recording {
+    /// Writes an event that is no sample.
+    fn push(&mut self, event: &Event) -> io::Result<()> {
+        self.new_addresses.event(event, self.writer.bytes_written());
+        self.writer.push(event)
+    }
+
     /// Writes a sample.
     fn store(&mut self, sample_ref: SampleRef<'_>) -> io::Result<()> {
         if !sample_ref.sample.kernel.is_empty() {
             for symbol in self.kernel_symbols.new_symbols(sample_ref.sample) {
-                self.writer.push(&Event::KernelSymbol(symbol))?;
+                self.push(&Event::KernelSymbol(symbol))?;
             }
         }
         self.interpreters.sample(sample_ref.sample);
         self.tally.sample(sample_ref.sample, sample_ref.frames.len());
+        let block = self.writer.bytes_written();
         let shared = self.writer.push_sample(sample_ref)?;
+        self.new_addresses.sample(SampleRef { shared, ..sample_ref }, block);
         self.generated.sample(SampleRef { shared, ..sample_ref });
         Ok(())
     }
@@ -313,6 +323,7 @@ impl Recording {
             notices: options.notices,
             notes: BTreeSet::new(),
             kernel_symbols: KernelSymbols::default(),
+            new_addresses: NewAddresses::default(),
             follows: false,
             wall: wall.transpose().context("cannot start a thread")?,
             // The duration is that of the profile's contents.
@@ -488,9 +499,13 @@ impl Recording {
     fn find_names(&self, events: Option<&Receiver<WatchEvent>>) -> Option<Result<Resolved, ProfileError>> {
         let (path, sources) = (self.path.clone(), self.sources.clone());
         let (found, names) = channel();
-        let find = move || drop(found.send(profile::resolve(&path, &sources)));
+        let skipped = self.new_addresses.skipped_blocks().to_vec();
+        let find = {
+            let skipped = skipped.clone();
+            move || drop(found.send(profile::resolve_some(&path, &sources, skipped)))
+        };
         if std::thread::Builder::new().name("selfwind-names".into()).spawn(find).is_err() {
-            return Some(profile::resolve(&self.path, &self.sources));
+            return Some(profile::resolve_some(&self.path, &self.sources, skipped));
         }
         // Earlier signals were meant for the recording.
         events.into_iter().for_each(|events| events.try_iter().for_each(drop));

@@ -84,7 +84,20 @@ pub struct Resolved {
 /// # Errors
 /// As [`load`].
 pub fn resolve(path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
-    Loader::default().resolve(path, sources)
+    resolve_some(path, sources, Vec::new())
+}
+
+/// The same without reading the blocks at the ascending offsets `skipped`: they hold only samples, and no address that is not in
+/// another block.
+///
+/// # Errors
+/// As [`load`].
+pub fn resolve_some(
+    path: &Path,
+    sources: &SymbolSources,
+    skipped: Vec<u64>,
+) -> Result<Resolved, ProfileError> {
+    Loader::default().resolve(path, sources, skipped)
 }
 
 /// Builds a profile from events in any order.
@@ -172,9 +185,15 @@ impl Loader {
         }
     }
 
-    /// Finds the addresses of all samples, and nothing else of them.
-    fn resolve(mut self, path: &Path, sources: &SymbolSources) -> Result<Resolved, ProfileError> {
-        let mut events = ProfileReader::open(path)?.without_samples().with_names();
+    /// Finds and names the addresses of all samples, and keeps nothing else of them.
+    fn resolve(
+        mut self,
+        path: &Path,
+        sources: &SymbolSources,
+        skipped: Vec<u64>,
+    ) -> Result<Resolved, ProfileError> {
+        let opened = || Ok(ProfileReader::open(path)?.skipping(skipped.clone()));
+        let mut events = opened()?.without_samples().with_names();
         for event in &mut events {
             self.learn(event?);
         }
@@ -185,7 +204,7 @@ impl Loader {
         let mut unknown = Vec::new();
         let mut last = None;
         let Loader { profile, places, layouts, generated, interpreted, kernel, resolved, .. } = &mut self;
-        ProfileReader::open(path)?.for_each_sample(|SampleRef { sample, frames, shared }| {
+        opened()?.for_each_sample(|SampleRef { sample, frames, shared }| {
             let process = places.process(sample.process, |process| unknown.push(process));
             let epoch = histories.get(process as usize).map_or(0, |history| history.epoch(sample.ns));
             let layout = layouts.get(process as usize).and_then(|layouts| layouts.get(epoch as usize));

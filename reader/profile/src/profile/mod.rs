@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use unwind::{End, Frame};
 
-pub use load::{Resolved, load, load_timed, load_wanted, of_events, resolve};
+pub use load::{Resolved, load, load_timed, load_wanted, of_events, resolve, resolve_some};
 pub(crate) use timeline::LossFinder;
 pub use timeline::{Loss, TimedSample};
 

@@ -1,7 +1,7 @@
 //! Reads a profile, one block in memory at a time.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use super::codec::{Decoded, Previous, decode};
@@ -63,6 +63,15 @@ pub struct ProfileReader<R: Read> {
     names: Option<Assembly>,
     tail: Option<Tail>,
     failed: bool,
+    skipped: Skipped<R>,
+}
+
+/// Blocks that are not read.
+struct Skipped<R> {
+    /// Where they begin, the last one first.
+    blocks: Vec<u64>,
+    /// Moves the source on by so many bytes.
+    seek: fn(&mut R, i64) -> io::Result<()>,
 }
 
 impl ProfileReader<File> {
@@ -75,6 +84,13 @@ impl ProfileReader<File> {
         };
         let file = open().map_err(|cause| ProfileError::Open { path: name.clone(), cause })?;
         Self::new(file, name)
+    }
+
+    /// Skips the blocks at these ascending offsets, unread and unchecked. The first block must not be among them.
+    pub fn skipping(mut self, mut blocks: Vec<u64>) -> Self {
+        blocks.reverse();
+        self.skipped = Skipped { blocks, seek: |file, bytes| file.seek_relative(bytes) };
+        self
     }
 }
 
@@ -110,6 +126,7 @@ impl<R: Read> ProfileReader<R> {
             names: None,
             tail: None,
             failed: false,
+            skipped: Skipped { blocks: Vec::new(), seek: |_, _| Ok(()) },
         })
     }
 
@@ -211,6 +228,12 @@ impl<R: Read> ProfileReader<R> {
         let (kind, len, crc) = (word(&header, 0), word(&header, 4) as usize, word(&header, 8));
         if len > BLOCK_MAX {
             return self.damaged("the length of a block");
+        }
+        if self.skipped.blocks.last() == Some(&self.block_offset) {
+            self.skipped.blocks.pop();
+            (self.skipped.seek)(&mut self.source, len as i64).map_err(|e| self.unreadable(e))?;
+            self.next_offset += (BLOCK_HEADER_LEN + len) as u64;
+            return Ok(Some(kind));
         }
         let got = (&mut self.source).take(len as u64).read_to_end(&mut self.block);
         let got = got.map_err(|e| self.unreadable(e))?;
