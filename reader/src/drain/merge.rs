@@ -21,7 +21,7 @@ const RUN_MAX: usize = 512;
 /// Words that a sample takes besides its frames.
 const SAMPLE_WORDS: usize = size_of::<QueuedSample>() / 8;
 /// How many empty runs keep their memory for reuse.
-const FREE_MAX: usize = 16;
+const FREE_MAX: usize = 96;
 
 /// The samples waiting to leave in timestamp order.
 #[derive(Default)]
@@ -62,6 +62,8 @@ struct Run {
     frames_popped: usize,
     /// The stack of the sample that left last, root first.
     stack: Vec<u64>,
+    /// The stack of the sample that arrived last, root first.
+    newest: Vec<u64>,
 }
 
 /// A sample without its frames.
@@ -88,6 +90,18 @@ impl Run {
         shared
     }
 
+    /// Stores the frames that differ from the previous sample's, of which at least `shared` outer ones do not. Returns how many
+    /// are shared.
+    fn keep(&mut self, frames: &[u64], shared: usize) -> usize {
+        let (before, now) = (self.newest.get(shared..).unwrap_or(&[]), frames.get(shared..).unwrap_or(&[]));
+        let shared = shared + before.iter().zip(now).take_while(|(before, now)| before == now).count();
+        let new = frames.get(shared..).unwrap_or(&[]);
+        self.frames.extend_from_slice(new);
+        self.newest.truncate(shared);
+        self.newest.extend_from_slice(new);
+        shared
+    }
+
     /// Number of samples and frames.
     fn len(&self) -> (usize, usize) {
         (self.samples.len(), self.frames.len())
@@ -96,6 +110,7 @@ impl Run {
     fn clear(&mut self) {
         self.samples.clear();
         self.frames.clear();
+        self.newest.clear();
         (self.popped, self.frames_popped) = (0, 0);
     }
 
@@ -113,11 +128,11 @@ impl Merge {
             Some(last) => (last, shared),
             None => (self.begin(sample.ns), 0),
         };
-        let new = frames.get(shared..).unwrap_or(&[]);
         let run = &mut self.runs[run];
-        run.frames.extend_from_slice(new);
-        run.samples.push(QueuedSample { sample, shared: shared as u32, new: new.len() as u32 });
-        self.words += SAMPLE_WORDS + new.len();
+        let shared = run.keep(frames, shared);
+        let new = frames.len().saturating_sub(shared);
+        run.samples.push(QueuedSample { sample, shared: shared as u32, new: new as u32 });
+        self.words += SAMPLE_WORDS + new;
     }
 
     /// Adds a sample that owns its frames.
@@ -233,9 +248,11 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_nothing_is_lost() {
         let mut merge = Merge::default();
-        let deep = [1; 1000];
+        let mut deep = [1; 1000];
         let mut out = 0;
         for ns in 0..10_000 {
+            // Nothing is shared.
+            deep[0] = ns;
             merge.push(sample(ns, 0), &deep, 0);
             while merge.is_full() && merge.pop(u64::MAX).is_some() {
                 out += 1;
@@ -246,8 +263,12 @@ mod tests {
             out += 1;
         }
         assert_eq!((out, merge.words, merge.oldest_arrival()), (10_000, 0, u64::MAX));
-        let kept =
-            |run: &Run| run.samples.capacity() * SAMPLE_WORDS + run.frames.capacity() + run.stack.capacity();
+        let kept = |run: &Run| {
+            run.samples.capacity() * SAMPLE_WORDS
+                + run.frames.capacity()
+                + run.stack.capacity()
+                + run.newest.capacity()
+        };
         let kept: usize = merge.runs.iter().map(kept).sum();
         assert!(kept <= FREE_MAX * 2 * RUN_MAX * (SAMPLE_WORDS + deep.len()), "{kept} words are kept");
     }
