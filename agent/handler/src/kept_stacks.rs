@@ -15,8 +15,8 @@ pub(crate) struct KeptStacks {
     unkept: u32,
 }
 
-/// What a known stack is worth: as much as to keep so many takes.
-const WORTH: u32 = 2;
+/// What a known stack is worth: as much as to keep so many takes, and the looking that found nothing.
+const WORTH: u32 = 1;
 const CREDIT_MOST: u32 = 64;
 /// Of walks without credit one in so many is kept, so that a program that changes its ways is noticed.
 const TRIED: u32 = 16;
