@@ -455,7 +455,8 @@ impl Registry {
         let published =
             Published { snapshot, list, regions, objects: self.objects.clone(), _generated: code };
         let published = Box::into_raw(Box::new(published));
-        let before = snapshot::replace(published.cast());
+        // SAFETY: `sweep` frees it once it is replaced and pinned by nobody; `self` is borrowed by one at a time.
+        let before = unsafe { snapshot::replace(published.cast()) };
         if !before.is_null() {
             self.retired.push(before.cast());
         }

@@ -21,7 +21,8 @@ const CREDIT_MOST: u32 = 64;
 /// Of walks without credit one in so many is kept, so that a program that changes its ways is noticed.
 const TRIED: u32 = 16;
 
-const _: () = assert!(KnownStacks::DEPTH <= Repeat::DEPTH);
+// Readers keep those of so many frames.
+const _: usize = Repeat::DEPTH - KnownStacks::DEPTH;
 
 impl KeptStacks {
     pub(crate) fn forget(&mut self) {

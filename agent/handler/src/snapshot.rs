@@ -33,11 +33,14 @@ static STALE: AtomicBool = AtomicBool::new(false);
 static MET_UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
 /// Replaces the snapshot and returns the previous one, which may still be pinned.
-pub fn replace(snapshot: *mut Snapshot) -> *mut Snapshot {
+///
+/// # Safety
+/// `snapshot` must be null or point to one that lives until it is replaced and no longer pinned. One caller at a time.
+pub unsafe fn replace(snapshot: *mut Snapshot) -> *mut Snapshot {
     // Sequentially consistent with the store and load in `Pinned::new`: either the handler sees the new snapshot, or
     // `Pin::holds` sees the handler's pin.
     let before = PUBLISHED.swap(snapshot, Ordering::SeqCst);
-    // SAFETY: null, or the caller's own, which it alone may replace.
+    // SAFETY: the caller promises null or a live snapshot.
     let native = unsafe { snapshot.as_ref() }.filter(|new| new.python.is_none() && new.regions.is_empty());
     let generation = native.map_or(0, |new| NATIVE | u64::from(new.modules.generation()));
     GENERATION.store(generation, Ordering::Release);
