@@ -63,7 +63,7 @@ pub struct Layout {
     pub code_lines: u16,
     /// `PyCodeObject.co_code_adaptive`, since 3.11.
     pub code_bytes: u16,
-    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has as many words, and [`FRAME_WORDS`].
+    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has as many words, and `FRAME_WORDS`.
     pub code_stack_words: u16,
     /// See above.
     pub code_local_words: u16,
