@@ -68,7 +68,9 @@ mod tests {
             ("0", "at least 1"),
             ("100001", "the maximum is 100000"),
             ("99999999999", "the maximum is 100000"),
-            ("-3", "invalid rate"),
+            ("-3", "at least 1"),
+            ("0.5", "at least 1"),
+            ("99.5", "whole number"),
             ("fast", "invalid rate"),
         ] {
             let error = frequency(text).unwrap_err();

@@ -19,25 +19,32 @@ use super::sources::SymbolSources;
 pub(super) struct Locator<'a> {
     sources: &'a SymbolSources,
     looked: RefCell<Vec<Witness>>,
-    /// A tree was searched without success, and later changes of it cannot be noticed.
-    in_vain: Cell<bool>,
+    /// The answer may change without a change of the files looked for: a tree was searched without success, or a file exists
+    /// that could not be opened (no memory, no descriptor).
+    provisional: Cell<bool>,
 }
 
 impl<'a> Locator<'a> {
     pub(super) fn new(sources: &'a SymbolSources) -> Self {
-        Locator { sources, looked: RefCell::default(), in_vain: Cell::new(false) }
+        Locator { sources, looked: RefCell::default(), provisional: Cell::new(false) }
     }
 
     /// Opens a file.
     pub(super) fn open(&self, path: &Path) -> io::Result<Image> {
         // Read its state first, so that a change in between is noticed.
-        self.looked.borrow_mut().push(Witness { path: path.to_owned(), state: FileState::of(path) });
-        Image::open(path)
+        let state = FileState::of(path);
+        let exists = state.is_some();
+        self.looked.borrow_mut().push(Witness { path: path.to_owned(), state });
+        Image::open(path).inspect_err(|error| {
+            if exists && error.raw_os_error().is_some() {
+                self.provisional.set(true);
+            }
+        })
     }
 
     /// Everything that was looked for; `None` if that is more than files can tell.
     pub(super) fn into_witnesses(self) -> Option<Vec<Witness>> {
-        (!self.in_vain.get()).then(|| self.looked.into_inner())
+        (!self.provisional.get()).then(|| self.looked.into_inner())
     }
 
     /// Where the recorded file may be, most likely place first, without searching trees.
@@ -73,7 +80,7 @@ impl<'a> Locator<'a> {
                 let (path, state) = (image.path.clone(), FileState::of(&image.path));
                 self.looked.borrow_mut().push(Witness { path, state });
             }
-            None => self.in_vain.set(true),
+            None => self.provisional.set(true),
         }
         found
     }
@@ -145,5 +152,29 @@ impl<'a> Locator<'a> {
     fn verified(&self, path: &Path, id: &[u8]) -> Option<Image> {
         let image = self.open(path).ok()?;
         (build_id(image.bytes()) == Some(id)).then_some(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_opened_now_makes_no_lasting_answer() {
+        let root = std::env::temp_dir().join(format!("selfwind-locator-{}", std::process::id()));
+        let file = root.join(".build-id/ab/cd.debug");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let sources = SymbolSources { directories: vec![root.clone()], ..SymbolSources::none() };
+        let absent = Locator::new(&sources);
+        assert!(absent.by_build_id(&[0xab, 0xcd]).is_none());
+        assert!(absent.into_witnesses().is_some());
+        // A socket exists and cannot be opened (ENXIO).
+        let _socket = UnixListener::bind(&file).unwrap();
+        let unopened = Locator::new(&sources);
+        assert!(unopened.by_build_id(&[0xab, 0xcd]).is_none());
+        assert!(unopened.into_witnesses().is_none());
+        std::fs::remove_dir_all(root).unwrap();
     }
 }
