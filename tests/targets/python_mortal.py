@@ -3,6 +3,7 @@ that it goes back to the kernel as soon as it is freed, as the last reference to
 of weak references to such code; generators, and recursion to and fro over the ends of the chunks that frames lie in. It
 prints the edges of its calls, `CALLER CALLEE` a line."""
 
+import ctypes
 import sys
 import threading
 import time
@@ -31,6 +32,8 @@ def leaf(n):
     return n + 1
 
 
+# M_MMAP_THRESHOLD: malloc(3) would raise it with the first large block that is freed, and keep the next ones in its heap.
+ctypes.CDLL(None).mallopt(-3, 128 << 10)
 # 300 KB of instructions: more than malloc(3) takes from its heap.
 TEXT = "def mortal(leaf):\n leaf(1)\n if leaf(2) == 0:\n" + "  leaf(leaf(leaf(leaf(leaf(3)))))\n" * 4000
 CODE = compile(TEXT + " return leaf(4)\n", "<string>", "exec").co_consts[0]

@@ -98,7 +98,7 @@ fn sources_that_need_the_agent_from_the_start_are_refused() {
     for event in ["alloc", "alloc:all", "cpu,alloc", "lock", "mmap", "wall,alloc", "tp:app:*"] {
         let outcome = run(&mut growing.record(&["-e", event]));
         assert_eq!(outcome.status, 125, "{event}: {outcome:?}");
-        for part in ["has bound the functions", "`selfwind record -e", "SELFWIND_EVENT="] {
+        for part in ["was started without the agent", "`selfwind record -e", "SELFWIND_EVENT="] {
             assert!(outcome.stderr.contains(part), "{event}: {}", outcome.stderr);
         }
         assert!(!growing.file().exists(), "{event}: a profile is left");
@@ -136,7 +136,7 @@ fn other_sources_than_those_of_the_start_are_refused() {
     for event in ["alloc", "lock", "tp:app:*"] {
         let outcome = run(&mut growing.record(&["-e", event]));
         assert_eq!(outcome.status, 125, "{event}: {outcome:?}");
-        assert!(outcome.stderr.contains("it records alloc:all"), "{event}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("it has recorded alloc:all"), "{event}: {}", outcome.stderr);
     }
     // The default library does not support allocations.
     let plain = Growing::start("LD_PRELOAD=$(selfwind agent-path) SELFWIND_EVENT=cpu");

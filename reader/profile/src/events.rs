@@ -13,7 +13,7 @@ use crate::source_list::{self, EVENTS, MMAP, WALL, WALL_SOURCE};
 use crate::tracepoint::TRACEPOINT;
 
 /// The highest source number of a clock in samples: process timer, thread timers, kernel events; 0 means unspecified.
-const LAST_CLOCK: u8 = 3;
+pub const LAST_CLOCK: u8 = 3;
 
 /// The events of a recording.
 #[derive(Clone, Debug, Default)]

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use selfwind_profile::events::LAST_CLOCK;
 use selfwind_profile::profile_file::{Event, Sample};
 
 /// Drops early samples.
@@ -12,6 +13,8 @@ use selfwind_profile::profile_file::{Event, Sample};
 pub(crate) struct Delay {
     /// CLOCK_MONOTONIC.
     until_ns: u64,
+    /// The same for samples of a clock, if that is later.
+    clocks_until_ns: u64,
     /// Dropped samples and weight, by process.
     dropped: HashMap<u32, (u64, u64)>,
 }
@@ -19,18 +22,24 @@ pub(crate) struct Delay {
 impl Delay {
     /// Drops samples taken before this time.
     pub(crate) fn until(until_ns: u64) -> Self {
-        Self { until_ns, ..Self::default() }
+        Self { until_ns, clocks_until_ns: until_ns, ..Self::default() }
+    }
+
+    /// Drops the samples of clocks before this time as well.
+    pub(crate) fn clocks_until(self, until_ns: u64) -> Self {
+        Self { clocks_until_ns: until_ns.max(self.until_ns), ..self }
     }
 
     /// The same for a snapshot, while the recording continues.
     pub(crate) fn filter_end(&self, end: Event) -> Option<Event> {
-        Self { until_ns: self.until_ns, dropped: self.dropped.clone() }.filter(end)
+        Self { dropped: self.dropped.clone(), ..*self }.filter(end)
     }
 
     /// True if the sample is too early; it is then counted as dropped.
     #[inline]
     pub(super) fn drops(&mut self, sample: &Sample) -> bool {
-        let is_early = sample.ns < self.until_ns;
+        let is_of_clock = sample.source <= LAST_CLOCK;
+        let is_early = sample.ns < if is_of_clock { self.clocks_until_ns } else { self.until_ns };
         if is_early {
             let dropped = self.dropped.entry(sample.process).or_default();
             *dropped = (dropped.0 + 1, dropped.1 + u64::from(sample.weight));
@@ -69,5 +78,14 @@ mod tests {
         let end = ProcessEnd { process: 3, counters, ..ProcessEnd::default() };
         let Some(Event::ProcessEnd(end)) = delay.filter(Event::ProcessEnd(end)) else { panic!() };
         assert_eq!((end.counters.earlier, end.counters.earlier_weight), (6, 2));
+    }
+
+    #[test]
+    fn clocks_may_begin_later_than_events() {
+        let mut delay = Delay::default().clocks_until(100);
+        let sample = |source, ns| Event::Sample(Sample { source, ns, ..Sample::default() });
+        assert_eq!(delay.filter(sample(LAST_CLOCK, 99)), None);
+        let allocation = sample(LAST_CLOCK + 1, 99);
+        assert_eq!(delay.filter(allocation.clone()), Some(allocation));
     }
 }

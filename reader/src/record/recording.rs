@@ -312,7 +312,6 @@ impl Recording {
         // The wall clock of a process that runs already begins with the recording.
         let wall_since_ns = options.pid.map_or(0, |_| started_ns);
         let wall = sampling.sources.have_wall().then(|| Wall::start(sampling.frequency, wall_since_ns));
-        let begins_late = options.delay.is_some() || (wall.is_some() && options.pid.is_some());
         let mut recording = Self {
             writer: ProfileWriter::new(output.profile).map_err(|error| cannot_start(&output.path, &error))?,
             snapshots: Numbered::beside(&output.path),
@@ -328,8 +327,9 @@ impl Recording {
             wall: wall.transpose().context("cannot start a thread")?,
             // The duration is that of the profile's contents.
             started_ns: begins_ns,
-            // A flight recorder's older samples are wanted, except beside waits, which were not recorded then.
-            delay: Delay::until(if begins_late { begins_ns } else { 0 }),
+            // A flight recorder's older samples are wanted, except CPU time beside waits, which were not recorded then.
+            delay: Delay::until(if options.delay.is_some() { begins_ns } else { 0 })
+                .clocks_until(if sampling.sources.have_wall() { wall_since_ns } else { 0 }),
             per_thread: options.per_thread,
             allocations: options.sampling.sources.clock.is_none()
                 && options.sampling.sources.have_allocations(),

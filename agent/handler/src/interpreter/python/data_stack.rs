@@ -8,7 +8,8 @@
 //! The newest one may be half-built, and where it begins is known only from the frame that the thread says it runs. That
 //! one is believed if it lies in a chunk, not behind what is used of it, and the frames before it end exactly there. What
 //! it says is not: between it and the program's next call anything may be stored in any order. Where the evaluation loop has
-//! called something, the newest one is complete, too.
+//! called something, the frame that the thread says it runs is complete, too. It need not be the newest: a call that ends
+//! unlinks its frame first, then gives up its code, and only then takes it off the data stack.
 //!
 //! All this is so in CPython; what an extension does to a data stack nobody knows. So code that the thread has not met before
 //! is asked for.
@@ -50,7 +51,8 @@ impl DataStack {
         (self.chunk, self.range, self.count) = (0, Bounds::NONE, 0);
     }
 
-    /// Finds the frames below `innermost`, the frame that the thread runs; all if it is `settled`.
+    /// Finds the frames below `innermost`, the frame that the thread runs, and that one too if the loop is `settled`. Above
+    /// it may be a frame that has been unlinked and is being cleared: it is still below the top, but its code may be freed.
     ///
     /// # Safety
     /// The thread state is that of the thread, which does not run meanwhile, and nobody frees either.
@@ -69,15 +71,19 @@ impl DataStack {
         }
         // SAFETY: two words of the state.
         let (newest, top) = unsafe { (load(state + place), load(state + place + 8)) };
-        let address = if settled { newest } else { innermost };
         // SAFETY: the thread's chunks.
-        if let Some((chunk, range, is_newest)) = unsafe { find(newest, address) } {
+        if let Some((chunk, range, is_newest)) = unsafe { find(newest, innermost) } {
             // SAFETY: the thread's chunk.
             let used = if is_newest { top } else { unsafe { used(chunk) } };
-            let end = if settled { used } else { innermost };
-            if end <= used {
-                // SAFETY: all up to the innermost one are complete.
-                unsafe { self.read(python, (chunk, range), end, codes, memory) };
+            // SAFETY: all frames below the innermost one are complete.
+            let is_read =
+                innermost <= used && unsafe { self.read(python, (chunk, range), innermost, codes, memory) };
+            if is_read
+                && settled
+                && let Some(place) = self.frames.get_mut(self.count)
+            {
+                *place = innermost;
+                self.count += 1;
             }
         }
     }
@@ -130,7 +136,7 @@ impl DataStack {
         }
     }
 
-    /// Reads the frames of a chunk up to `end`, where one must end; none at all if none does.
+    /// Reads the frames of a chunk up to `end`, where one must end. False, and no frames at all, if none does.
     ///
     /// # Safety
     /// They are complete.
@@ -141,12 +147,12 @@ impl DataStack {
         end: u64,
         codes: &Codes,
         memory: &mut Memory<'_>,
-    ) {
+    ) -> bool {
         (self.chunk, self.range, self.count) = (chunk, range, 0);
         // SAFETY: the thread's chunk.
         let is_first = unsafe { load(chunk) } == 0;
         if end > range.high {
-            return;
+            return false;
         }
         let mut frame = chunk + DATA + if is_first { 8 } else { 0 };
         while frame < end
@@ -168,10 +174,12 @@ impl DataStack {
         }
         // SAFETY: the thread's chunk, while nobody frees it.
         unsafe { memory.know(range) };
+        true
     }
 
-    fn distrust(&mut self) {
+    fn distrust(&mut self) -> bool {
         self.count = 0;
+        false
     }
 }
 
