@@ -1,22 +1,24 @@
 //! Everything that runs inside the sampling signal handler.
 //!
-//! Whatever the interrupted thread was doing, it may be in the middle of it: holding the allocator's or the
-//! loader's lock, with a stack of two kibibytes left, on a stack nobody knows. So nothing here allocates, locks,
-//! waits, calls into a C library, touches `errno`, or can panic; nothing is initialised on first use; and a
-//! system call is made only where its absence would be worse, never once the program has restricted its system calls:
+//! The handler may interrupt a thread anywhere: while it holds the allocator's or the loader's lock, with two kibibytes
+//! of stack left, or on a stack that the agent does not know. So nothing here allocates, takes a lock, waits, calls
+//! into a C library, touches `errno`, or can panic, and nothing is initialised on first use. A system call is made only
+//! where doing without it would be worse; once the program has installed a seccomp filter, none is made for a sample:
 //!
-//! - any sample: rt_sigprocmask (a probe of memory that is not known to be mapped), futex (one wake of a sleeping reader);
-//! - a thread's first: mmap, munlock, mprotect (its workspace); gettid where it has no note of its slot;
-//! - with ITIMER_PROF, and to learn the rate of the clock: clock_gettime;
-//! - an event of the kernel with time off the processor: openat, read, close (`delay`, which says why);
-//! - a thread that nobody registered, once: gettid, getpid, prctl (its name), tgkill with signal 0 (who is gone),
+//! - any sample: rt_sigprocmask (to probe memory that is not known to be mapped), futex (one wake-up of a sleeping
+//!   reader);
+//! - the first sample of a thread: mmap, munlock, mprotect (its workspace); gettid if its thread-local word does not
+//!   name its slot;
+//! - with ITIMER_PROF, with perf events on CPU time, or with a rate limit: clock_gettime;
+//! - a perf event that reports off-CPU time: openat, read, close (`delay`, which gives the reason);
+//! - once for each unregistered thread: gettid, getpid, prctl (its name), tgkill with signal 0 (to find ended threads),
 //!   timer_create, timer_settime, timer_gettime, timer_delete, clock_gettime, munmap;
-//! - the first tick after the end of a recording: timer_settime or setitimer, or munmap of the kernel's rings;
-//! - a signal of the program's own: rt_sigprocmask, rt_tgsigqueueinfo, and, where it asks for its death, rt_sigaction and
-//!   tgkill.
+//! - the first tick after the end of a recording: timer_settime or setitimer, or munmap of the perf rings;
+//! - a signal that is the program's own, filter or not: rt_sigprocmask, rt_tgsigqueueinfo, and, if its default action
+//!   ends the process, rt_sigaction and tgkill.
 //!
-//! The kernel runs the handler with all signals blocked, and on the thread's alternate stack: the program's, or one of
-//! ours.
+//! The kernel runs the handler with all signals blocked, on the thread's alternate signal stack: the program's, or one
+//! of the agent's.
 #![no_std]
 #![warn(missing_docs)]
 #![warn(clippy::indexing_slicing, clippy::panic)]
@@ -75,8 +77,9 @@ use crate::recording::Recording;
 use crate::siginfo::SignalInfo;
 use crate::tick::{Arrival, Tick};
 
-/// The handler of the sampling signal. A signal that is none of ours goes where the program wants it: the result.
-/// `info` and `context` are what the kernel passed; every signal is blocked. Without room on the stack nothing is sampled.
+/// Handles the sampling signal. Returns the program's disposition if the signal is not the agent's and the program's
+/// handler must run. `info` and `context` are what the kernel passed, and all signals are blocked. Without `has_room`
+/// on the stack no sample is taken.
 fn on_signal(
     signal: c_int,
     info: &mut SignalInfo,
@@ -94,7 +97,7 @@ fn on_signal(
     None
 }
 
-/// Walks the interrupted stack, writes its record, and counts what became of the tick.
+/// Takes the sample of one tick: records the interrupted stack, and counts the tick under its outcome.
 #[inline(never)]
 fn serve_tick(recording: &Recording, arrival: Arrival, context: Context<'_>, entered: u64) {
     let mut tick = Tick::new(arrival);

@@ -1,17 +1,18 @@
-//! What became of a tick: it is counted once, under one cause, so that the counts add up.
+//! The outcome of a tick. Every tick is counted exactly once, under one cause, so that recorded, lost and skipped
+//! weights add up to the weight fired.
 
 use shm_format::{Control, Loss, Skip};
 
-/// A record, or why there is none.
+/// `Ok` if a record was written, else the reason why not.
 pub(crate) type Outcome = Result<(), Missed>;
 
-/// Why a tick gave no record.
+/// Why a tick made no record.
 pub(crate) enum Missed {
     Lost(Loss),
     Skipped(Skip),
 }
 
-/// Counts what `weight` periods came to.
+/// Counts a tick that stands for `weight` periods or events.
 #[inline]
 pub(crate) fn count(control: &Control, outcome: &Outcome, weight: u32) {
     match outcome {

@@ -1,4 +1,5 @@
-//! One expiry of a timer of ours, or one request of the kernel: whose it is, and how much it stands for.
+//! A tick: one expiry of a timer of the agent, or one request of the kernel. Which thread it belongs to, and its
+//! weight.
 
 use shm_format::{Loss, Skip};
 
@@ -14,7 +15,8 @@ use crate::recording::{Clock, Recording};
 use crate::siginfo::{Sender, SignalInfo};
 use crate::slot::{self, Slot};
 
-/// Counts a signal as skipped if it came from a timer of ours but was not handled; says whether it did.
+/// Counts a signal that was not handled as skipped if it came from a timer or perf event of the agent. Returns whether
+/// it did.
 pub fn discard(info: &SignalInfo, recording: &Recording) -> bool {
     let arrival = Arrival::read(info, recording);
     if let Some(arrival) = &arrival {
@@ -23,15 +25,15 @@ pub fn discard(info: &SignalInfo, recording: &Recording) -> bool {
     arrival.is_some()
 }
 
-/// What a signal says that came from a timer or an event of ours.
+/// What the signal information says about a tick.
 pub(crate) struct Arrival {
-    /// Timer periods that it stands for; of the kernel's events none, before the kernel was asked.
+    /// Timer periods that it stands for. 0 for a perf event: the ring is read later.
     weight: u32,
     owner: Owner,
 }
 
 impl Arrival {
-    /// Reads `info`; none if the signal did not come from us.
+    /// Reads `info`; `None` if the signal did not come from a timer or perf event of the agent.
     #[inline]
     pub(crate) fn read(info: &SignalInfo, recording: &Recording) -> Option<Arrival> {
         let (weight, owner) = match (recording.sources.clock?, info.sender()) {
@@ -50,7 +52,7 @@ impl Arrival {
         Some(Arrival { weight, owner })
     }
 
-    /// Counts it as skipped.
+    /// Counts the tick as skipped.
     pub(crate) fn skip(&self, recording: &Recording, cause: Skip) {
         let control = recording.region.control();
         control.fire(self.weight.into());
@@ -58,19 +60,19 @@ impl Arrival {
     }
 }
 
-/// An expiry or a request that is being served.
+/// A tick that is being served.
 pub(crate) struct Tick {
-    /// Timer periods or events that it stands for; of the kernel, none before the kernel was asked.
+    /// Timer periods or events that it stands for. 0 for a perf event until [`begin`](Self::begin) has read the ring.
     pub(crate) weight: u32,
-    /// What the kernel asks for, if it was the kernel.
+    /// The kernel's request, if a perf event triggered the tick.
     pub(crate) request: Option<Request>,
-    /// The thread's CPU time when its clock was asked, in nanoseconds; 0 if it was not.
+    /// The thread's CPU time at the start of the tick, in nanoseconds; 0 if the clock was not read.
     pub(crate) cpu_ns: u64,
     owner: Owner,
 }
 
 impl Tick {
-    /// The nonce of a sample that nobody requested.
+    /// The nonce of a sample that answers no request of the kernel.
     pub(crate) const NO_NONCE: u64 = 0;
 
     /// Begins to serve what has arrived.
@@ -79,7 +81,7 @@ impl Tick {
         Tick { weight: arrival.weight, request: None, cpu_ns: 0, owner: arrival.owner }
     }
 
-    /// The clock that asked for the sample.
+    /// The clock that triggered the sample.
     pub(crate) fn clock(&self) -> Clock {
         match self.owner {
             Owner::Thread { .. } => Clock::ThreadTimer,
@@ -88,13 +90,14 @@ impl Tick {
         }
     }
 
-    /// The nonce of the stack that answers; 0 if nobody gave one.
+    /// The nonce of the kernel's request that the stack answers; [`NO_NONCE`](Self::NO_NONCE) if there is none.
     pub(crate) fn nonce(&self) -> u64 {
         self.request.map_or(Self::NO_NONCE, |request| request.nonce)
     }
 
-    /// Finds out whose tick it is, what it stands for, and whether there is time for a sample; nothing else samples the
-    /// thread meanwhile. A signal can outlive its thread: nothing of a slot is read before it is known to be the caller's.
+    /// Finds the slot of the calling thread, enters its nesting guard, and determines the tick's weight. Until the
+    /// guard is dropped nothing else samples the thread. A signal can outlive the thread that it was meant for, so
+    /// nothing in the slot that the signal names is trusted before that slot is known to be the calling thread's.
     #[inline(never)]
     pub(crate) fn begin(
         &mut self,
@@ -108,7 +111,7 @@ impl Tick {
         }
         let slot = self.owner.slot(sp)?;
         let Some(entered) = slot.enter(sp) else {
-            // The thread is at work on an event of its own: its next sample stands for this, too.
+            // The signal interrupted another event of this thread: carry the weight over to the next sample.
             slot.carry(core::mem::take(&mut self.weight));
             return Err(Missed::Skipped(Skip::Nested));
         };
@@ -130,8 +133,9 @@ impl Tick {
         }
     }
 
-    /// Takes the weight from the thread's CPU clock, where it is the time that counts: events come late, or not at all
-    /// from a mode that is not permitted. False if no period has passed that a sample would stand for.
+    /// Takes the weight from the thread's CPU clock if the source measures CPU time: perf events arrive late, or not at
+    /// all for a mode (user or kernel) that may not be observed. Returns false if no full period is unaccounted for and
+    /// no request waits for a stack.
     fn weigh(&mut self, recording: &Recording, slot: &Slot, is_behind_a_call: bool) -> bool {
         if is_filtered() {
             return true;
@@ -153,8 +157,9 @@ impl Tick {
         self.weight > 0 || self.request.is_some()
     }
 
-    /// Has the tick stand for what was carried over to it, too; or leaves it out where sampling takes too much, and
-    /// carries what it stands for over to the thread's next sample. Somebody who asks for the stack gets it.
+    /// Applies the rate limit. An admitted tick takes up the weight that was carried over to it. Otherwise no sample is
+    /// taken, and the weight is carried over to the thread's next sample. A thread whose stack another process has
+    /// requested is always admitted.
     #[inline]
     pub(crate) fn admit(&mut self, recording: &Recording, slot: &Slot) -> Outcome {
         if !recording.rate_limit.admits(self.weight) && !recording.region.asks(slot.tid()) {
