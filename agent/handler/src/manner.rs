@@ -1,4 +1,4 @@
-//! How a sample says where its thread was: by frames that the thread finds itself, or by a copy of its stack.
+//! What a sample records of the stack: frames walked by the thread itself, a copy of the stack, or both.
 
 use shm_format::{Occasion, StackHead};
 
@@ -10,8 +10,8 @@ use crate::sample::Sample;
 use crate::slot::Slot;
 use crate::unwinding::Unwind;
 
-/// Writes what the recording wants of the interrupted stack, and gives the stack to everyone who asks the thread for it.
-/// The handler began at `entered`, and the caller is inside the slot's nesting guard.
+/// Records the interrupted stack as the recording is set up, and answers all requests for the thread's stack. The
+/// handler began at `entered`; the caller is inside the slot's nesting guard.
 #[inline]
 pub(crate) fn record(
     recording: &Recording,
@@ -46,7 +46,8 @@ fn record_otherwise(
             sample.answer(entered, Occasion::Tick);
         }
         if recording.unwind == Unwind::Both {
-            // First, so that the stack is told of when all that belongs to it is there. Without it there is no comparison.
+            // Write the copy first: when the reader sees the stack record, everything that belongs to it is there.
+            // Without a copy there is nothing to compare with, so a failure is ignored.
             let _ = copy::record(recording, slot, context, &head, Some(Extent::of_walk(slot)));
             return sample.record(head);
         }

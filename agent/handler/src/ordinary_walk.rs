@@ -1,8 +1,8 @@
-//! A walk from ordinary context: the thread calls the agent, so no signal has saved its registers.
+//! A walk outside the signal handler: the thread calls the agent, so no signal has saved its registers.
 //!
-//! The handler's rules hold here too: a thread may be in the middle of the loader's lock, or inside a handler of its own.
-//! Signals are not blocked: one that comes meanwhile finds the slot's nesting guard taken. Where memory must be probed,
-//! they are, for that walk.
+//! The handler's rules hold here too: the thread may hold the loader's lock, or be in a signal handler of the program.
+//! Signals are not blocked; a sampling signal during the walk finds the slot's nesting guard taken. Only a walk that
+//! must probe memory blocks signals while it runs.
 
 use unwind::{End, Registers, Walk};
 
@@ -14,25 +14,27 @@ use crate::snapshot::{self, Pinned};
 use crate::stack::{Bounds, Stack};
 use crate::sys::{self, SignalsBlocked};
 
-/// The slot of the calling thread, whose stack pointer is `sp`; none if the noted one is another thread's.
+/// The slot of the calling thread, whose stack pointer is `sp`; `None` if the noted slot is another thread's. Once
+/// system calls are filtered, the noted slot is taken to be its own.
 pub(crate) fn own_slot(sp: u64) -> Option<&'static Slot> {
     let slot = slot::noted()?;
     let is_own = slot.stack().hold(sp)
         || is_filtered()
-        // On another stack, or a thread without thread-local storage of its own.
+        // The thread is on another stack, or shares the thread-local storage of another one: ask the kernel.
         || slot.tid() == sys::thread_id();
     is_own.then_some(slot)
 }
 
-/// Walks the stack of the calling thread from `registers`; its frames are the stack cache's. Inside the slot's nesting
-/// guard.
+/// Walks the stack of the calling thread from `registers`; the frames are in the stack cache. The caller is inside the
+/// slot's nesting guard and has prepared the slot.
 pub(crate) fn walk(recording: &Recording, slot: &Slot, registers: &Registers) -> Walk {
-    // SAFETY: the caller is inside the nesting guard, which makes this the only use.
+    // SAFETY: the caller is inside the nesting guard and has prepared the slot, so nothing else uses the workspace.
     let mut bench = unsafe { slot.bench() };
     walk_on(recording, slot, registers, &mut bench).0
 }
 
-/// The same with what it needs; and whether there are frames to be put among those of the walk.
+/// As [`walk`], with the workspace borrowed by the caller. Also returns whether the interpreter or registered regions
+/// may have frames to insert.
 pub(crate) fn walk_on(
     recording: &Recording,
     slot: &Slot,
@@ -49,7 +51,8 @@ pub(crate) fn walk_on(
     if known != Bounds::NONE {
         walked = Some(walk_in(recording, slot, registers, bench, known, false));
     }
-    // Memory that is not known, or that a guess leads to, is probed. That may change the mask (`sys::is_readable`).
+    // Probe memory that is not known to be mapped, or that a guess leads to. A probe may change the signal mask
+    // (`sys::is_readable`).
     if walked.is_none_or(|(walk, _)| !walk.end.is_complete()) && !is_filtered() {
         let _blocked = SignalsBlocked::new();
         walked = Some(walk_in(recording, slot, registers, bench, known, true));
@@ -64,8 +67,8 @@ pub(crate) fn walk_on(
     walked
 }
 
-/// One walk, of which the chain of records is told; and whether there are frames to be put among its own. The range `known`
-/// is mapped, and other memory is probed if `may_probe`.
+/// Walks once and reports the walk to the chain. Returns also whether there may be frames to insert. `known` is mapped;
+/// other memory is probed if `may_probe`.
 fn walk_in(
     recording: &Recording,
     slot: &Slot,
@@ -93,7 +96,7 @@ fn walk_in(
             );
             let is_mixed = pinned.python().is_some() || !list.is_empty();
             if is_mixed {
-                // The thread's last record may have other frames among those of the walk.
+                // The thread's last record may have inserted frames among those of the walk.
                 walk.unchanged = 0;
             }
             (walk, is_mixed)

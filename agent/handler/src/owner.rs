@@ -1,5 +1,5 @@
-//! Whose tick it is. A signal can outlive its thread, and a thread can have another's thread-local storage: a slot is the
-//! calling thread's only where that is known.
+//! Finds the thread that a tick belongs to. A signal can outlive its thread, and a thread can run on another's
+//! thread-local storage, so neither the slot named by a signal nor the noted one may be used before it is verified.
 
 use core::ptr;
 
@@ -11,18 +11,18 @@ use crate::outcome::Missed;
 use crate::slot::{self, Slot};
 use crate::sys;
 
-/// What a signal says of its thread.
+/// What a signal says about its thread.
 pub(crate) enum Owner {
-    /// A thread's own timer.
+    /// A timer of one thread.
     Thread { slot: &'static Slot, timer: i32 },
-    /// The process's timer; the kernel picked the thread.
+    /// The timer of the process; the kernel picked the thread.
     Process,
-    /// A thread's own events. The signal may have been blocked when they happened.
+    /// Perf events of one thread. `blocked`: the signal was blocked when they occurred.
     Kernel { slot: &'static Slot, blocked: bool },
 }
 
 impl Owner {
-    /// The slot of the calling thread, whose stack pointer is `sp`.
+    /// The slot of the calling thread, whose stack pointer is `sp`; an error if the signal was for another thread.
     #[inline]
     pub(crate) fn slot(&self, sp: u64) -> Result<&'static Slot, Missed> {
         if let Owner::Thread { slot, .. } = self
@@ -37,20 +37,21 @@ impl Owner {
             {
                 Ok(slot)
             }
-            // A ring may be read by its own thread alone, and where the kernel cannot be asked whose it is, by none.
+            // Only its own thread may read a ring. While system calls are filtered the thread's id is unknown, so leave
+            // the ring alone.
             (Owner::Kernel { .. }, _) if is_filtered() => Err(Missed::Skipped(Skip::DisabledThread)),
             (Owner::Thread { slot, .. } | Owner::Kernel { slot, .. }, _) => verify(slot, noted),
             (Owner::Process, _) => own_slot(sp),
         }
     }
 
-    /// Stops what sends the signals, when nobody wants them any more.
+    /// Stops the source of the signals after the end of the recording.
     #[cold]
     pub(crate) fn silence(&self, sp: u64) {
         if is_filtered() {
             return;
         }
-        // Both `itimerspec` and `itimerval` are four words; zero stops the timer.
+        // `itimerspec` and `itimerval` are both four words; all zeros stop the timer.
         let never = [0usize; 4];
         let never = (&raw const never) as usize;
         let (number, arguments) = match self {
@@ -60,12 +61,12 @@ impl Owner {
             Owner::Thread { timer, .. } => (libc::SYS_timer_settime, [*timer as usize, 0, never, 0, 0, 0]),
             Owner::Process => (libc::SYS_setitimer, [libc::ITIMER_PROF as usize, never, 0, 0, 0, 0]),
         };
-        // SAFETY: the kernel reads four words; the timer is ours.
+        // SAFETY: the kernel reads four words, which are live; the timer is the agent's.
         unsafe { sys::call(number, arguments) };
     }
 }
 
-/// The slot of the calling thread, whose stack pointer is `sp`, when the signal does not say which.
+/// The slot of the calling thread, whose stack pointer is `sp`, if the signal does not name it.
 pub(crate) fn own_slot(sp: u64) -> Result<&'static Slot, Missed> {
     match slot::noted() {
         Some(noted) if noted.stack().hold(sp) => Ok(noted),
@@ -73,8 +74,9 @@ pub(crate) fn own_slot(sp: u64) -> Result<&'static Slot, Missed> {
     }
 }
 
-/// Checks that `slot` is the calling thread's, although the thread does not know it: it was running before the
-/// library came, or it is a bare thread on another's thread-local storage, or the timer outlived its thread.
+/// Checks that `slot` belongs to the calling thread although the thread's word does not name it: the thread was running
+/// before the agent was loaded, or was made by a bare `clone` and uses another's thread-local storage, or the timer
+/// outlived its thread. Cannot be checked, and is accepted, while system calls are filtered.
 #[cold]
 fn verify(slot: &'static Slot, noted: Option<&Slot>) -> Result<&'static Slot, Missed> {
     if !is_filtered() {
@@ -88,7 +90,7 @@ fn verify(slot: &'static Slot, noted: Option<&Slot>) -> Result<&'static Slot, Mi
     Ok(slot)
 }
 
-/// The same for a slot that its thread does not know; thread-local storage is left alone.
+/// As [`verify`], for a discovered thread: its thread-local storage is left alone.
 fn verify_discovered(slot: &'static Slot) -> Result<&'static Slot, Missed> {
     match is_filtered() || slot.tid() == sys::thread_id() {
         true => Ok(slot),
@@ -96,7 +98,7 @@ fn verify_discovered(slot: &'static Slot) -> Result<&'static Slot, Missed> {
     }
 }
 
-/// Finds or makes the slot of a thread that has none, or is not on its own stack.
+/// Finds or creates the slot of a thread that has none noted, or is not on its own stack.
 #[cold]
 fn find(noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
     if is_filtered() {
@@ -108,6 +110,6 @@ fn find(noted: Option<&'static Slot>) -> Result<&'static Slot, Missed> {
     {
         return Ok(noted);
     }
-    // Not noted with the thread: its thread-local storage may not be the C library's.
+    // The slot is not noted in the thread's word: its thread-local storage may not be the C library's.
     discovery::adopt(tid).ok_or(Missed::Lost(Loss::NoSlot))
 }

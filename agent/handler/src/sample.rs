@@ -1,4 +1,5 @@
-//! The stack of one sample, from the interrupted registers to whoever wants it: the pool, or another process that asks.
+//! The stack of one sample: walked from the interrupted registers, then written to the pool or to the request slot of
+//! another process.
 
 use shm_format::{AnswerHead, Committed, Loss, Occasion, StackHead};
 use unwind::{End, Frame, Walk};
@@ -14,7 +15,8 @@ use crate::slot::Slot;
 use crate::snapshot::{self, Pinned};
 use crate::stack::{Bounds, Stack};
 
-/// Pages that may be asked for when a stack is guessed: most return addresses lie in pages of their own.
+/// Maximum number of pages probed by a scan for return addresses: most of the code that they point to is in pages of
+/// its own.
 const GUESS_PROBES: u32 = 4096;
 
 /// A thread's stack, as its own walk found it.
@@ -29,14 +31,14 @@ impl<'a> Sample<'a> {
     /// Walks the interrupted stack into the thread's stack cache, and tells the encoder how many outer frames are
     /// unchanged since the last record. The caller is inside the slot's nesting guard.
     pub(crate) fn walk(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
-        // SAFETY: the caller's guard makes this the only use of the stack cache and of the pages.
+        // SAFETY: the caller is inside the nesting guard, so nothing else uses the stack cache and the pages.
         let (stack_cache, pages) = unsafe { (&mut *slot.stack_cache(), &mut *slot.probed_pages()) };
         let mut memory = Stack::new(known_bounds(slot, context), !is_filtered(), pages);
         let mut mixed = None;
         let walk = match Pinned::new(&slot.pin) {
             Some(pinned) => {
                 let (modules, registers) = (pinned.modules(), &context.registers());
-                // SAFETY: the scratch is the caller's too, by the guard.
+                // SAFETY: the caller is inside the nesting guard, so nothing else uses the scratch memory.
                 let scratch = unsafe { &mut *slot.scratch() };
                 let stacks = [context.alternate_stack(), slot.stack()];
                 let mut regions = Regions::new(
@@ -57,12 +59,12 @@ impl<'a> Sample<'a> {
                     &mut regions,
                 );
                 let is_known = || modules.find(registers.pc).is_some() || regions.hold(registers.pc);
-                // Guesses may lead out of code that no module holds.
+                // A guessed frame may lead here from code that is in no module: the walk then ends otherwise.
                 if walk.end == End::NoModule || !is_known() {
                     snapshot::note_unknown_code();
                 }
                 if pinned.python().is_some() || !pinned.regions().is_empty() {
-                    // What the walk before had among its frames is not remembered.
+                    // The stack cache does not remember which interpreted frames were among those of the previous walk.
                     walk.unchanged = 0;
                     mixed = interpreter::add_frames(
                         &pinned,
@@ -81,20 +83,22 @@ impl<'a> Sample<'a> {
                 Walk::fresh(0, End::NoModule)
             }
         };
-        // SAFETY: the chain is the caller's too, by the guard.
+        // SAFETY: the caller is inside the nesting guard, so nothing else uses the chain.
         unsafe { &mut *slot.chain() }.walked(walk.unchanged);
         Self { recording, slot, walk, frames: mixed.unwrap_or_else(|| words(stack_cache.frames())) }
     }
 
-    /// Of a walk that was made otherwise, inside the slot's nesting guard, and of which the chain was told.
+    /// A sample of a walk made elsewhere, inside the slot's nesting guard, and already reported to the chain.
     pub(crate) fn of_walk(recording: &'a Recording, slot: &'a Slot, walk: Walk, frames: &'a [u64]) -> Self {
         Self { recording, slot, walk, frames }
     }
 
-    /// Every word of the interrupted stack that leads behind a call. The caller is inside the slot's nesting guard.
+    /// Scans the interrupted stack: every word that points behind a call is a frame. The caller is inside the slot's
+    /// nesting guard.
     #[inline(never)]
     pub(crate) fn guess(recording: &'a Recording, slot: &'a Slot, context: Context<'_>) -> Self {
-        // SAFETY: the caller's guard makes this the only use of the stack cache, of the chain and of the pages.
+        // SAFETY: the caller is inside the nesting guard, so nothing else uses the stack cache, the chain and the
+        // pages.
         let (stack_cache, chain, pages) =
             unsafe { (&mut *slot.stack_cache(), &mut *slot.chain(), &mut *slot.probed_pages()) };
         let known = known_bounds(slot, context);
@@ -123,10 +127,11 @@ impl<'a> Sample<'a> {
         Self { recording, slot, walk, frames: words(stack_cache.frames()) }
     }
 
-    /// Writes one stack record, counts it if it is cut short, and wakes the reader if it is time to.
+    /// Writes one stack record, counts it as truncated if the walk is incomplete, and wakes the reader if that is due.
     pub(crate) fn record(&self, head: StackHead) -> Outcome {
         let head = StackHead { end: self.walk.end as u8, ..head };
-        // SAFETY: `walk`'s caller is inside the slot's nesting guard, which makes this the only use of the chain.
+        // SAFETY: the sample was made inside the slot's nesting guard, which is still held, so nothing else uses the
+        // chain.
         let chain = unsafe { &mut *self.slot.chain() };
         let region = &self.recording.region;
         let committed = chain.write(&self.slot.cursor, region, head, self.frames, clock::now);
@@ -137,7 +142,7 @@ impl<'a> Sample<'a> {
         Ok(())
     }
 
-    /// Gives the stack to everyone who asks the thread for it; how many that were. The handler began at `entered`.
+    /// Answers all requests for this thread's stack; returns how many there were. The handler began at `entered`.
     #[cold]
     pub(crate) fn answer(&self, entered: u64, occasion: Occasion) -> u32 {
         let head = AnswerHead {
@@ -157,8 +162,8 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// The memory that is certainly mapped: what lies above the interrupted stack pointer on the thread's own stack
-/// or on its alternate one.
+/// The memory known to be mapped: the part above the interrupted stack pointer of the thread's own stack, or of its
+/// alternate one.
 pub(crate) fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
     let lowest = context.lowest_in_use();
     let above = |bounds: Bounds| match bounds.hold(context.stack_pointer()) {
@@ -168,7 +173,7 @@ pub(crate) fn known_bounds(slot: &Slot, context: Context<'_>) -> [Bounds; 2] {
     [above(slot.stack()), above(context.alternate_stack())]
 }
 
-/// Wakes the reader if it is time to, after the try to write a record.
+/// Wakes the reader if the attempt to write a record makes that due, and converts the result.
 #[inline]
 pub(crate) fn tell(recording: &Recording, committed: Result<Committed, Loss>) -> Outcome {
     if committed.map_or_else(|cause| cause == Loss::PoolFull, |committed| committed.wake) {
@@ -177,8 +182,8 @@ pub(crate) fn tell(recording: &Recording, committed: Result<Committed, Loss>) ->
     committed.map(drop).map_err(Missed::Lost)
 }
 
-/// Frames as they stand in records.
+/// Frames as words, as records hold them.
 pub(crate) fn words(frames: &[Frame]) -> &[u64] {
-    // SAFETY: a `Frame` is one transparent word.
+    // SAFETY: `Frame` is a transparent wrapper of one word.
     unsafe { core::slice::from_raw_parts(frames.as_ptr().cast::<u64>(), frames.len()) }
 }
