@@ -92,7 +92,7 @@ fn around(
 
 #[inline(never)]
 fn walk(recording: &Recording, slot: &Slot, caller: &Caller, note: Note) -> (Result<Committed, Loss>, End) {
-    // SAFETY: inside the guard, prepared, and the only one.
+    // SAFETY: `around` holds the guard and has prepared the slot, so nothing else uses the workspace.
     let mut bench = unsafe { slot.bench() };
     let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
     // The innermost frame is the called function.

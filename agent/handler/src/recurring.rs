@@ -39,7 +39,7 @@ impl Memory for Own {
 
     #[inline]
     unsafe fn load(&mut self, address: u64) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises bytes within what `known_until` returned: the used part of the stack, which is mapped.
         unsafe { load(address) }
     }
 }
@@ -83,7 +83,7 @@ fn write_known(
     let committed = match repeated {
         Some(committed) => committed,
         None => {
-            // SAFETY: as above.
+            // SAFETY: the caller is inside the nesting guard, so nothing else uses the chain.
             let chain = unsafe { &mut *slot.chain() };
             // It is not the stack of the last walk.
             chain.walked(0);

@@ -408,7 +408,7 @@ impl Slot {
     /// # Safety
     /// The caller is inside the nesting guard, has called [`prepare`](Self::prepare), and uses nothing of this otherwise.
     pub(crate) unsafe fn bench(&self) -> Workbench<'_> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller holds the guard, has called `prepare`, and uses these parts through the result only.
         unsafe {
             Workbench {
                 stack_cache: &mut *self.stack_cache(),
@@ -422,37 +422,37 @@ impl Slot {
 
     /// The stack that the thread recorded last.
     pub(crate) fn chain(&self) -> *mut StackChain {
-        // SAFETY: what `prepare` gave stays mapped.
+        // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).chain.get() }
     }
 
     /// The pages that the thread's walk has probed.
     pub(crate) fn probed_pages(&self) -> *mut ProbedPages {
-        // SAFETY: what `prepare` gave stays mapped.
+        // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).probed_pages.get() }
     }
 
     /// What the thread needs for the frames of interpreters.
     pub(crate) fn scratch(&self) -> *mut Scratch {
-        // SAFETY: as above.
+        // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).scratch.get() }
     }
 
     /// Where copies of the thread's stack are put together.
     pub(crate) fn copy_buffer(&self) -> *mut CopyBuffer {
-        // SAFETY: as above.
+        // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).copy_buffer.get() }
     }
 
     /// The stacks of its allocations.
     pub(crate) fn kept_stacks(&self) -> *mut KeptStacks {
-        // SAFETY: as above.
+        // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).kept_stacks.get() }
     }
 
     /// What the thread's last walk found.
     pub(crate) fn stack_cache(&self) -> *mut StackCache {
-        // SAFETY: as above.
+        // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).stack_cache.get() }
     }
 }
