@@ -1,43 +1,43 @@
-//! Stacks that a thread's walks have found before, each with the words of memory by which it was found.
+//! Stacks that a thread's earlier walks have found, each with the words of memory that it depends on.
 //!
-//! A program allocates at a few places in turn, so that a stack is rarely that of the walk before, and often that of one
-//! not long ago. What the stack cache knows of one walk stands here for several: a stack is looked for by where its walk
-//! began, and holds if all the words that its steps hung on are what they were. Only stacks of simple steps up to the root
-//! are kept. What must never happen here: a stack that is believed while one of its words was not compared.
+//! A program allocates at a few places in turn, so a stack is rarely that of the previous walk, but often that of a
+//! recent one. The stack cache knows one walk; this table knows several. A stack is looked up by where its walk began,
+//! and is valid if all the words that its steps depend on are unchanged. Only stacks that simple steps walked to the
+//! root are kept. What must never happen here: accepting a stack of which one word was not compared.
 
 use crate::arch::{Registers, WORD};
 use crate::memory::Memory;
 use crate::stack_cache::StackCache;
 
-/// log2 of the stacks that are kept.
+/// log2 of the number of stacks that are kept.
 const STACK_BITS: u32 = 6;
-/// Words that a stack may hang on: return addresses, and saved frame pointers by which a step goes.
+/// Maximum number of words that a stack may depend on: return addresses, and saved frame pointers that a step uses.
 const WORDS: usize = 64;
 
-/// Some stacks of one thread. All zero when empty.
+/// Recent stacks of one thread. All zero when empty.
 #[repr(C)]
 pub struct KnownStacks {
-    /// There may be some.
+    /// False if the table is certainly empty.
     is_used: bool,
     stacks: [KnownStack; KnownStacks::COUNT],
 }
 
-/// A stack, and what it hangs on. All offsets are from the stack pointer.
+/// A stack, and the words that it depends on. All offsets are from the stack pointer.
 #[repr(C)]
 struct KnownStack {
-    /// Where the walk began; a stack pointer of 0 for none.
+    /// Stack pointer at which the walk began; 0 if this entry is empty.
     sp: u64,
     pc: u64,
     fp: u64,
-    /// Of the modules.
+    /// Generation of the modules.
     generation: u32,
-    /// Some step goes by this frame pointer.
+    /// Some step uses the frame pointer at which the walk began.
     by_fp: bool,
-    /// Frames behind the first, whose return addresses are the first words.
+    /// Number of frames after the first one. Their return addresses are the first words.
     depth: u8,
-    /// Words in all.
+    /// Number of words.
     count: u8,
-    /// The highest offset.
+    /// Highest offset of a word.
     reach: u64,
     words: [u64; WORDS],
     offsets: [u32; WORDS],
@@ -59,7 +59,7 @@ impl KnownStack {
         offsets: [0; WORDS],
     };
 
-    /// Adds the word at that offset; false if there is no room.
+    /// Adds the word at this offset; false if there is no room.
     fn add(&mut self, offset: u64, word: u64) -> bool {
         let at = usize::from(self.count);
         let (Some(place), Some(value), Ok(short)) =
@@ -73,10 +73,10 @@ impl KnownStack {
         true
     }
 
-    /// Whether all words are what they were.
+    /// Whether all words are unchanged.
     ///
     /// # Safety
-    /// Memory is known to be readable from the stack pointer up to `reach` and seven bytes behind it.
+    /// All memory from the stack pointer up to and including the word at offset `reach` must be known to be readable.
     #[inline(always)]
     unsafe fn holds<M: Memory>(&self, memory: &mut M) -> bool {
         let count = usize::from(self.count);
@@ -84,7 +84,7 @@ impl KnownStack {
         let (Some(offsets), Some(words)) = (offsets, words) else { return false };
         let (offsets_by_four, offsets) = offsets.as_chunks::<4>();
         let (words_by_four, words) = words.as_chunks::<4>();
-        // SAFETY: the caller's promise: no offset is above `reach`.
+        // SAFETY: the caller guarantees that memory up to `reach` is readable, and no offset exceeds it.
         let mut change =
             |offset: u32, word: u64| unsafe { memory.load(self.sp.wrapping_add(offset.into())) ^ word };
         for ([o0, o1, o2, o3], [w0, w1, w2, w3]) in offsets_by_four.iter().zip(words_by_four) {
@@ -103,26 +103,26 @@ impl Default for KnownStacks {
 }
 
 impl KnownStacks {
-    /// Stacks that are kept.
+    /// Maximum number of stacks.
     pub const COUNT: usize = 1 << STACK_BITS;
-    /// Most frames of one.
+    /// Maximum number of frames of a stack.
     pub const DEPTH: usize = WORDS;
 
-    /// None.
+    /// An empty table.
     #[must_use]
     pub const fn new() -> Self {
         Self { is_used: false, stacks: [KnownStack::NONE; Self::COUNT] }
     }
 
-    /// Forgets all of them. Memory that was never written is not looked at.
+    /// Forgets all stacks. A table that was never used is not touched: its memory stays unallocated.
     pub fn forget(&mut self) {
         if core::mem::replace(&mut self.is_used, false) {
             self.stacks.iter_mut().for_each(|stack| stack.sp = 0);
         }
     }
 
-    /// The place, below [`COUNT`](Self::COUNT), of the stack that a walk from `leaf` of modules of this generation would find;
-    /// none if that is not known without a walk. `memory` is what that walk would read.
+    /// Returns the index (less than [`COUNT`](Self::COUNT)) of the stack that a walk from `leaf` with modules of this
+    /// generation would find; `None` if that cannot be told without a walk. `memory` is what the walk would read.
     #[inline]
     pub fn find<M: Memory>(&self, generation: u32, leaf: &Registers, memory: &mut M) -> Option<usize> {
         let sp = leaf.sp();
@@ -130,7 +130,7 @@ impl KnownStacks {
         if sp >= until {
             return None;
         }
-        // SAFETY: the word lies in known memory.
+        // SAFETY: the word is in known memory.
         let place = place(sp, unsafe { memory.load(sp) });
         let stack = self.stacks.get(place)?;
         let is_same = stack.sp == sp
@@ -138,11 +138,11 @@ impl KnownStacks {
             && stack.generation == generation
             && (!stack.by_fp || stack.fp == leaf.fp())
             && stack.reach < until - sp;
-        // SAFETY: memory is known from the stack pointer to behind the highest word.
+        // SAFETY: memory is known to be readable from the stack pointer to the end of the highest word.
         (is_same && unsafe { stack.holds(memory) }).then_some(place)
     }
 
-    /// The frames of the stack at `place`, leaf first, but for the one that its walk began with.
+    /// The frames of the stack at index `place`, leaf first, without the one at which its walk began.
     #[inline]
     #[must_use]
     pub fn frames(&self, place: usize) -> &[u64] {
@@ -150,8 +150,8 @@ impl KnownStacks {
         stack.words.get(..usize::from(stack.depth)).unwrap_or(&[])
     }
 
-    /// Keeps the stack of the last walk, which began at `leaf` and came to the root; its place, if it can be kept and the walk
-    /// was one of modules of this generation. `memory` is what it has read.
+    /// Keeps the stack of the last walk, which began at `leaf` and reached the root, and returns its index. `None` if
+    /// the stack cannot be kept, or if the walk used modules of another generation. `memory` is what the walk has read.
     pub fn learn<M: Memory>(
         &mut self,
         generation: u32,
@@ -163,11 +163,11 @@ impl KnownStacks {
         if memory.known_until(sp).saturating_sub(WORD - 1) <= sp {
             return None;
         }
-        // SAFETY: the word lies in known memory.
+        // SAFETY: the word is in known memory.
         let place = place(sp, unsafe { memory.load(sp) });
         let stack = self.stacks.get_mut(place)?;
         self.is_used = true;
-        // What is left half done is none.
+        // Mark the entry as empty first, so that an interrupted update leaves no stack.
         (stack.sp, stack.count, stack.reach) = (0, 0, 0);
         let (depth, by_fp) = cache.words(generation, |slot, word| stack.add(slot.wrapping_sub(sp), word))?;
         (stack.pc, stack.fp, stack.by_fp) = (leaf.pc, leaf.fp(), by_fp);
@@ -177,9 +177,9 @@ impl KnownStacks {
     }
 }
 
-/// The place of a stack by its stack pointer and the word there, which is where the caller returns to.
+/// Index of a stack, from its stack pointer and the word there, which is the return address.
 #[inline]
 fn place(sp: u64, word: u64) -> usize {
-    // Fibonacci hashing, of what differs between calls: the address, and the depth.
+    // Fibonacci hashing of what differs between calls: the address, and the depth.
     ((word ^ sp.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - STACK_BITS)) as usize
 }

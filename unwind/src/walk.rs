@@ -1,8 +1,8 @@
 //! The walk of one stack, leaf to root.
 //!
-//! The fast path knows the program counter, stack pointer and frame pointer. When a rule needs another register the
-//! walk goes back to the last point where all registers were known (at first: the leaf) and comes forward again with
-//! all of them tracked. Both paths obey the same rules, so they meet at the same frame.
+//! The fast path tracks the program counter, stack pointer and frame pointer only. When a rule needs another register,
+//! the walk returns to the last frame at which all registers were known (initially the leaf) and replays the steps from
+//! there with all registers tracked. Both paths apply the same rules, so they arrive at the same frame.
 
 use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
@@ -34,23 +34,24 @@ pub struct Walk {
     pub depth: usize,
     /// Why there are no more.
     pub end: End,
-    /// So many frames at the outer end are, word for word, the outermost frames of the thread's previous walk (recorded or
-    /// not). A lower bound: 0 is always right, and what a walk without memory of the previous one says.
+    /// Number of outermost frames that are identical, word for word, to the outermost frames of the thread's previous
+    /// walk (recorded or not). This is a lower bound: 0 is always correct, and is what a walk without a previous one
+    /// reports.
     pub unchanged: usize,
 }
 
 impl Walk {
-    /// A walk without memory of a previous one.
+    /// A walk that has no previous walk to compare with.
     pub const fn fresh(depth: usize, end: End) -> Self {
         Self { depth, end, unchanged: 0 }
     }
 }
 
-/// Walks the stack that `registers` are the leaf of. Its frames are [`StackCache::frames`], no more than `most`.
+/// Walks the stack whose leaf is `registers`. At most `most` frames are found; they are then [`StackCache::frames`].
 ///
-/// Signal-safe: no allocation, no lock, bounded time for any memory and any call frame information. All words of the
-/// stack and of code come through `memory`; the sections in `modules` are read directly. The frames are the same
-/// whatever `stack_cache` remembers.
+/// Signal-safe: no allocation, no lock, and bounded time whatever memory and call frame information contain. All words
+/// of the stack and of code are read through `memory`; the sections in `modules` are read directly. The contents of
+/// `stack_cache` never change which frames are found.
 pub fn walk<M: Memory>(
     modules: &Modules<'_>,
     cache: &RuleCache,
@@ -62,8 +63,8 @@ pub fn walk<M: Memory>(
     walk_with(modules, cache, registers, memory, stack_cache, most, &mut NoRegions)
 }
 
-/// As [`walk`], with unwinders for regions of code: where one is registered, no other rule is asked before it. The modules
-/// have holes there.
+/// Like [`walk`], with unwinders for regions of code: where one is registered, it is consulted before any other rule.
+/// `modules` must not cover these regions.
 pub fn walk_with<'m, M: Memory, R: Regions<'m>>(
     modules: &'m Modules<'m>,
     cache: &'m RuleCache,
@@ -111,19 +112,19 @@ enum Stepped {
     Otherwise(FoundBy),
 }
 
-/// Frames of this walk that are the previous walk's, one by one.
+/// The frames that this walk has in common with the previous one.
 #[derive(Clone, Copy)]
 struct Shared {
-    /// Number of the first in this walk.
+    /// Number of the first common frame in this walk.
     from: usize,
-    /// Number after the last.
+    /// Number of the frame after the last common one.
     until: usize,
-    /// Place of the first in the stack cache.
+    /// Index of the first common frame in the stack cache.
     place: usize,
 }
 
 impl Shared {
-    /// The place in the stack cache of frame `number`, if it is shared too.
+    /// Index in the stack cache that frame `number` has if it is common, too.
     fn place_of(&self, number: usize) -> usize {
         self.place + (number - self.from)
     }
@@ -134,18 +135,19 @@ struct Walker<'w, 'm, M, R> {
     memory: &'w mut M,
     regions: &'w mut R,
     stack_cache: &'w mut StackCache,
-    /// Frames that may be noted.
+    /// Maximum number of frames.
     most: usize,
-    /// Frames noted. Those that are shared are in the stack cache as the previous walk left them.
+    /// Number of frames noted so far. Common frames are not copied: they stay in the stack cache as the previous walk
+    /// left them.
     depth: usize,
     shared: Option<Shared>,
-    /// The frame whose caller is wanted: the last that was noted.
+    /// The frame noted last, whose caller is to be found next.
     at: Place,
     leaf: &'w Registers,
-    /// The rule of the last frame says that there is no caller.
+    /// According to its rule, the last frame has no caller.
     has_root: bool,
-    /// The stack cache's registers are those of the mark: an earlier frame, `since_mark` steps before `at`. Otherwise the
-    /// leaf is the mark.
+    /// The registers in the stack cache belong to the mark: a frame `since_mark` steps before `at`. Otherwise the leaf
+    /// is the mark.
     has_mark: bool,
     mark_exact: bool,
     since_mark: u32,
@@ -192,12 +194,12 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         }
     }
 
-    /// Whether a frame was found by scanning: those behind it are no more certain.
+    /// Whether a frame was found by scanning. Every frame further out is then uncertain as well.
     fn has_guessed(&self) -> bool {
         self.guesses < GUESSES
     }
 
-    /// Notes the frame that the walk is at.
+    /// Notes the current frame.
     fn note(&mut self, found_by: FoundBy) {
         let frame = Frame::new(self.at.pc, found_by, self.at.exact);
         self.note_entry(Entry::otherwise(frame, self.at.sp, self.at.fp));
@@ -208,18 +210,18 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.depth += 1;
     }
 
-    /// Where the previous walk came to the frame noted last. Behind a guess only if that walk had guessed by then, too: otherwise
-    /// it has looked less closely.
+    /// Index at which the previous walk visited the frame noted last. After a guess, a hit counts only if the previous
+    /// walk had guessed by then, too: otherwise it checked return addresses less strictly.
     fn find(&self) -> Option<usize> {
         let place = self.stack_cache.find_noted(self.depth - 1, self.at.fp?)?;
         (!self.has_guessed() || self.stack_cache.had_guessed(place)).then_some(place)
     }
 
-    /// Goes on over frames with simple rules. Stops at a frame that the previous walk came to and says where; or where
-    /// something else must be done.
+    /// Advances over frames with simple rules. Stops at a frame that the previous walk visited, and returns its index;
+    /// or at a frame that needs another kind of step.
     #[inline]
     fn fast_path(&mut self) -> Option<usize> {
-        // As if it were a return address.
+        // The fast path expects a return address.
         let address = self.at.lookup().wrapping_add(1);
         let mut fast = FastPath::new(self.rules, address, self.at.exact, self.at.sp, self.at.fp?);
         let (previous, noted) = self.stack_cache.split(self.depth, self.most);
@@ -234,8 +236,8 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         met
     }
 
-    /// Goes on as the previous walk did from `place`, which is the frame noted last, for as long as that holds. Whether
-    /// that was up to the root. Apart: what it needs of the stack is not added to that of a step.
+    /// Follows the previous walk from `place`, which is the frame noted last, for as long as its words are unchanged.
+    /// Returns whether that led to the root. Not inlined, so that its stack use does not add to that of a step.
     #[inline(never)]
     fn share(&mut self, place: usize) -> bool {
         let previous = self.stack_cache.previous();
@@ -258,10 +260,11 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         is_root
     }
 
-    /// Notes the shared frames as this walk's own: it came to another frame behind them.
+    /// Diverges from the previous walk: copies the common frames into this walk's own, since the next frame is a
+    /// different one.
     fn part(&mut self) {
         if let Some(Shared { from, until, place }) = self.shared.take() {
-            // But for the first: it was reached from another frame.
+            // The first one is noted already: this walk reached it from a different frame.
             self.stack_cache.copy(from + 1, place + 1, until - from - 1);
         }
     }
@@ -274,7 +277,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         {
             let is_first = shared.from == 0;
             if !(is_first && self.stack_cache.end_unchanged(shared.place, self.has_root)) {
-                // How the first was reached is as noted in this walk.
+                // How the first common frame was reached is taken from this walk.
                 self.stack_cache.end(shared.from + 1, shared.place + 1, self.has_root);
             }
             return Walk { depth, end, unchanged: depth - shared.from };
@@ -284,7 +287,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Walk::fresh(depth, end)
     }
 
-    /// Goes on to the caller and says how.
+    /// Steps to the caller, and returns how it was found.
     #[inline]
     fn step(&mut self) -> Result<Stepped, End> {
         let lookup = self.at.lookup();
@@ -300,7 +303,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
             Kind::Uncovered => return self.without_cfi(lookup).map(Stepped::Otherwise),
             Kind::Complex => return self.exactly(lookup).map(Stepped::Otherwise),
             _ => match step::by_rule(rule, &self.at, self.memory) {
-                // Nothing lies behind the first frame of a thread.
+                // The outermost frame of a thread has nothing above it on the stack.
                 Err(End::Unreadable) if heuristic::is_outermost(&self.at, self.memory) => {
                     return Err(End::Root);
                 }
@@ -313,20 +316,20 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Ok(entry.map_or(Stepped::Otherwise(FoundBy::Cfi), Stepped::Simply))
     }
 
-    /// Takes `caller` for the next frame, if it is further out or on another stack.
+    /// Makes `caller` the current frame if it is further out, or on another stack.
     #[inline]
     fn arrive(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
         if caller.pc == 0 {
             return Err(End::Root);
         }
         if self.has_guessed() && !caller.exact && !self.may_be_called(&caller) {
-            // The guess was wrong, or the stack behind it is not where it seems.
+            // The guess was wrong, or the stack beyond it is not where it seemed to be.
             return Err(End::NoCode);
         }
         self.go_on(caller, same_stack)
     }
 
-    /// As [`arrive`](Self::arrive), where it is known that somebody may return there.
+    /// Like [`arrive`](Self::arrive), for a caller that is known to be a possible return target.
     #[inline]
     fn go_on(&mut self, caller: Place, same_stack: bool) -> Result<(), End> {
         // A leaf may have popped its return address already; nothing else can have an empty frame.
@@ -344,14 +347,14 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Ok(())
     }
 
-    /// Whether somebody may return to `caller`.
+    /// Whether a call can return to `caller`.
     #[inline(never)]
     fn may_be_called(&mut self, caller: &Place) -> bool {
         self.regions.find(caller.lookup()).is_some()
             || heuristic::may_be_called(self.rules.modules, caller.pc, self.memory)
     }
 
-    /// Goes on with all registers tracked since the mark, and moves the mark here.
+    /// Steps with all registers tracked since the mark, and moves the mark to the new frame.
     #[inline(never)]
     fn exactly(&mut self, lookup: u64) -> Result<FoundBy, End> {
         let module = self.rules.modules.find(lookup).ok_or(End::NoModule)?;
@@ -359,7 +362,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.exactly_in(module, lookup)
     }
 
-    /// Brings the mark here, with all registers that are still known.
+    /// Moves the mark to the current frame, with all registers that are still known.
     fn track(&mut self) -> Result<(), End> {
         if !self.has_mark {
             *self.mark() = Tracked::from(self.leaf);
@@ -374,7 +377,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if is_here { Ok(()) } else { Err(End::NoProgress) }
     }
 
-    /// Goes on from the mark, which is here.
+    /// Steps from the mark, which is at the current frame.
     #[inline(never)]
     fn exactly_in(&mut self, module: &Module<'_>, lookup: u64) -> Result<FoundBy, End> {
         let ([mark, scratch], row) = self.stack_cache.exact();
@@ -390,7 +393,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         mark
     }
 
-    /// The mark as the fast path sees it.
+    /// The mark's frame as the fast path represents it.
     fn marked(&mut self) -> Place {
         let exact = self.mark_exact;
         let mark = self.mark();
@@ -398,7 +401,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Place { pc: mark.registers.pc, sp: mark.registers.sp(), fp: mark.get(FP), exact, link }
     }
 
-    /// Moves the mark one frame on, over a frame that the fast path went over before.
+    /// Moves the mark by one frame that the fast path has already stepped over.
     #[inline]
     fn replay(&mut self) -> Result<(), End> {
         let ([mark, scratch], row) = self.stack_cache.exact();
@@ -419,7 +422,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if let Some((caller, _)) =
             heuristic::stub(self.rules.modules, &place, self.memory, self.stack_cache.chain())
         {
-            // The code before the frame record touches no register that a caller wants back.
+            // Code that has not set up its frame record modifies no callee-saved register.
             self.set_mark(caller);
             return Ok(());
         }
@@ -431,7 +434,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Ok(())
     }
 
-    /// Puts what a step found out into the mark.
+    /// Stores the result of a step in the mark.
     fn set_mark(&mut self, place: Place) {
         let mark = self.mark();
         mark.set(RETURN_ADDRESS, place.pc);
@@ -443,7 +446,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         self.mark_exact = place.exact;
     }
 
-    /// Goes on from code that nothing is said about.
+    /// Steps from code without call frame information.
     #[inline(never)]
     fn without_cfi(&mut self, lookup: u64) -> Result<FoundBy, End> {
         if let Some(found_by) = self.in_region(lookup)? {
@@ -501,8 +504,9 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Ok(FoundBy::Guess)
     }
 
-    /// The call frame information of the frame before has led to what no call returns to, as Go's does where a function runs
-    /// on another stack: that is no frame. None if something else has led there.
+    /// Handles call frame information of the previous frame that led to an address that no call returns to, as Go's
+    /// does where a function runs on another stack: that address is not a frame. `None` if the frame was reached in
+    /// another way.
     #[cold]
     #[inline(never)]
     fn astray(&mut self) -> Option<End> {
@@ -515,7 +519,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Some(if is_root { End::Root } else { End::NoCode })
     }
 
-    /// Goes on by the rule that generated code has at `lookup`. None if it has none.
+    /// Steps by the rule for generated code at `lookup`. `None` if there is no such rule.
     #[inline(never)]
     fn in_generated_code(&mut self, lookup: u64) -> Result<Option<FoundBy>, End> {
         let Some(module) = self.regions.generated(lookup) else { return Ok(None) };
@@ -536,7 +540,8 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Ok(Some(FoundBy::Cfi))
     }
 
-    /// Asks the unwinder of the region that `lookup` is in. None if there is none, or it leaves the frame to other rules.
+    /// Asks the unwinder of the region that contains `lookup`. `None` if there is no region, or if its unwinder
+    /// declines the frame.
     #[inline(never)]
     fn in_region(&mut self, lookup: u64) -> Result<Option<FoundBy>, End> {
         let Some(region) = self.regions.find(lookup) else { return Ok(None) };
@@ -564,7 +569,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         }
     }
 
-    /// Goes on from the mark, where an unwinder said that the caller is.
+    /// Steps from the mark to the caller that an unwinder has reported.
     fn leave_region(&mut self, other_stack: bool) -> Result<FoundBy, End> {
         let caller = self.marked();
         let is_code =
@@ -575,7 +580,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         if !can_be {
             return Err(End::BadUnwinder);
         }
-        // The same place again and again would be progress to nobody.
+        // Returning to the same place repeatedly would be an endless loop.
         if caller.sp == self.at.sp && caller.exact {
             return Err(End::NoProgress);
         }
@@ -583,7 +588,7 @@ impl<'m, M: Memory, R: Regions<'m>> Walker<'_, 'm, M, R> {
         Ok(FoundBy::Region)
     }
 
-    /// Goes on from a signal restorer without CFI: the kernel saved every register.
+    /// Steps over a signal restorer without CFI: the kernel has saved every register.
     fn over_signal_frame(&mut self) -> Result<FoundBy, End> {
         let mut registers = Registers::default();
         native::read_sigcontext(self.at.sp, &mut registers, self.memory).ok_or(End::Unreadable)?;

@@ -1,18 +1,18 @@
-//! What the last walk hung on, for whoever remembers more than one.
+//! The words of memory that the last walk depended on, for callers that remember several walks.
 
 use super::{CAPACITY, StackCache, sp};
 
 impl StackCache {
-    /// The stack pointers of the frames of the last walk, leaf first; 0 for one that is not known.
+    /// The stack pointers of the frames of the last walk, leaf first; 0 for an unknown one.
     pub fn stack_pointers(&self) -> impl Iterator<Item = u64> + '_ {
         let slots = self.previous.slots.get(self.previous.start..).unwrap_or(&[]);
         slots.iter().map(|&slot| if slot == u64::MAX { 0 } else { sp(slot) })
     }
 
-    /// Tells of the words that the last walk hung on, each with its address: the return addresses from the leaf's on, then of the
-    /// saved frame pointers those by which a step goes. How many return addresses there are, and whether a step goes by the
-    /// leaf's own frame pointer. None if a step was not simple or did not come to the root, if the modules were of another
-    /// generation, or if `tell` says no.
+    /// Passes to `tell` every word that the last walk depended on, with its address: first the return addresses, from
+    /// the leaf's on, then those saved frame pointers that a later step uses. Returns the number of return addresses,
+    /// and whether a step uses the leaf's own frame pointer. `None` if a step was not simple, if the walk did not end
+    /// at the root, if its modules were of another generation, or if `tell` returns false.
     pub(crate) fn words(
         &self,
         generation: u32,
@@ -29,7 +29,7 @@ impl StackCache {
                 return None;
             }
         }
-        // What the frame pointer is before a step says the last one that set it.
+        // The frame pointer before a step was set by the last step that restored one.
         let (mut saved, mut is_told, mut by_leaf) = (None, false, false);
         for entry in previous.entries(first..CAPACITY.min(previous.fp_until.max(previous.start) + 1)) {
             if entry.rule().on_fp() && !core::mem::replace(&mut is_told, true) {
