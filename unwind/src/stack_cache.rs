@@ -1,20 +1,22 @@
-//! What a thread's previous walk found, and which words of memory it found it by.
+//! Remembers what a thread's previous walk found, and which words of memory each of its steps depended on.
 //!
-//! A step by a simple rule is a pure function of the frame it starts from, the loaded modules, and one or two words: the
-//! return address and, where the function saved it, the caller's frame pointer. So a walk that comes to a frame the
-//! previous one came to (same address, stack pointer and frame pointer) goes on as that one did for as long as those
-//! words are what they were. They are compared, with no lookup and, unlike in a walk, with no load waiting for the one
-//! before: this is what makes it fast. Nothing else is believed, so it does not matter what happened to the stack in
-//! between: a return, a `longjmp`, another coroutine, another thread.
+//! A simple step (one by a simple rule) is a pure function of the frame it starts from, the loaded modules, and one or
+//! two words: the return address and, where the function saved it, the caller's frame pointer. So when a walk arrives
+//! at a frame that the previous walk visited (a hit: same address, stack pointer and frame pointer), all following
+//! steps have the same results for as long as those words are unchanged. Comparing them needs no rule lookup and,
+//! unlike a walk, no load that waits for the one before: this is what makes it fast. Nothing else is assumed, so it
+//! does not matter what happened to the stack in between: a return, a `longjmp`, a switch to another coroutine or
+//! thread.
 //!
-//! All other steps (over signal frames, by expressions, from stack to stack, by guessing, with all registers) are
-//! made anew in each walk. A new generation of the modules forgets everything.
+//! All other steps (over signal frames, by expressions, between stacks, by guessing, with all registers tracked) are
+//! repeated in each walk. A new generation of the modules invalidates everything.
 //!
-//! A saved frame pointer has to be compared only if a step further out goes by it, which in most code none does. Behind
-//! the last such step nothing but return addresses is compared, and what is known of frame pointers may be old: it is
-//! read again where a walk goes on from such a frame by a step of its own.
+//! A saved frame pointer must be compared only if a step further out uses it, which in most code none does. After the
+//! last such step only return addresses are compared, so the recorded frame pointers may be out of date there: a walk
+//! that continues from such a frame with a step of its own reads the frame pointer again.
 //!
-//! A stack cache takes 70 KiB of addresses per thread, of which one with stacks of fifty frames touches about six pages.
+//! A stack cache takes 70 KiB of address space per thread. With stacks of fifty frames about six pages of it are
+//! touched.
 
 mod words;
 
@@ -29,41 +31,42 @@ use crate::memory::Memory;
 use crate::rule_cache::SimpleRule;
 use crate::tracked::Tracked;
 
-/// Most frames of one walk.
+/// Maximum number of frames of one walk.
 const CAPACITY: usize = 1024;
-/// Places by stack pointer.
+/// Number of buckets of the hash table that finds a frame by its stack pointer.
 const PLACES: usize = 512;
 
 /// A frame and how it was reached.
 ///
-/// In an entry of a simple step (and the words of no other are read from memory):
-/// - `slot` is not below the stack pointer of the frame before, so that slots grow along a run of simple steps;
-/// - where the return address is lies from there up to `slot`, and where the frame pointer was saved up to that.
+/// The entry of a simple step satisfies (and only words of such entries are read from memory):
+/// - `slot` is not below the stack pointer of the frame before, so slots ascend along a run of simple steps;
+/// - the return address is stored between that stack pointer and `slot`, and the frame pointer, if saved, between that
+///   stack pointer and the return address.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Entry {
-    /// The word below the frame's stack pointer: where calls that push leave its return address. Complemented, which makes
-    /// it greater than any address, if the step was not simple.
+    /// Address of the word below the frame's stack pointer, where calls that push a return address store it. If the
+    /// step was not simple it is complemented, which makes it greater than any address.
     slot: u64,
-    /// The frame: after a simple step the very word where the rule has the return address, but for its signature.
+    /// The frame. After a simple step this is exactly the return address in memory, without its signature.
     frame: Frame,
-    /// The rule of the step; after another one whether the frame pointer is known.
+    /// After a simple step its rule; otherwise whether the frame pointer is known.
     by: u64,
-    /// The frame pointer that the step set, as it was when a walk last read or compared it. The return address if a simple
-    /// step set none: what is in its place too.
+    /// The frame pointer that the step restored, as a walk last read or compared it. The return address if a simple
+    /// step restored none: `saved_slot` then points to that.
     fp: u64,
 }
 
 impl Entry {
     const NOTHING: Entry = Entry { slot: u64::MAX, frame: Frame::from_bits(0), by: Self::FP_LOST, fp: 0 };
-    /// In `by`, after a step that was not simple.
+    /// Values of `by` after a step that was not simple.
     const FP_KNOWN: u64 = 0;
     const FP_LOST: u64 = 1;
 
-    /// A simple step by `rule` from a frame at `sp`: the return address in `slot` and the word where the frame pointer was
+    /// A simple step by `rule` from a frame at `sp`, given the return address and the word where the frame pointer was
     /// saved.
     ///
-    /// None if the places are not those of a simple step.
+    /// `None` if these addresses violate the invariant of simple steps.
     #[inline]
     pub(crate) fn simple(sp: u64, slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Option<Self> {
         let saved_slot = slot.wrapping_sub(rule.reach());
@@ -72,17 +75,17 @@ impl Entry {
         is_simple.then(|| unsafe { Self::simple_unchecked(slot, address, rule, saved) })
     }
 
-    /// As [`simple`](Self::simple), unchecked.
+    /// Like [`simple`](Self::simple), without the check.
     ///
     /// # Safety
-    /// The places are those of a simple step: the stack pointer before is not above that of the saved frame pointer, nor
-    /// that above `slot`, which is less than 2^63.
+    /// The addresses must be those of a simple step: the previous stack pointer is not above the saved frame pointer's
+    /// address, which is not above `slot`, which is less than 2^63.
     #[inline]
     pub(crate) unsafe fn simple_unchecked(slot: u64, address: u64, rule: SimpleRule, saved: u64) -> Self {
         Self { slot, frame: Frame::from_bits(address), by: rule.bits(), fp: saved }
     }
 
-    /// A frame that was reached otherwise. It can be found if its stack pointer is an address of user space.
+    /// A frame that another kind of step led to. Later walks can find it if its stack pointer is a user-space address.
     #[inline]
     pub(crate) fn otherwise(frame: Frame, sp: u64, fp: Option<u64>) -> Self {
         let slot = sp.wrapping_sub(WORD);
@@ -97,19 +100,19 @@ impl Entry {
         SimpleRule::from_bits(self.by)
     }
 
-    /// The return address of a frame that a simple step led to.
+    /// The return address that led to this frame, after a simple step.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.frame.bits()
     }
 
-    /// Where a simple step read the frame pointer; the place of the return address if it did not.
+    /// Where a simple step read the frame pointer; the address of the return address if it read none.
     #[inline]
     fn saved_slot(&self) -> u64 {
         self.slot.wrapping_sub(self.rule().reach())
     }
 
-    /// Whether the step to it said where the frame pointer is.
+    /// Whether the step to this frame determined the frame pointer.
     #[inline]
     fn sets_fp(&self) -> bool {
         !is_simple(self.slot) || self.rule().saves_fp()
@@ -136,35 +139,36 @@ fn sp(slot: u64) -> u64 {
     slot.wrapping_add(WORD)
 }
 
-/// The walk before, as the next one compares it: the entries of its frames, leaf first, up to the ends of the arrays. They
-/// begin at `start`.
+/// The previous walk, laid out for comparison by the next one: the entries of its frames, leaf first, at the end of
+/// each array from index `start` on.
 #[repr(C)]
 pub(crate) struct Previous {
     frames: [Frame; CAPACITY],
     slots: [u64; CAPACITY],
     by: [u64; CAPACITY],
     fps: [u64; CAPACITY],
-    /// Where a frame may be, by the bits of its slot: the place and behind it the frame's lowest bits.
+    /// Hash table by slot: the index where a frame may be, and in the bits above it the frame's lowest bits.
     places: [u32; PLACES],
     start: usize,
-    /// All steps to the frames from here on are simple ones.
+    /// All steps to frames from this index on are simple.
     simple_from: usize,
-    /// No simple step from a frame at this place or behind it goes by the frame pointer.
+    /// No simple step from a frame at this index or after it uses the frame pointer.
     fp_until: usize,
-    /// The rule of the last frame says that there is no caller.
+    /// According to its rule, the last frame has no caller.
     has_root: bool,
 }
 
-/// The memory of one thread's walks.
+/// One thread's stack cache: the previous walk, and the walk in progress.
 #[repr(C)]
 pub struct StackCache {
     previous: Previous,
     generation: u32,
-    /// Of the walk under way, frames up to the last that a step other than a simple one led to.
+    /// In the walk in progress, the number of frames up to the last one that a step other than a simple one led to.
     others: usize,
-    /// The walk under way, leaf first.
+    /// The frames of the walk in progress, leaf first.
     noted: [Entry; CAPACITY],
-    /// For the steps that need all registers, and what a walk knows of frame records: a handler's stack has no room for them.
+    /// Scratch space for steps with all registers, and what the walk knows about frame records; too large for a
+    /// handler's stack.
     registers: [Tracked; 2],
     row: FrameRow,
     chain: Chain,
@@ -176,7 +180,7 @@ impl Default for StackCache {
     }
 }
 
-/// A frame that both walks came to.
+/// A frame that both walks visited.
 #[derive(Clone, Copy)]
 pub(crate) struct Met {
     pub(crate) frame: Frame,
@@ -188,7 +192,7 @@ impl StackCache {
     /// Most frames of one walk.
     pub const CAPACITY: usize = CAPACITY;
 
-    /// Without a previous walk. A zeroed stack cache that is told to [`forget`](Self::forget) is one too.
+    /// A cache without a previous walk. Zeroed memory is one, too, after a call of [`forget`](Self::forget).
     pub const fn new() -> Self {
         Self {
             previous: Previous {
@@ -211,7 +215,7 @@ impl StackCache {
         }
     }
 
-    /// Forgets the previous walk. Nothing of the arrays is touched.
+    /// Forgets the previous walk. Does not touch the arrays.
     pub fn forget(&mut self) {
         self.previous.start = CAPACITY;
     }
@@ -221,7 +225,7 @@ impl StackCache {
         self.previous.frames.get(self.previous.start..).unwrap_or(&[])
     }
 
-    /// Prepares for a walk of modules of this generation, which begins with the stack pointer `sp`.
+    /// Prepares for a walk that starts at stack pointer `sp`, with modules of this generation.
     pub(crate) fn begin(&mut self, generation: u32, sp: u64) {
         self.others = 0;
         self.chain = Chain::new(sp);
@@ -231,8 +235,8 @@ impl StackCache {
         }
     }
 
-    /// Whether a walk from `leaf` of no more than `most` frames comes to the root by the very frames of the previous one.
-    /// False too if one of the steps was not simple.
+    /// Whether a walk from `leaf` of at most `most` frames would find exactly the frames of the previous one, and reach
+    /// the root. Also false if any of the steps was not simple.
     #[inline]
     pub(crate) fn repeats<M: Memory>(&self, leaf: &Registers, most: usize, memory: &mut M) -> bool {
         let previous = &self.previous;
@@ -254,15 +258,15 @@ impl StackCache {
         if slots.last().is_some_and(|last| *last >= until) {
             return false;
         }
-        // SAFETY: slots of simple steps grow from the leaf's stack pointer on. From there to behind the last one all memory is
-        // known.
+        // SAFETY: the slots of simple steps ascend from the leaf's stack pointer, and memory is known to be readable
+        // from there to the end of the last slot.
         unsafe {
             (!goes_by_fp || previous.fps_held(previous.start + 1..CAPACITY, memory) == slots.len())
                 && unchanged(slots, by, Frame::all_bits(frames), memory) == slots.len()
         }
     }
 
-    /// Ends the walk if its frames are those of the previous one from `place` on and these were all.
+    /// Ends the walk if it found exactly the previous walk's frames from `place` on, and these were all of them.
     #[inline]
     pub(crate) fn end_unchanged(&mut self, place: usize, has_root: bool) -> bool {
         let is_unchanged = place == self.previous.start;
@@ -272,32 +276,32 @@ impl StackCache {
         is_unchanged
     }
 
-    /// The registers of the frame that a walk with all of them has come to, and room for those of its caller.
+    /// The registers of the current frame when all are tracked, and space for those of its caller.
     pub(crate) fn registers(&mut self) -> &mut [Tracked; 2] {
         &mut self.registers
     }
 
-    /// The same, and room for the rules that lead from the one to the other.
+    /// The same, and space for the rules that lead from one to the other.
     pub(crate) fn exact(&mut self) -> (&mut [Tracked; 2], &mut FrameRow) {
         (&mut self.registers, &mut self.row)
     }
 
-    /// What the walk under way knows of frame records that no call has made.
+    /// What the walk in progress knows about frame records that no call created.
     pub(crate) fn chain(&mut self) -> &mut Chain {
         &mut self.chain
     }
 
-    /// The walk before.
+    /// The previous walk.
     pub(crate) fn previous(&mut self) -> &mut Previous {
         &mut self.previous
     }
 
-    /// The walk before, and where the frames from number `from` to before number `until` of this one are to be noted.
+    /// The previous walk, and the entries for frames `from..until` of this one.
     pub(crate) fn split(&mut self, from: usize, until: usize) -> (&Previous, &mut [Entry]) {
         (&self.previous, self.noted.get_mut(from..until).unwrap_or_default())
     }
 
-    /// Notes a frame as number `depth` of the walk under way.
+    /// Stores frame number `depth` of the walk in progress.
     #[inline]
     pub(crate) fn note(&mut self, depth: usize, entry: Entry) {
         if let Some(place) = self.noted.get_mut(depth) {
@@ -308,14 +312,14 @@ impl StackCache {
         }
     }
 
-    /// Where the previous walk came to the frame noted as number `depth`, whose frame pointer is `fp`.
+    /// Index at which the previous walk visited frame number `depth`, whose frame pointer is `fp`.
     #[inline]
     pub(crate) fn find_noted(&self, depth: usize, fp: u64) -> Option<usize> {
         let Entry { slot, frame, .. } = *self.noted.get(depth)?;
         if slot == u64::MAX { None } else { self.previous.find(slot, frame.bits(), fp) }
     }
 
-    /// Whether the previous walk had found a frame by scanning when it came to `place`.
+    /// Whether the previous walk had found a frame by scanning before or at index `place`.
     #[cold]
     #[inline(never)]
     pub(crate) fn had_guessed(&self, place: usize) -> bool {
@@ -323,19 +327,20 @@ impl StackCache {
         frames.iter().any(|frame| frame.found_by() == FoundBy::Guess)
     }
 
-    /// Notes `count` frames of the previous walk, those from `place` on, from number `depth` on.
+    /// Copies `count` frames of the previous walk, from index `place` on, to the walk in progress, from number `depth`
+    /// on.
     pub(crate) fn copy(&mut self, depth: usize, place: usize, count: usize) {
         let until = place.saturating_add(count);
         let Some(noted) = self.noted.get_mut(depth..depth.saturating_add(count)) else { return };
         noted.iter_mut().zip(self.previous.entries(place..until)).for_each(|(noted, entry)| *noted = entry);
-        // Frames behind these may be noted already.
+        // Later frames may have been noted already.
         let others = self.previous.simple_from.min(until);
         if others > place {
             self.others = self.others.max(depth + (others - place));
         }
     }
 
-    /// Makes the frame noted as number `depth` an exact one.
+    /// Marks frame number `depth` as exact.
     pub(crate) fn make_exact(&mut self, depth: usize, fp: Option<u64>) {
         if let Some(entry) = self.noted.get_mut(depth) {
             let frame = Frame::new(entry.frame.address(), entry.frame.found_by(), true);
@@ -344,8 +349,8 @@ impl StackCache {
         }
     }
 
-    /// The frame noted before number `depth`, if that was reached by call frame information; its stack pointer and, as memory
-    /// has it now, its frame pointer.
+    /// The frame before number `depth`, if call frame information led from it to number `depth`; with its stack
+    /// pointer, and its frame pointer as it is in memory now.
     pub(crate) fn before<M: Memory>(
         &self,
         depth: usize,
@@ -363,13 +368,13 @@ impl StackCache {
         (slot != u64::MAX).then(|| (frame, sp(slot), fp))
     }
 
-    /// Number `depth` is not noted after all.
+    /// Discards frame number `depth`.
     pub(crate) fn take_back(&mut self, depth: usize) {
         self.others = self.others.min(depth);
     }
 
-    /// Ends the walk: its frames are the first `count` noted and, behind them, those of the previous walk from `place` on.
-    /// `has_root` says that the rule of the last one knows of no caller.
+    /// Ends the walk: its frames are the first `count` of the walk in progress, followed by those of the previous walk
+    /// from index `place` on. `has_root`: according to its rule, the last one has no caller.
     #[inline(never)]
     pub(crate) fn end(&mut self, count: usize, place: usize, has_root: bool) {
         let (previous, start) = (&mut self.previous, place.wrapping_sub(count));
@@ -391,7 +396,7 @@ impl StackCache {
         }
         let others_behind = if previous.simple_from > place { previous.simple_from } else { 0 };
         previous.simple_from = others_behind.max(start + self.others);
-        // The step to the frame at `place` is one of the previous walk.
+        // The step to the frame at `place` is the previous walk's.
         if previous.fp_until < place {
             previous.fp_until = fp_until;
         }
@@ -401,7 +406,7 @@ impl StackCache {
 }
 
 impl Previous {
-    /// Begins to load what the end of a walk of so many frames writes to.
+    /// Prefetches what the end of a walk of `frames` frames will write to.
     pub(crate) fn prefetch(&self, frames: usize) {
         let from = CAPACITY.saturating_sub(frames);
         native::prefetch(self.frames.get(from..).unwrap_or(&[]));
@@ -411,16 +416,16 @@ impl Previous {
         native::prefetch(&self.places);
     }
 
-    /// Where the walk came to the frame with this slot (complemented if so) and these bits.
+    /// Index of the frame with this slot (as stored: complemented if it is) and these bits.
     #[inline]
     pub(crate) fn find(&self, slot: u64, frame: u64, fp: u64) -> Option<usize> {
-        // Stacks are alike: a slot is often that of another frame.
+        // Stacks resemble each other: a slot often belongs to a different frame.
         let place = (self.places[index(slot)] ^ tag(frame)) as usize;
         (place < CAPACITY && self.is_met(place, slot, frame, fp)).then_some(place)
     }
 
-    /// Whether the frame at `place` is this one and, with this frame pointer or any if it does not matter, of the walk.
-    /// Apart, so that the hot loop keeps its registers.
+    /// Whether the frame at index `place` is this one, with this frame pointer if a later step uses it. Not inlined, so
+    /// that the fast path keeps its registers.
     #[inline(never)]
     fn is_met(&self, place: usize, slot: u64, frame: u64, fp: u64) -> bool {
         place >= self.start
@@ -429,19 +434,20 @@ impl Previous {
             && (place >= self.fp_until || self.fp_at(place) == Some(fp))
     }
 
-    /// The frame pointer of the frame at `place`.
+    /// The frame pointer at the frame at index `place`.
     fn fp_at(&self, place: usize) -> Option<u64> {
         let (_, set) = self.fp_set_by(place)?;
         (is_simple(set.slot) || set.by != Entry::FP_LOST).then_some(set.fp)
     }
 
-    /// The last step up to the frame at `place` that set the frame pointer: the place it led to, and its entry.
+    /// The last step up to the frame at index `place` that determined the frame pointer: the index that it led to, and
+    /// its entry.
     fn fp_set_by(&self, place: usize) -> Option<(usize, Entry)> {
         let places = self.start..place + 1;
         places.clone().zip(self.entries(places)).rev().find(|(_, entry)| entry.sets_fp())
     }
 
-    /// The entries of the frames at these places; none if there are no such places.
+    /// The entries at these indices; empty if out of range.
     fn entries(
         &self,
         places: Range<usize>,
@@ -453,14 +459,14 @@ impl Previous {
         entries.map(|((&frame, &slot), (&by, &fp))| Entry { slot, frame, by, fp })
     }
 
-    /// Whether the rule of the last frame says that there is no caller: that follows from the frame alone.
+    /// Whether the last frame has no caller according to its rule, which depends on that frame alone.
     #[inline]
     pub(crate) fn has_root(&self) -> bool {
         self.has_root
     }
 
-    /// How far the steps from `place` on hold, but for no more than `most` steps: the last frame that is certain. Every
-    /// word they hang on is compared.
+    /// Follows the steps from index `place` on for as long as their words are unchanged, at most `most` steps. Returns
+    /// the index of the last frame that is certain. Every word that a step depends on is compared.
     #[inline]
     pub(crate) fn follow<M: Memory>(&self, place: usize, most: usize, memory: &mut M) -> usize {
         let (first, end) = (place + 1, CAPACITY.min(place.saturating_add(most).saturating_add(1)));
@@ -468,26 +474,26 @@ impl Previous {
             return place;
         };
         let until = memory.known_until(sp(*from)).saturating_sub(WORD - 1);
-        // Slots grow along simple steps: what is said of the last applies to all.
+        // Slots ascend along simple steps, so the last one is the upper bound.
         let all_known = first >= self.simple_from && behind.last().is_none_or(|last| *last < until);
         let known =
             if all_known { behind } else { behind.split(|slot| *slot >= until).next().unwrap_or(&[]) };
         let known = first + known.len();
-        // SAFETY: the steps are simple and their slots less than `until`. `from` is in known memory, which reaches at least up to
-        // the slots and their seven bytes.
+        // SAFETY: the steps are simple and their slots less than `until`. The slot at `from` is in known memory, which
+        // extends at least to the end of each of these words.
         let known = first + unsafe { self.fps_held(first..known, memory) };
         let (slots, by) = (self.slots.get(first..known), self.by.get(first..known));
         let frames = Frame::all_bits(self.frames.get(first..known).unwrap_or(&[]));
-        // SAFETY: as above.
+        // SAFETY: the slots and their steps are a part of those above.
         place + unsafe { unchanged(slots.unwrap_or(&[]), by.unwrap_or(&[]), frames, memory) }
     }
 
-    /// How many of the steps to the frames at these places, from the first on, find the frame pointer they found before, or
-    /// one that no step goes by.
+    /// Returns how many of the steps to the frames at these indices, counted from the first, still find the same saved
+    /// frame pointer. Frame pointers that no step uses are not compared.
     ///
     /// # Safety
-    /// The steps are simple, and all memory is known to be readable from the stack pointer of the frame before the first
-    /// place up to the last slot and seven bytes behind it.
+    /// The steps must be simple, and memory must be known to be readable from the stack pointer of the frame before the
+    /// first index to the end of the word at the last slot.
     #[inline]
     unsafe fn fps_held<M: Memory>(&self, places: Range<usize>, memory: &mut M) -> usize {
         let wanted = places.start..self.fp_until.min(places.end);
@@ -496,14 +502,15 @@ impl Previous {
         else {
             return places.len();
         };
-        // SAFETY: the caller's promise: the frame pointer was saved between the stack pointer of the frame before and the
-        // slot.
+        // SAFETY: the caller guarantees readable memory, and the frame pointer was saved between the stack pointer of
+        // the frame before and the slot.
         let held = unsafe { fps_unchanged(slots, by, fps, memory) };
         if held == wanted.len() { places.len() } else { held }
     }
 
-    /// The frame at `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is `fp`. A step
-    /// of the walk's own is made from there: what is known of its frame pointer is what it is.
+    /// The frame at index `last`, to which [`follow`](Self::follow) has led from `place`, where the frame pointer is
+    /// `fp`. The walk continues from there with a step of its own, so the frame pointer is read again and the entry
+    /// that restored it updated.
     pub(crate) fn arrive<M: Memory>(
         &mut self,
         place: usize,
@@ -524,38 +531,39 @@ impl Previous {
     }
 }
 
-/// How many return addresses, from the first on, are where these rules have them.
+/// Returns how many return addresses, counted from the first, are unchanged at the addresses given by slots and rules.
 ///
 /// # Safety
-/// All slots are in memory that is known to be readable, and seven bytes before its end; so is what lies below them up to
-/// where these rules have the return address.
+/// The words at all slots must be in memory that is known to be readable; so must the words below them where these
+/// rules have the return address.
 #[inline(never)]
 unsafe fn unchanged<M: Memory>(slots: &[u64], by: &[u64], words: &[u64], memory: &mut M) -> usize {
     if ABOVE_BITS == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return unsafe { compared(slots, slots, words, |slot, _| slot, native::strip, memory) };
     }
     let place = |slot: u64, by: u64| slot.wrapping_sub(SimpleRule::from_bits(by).above());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { compared(slots, by, words, place, native::strip, memory) }
 }
 
-/// How many frame pointers, from the first on, are where they were saved, by these rules.
+/// Returns how many saved frame pointers, counted from the first, are unchanged at the addresses given by slots and
+/// rules.
 ///
 /// # Safety
-/// As of [`unchanged`], of what lies below the slots up to where these rules have frame pointers.
+/// As for [`unchanged`], but for the words below the slots where these rules have the frame pointer.
 #[inline(never)]
 unsafe fn fps_unchanged<M: Memory>(slots: &[u64], by: &[u64], fps: &[u64], memory: &mut M) -> usize {
     let saved_slot = |slot: u64, by: u64| slot.wrapping_sub(SimpleRule::from_bits(by).reach());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { compared(slots, by, fps, saved_slot, |word| word, memory) }
 }
 
-/// How many words, from the first on, are at their places, in their `meaning`. Four at a time: the loop's own instructions are as many as
-/// those of one.
+/// Returns how many words, counted from the first, are unchanged at their addresses, after `meaning` is applied to what
+/// memory has. Compares four at a time, which divides the loop's overhead by four.
 ///
 /// # Safety
-/// All places are in memory that is known to be readable, and seven bytes before its end.
+/// The words at all addresses must be in memory that is known to be readable.
 #[inline(always)]
 unsafe fn compared<M: Memory>(
     slots: &[u64],
@@ -565,7 +573,7 @@ unsafe fn compared<M: Memory>(
     meaning: impl Fn(u64) -> u64,
     memory: &mut M,
 ) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let mut holds = |slot: u64, by: u64, word: u64| unsafe { meaning(memory.load(place(slot, by))) == word };
     let (slots_by_four, _) = slots.as_chunks();
     let (by_by_four, _) = by.as_chunks();
@@ -583,13 +591,13 @@ unsafe fn compared<M: Memory>(
     held + rest.take_while(|((slot, by), word)| holds(**slot, **by, **word)).count()
 }
 
-/// Neighbouring frames get neighbouring places. Stack pointers between calls are multiples of 16.
+/// Neighbouring frames get neighbouring buckets. Stack pointers at calls are multiples of 16.
 #[inline]
 fn index(slot: u64) -> usize {
     (slot >> 4) as usize % PLACES
 }
 
-/// What stands behind a place in [`Previous::places`].
+/// The bits above the index in [`Previous::places`].
 #[inline]
 fn tag(frame: u64) -> u32 {
     (frame as u32) << CAPACITY.ilog2()
