@@ -1,8 +1,7 @@
 //! The walk of one stack, leaf to root.
 //!
-//! The fast path tracks the program counter, stack pointer and frame pointer only. When a rule needs another register,
-//! the walk returns to the last frame at which all registers were known (initially the leaf) and replays the steps from
-//! there with all registers tracked. Both paths apply the same rules, so they arrive at the same frame.
+//! The fast path tracks program counter, stack pointer and frame pointer only. When a rule needs another register, the walk
+//! replays the steps from the last frame at which all registers were known, with all of them tracked, by the same rules.
 
 use crate::arch::Registers;
 use crate::arch::native::{self, FP, Link, RETURN_ADDRESS, SP};
@@ -34,9 +33,8 @@ pub struct Walk {
     pub depth: usize,
     /// Why there are no more.
     pub end: End,
-    /// Number of outermost frames that are identical, word for word, to the outermost frames of the thread's previous
-    /// walk (recorded or not). This is a lower bound: 0 is always correct, and is what a walk without a previous one
-    /// reports.
+    /// Lower bound of the number of outermost frames that are identical, word for word, to those of the thread's previous
+    /// walk (recorded or not).
     pub unchanged: usize,
 }
 
@@ -49,9 +47,8 @@ impl Walk {
 
 /// Walks the stack whose leaf is `registers`. At most `most` frames are found; they are then [`StackCache::frames`].
 ///
-/// Signal-safe: no allocation, no lock, and bounded time whatever memory and call frame information contain. All words
-/// of the stack and of code are read through `memory`; the sections in `modules` are read directly. The contents of
-/// `stack_cache` never change which frames are found.
+/// Signal-safe: no allocation, no lock, bounded time whatever memory and call frame information contain. Stack and code are
+/// read through `memory`, the sections in `modules` directly. `stack_cache` never changes which frames are found.
 pub fn walk<M: Memory>(
     modules: &Modules<'_>,
     cache: &RuleCache,
