@@ -1,9 +1,8 @@
-//! The stack of a call that the program has made, from ordinary context: of an allocation, of a wait for a lock.
+//! Records the stack of a call to an interposed function: an allocation, a wait for a lock.
 //!
-//! The program has called a function that this library stands in front of, so no signal has saved its registers: the
-//! entry has, of those that a call preserves. All else is as in the signal handler, whose rules hold here too
-//! (`ordinary_walk`): a thread may be in the middle of the loader's lock when it allocates, and a signal handler may
-//! allocate or post a semaphore.
+//! No signal has saved the registers; the interposing function has saved those that a call preserves. Otherwise the rules
+//! of the signal handler apply (`ordinary_walk`): a thread may hold the loader's lock when it allocates, and a signal
+//! handler may allocate or post a semaphore.
 
 use shm_format::{Committed, Loss, Skip, StackHead};
 use unwind::End;
@@ -17,23 +16,23 @@ use crate::recurring;
 use crate::sample::tell;
 use crate::slot::Slot;
 
-/// What a call is recorded as.
+/// How a call is recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     /// The number of the source in records.
     pub source: u8,
-    /// What the source says of the call.
+    /// The source's data about the call.
     pub nonce: u64,
-    /// The called function is a frame of the stack, too.
+    /// Whether the stack includes the called function.
     pub with_callee: bool,
 }
 
-/// Records the stack of a call. The number of the calling thread; none if there is no record.
+/// Records the stack of a call. Returns the number of the calling thread, or `None` if nothing was recorded.
 pub fn record(recording: &Recording, caller: &Caller, note: Note) -> Option<u32> {
     count(recording, around(recording, caller, |slot| walk(recording, slot, caller, note)))
 }
 
-/// Records the stack of an allocation, which `nonce` tells of.
+/// Records the stack of an allocation described by `nonce`.
 pub fn record_allocation(recording: &Recording, caller: &Caller, nonce: u64) -> Option<u32> {
     let write = |slot: &'static Slot| {
         let written = recurring::write(recording, slot, caller, nonce);
@@ -42,7 +41,7 @@ pub fn record_allocation(recording: &Recording, caller: &Caller, nonce: u64) -> 
     count(recording, around(recording, caller, write))
 }
 
-/// Counts what became of a call: of those that were recorded the region is told later, many at a time.
+/// Counts the outcome of a call. Recorded calls are added to the region's counters in batches.
 #[inline(always)]
 fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>) -> Option<u32> {
     let control = recording.region.control();
@@ -59,7 +58,7 @@ fn count(recording: &Recording, recorded: Result<&'static Slot, Missed>) -> Opti
     }
 }
 
-/// Has `write` record the stack of a call, inside the slot's nesting guard. One call of many is timed.
+/// Calls `write` inside the slot's nesting guard to record the stack of a call. Only one call in many is timed.
 #[inline(always)]
 fn around(
     recording: &Recording,

@@ -1,4 +1,4 @@
-//! Whoever has called a function of ours: the registers that its entry has put on the stack, and the frames that they lead to.
+//! The caller of an interposed function: the registers that the function saved on entry, and the walk from them.
 
 use shm_format::StackChain;
 use unwind::{Registers, Walk};
@@ -11,12 +11,12 @@ use crate::sample::words;
 use crate::slot::{Slot, Workbench};
 use crate::snapshot::Pinned;
 
-/// The registers that a call preserves, as they were when a function of ours was called.
+/// The registers that a call preserves, as they were at the entry of the interposed function.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// Where the called function begins.
+    /// Address of the called function.
     pub entry: u64,
-    /// The stack pointer there: where the return address is.
+    /// The stack pointer at its entry, which points to the return address.
     pub stack_pointer: u64,
     /// The registers that a call preserves, in the order of `arch::registers_at_entry`.
     pub preserved: [u64; arch::PRESERVED],
@@ -27,8 +27,8 @@ impl Caller {
         arch::registers_at_entry(self.entry, self.stack_pointer, self.preserved)
     }
 
-    /// Walks the caller's stack, an interpreter's frames among it; with it the frames, leaf first, of which the first is
-    /// that of the function called. The chain of records is told.
+    /// Walks the caller's stack, including an interpreter's frames. Also returns the chain, which knows of the walk, and
+    /// the frames, leaf first; the first is the called function.
     pub(crate) fn walk<'w>(
         &self,
         recording: &Recording,

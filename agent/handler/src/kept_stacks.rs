@@ -1,6 +1,6 @@
-//! The stacks of a thread's allocations that may come again, and where it wrote them.
+//! The stacks of a thread's recent allocations, and where it wrote them.
 //!
-//! To keep a stack takes as long as half a walk: of a program whose stacks hardly come again only a few are kept.
+//! Keeping a stack takes half as long as a walk. If a program's stacks rarely recur, only a few are kept.
 
 use shm_format::{Repeat, StackPlace};
 use unwind::{KnownStacks, Memory, Registers, StackCache};
@@ -9,19 +9,19 @@ use unwind::{KnownStacks, Memory, Registers, StackCache};
 pub(crate) struct KeptStacks {
     stacks: KnownStacks,
     written: [StackPlace; KnownStacks::COUNT],
-    /// Rises with each stack that was known, falls with each that was not: above 0 all are kept.
+    /// Rises with each hit and falls with each miss. While it is above 0, every stack is kept.
     credit: u32,
-    /// Walks at a credit of 0.
+    /// Misses at a credit of 0.
     unkept: u32,
 }
 
-/// What a known stack is worth: as much as to keep so many takes, and the looking that found nothing.
+/// Credit for a hit: it saves as much as keeping this many stacks costs, failed lookups included.
 const WORTH: u32 = 1;
 const CREDIT_MOST: u32 = 64;
-/// Of walks without credit one in so many is kept, so that a program that changes its ways is noticed.
+/// Without credit one stack in this many is kept, to notice when a program's stacks begin to recur.
 const TRIED: u32 = 16;
 
-// Readers keep those of so many frames.
+// Readers keep stacks up to that depth.
 const _: usize = Repeat::DEPTH - KnownStacks::DEPTH;
 
 impl KeptStacks {
@@ -29,8 +29,8 @@ impl KeptStacks {
         self.stacks.forget();
     }
 
-    /// The frames, leaf first but without the first, of the stack that a walk from `leaf` of modules of this generation would
-    /// find, and where it was written; none if that is not known without a walk.
+    /// The stack that a walk from `leaf` would find in modules of this `generation`: its frames, leaf first, without the
+    /// leaf itself, and where it was written. `None` if only a walk can tell.
     #[inline(always)]
     pub(crate) fn find<M: Memory>(
         &mut self,
@@ -43,7 +43,7 @@ impl KeptStacks {
         Some((self.stacks.frames(place), self.written.get_mut(place)?))
     }
 
-    /// Keeps the stack of the last walk, which is in `cache` and was written at that place, if it seems worth it.
+    /// Keeps the stack of the last walk, which is in `cache` and was written at `written`, if stacks recur often enough.
     pub(crate) fn keep<M: Memory>(
         &mut self,
         generation: u32,

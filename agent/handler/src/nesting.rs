@@ -1,61 +1,61 @@
-//! At most one sample or call of a thread at a time.
+//! The nesting guard: at most one sample or recorded call of a thread at a time.
 //!
-//! The handler runs with all signals blocked, so on one thread it cannot interrupt itself. It can interrupt a call of the
-//! program's, and so can a handler of the program's that makes one; threads made by a bare `clone` without thread-local
-//! storage of their own share a slot. One word is both the lock and the owner's stack pointer: a signal handler that leaves by
-//! longjmp(3) never releases it, and the stack pointer tells that the owner is gone.
+//! The handler runs with all signals blocked, so it cannot interrupt itself on its own thread. But it can interrupt a
+//! recorded call, and so can a signal handler of the program that makes one; and threads made by a bare `clone` without
+//! thread-local storage of their own share a slot. One word is both the lock and the owner's stack pointer: a signal
+//! handler that leaves by longjmp(3) never releases it, and the stack pointer shows that the owner is gone.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The owner is no call of the program's: its stack pointer does not matter.
+/// The owner is not a recorded call, so its stack pointer does not matter.
 const NO_CALL: u64 = 1;
 
 /// Whether a sample or a call of this thread is under way.
 #[derive(Debug, Default)]
 pub struct Nesting {
-    /// The stack pointer of the one inside, or [`NO_CALL`]; 0 for nobody.
+    /// The owner's stack pointer, or [`NO_CALL`]; 0 if the guard is free.
     inside: AtomicU64,
 }
 
-/// Proof that the caller is the only one inside. Leaves when dropped.
+/// Proof that the caller owns the guard. Releases it when dropped.
 #[derive(Debug)]
 pub struct Entered<'a> {
     nesting: &'a Nesting,
 }
 
 impl Nesting {
-    /// Nobody inside.
+    /// A free guard.
     pub const fn new() -> Self {
         Self { inside: AtomicU64::new(0) }
     }
 
-    /// Enters, unless somebody is inside.
+    /// Takes the guard if it is free.
     pub fn enter(&self) -> Option<Entered<'_>> {
         self.replace(0, NO_CALL)
     }
 
-    /// Enters with a frame at `stack_pointer`, unless somebody is inside.
+    /// Takes the guard for a frame at `stack_pointer`, if it is free.
     #[inline]
     pub(crate) fn enter_at(&self, stack_pointer: u64) -> Option<Entered<'_>> {
         self.replace(0, stack_pointer)
     }
 
-    /// The stack pointer of the one inside; 0 if it is not known.
+    /// The owner's stack pointer; 0 if there is none or it is unknown.
     pub(crate) fn place(&self) -> u64 {
         let inside = self.inside.load(Ordering::Relaxed);
         if inside == NO_CALL { 0 } else { inside }
     }
 
-    /// Takes the guard over from the owner at `before`, which is gone without having released it.
+    /// Takes the guard over from the owner at `before`, which is gone without releasing it.
     pub(crate) fn replace(&self, before: u64, stack_pointer: u64) -> Option<Entered<'_>> {
         // Pairs with the release in `drop`, for the bare threads that share a slot.
         let entered =
             self.inside.compare_exchange(before, stack_pointer, Ordering::Acquire, Ordering::Relaxed);
-        // Not `then_some`: it would build an `Entered` in any case, and dropping that releases the guard.
+        // Not `then_some`: that would build an `Entered` even on failure, and dropping it releases the guard.
         entered.is_ok().then(|| Entered { nesting: self })
     }
 
-    /// Forgets a sample that a fork has cut off from its thread.
+    /// Releases the guard of a sample that a fork has separated from its thread.
     pub fn reset(&self) {
         self.inside.store(0, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! The pages that a walk has found readable, so that it probes each of them once.
 //!
-//! They are kept in the thread's workspace, because a thread's stack may be too small for them. Pages found by an earlier
-//! walk must never count: another thread may have unmapped them since.
+//! They are in the thread's workspace, because the thread's stack may be too small for them. Pages found by an earlier walk
+//! must never count: another thread may have unmapped them since.
 
 use crate::sys::PAGE;
 

@@ -1,8 +1,8 @@
-//! Stacks that come again: those of allocations, of which a program makes many at a few places.
+//! Writes stacks that recur: those of allocations, many of which come from the same few places.
 //!
-//! A stack that the thread has walked not long ago is recognised by the words that it hung on, without a walk, and if it
-//! was written to the present chunk its record says no more than where. Only where all frames are native: an interpreter's
-//! frames are read each time.
+//! A stack that the thread walked recently is recognised, without a walk, by the words of memory that the walk depended
+//! on. If it was written to the current chunk, its record is only a reference to that. This applies only if all frames
+//! are native: an interpreter's frames are read each time.
 
 use shm_format::{Committed, Loss, Repeat, StackHead};
 use unwind::{End, Memory, Registers};
@@ -14,7 +14,7 @@ use crate::recording::Recording;
 use crate::slot::Slot;
 use crate::snapshot;
 
-/// The part of a thread's own stack that is in use.
+/// The used part of a thread's own stack.
 struct Own {
     low: u64,
     high: u64,
@@ -39,7 +39,7 @@ impl Memory for Own {
 
     #[inline]
     unsafe fn load(&mut self, address: u64) -> u64 {
-        // SAFETY: the caller promises bytes within what `known_until` returned: the used part of the stack, which is mapped.
+        // SAFETY: the caller stays within what `known_until` returned: the used part of the stack, which is mapped.
         unsafe { load(address) }
     }
 }
@@ -50,7 +50,8 @@ pub(crate) struct Written {
     pub(crate) end: End,
 }
 
-/// Writes the stack of `caller`, without the called function, for `nonce`. Inside the slot's nesting guard, prepared.
+/// Writes the stack of `caller` for `nonce`, without the called function. The caller holds the slot's nesting guard and
+/// has prepared the slot.
 pub(crate) fn write(recording: &Recording, slot: &Slot, caller: &Caller, nonce: u64) -> Written {
     let registers = caller.registers();
     let generation = snapshot::native_generation();
@@ -66,7 +67,7 @@ fn head(end: End, nonce: u64) -> StackHead {
     StackHead { weight: 1, end: end as u8, source: Repeat::SOURCE, nonce }
 }
 
-/// The same of a stack that is known.
+/// Writes a known stack; `None` if it is not known.
 #[inline(always)]
 fn write_known(
     recording: &Recording,
@@ -75,7 +76,7 @@ fn write_known(
     generation: u32,
     nonce: u64,
 ) -> Option<Written> {
-    // SAFETY: the caller is inside the guard, and this is the only use.
+    // SAFETY: the caller holds the nesting guard, so nothing else uses the kept stacks.
     let kept = unsafe { &mut *slot.kept_stacks() };
     let (frames, written) = kept.find(generation, registers, &mut Own::of(slot, registers.sp()))?;
     let repeated =
@@ -85,7 +86,7 @@ fn write_known(
         None => {
             // SAFETY: the caller is inside the nesting guard, so nothing else uses the chain.
             let chain = unsafe { &mut *slot.chain() };
-            // It is not the stack of the last walk.
+            // The chain must not compare with the last walk: this stack is another one.
             chain.walked(0);
             let head = head(End::Root, nonce);
             let committed = chain.write(&slot.cursor, &recording.region, head, frames, clock::now);
@@ -97,7 +98,7 @@ fn write_known(
     Some(Written { committed, end: End::Root })
 }
 
-/// The same of one that must be walked. It is known from then on.
+/// Walks and writes the stack, which may be known from then on.
 #[inline(never)]
 fn walk_and_write(
     recording: &Recording,
@@ -107,7 +108,7 @@ fn walk_and_write(
     generation: Option<u32>,
     nonce: u64,
 ) -> Written {
-    // SAFETY: the caller is inside the guard, has prepared the slot, and these are the only uses.
+    // SAFETY: the caller holds the nesting guard and has prepared the slot, so nothing else uses the workspace.
     let (mut bench, kept) = unsafe { (slot.bench(), &mut *slot.kept_stacks()) };
     let (walk, chain, frames) = caller.walk(recording, slot, &mut bench);
     // The innermost frame is the called function.
