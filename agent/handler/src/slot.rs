@@ -1,7 +1,7 @@
-//! One thread's place in the agent.
+//! The slot: what the agent keeps for one thread.
 //!
-//! A slot belongs to one thread from claim to release. Its memory is never returned to the kernel, so any reference to
-//! one stays good, whatever a signal carries. What a thread needs for its samples alone it has from the first one on.
+//! A slot belongs to one thread from claim to release. Its memory is never returned to the kernel, so a reference to a
+//! slot stays valid whatever a signal carries. The memory that only samples need is taken at the first sample.
 
 mod arena;
 mod borrowed;
@@ -34,23 +34,23 @@ use workspace::Workspace;
 /// Most frames a sample can have.
 pub const MAX_FRAMES: usize = shm_format::MAX_DEPTH;
 
-/// Whose a slot is.
+/// Who owns a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Phase {
-    /// Nobody's.
+    /// Nobody.
     Free = 0,
-    /// Of whoever gives it to a thread, or takes it back.
+    /// The caller that is assigning it to a thread or taking it back.
     Between = 1,
-    /// Of a thread that was registered: it knows its slot, and will tell of its end.
+    /// A registered thread: it has a note of its slot, and reports its end.
     Registered = 2,
-    /// Of a thread that was found at work: it does not know its slot.
+    /// A thread that was discovered while running: it has no note of its slot.
     Discovered = 3,
-    /// Of a handler that may be at work in it, for ever.
+    /// Left forever to a handler that may still be using it.
     Abandoned = 4,
 }
 
-/// One thread's own state. Aligned so that no two threads share a cache line (or a prefetched pair).
+/// The state of one thread. Aligned so that no two threads share a cache line (or a prefetched pair of lines).
 #[repr(C, align(128))]
 pub struct Slot {
     /// `sequence:32 | phase:32`.
@@ -66,19 +66,19 @@ pub struct Slot {
     timer: AtomicI32,
     /// The guard against two samples at once.
     pub nesting: Nesting,
-    /// What keeps the snapshot of the thread's walk from being freed.
+    /// Keeps the snapshot that the thread's walk uses from being freed.
     pub pin: Pin,
-    /// The same two for an event inside an event.
+    /// The same two for an event nested in another event.
     nested: Nesting,
     nested_pin: Pin,
     stack_low: AtomicU64,
     stack_high: AtomicU64,
-    /// The thread's alternate signal stack, for as long as the program has set none.
+    /// The alternate signal stack that the thread has while the program has set none.
     pub signal_stack: SignalStack,
     workspace: AtomicPtr<Workspace>,
-    /// The rings by which the kernel asks for stacks.
+    /// The perf rings through which the kernel requests stacks.
     pub kernel_rings: KernelRings,
-    /// The thread's place in the pool.
+    /// Where the thread writes in the pool.
     pub cursor: ThreadCursor,
 }
 
@@ -87,19 +87,19 @@ pub struct Slot {
 unsafe impl Sync for Slot {}
 
 static NEXT_SEQUENCE: AtomicU32 = AtomicU32::new(1);
-/// Slots that belong to a thread, about.
+/// Approximate number of slots that belong to a thread.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
-/// Slots of threads that do not know them.
+/// Number of slots of discovered threads.
 static DISCOVERED: AtomicU32 = AtomicU32::new(0);
 
-/// Claims a slot for `tid`, which will tell of its end.
+/// Claims a slot for the registered thread `tid`.
 pub fn claim(tid: u32, sequence: u32) -> Option<&'static Slot> {
     arena::claim_as(tid, sequence, Phase::Registered)
 }
 
-/// Finds or claims a slot for a thread that nobody registered.
+/// Finds or claims a slot for an unregistered thread.
 pub fn adopt(tid: u32, sequence: u32) -> Option<&'static Slot> {
-    // Threads of this kind come back by their id: thread-local storage may be another thread's.
+    // Such threads are looked up by id: their thread-local storage may be another thread's.
     if let Some(slot) = find(tid) {
         return Some(slot);
     }
@@ -108,13 +108,13 @@ pub fn adopt(tid: u32, sequence: u32) -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// Slots of threads whose end nobody will tell.
+/// The slots of threads that will not report their end.
 pub fn discovered() -> impl Iterator<Item = &'static Slot> {
     let any = DISCOVERED.load(Ordering::Relaxed) != 0;
     any.then(taken).into_iter().flatten().filter(|slot| slot.is_discovered())
 }
 
-/// How many slots belong to a thread, about.
+/// Approximate number of slots that belong to a thread.
 pub fn count() -> usize {
     TAKEN.load(Ordering::Relaxed) as usize
 }
@@ -143,11 +143,11 @@ impl Slot {
     }
 
     fn is_in(&self, phase: Phase) -> bool {
-        // Acquire: pairs with the release in `begin`, for what stands in the slot.
+        // Acquire: pairs with the release in `begin`, for the fields of the slot.
         self.life.load(Ordering::Acquire) as u32 == phase as u32
     }
 
-    /// Takes the slot from whose it is, if it is in `phase`: the caller, and nobody else, may give it to a thread or
+    /// Takes the slot away from its owner if it is in `phase`. From then on only the caller may assign it to a thread or
     /// free it.
     fn seize(&self, phase: Phase) -> bool {
         let life = self.life.load(Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Slot {
         phase == Phase::Registered as u32 || phase == Phase::Discovered as u32
     }
 
-    /// Gives a seized slot to a thread.
+    /// Assigns a seized slot to a thread.
     fn begin(&self, tid: u32, sequence: u32, phase: Phase) {
         self.set_stack(Bounds::NONE);
         self.hidden.store(0, Ordering::Relaxed);
@@ -183,8 +183,8 @@ impl Slot {
         self.life.store(Self::life(sequence, phase), Ordering::Release);
     }
 
-    /// Starts the slot anew, for the thread that has it: in a forked child, or for another region. The thread keeps its
-    /// stack and is in no sample.
+    /// Resets the slot for the thread that owns it, in a forked child or for another region. The thread keeps its stack
+    /// bounds and must not be in a sample.
     pub fn restart(&self, tid: u32, sequence: u32) {
         let (stack, hidden) = (self.stack(), self.is_hidden());
         let phase = if self.is_discovered() { Phase::Discovered } else { Phase::Registered };
@@ -193,13 +193,13 @@ impl Slot {
         self.set_hidden(hidden);
     }
 
-    /// True if a handler or another thread made this slot: its thread does not know it, and may have thread-local
+    /// True if a handler or another thread claimed this slot: its thread has no note of it, and may have thread-local
     /// storage that is not the C library's.
     pub fn is_discovered(&self) -> bool {
         self.is_in(Phase::Discovered)
     }
 
-    /// True once for the discovered thread of this number: the caller, and nobody else, ends the slot's life.
+    /// True once for the discovered thread with this number; that caller alone then releases the slot.
     pub fn end_discovered(&self, sequence: u32) -> bool {
         let ended = self.seize_life(Self::life(sequence, Phase::Discovered));
         if ended {
@@ -208,11 +208,11 @@ impl Slot {
         ended
     }
 
-    /// Gives the slot of a stopped thread back, so that it can have one for another region. If the thread is at work in it,
-    /// the slot is its for ever: nobody finds or takes it any more.
+    /// Takes the slot back from a stopped thread, which gets another one for another region. If the thread is using the
+    /// slot, it is abandoned: nobody finds or claims it any more.
     pub fn leave_region(&self) {
         match self.nesting.enter() {
-            // A handler that comes so far afterwards finds another recording. Rings it may be reading already.
+            // A handler that gets this far later finds another recording. But it may already be reading rings.
             Some(_entered) if !self.kernel_rings.are_attached() => self.release(),
             _ => self.abandon(),
         }
@@ -226,7 +226,7 @@ impl Slot {
         self.life.store(Self::life(self.sequence(), Phase::Abandoned), Ordering::Relaxed);
     }
 
-    /// Gives the slot back. The cursor is closed and the timer deleted before.
+    /// Frees the slot. The cursor must be closed and the timer deleted before.
     pub fn release(&self) {
         if self.is_discovered() {
             DISCOVERED.fetch_sub(1, Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl Slot {
         }
     }
 
-    /// The slot's name, in signals.
+    /// Identifies the slot in signals.
     pub fn token(&self) -> u64 {
         note::token(self.number.load(Ordering::Relaxed))
     }
@@ -261,22 +261,22 @@ impl Slot {
         (self.life.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// True if the program believes that the thread blocks the sampling signal, but the kernel was not told.
+    /// True if the program believes that the thread blocks the sampling signal although it does not.
     pub fn is_hidden(&self) -> bool {
         self.hidden.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes whether the program believes so.
+    /// Sets whether the program believes so.
     pub fn set_hidden(&self, hidden: bool) {
         self.hidden.store(hidden.into(), Ordering::Relaxed);
     }
 
-    /// True once: what the thread used before anybody knew of it is counted then.
+    /// True once, when the CPU time from before the thread was known is to be counted.
     pub(crate) fn start_once(&self) -> bool {
         self.started.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// Notes that a request was answered whose signal has not come, or was merged with another.
+    /// Notes that a request was answered before its signal arrived, or that the signal was merged with another.
     pub fn set_owed(&self) {
         self.owed.store(1, Ordering::Relaxed);
     }
@@ -286,13 +286,13 @@ impl Slot {
         self.owed.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Leaves so many periods to the thread's next sample.
+    /// Adds `periods` to the weight of the thread's next sample.
     pub(crate) fn carry(&self, periods: u32) {
         let sum = self.carried.load(Ordering::Relaxed).saturating_add(periods);
         self.carried.store(sum, Ordering::Relaxed);
     }
 
-    /// The periods that ticks without a sample have left.
+    /// Takes the periods carried over from ticks without a sample.
     pub fn take_carried(&self) -> u32 {
         self.carried.swap(0, Ordering::Relaxed)
     }
@@ -302,17 +302,17 @@ impl Slot {
         self.timer.load(Ordering::Relaxed)
     }
 
-    /// Notes the kernel's timer of the thread.
+    /// Sets the kernel's timer of the thread.
     pub fn set_timer(&self, timer: i32) {
         self.timer.store(timer, Ordering::Relaxed);
     }
 
-    /// Where the thread's stack is, as far as known.
+    /// The bounds of the thread's stack, if known.
     pub fn stack(&self) -> Bounds {
         Bounds { low: self.stack_low.load(Ordering::Relaxed), high: self.stack_high.load(Ordering::Relaxed) }
     }
 
-    /// Notes where the thread's stack is. By the thread itself, or before its first sample.
+    /// Sets the bounds of the thread's stack. Called by the thread itself, or before its first sample.
     pub fn set_stack(&self, bounds: Bounds) {
         // A handler between the stores sees an empty range.
         self.stack_high.store(0, Ordering::Relaxed);
@@ -320,8 +320,8 @@ impl Slot {
         self.stack_high.store(bounds.high, Ordering::Relaxed);
     }
 
-    /// Sees to it that the thread has memory for a sample; false if there is none. Inside `nesting`, before `chain` and
-    /// `stack_cache` are used.
+    /// Ensures that the thread has a workspace; false if there is no memory. Called inside `nesting`, before any part of
+    /// the workspace is used.
     #[inline]
     pub(crate) fn prepare(&self) -> bool {
         !self.workspace.load(Ordering::Relaxed).is_null() || self.take_workspace()
@@ -334,22 +334,22 @@ impl Slot {
         true
     }
 
-    /// Gives the thread memory for samples while it may still be mapped. By the thread itself, with all signals blocked,
-    /// or before its first tick.
+    /// Gives the thread a workspace while memory may still be mapped, before a system call filter. Does nothing if the
+    /// thread is in a sample, which has one.
     pub fn prepare_early(&self) {
         if let Some(_entered) = self.nesting.enter() {
             self.prepare();
         }
     }
 
-    /// Enters for a call of the program's, or a sample of it, at `stack_pointer`, unless another is under way. One that a
-    /// jump has left, out of a signal handler, is not under way any more.
+    /// Takes the nesting guard for a sample or a recorded call at `stack_pointer`. `None` if another is in progress; one
+    /// that a signal handler left by a jump is not.
     #[inline]
     pub(crate) fn enter(&self, stack_pointer: u64) -> Option<Entered<'_>> {
         let Some(entered) = self.nesting.enter_at(stack_pointer) else {
             return self.enter_abandoned(stack_pointer);
         };
-        // The guard was free, so no event can be nested: one that was has been left by a jump.
+        // The guard was free, so a nested event still marked as in progress was left by a jump.
         self.nested.reset();
         Some(entered)
     }
@@ -357,17 +357,17 @@ impl Slot {
     #[cold]
     fn enter_abandoned(&self, stack_pointer: u64) -> Option<Entered<'_>> {
         let (inside, own) = (self.nesting.place(), self.stack());
-        // What is suspended below us on the same stack lies further out.
+        // A suspended owner on the same stack would be further out, at a higher address.
         let is_left = inside != 0 && inside <= stack_pointer && own.hold(inside) && own.hold(stack_pointer);
         if !is_left {
             return None;
         }
         let entered = self.nesting.replace(inside, stack_pointer)?;
         self.pin.reset();
-        // An event nested in the abandoned call was left by the same jump.
+        // The same jump left any event nested in the abandoned call.
         self.nested.reset();
         if self.prepare() {
-            // SAFETY: the one that had entered is gone, and whoever comes next finds the guard taken.
+            // SAFETY: the previous owner is gone, and the guard keeps everybody else out.
             unsafe {
                 (*self.chain()).reset();
                 (*self.stack_cache()).forget();
@@ -377,16 +377,16 @@ impl Slot {
         Some(entered)
     }
 
-    /// Events after which the region is told of them.
+    /// Events that are added to the region's counters at once.
     const AT_ONCE: u64 = 64;
 
-    /// Whether the next event is one that is timed: the first, and one of many.
+    /// Whether to time the next event: the first of each batch.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.cursor.events().is_multiple_of(Self::AT_ONCE)
     }
 
-    /// Counts an event that was recorded.
+    /// Counts a recorded event.
     #[inline]
     pub(crate) fn count_event(&self, control: &Control) {
         if self.cursor.count_event().is_multiple_of(Self::AT_ONCE) {
@@ -394,7 +394,7 @@ impl Slot {
         }
     }
 
-    /// Tells the region of the thread's events. Any thread may do so.
+    /// Adds the thread's events to the region's counters. Any thread may do so.
     #[cold]
     pub fn tell_events(&self, control: &Control) {
         let events = self.cursor.take_events();
@@ -403,10 +403,10 @@ impl Slot {
         }
     }
 
-    /// What a walk needs.
+    /// The parts of the workspace that a walk needs.
     ///
     /// # Safety
-    /// The caller is inside the nesting guard, has called [`prepare`](Self::prepare), and uses nothing of this otherwise.
+    /// The caller must hold the nesting guard, have called [`prepare`](Self::prepare), and use these parts in no other way.
     pub(crate) unsafe fn bench(&self) -> Workbench<'_> {
         // SAFETY: the caller holds the guard, has called `prepare`, and uses these parts through the result only.
         unsafe {
@@ -420,37 +420,37 @@ impl Slot {
         }
     }
 
-    /// The stack that the thread recorded last.
+    /// The encoder's state: the stack that the thread recorded last.
     pub(crate) fn chain(&self) -> *mut StackChain {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).chain.get() }
     }
 
-    /// The pages that the thread's walk has probed.
+    /// The pages that the thread's current walk has probed.
     pub(crate) fn probed_pages(&self) -> *mut ProbedPages {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).probed_pages.get() }
     }
 
-    /// What the thread needs for the frames of interpreters.
+    /// Memory for reading interpreters' frames.
     pub(crate) fn scratch(&self) -> *mut Scratch {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).scratch.get() }
     }
 
-    /// Where copies of the thread's stack are put together.
+    /// The buffer in which copies of the thread's stack are assembled.
     pub(crate) fn copy_buffer(&self) -> *mut CopyBuffer {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).copy_buffer.get() }
     }
 
-    /// The stacks of its allocations.
+    /// The thread's known stacks.
     pub(crate) fn kept_stacks(&self) -> *mut KeptStacks {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).kept_stacks.get() }
     }
 
-    /// What the thread's last walk found.
+    /// The thread's previous walk.
     pub(crate) fn stack_cache(&self) -> *mut StackCache {
         // SAFETY: the workspace that `prepare` took stays mapped forever.
         unsafe { (*self.workspace.load(Ordering::Relaxed)).stack_cache.get() }

@@ -66,7 +66,7 @@ pub(crate) struct Tick {
     pub(crate) weight: u32,
     /// The kernel's request, if a perf event triggered the tick.
     pub(crate) request: Option<Request>,
-    /// The thread's CPU time at the start of the tick, in nanoseconds; 0 if the clock was not read.
+    /// The thread's CPU time in nanoseconds when `weigh` read it; 0 if it did not.
     pub(crate) cpu_ns: u64,
     owner: Owner,
 }
