@@ -1,8 +1,8 @@
-//! The table of live sampled blocks: which of the allocations that were sampled nobody has freed yet.
+//! The table of live blocks: the sampled allocations that have not been freed.
 //!
-//! It lies in the region's file behind the answers, so that it outlives its process, however that ends. The writer finds
-//! a block by its address, in a bounded window of places; several threads and signal handlers do so at a time, without
-//! waiting. What must never happen here: a loop without a bound, an address or an index taken from the shared memory.
+//! It is in the region's file, behind the answers, so that it survives its process however that ends. The writer finds a
+//! block by its address within a bounded window of entries. Threads and signal handlers use the table concurrently and
+//! wait-free. What must never happen here: an unbounded loop, or an address or index taken from the shared memory.
 
 use core::ptr::NonNull;
 
@@ -11,16 +11,16 @@ use crate::layout::PAGE;
 
 /// `SWBLOCKS`, the first word of a table.
 const MAGIC: u64 = u64::from_le_bytes(*b"SWBLOCKS");
-/// Places in which a block may be, from the one that its address says on.
+/// Number of consecutive entries in which a block may be, from the one its address hashes to.
 const WINDOW: usize = 32;
-/// In place of an address: there never was a block.
+/// In place of an address: the entry was never used.
 const NEVER: u64 = 0;
-/// A block is being entered.
+/// In place of an address: a block is being inserted.
 const ENTERING: u64 = 2;
-/// Beside an address: the block is gone. Allocators give out an address again and again, which then has its place at once.
+/// Flag beside an address: the block was freed. Allocators reuse addresses, which then keep their entry.
 const GONE: u64 = 1;
 
-/// The words before the first place, which take a page of their own.
+/// The header, on a page of its own.
 #[repr(C)]
 struct Head {
     magic: AtomicU64,
@@ -28,7 +28,7 @@ struct Head {
     untracked: AtomicU64,
 }
 
-/// A place of the table.
+/// An entry of the table.
 #[repr(C)]
 struct Place {
     address: AtomicU64,
@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<Place>() == 16 && size_of::<Head>() == 24);
 pub struct BlockId(pub u64);
 
 impl BlockId {
-    /// The allocation of this number (its low 28 bits count) of a thread.
+    /// The allocation with this number of a thread; only the low 28 bits are used.
     #[must_use]
     pub const fn new(thread_seq: u32, serial: u64) -> Self {
         Self((thread_seq as u64) << 32 | serial & SERIAL)
@@ -57,7 +57,7 @@ const EXACT: u64 = 1 << 32;
 const IN_PAGES: u64 = 1 << 63;
 const SIZE_BITS: u32 = 35;
 
-/// What the nonce of an allocation's stack says: `in pages:1 | size:35 | serial:28`.
+/// The nonce of an allocation's stack: `in pages:1 | size:35 | serial:28`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationNonce(pub u64);
 
@@ -98,7 +98,7 @@ pub struct LiveBlocks {
 
 // SAFETY: the memory is used through atomics alone.
 unsafe impl Send for LiveBlocks {}
-// SAFETY: as above.
+// SAFETY: the memory is used through atomics alone.
 unsafe impl Sync for LiveBlocks {}
 
 impl LiveBlocks {
@@ -118,7 +118,7 @@ impl LiveBlocks {
         let table = Self { base, capacity };
         let head = table.head();
         head.capacity.store(capacity as u64, Ordering::Relaxed);
-        // Acquired by nobody who runs beside us in earnest: the reader reads the file.
+        // Pairs with no acquire: readers read the file.
         head.magic.store(MAGIC, Ordering::Release);
         table
     }
@@ -133,14 +133,14 @@ impl LiveBlocks {
         unsafe { core::slice::from_raw_parts(self.base.add(PAGE).cast::<Place>().as_ptr(), self.capacity) }
     }
 
-    /// The places in which the block at `address` may be.
+    /// The entries in which the block at `address` may be.
     fn window(&self, address: u64) -> impl Iterator<Item = &Place> {
         let first = ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         let places = self.places();
         (0..WINDOW).filter_map(move |step| places.get(first.wrapping_add(step) & (self.capacity - 1)))
     }
 
-    /// The place that the address has, whether or not its block is gone; else the one to take for it.
+    /// The entry with this address, freed or not; otherwise the one to use for it.
     fn find(&self, address: u64) -> Found<'_> {
         let mut gone = None;
         for place in self.window(address) {
@@ -158,7 +158,7 @@ impl LiveBlocks {
         gone.map_or(Found::NoRoom, |(place, found)| Found::Free(place, found))
     }
 
-    /// Has the processor load what an insertion of that block will read.
+    /// Prefetches what the insertion of that block will read.
     #[inline]
     pub fn expect(&self, address: u64) {
         if let Some(place) = self.window(address).next() {
@@ -166,8 +166,8 @@ impl LiveBlocks {
         }
     }
 
-    /// Enters the block at `address`, an even number, which the caller alone knows. What became of it; a block of that address
-    /// whose end went by unseen is replaced.
+    /// Inserts the block at `address`, an even number that only the caller knows so far. Replaces a block with the same
+    /// address whose end was missed.
     pub fn insert(&self, address: u64, id: BlockId) -> Inserted {
         for _ in 0..WINDOW {
             let (place, before) = match self.find(address) {
@@ -178,11 +178,11 @@ impl LiveBlocks {
                 Found::Own(place, before) | Found::Free(place, before) => (place, before),
                 Found::NoRoom => break,
             };
-            // Fails if another block takes the place.
+            // Fails if another block takes the entry.
             if place.address.compare_exchange(before, ENTERING, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 place.id.store(id.0, Ordering::Relaxed);
-                // Whoever finds the address finds its id.
+                // Whoever sees the address sees its id.
                 place.address.store(address, Ordering::Release);
                 return Inserted::New;
             }
@@ -191,7 +191,7 @@ impl LiveBlocks {
         Inserted::NoRoom
     }
 
-    /// Takes the block at `address` out, if it is there.
+    /// Marks the block at `address` as freed, if it is in the table.
     pub fn remove(&self, address: u64) -> Option<BlockId> {
         match self.find(address) {
             Found::Own(place, before) if before == address => {
@@ -204,34 +204,34 @@ impl LiveBlocks {
     }
 }
 
-/// Where a block is, or may be entered; and what is there in place of an address.
+/// The entry of a block, or one for it, and what that holds in place of an address.
 enum Found<'t> {
     Own(&'t Place, u64),
     Free(&'t Place, u64),
     NoRoom,
 }
 
-/// What became of a block that was to be entered.
+/// The outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// It is there.
+    /// The block was inserted.
     New,
-    /// It has taken the place of one with its address.
+    /// The block replaced one with the same address.
     Replaced,
-    /// All of its places are taken: the table does not tell of it.
+    /// All of its entries are in use: the block is not in the table.
     NoRoom,
 }
 
-/// What a table says.
+/// The contents of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct BlocksView<'a> {
-    /// Blocks that found no place.
+    /// Blocks that found no free entry.
     pub untracked: u64,
     places: &'a [u8],
 }
 
 impl<'a> BlocksView<'a> {
-    /// Reads the bytes that follow the answers in a region's file, a copy; none if that is no table.
+    /// Parses a copy of the bytes that follow the answers in a region's file; `None` if they are not a table.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -245,7 +245,7 @@ impl<'a> BlocksView<'a> {
         PAGE + self.places.len()
     }
 
-    /// The blocks that nobody has freed.
+    /// The blocks that have not been freed.
     pub fn ids(self) -> impl Iterator<Item = BlockId> + 'a {
         let (places, _) = self.places.as_chunks::<16>();
         places.iter().filter_map(|place| {
@@ -272,7 +272,7 @@ mod tests {
         // SAFETY: zeroed, aligned, long enough, and alive until the end of this function.
         let table = unsafe { LiveBlocks::format(base, capacity) };
         body(&table, &|| {
-            // SAFETY: as above; no other thread is at work.
+            // SAFETY: the table is zeroed, aligned and long enough; no other thread uses it.
             unsafe { core::slice::from_raw_parts(base.as_ptr(), LiveBlocks::len_for(capacity)) }.to_vec()
         });
     }

@@ -1,20 +1,19 @@
-//! The record of a stack that its thread has written before, in the same chunk: the distance to that record in the place of
-//! frames.
+//! The repeat record: a stack that its thread has already written to the same chunk, as the distance to that record.
 //!
-//! It stands outside the chain of stacks: neither does a later stack refer to it, nor does it change what those refer to. What
-//! must never happen here: a reference out of the chunk.
+//! It is not part of the stack chain: no later stack refers to it, and it does not change what later stacks refer to. What
+//! must never happen here: a reference to another chunk.
 
 use crate::control::Loss;
 use crate::pool::Pool;
 use crate::record::RecordKind;
 use crate::writer::{Committed, Place, RETRIES, Reservation, ThreadCursor};
 
-/// Words of a record but for its header.
+/// Words of the payload.
 const WORDS: usize = 2;
-/// Bit of the source in the first word, above the distance.
+/// First bit of the source in the first word, above the distance.
 const SOURCE_AT: u32 = 32;
 
-/// Where a thread has written a stack. With all bytes 0 nowhere.
+/// Where a thread has written a stack; all bytes 0 for nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackPlace(pub(crate) Place);
 
@@ -23,10 +22,10 @@ impl StackPlace {
     pub const NOWHERE: Self = Self(Place::NOWHERE);
 }
 
-/// A stack that was written before, as a record says it: `source:32 | distance:32`, and the nonce.
+/// The payload of a repeat record: `source:32 | distance:32`, and the nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// So many records before this one its thread has written the stack.
+    /// How many records before this one the thread wrote the stack.
     pub distance: u64,
     /// What asked for the sample.
     pub source: u8,
@@ -35,12 +34,12 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// Most frames of a stack that others repeat: readers keep those.
+    /// Maximum depth of a repeated stack: readers keep stacks up to that depth.
     pub const DEPTH: usize = 64;
-    /// The source of stacks that others repeat: allocations.
+    /// The source whose stacks may be repeated: allocations.
     pub const SOURCE: u8 = 4;
 
-    /// Reads a payload; none if no writer writes it.
+    /// Parses a payload; `None` if no writer produces it.
     #[must_use]
     #[inline]
     pub fn parse(payload: &[u8]) -> Option<Self> {
@@ -53,7 +52,7 @@ impl Repeat {
 }
 
 impl ThreadCursor {
-    /// Writes that the stack at `place` has come again. None, and nothing is written, if that is not in the chunk of the next
+    /// Writes a repeat of the stack at `place`. Returns `None` and writes nothing if that is not in the chunk of the next
     /// record.
     ///
     /// # Errors
@@ -78,7 +77,7 @@ impl ThreadCursor {
                 WORDS
             };
             let then = |distance: &mut Option<u64>, mut record: Reservation<'_, P>| {
-                // None if a nested record has changed the chunk: this one is void.
+                // `None` if a nested record has switched chunks: this record becomes void.
                 let distance = (*distance)?;
                 record.set(0, u64::from(source) << SOURCE_AT | distance);
                 record.set(1, nonce);

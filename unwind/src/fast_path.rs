@@ -1,9 +1,9 @@
-//! The hot loop: frame after frame by simple rules that are in the cache.
+//! The hot loop: steps from frame to frame by simple rules from the cache.
 //!
-//! The chain from one return address to the next is the whole cost: load, index, load, shift, add. All else hangs off
-//! it, and what differs from frame to frame is selected and not branched on. The loop calls nothing, so that what the
-//! chain needs stays in registers: a variable in memory costs as much as a load of the chain. A second form of the loop
-//! takes rules that are not in the cache from tables.
+//! The dependency chain from one return address to the next is the whole cost: load, index, load, shift, add. Everything
+//! else runs beside it, and what differs from frame to frame is selected without a branch. The loop calls no function, so
+//! that the chain's values stay in registers: a variable in memory costs as much as a load of the chain. A second form of
+//! the loop takes rules that are not in the cache from tables.
 
 use core::hint::select_unpredictable;
 
@@ -14,16 +14,16 @@ use crate::rule_cache::{RuleCache, SimpleRule};
 use crate::rules::Rules;
 use crate::stack_cache::{Entry, Previous};
 
-/// Most rules that are taken from tables without asking the cache, while that is nearly empty: as many as most stacks have
-/// frames.
+/// Maximum number of rules taken from tables without a cache lookup while the cache is nearly empty: the depth of most
+/// stacks.
 const UNASKED: usize = 64;
 
 /// A run of simple steps.
 pub(crate) struct FastPath<'w> {
     rules: Rules<'w>,
-    /// The return address of the frame that the loop is at.
+    /// The return address of the current frame.
     address: u64,
-    /// The address is no return address, but one more than that of the instruction.
+    /// The address is not a return address but one more than the instruction's.
     is_exact: bool,
     sp: u64,
     fp: u64,
@@ -31,13 +31,13 @@ pub(crate) struct FastPath<'w> {
 }
 
 impl<'w> FastPath<'w> {
-    /// From the frame with this return address, or one more than the address of the next instruction if that `is_exact`.
+    /// Starts at the frame with this return address, or, if `is_exact`, one more than the address of its next instruction.
     pub(crate) fn new(rules: Rules<'w>, address: u64, is_exact: bool, sp: u64, fp: u64) -> Self {
         Self { rules, address, is_exact, sp, fp, steps: 0 }
     }
 
-    /// Goes on in known memory and notes the frames, until there is no room or no simple rule, or until a frame that the
-    /// previous walk came to. Where that was in the previous walk.
+    /// Steps through known memory and notes the frames, until there is no room, no simple rule, or a frame that the previous
+    /// walk visited. Returns that frame's index in the previous walk.
     #[inline(never)]
     pub(crate) fn go<M: Memory>(
         &mut self,
@@ -53,17 +53,17 @@ impl<'w> FastPath<'w> {
         self.by_tables(previous, noted.get_mut(self.steps..)?, memory)
     }
 
-    /// The frames noted.
+    /// The number of frames noted.
     pub(crate) fn steps(&self) -> usize {
         self.steps
     }
 
-    /// The frame that the loop has come to: return address, stack pointer and frame pointer.
+    /// The current frame: return address, stack pointer and frame pointer.
     pub(crate) fn place(&self) -> (u64, u64, u64) {
         (self.address, self.sp, self.fp)
     }
 
-    /// As [`go`](Self::go), with rules from tables too, which the cache learns.
+    /// Like [`go`](Self::go), but also takes rules from tables, and inserts them into the cache.
     #[cold]
     #[inline(never)]
     fn by_tables<M: Memory>(
@@ -76,7 +76,7 @@ impl<'w> FastPath<'w> {
         let mut unasked = 0;
         if rules.knows_little() {
             unasked = UNASKED;
-            // A first walk waits for memory more than for anything else.
+            // A first walk is bound by memory latency.
             rules.modules.prefetch();
             previous.prefetch(UNASKED);
             native::prefetch(noted.get(..UNASKED).unwrap_or(&[]));
@@ -94,7 +94,7 @@ impl<'w> FastPath<'w> {
             rules.learn(address, rule);
             Some(rule)
         });
-        // All at once: none has to wait for the memory of another.
+        // All at once, so that no load waits for another.
         for entry in noted.iter().take(unasked.min(self.steps - steps)) {
             rules.learn(address, entry.rule());
             address = entry.address();
@@ -129,12 +129,12 @@ impl<'w> FastPath<'w> {
             // for `saved_slot` to wrap, so it is not above `word_slot`, nor that above `slot`.
             let (word, saved) = unsafe { (memory.load(word_slot), memory.load(saved_slot)) };
             let word = native::strip(word);
-            // Zero, the root, is not for here, nor is an address for which there are no cached rules.
+            // Zero, the root, is handled elsewhere, as are addresses beyond the cache's range.
             if word.wrapping_sub(1) >= RuleCache::MOST {
                 break None;
             }
             let Some(place) = places.next() else { break None };
-            // SAFETY: as above; `slot` is less than `until`, which is at most 2^63.
+            // SAFETY: both words are in known memory, as in `go`; `slot` is less than `until`, which is at most 2^63.
             *place = unsafe { Entry::simple_unchecked(slot, word, rule, saved) };
             (address, is_exact) = (word, false);
             fp = select_unpredictable(saved_slot == word_slot, fp, saved);

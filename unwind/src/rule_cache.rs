@@ -14,11 +14,11 @@
 //! | | 45..=53 | words from the return address to the word below the CFA, which it is on x86-64 |
 //! | 49..=63 | 54..=63 | words to the word below the CFA; the threshold of a PLT rule |
 //!
-//! The rule is at the top and on x86-64 the return address' part of it at the very top: one shift lies between the load
-//! of an entry and the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are as near
-//! to each other, and the rules of neighbours share cache lines. There are many more sets than a program has busy calls:
-//! an entry that is second in its set costs a branch that was not foreseen. The second entries of all sets lie apart: they
-//! are hardly ever looked at. What no code needs takes no memory.
+//! The rule is in the top bits, and on x86-64 the distance to the return address in the topmost: one shift leads from a
+//! loaded entry to the address of the next frame. Addresses within 16 bytes share a set of two entries: few calls are that
+//! close, and the rules of neighbouring calls share cache lines. There are many more sets than a program has busy calls,
+//! because a hit in the second entry of a set costs a mispredicted branch. The second entries of all sets are stored
+//! apart, because they are rarely read. Pages without entries take no memory.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -33,7 +33,7 @@ const NEAR_BITS: u32 = 4;
 const TAG_BITS: u32 = ADDRESS_BITS - SET_BITS;
 const GENERATIONS: u32 = 63;
 const RULE_AT: u32 = TAG_BITS + 6;
-/// Of an entry, what says for which address and generation it is.
+/// The bits of an entry that identify its address and generation.
 const TAG_MASK: u64 = (1 << RULE_AT) - 1;
 const SIMPLE: u64 = 1 << (RULE_AT + 2);
 const ON_FP: u64 = 1 << (RULE_AT + 3);
@@ -51,11 +51,11 @@ enum Other {
     Plt = 0,
     Complex = 1,
     Root = 2,
-    /// Of the stack pointer, with the return address in the link register.
+    /// CFA from the stack pointer, with the return address in the link register.
     Linked = 3,
 }
 
-/// In a cache with fewer rules than this a walk is likely to find none.
+/// With fewer rules than this, a walk is unlikely to hit.
 const NEARLY_EMPTY: u32 = 32;
 
 /// One entry of each set.
@@ -65,7 +65,7 @@ type Way = [AtomicU64; 1 << SET_BITS];
 #[repr(align(64))]
 pub struct RuleCache {
     ways: [Way; 2],
-    /// Rules that were put into it since it was empty, up to [`NEARLY_EMPTY`] and, of several threads, not all.
+    /// Rules inserted since it was empty, up to [`NEARLY_EMPTY`]; concurrent insertions may be missed.
     count: AtomicU32,
 }
 
@@ -75,7 +75,7 @@ impl Default for RuleCache {
     }
 }
 
-/// What all entries of one generation of the modules share.
+/// The bits that all entries of one generation of the modules share.
 #[derive(Clone, Copy)]
 pub(crate) struct Key(u64);
 
@@ -85,7 +85,7 @@ impl Key {
     }
 }
 
-/// An entry with a rule of whatever kind.
+/// An entry with a rule of any kind.
 #[derive(Clone, Copy)]
 struct Entry(u64);
 
@@ -108,19 +108,19 @@ impl SimpleRule {
         Entry(shorten(rule)?).simple()
     }
 
-    /// The one with these bits.
+    /// The rule with these bits.
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// All there is to it.
+    /// The bits of the rule.
     #[inline]
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }
 
-    /// More than [`reach`](Self::reach) ever is.
+    /// Upper bound of [`reach`](Self::reach).
     pub(crate) const MOST_REACH: u64 = (8 << BELOW_BITS) + (8 << ABOVE_BITS) - 8;
 
     /// Bytes from the base to the word below the CFA.
@@ -176,20 +176,20 @@ impl RuleCache {
         (lookup < Self::MOST).then(|| lookup + 1)
     }
 
-    /// Empties the cache. Call it, outside the handler, whenever snapshots get a new generation: entries tell 63
-    /// generations apart, which covers every walk that still uses an older snapshot.
+    /// Empties the cache. Must be called, outside the handler, whenever snapshots get a new generation. Entries distinguish
+    /// 63 generations, which covers every walk that still uses an older snapshot.
     pub fn clear(&self) {
         self.count.store(0, Ordering::Relaxed);
         for entry in self.ways.as_flattened() {
-            // A page that was never written takes no memory.
+            // Writing zeros to an untouched page would allocate it.
             if entry.load(Ordering::Relaxed) != 0 {
                 entry.store(0, Ordering::Relaxed);
             }
         }
     }
 
-    /// The rule cached for the call before the return address `address`, if it is simple. It must not be greater than
-    /// [`MOST`](Self::MOST): others are taken for one that is not.
+    /// The rule cached for the call before the return address `address`, if it is simple. `address` must not be greater than
+    /// [`MOST`](Self::MOST), because higher ones are mistaken for another.
     #[inline]
     pub(crate) fn simple(&self, address: u64, key: Key) -> Option<SimpleRule> {
         self.matching(address, SIMPLE | TAG_MASK, tag(address) | key.0 | SIMPLE).map(SimpleRule)
@@ -216,7 +216,7 @@ impl RuleCache {
         }
     }
 
-    /// Whether it has hardly any rules.
+    /// Whether the cache has so few rules that lookups rarely hit.
     #[inline]
     pub(crate) fn is_nearly_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) < NEARLY_EMPTY
@@ -233,7 +233,7 @@ impl RuleCache {
         let [first, second] = self.set(address);
         let (entry, former) = (tag(address) | key.0 | rule, first.load(Ordering::Relaxed));
         if former != 0 && former != entry {
-            // Of two threads that do so at once one's entry is lost.
+            // If two threads do so at once, one entry is lost.
             second.store(former, Ordering::Relaxed);
         }
         first.store(entry, Ordering::Relaxed);
@@ -243,7 +243,7 @@ impl RuleCache {
         }
     }
 
-    /// Begins to load the first entry for the call before the return address `address`.
+    /// Prefetches the first entry for the call before the return address `address`.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) {
         let [first, _] = self.set(address);
@@ -252,7 +252,7 @@ impl RuleCache {
 
     #[inline]
     fn matching(&self, address: u64, mask: u64, wanted: u64) -> Option<u64> {
-        // Branches: the choice is nearly always the same, and the next frame need not wait for it.
+        // A branch, because it is nearly always predicted, and the next frame then does not wait for it.
         let [first, second] = self.set(address);
         let entry = first.load(Ordering::Relaxed);
         if (entry ^ wanted) & mask == 0 {
@@ -270,14 +270,14 @@ impl RuleCache {
     }
 }
 
-/// What of an address the set does not say: the bits above the set's and those below, the latter mixed with the set's
-/// highest, which are known.
+/// The bits of an address that its set does not determine: those above the set's bits, and those below, mixed with the
+/// set's highest bits.
 #[inline]
 fn tag(address: u64) -> u64 {
     (address >> SET_BITS) ^ (address % (1 << NEAR_BITS))
 }
 
-/// The bits of an entry that say the rule.
+/// The bits of an entry that encode the rule.
 #[inline]
 fn shorten(rule: Rule) -> Option<u64> {
     let kind = match rule.kind() {
@@ -319,15 +319,15 @@ fn below(rule: Rule, place: i16) -> Option<u64> {
     }
 }
 
-/// `bytes` as words, if they are a number of `bits` bits.
+/// `bytes` as a number of words, if that fits into `bits` bits.
 #[inline]
 fn in_words(bytes: i64, bits: u32) -> Option<u64> {
-    // A negative number is too large.
+    // A negative number becomes too large.
     let bytes = bytes as u64;
     (bytes.is_multiple_of(8) && bytes < 8 << bits).then_some(bytes / 8)
 }
 
-/// The rule that [`shorten`] got.
+/// The rule that was passed to [`shorten`].
 fn lengthen(entry: u64) -> Option<Rule> {
     let simple = SimpleRule(entry);
     let fp = match simple.below() {
