@@ -1,21 +1,21 @@
-//! How much of a thread state's frames may be read without asking; why, says `trust`.
+//! How many frames of a thread state may be read without a probe; `trust` has the reasons.
 
-/// How much may be.
+/// What may be read without a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// Nothing.
     Nothing,
-    /// The next frame if `DataStack` holds it; then all further out.
+    /// The next frame if it is on the data stack, and then all outer ones.
     DataStack,
-    /// All frames from here on.
+    /// This frame and all outer ones.
     All,
 }
 
-/// What is known of a thread state before its frames are looked at.
+/// What is known of a thread state before its frames are read.
 #[derive(Clone, Copy)]
 pub(super) struct Certain {
     pub(super) trust: Trust,
-    /// The frame that the thread runs, if it may not be trusted.
+    /// The innermost frame, if it may not be trusted; 0 otherwise.
     pub(super) doubtful: u64,
 }
 

@@ -1,21 +1,22 @@
-//! The frames that lie on a thread's data stack, since 3.11: one after the other in chunks, which the thread alone changes.
+//! The frames on a thread's data stack, since 3.11: contiguous in chunks that only the thread itself changes.
 //!
-//! What is known of them is known without following a pointer of a frame. A chunk begins with a frame (the first one of all
-//! after one free word), a frame is as long as its code says, and where it ends the next begins, up to the newest
-//! (Python/pystate.c, `_PyThreadState_PushFrame`, `push_chunk`). So whoever goes through a chunk from its start meets every
-//! frame in it, and all but the newest are complete: their owner pushed it. They hold references to their code.
+//! They are found without following any pointer in a frame. A chunk begins with a frame (the very first one after one unused
+//! word), the length of a frame follows from its code object, and the next frame begins where it ends
+//! (Python/pystate.c, `_PyThreadState_PushFrame`, `push_chunk`). So a walk through a chunk from its start visits every
+//! frame in it. All frames below the innermost are complete: they have called the next one. They hold references to their
+//! code objects.
 //!
-//! The newest one may be half-built, and where it begins is known only from the frame that the thread says it runs. That
-//! one is believed if it lies in a chunk, not behind what is used of it, and the frames before it end exactly there. What
-//! it says is not: between it and the program's next call anything may be stored in any order. Where the evaluation loop has
-//! called something, the frame that the thread says it runs is complete, too. It need not be the newest: a call that ends
-//! unlinks its frame first, then gives up its code, and only then takes it off the data stack.
+//! The innermost frame is the one that the thread state names. It may be half-built: between two calls of the evaluation
+//! loop, stores may happen in any order. So its address is believed only if it lies in a chunk, not beyond the used part, and
+//! the frames below end exactly there; its contents are not. If the loop has called a function outside, it is complete too.
+//! It need not be the last frame on the data stack: a returning call unlinks its frame first, then releases the code object,
+//! and only then lowers the top. So nothing at or above the innermost frame is read here.
 //!
-//! All this is so in CPython; what an extension does to a data stack nobody knows. So code that the thread has not met before
-//! is asked for.
+//! This describes CPython; an extension could do anything to a data stack. So code that the thread has not met before is
+//! probed.
 //!
-//! (In 3.11 and 3.12 a call of the evaluation loop that has just begun says nothing yet, so this may be an old address.
-//! Then no frame is being built: the call's own was before it began.)
+//! (In 3.11 and 3.12 a call of the evaluation loop that has just begun has not yet named its frame, so the innermost one
+//! may be an old address. Then no frame is being built: the call's own was built before it began.)
 
 use super::codes::Codes;
 use super::descriptor::Python;
@@ -24,20 +25,20 @@ use crate::arch::load;
 use crate::interpreter::memory::Memory;
 use crate::stack::Bounds;
 
-/// Frames of a chunk: those of a usual one.
+/// Maximum number of frames per chunk: as many as fit into a usual one.
 const FRAMES: usize = 208;
-/// Chunks that are looked through for a frame.
+/// Maximum number of chunks searched for a frame.
 const CHUNKS: usize = 16;
 /// `_PyStackChunk`: `previous`, `size`, `top`, `data`.
 const SIZE: u64 = 8;
 const TOP: u64 = 16;
 const DATA: u64 = 24;
-/// Words that a frame has at most.
+/// Upper bound of the words of a frame.
 const LARGEST: u64 = 1 << 24;
 
-/// The frames of one chunk; zeros are none.
+/// The frames of one chunk; all zeros for none.
 pub(crate) struct DataStack {
-    /// The chunk, and all of it.
+    /// The address of the chunk, and its range.
     chunk: u64,
     range: Bounds,
     /// Lowest address first.
@@ -51,11 +52,10 @@ impl DataStack {
         (self.chunk, self.range, self.count) = (0, Bounds::NONE, 0);
     }
 
-    /// Finds the frames below `innermost`, the frame that the thread runs, and that one too if the loop is `settled`. Above
-    /// it may be a frame that has been unlinked and is being cleared: it is still below the top, but its code may be freed.
+    /// Finds the frames below `innermost`, and that one too if the loop is `settled`.
     ///
     /// # Safety
-    /// The thread state is that of the thread, which does not run meanwhile, and nobody frees either.
+    /// The thread state must be that of the paused thread, and nobody may free it or its chunks meanwhile.
     pub(super) unsafe fn begin(
         &mut self,
         python: &Python,
@@ -93,10 +93,10 @@ impl DataStack {
         self.range.hold(address)
     }
 
-    /// Whether a complete frame begins at `frame`. Of outer ones, after those further in.
+    /// Whether a complete frame begins at `frame`. To be called from inner to outer frames.
     ///
     /// # Safety
-    /// As of [`begin`](Self::begin), in the same walk.
+    /// The conditions of [`begin`](Self::begin), in the same walk.
     #[inline]
     pub(super) unsafe fn holds(
         &mut self,
@@ -108,7 +108,7 @@ impl DataStack {
             return false;
         }
         if !self.range.hold(frame) {
-            // SAFETY: as above.
+            // SAFETY: the conditions of `begin` still hold.
             unsafe { self.enter(python, frame, codes, memory) };
         }
         while let Some(last) = self.count.checked_sub(1) {
@@ -121,13 +121,13 @@ impl DataStack {
         false
     }
 
-    /// Goes on with the chunk further out that has this frame, if there is one.
+    /// Continues with the outer chunk that contains this frame, if there is one.
     ///
     /// # Safety
-    /// As of `begin`.
+    /// The conditions of `begin`.
     #[cold]
     unsafe fn enter(&mut self, python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<'_>) {
-        // SAFETY: the thread's chunks. Those before the last have complete frames only.
+        // SAFETY: the thread's own chunks. All frames in outer chunks are below the innermost, so they are complete.
         unsafe {
             let outer = load(self.chunk);
             if let Some((chunk, range, _)) = find(outer, frame) {
@@ -139,7 +139,7 @@ impl DataStack {
     /// Reads the frames of a chunk up to `end`, where one must end. False, and no frames at all, if none does.
     ///
     /// # Safety
-    /// They are complete.
+    /// The frames below `end` must be complete.
     unsafe fn read(
         &mut self,
         python: &Python,
@@ -183,10 +183,10 @@ impl DataStack {
     }
 }
 
-/// The words of a complete frame; none if its code is none.
+/// The number of words of a complete frame; `None` if its code is not a code object.
 ///
 /// # Safety
-/// It is complete.
+/// The frame must be complete.
 #[inline]
 unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<'_>) -> Option<u64> {
     let layout = &python.layout;
@@ -209,16 +209,16 @@ unsafe fn words(python: &Python, frame: u64, codes: &Codes, memory: &mut Memory<
     (kind == python.code_type && words < LARGEST).then_some(words)
 }
 
-/// The chunk that has the address, from `chunk` on; all of it, and whether it is the first that was looked at.
+/// The chunk that contains `address`, searched from `chunk` outwards; its range, and whether it is `chunk` itself.
 ///
 /// # Safety
-/// They are the thread's chunks, which nobody frees meanwhile.
+/// They must be the thread's chunks, which nobody frees meanwhile.
 unsafe fn find(mut chunk: u64, address: u64) -> Option<(u64, Bounds, bool)> {
     for number in 0..CHUNKS {
         if chunk == 0 {
             break;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a live chunk, whose header has these words.
         let (previous, size) = unsafe { (load(chunk), load(chunk + SIZE)) };
         let range = Bounds { low: chunk, high: chunk.saturating_add(size) };
         if range.hold(address) {

@@ -1,27 +1,29 @@
-//! What of a thread state's frames may be read without asking: what cannot be freed before the thread goes on.
+//! Which frames of a thread state may be read without a probe: those that cannot be freed before the thread continues.
 //!
-//! The thread is paused where it was interrupted or has called us. It is the only one that links, unlinks and frees its
-//! frames. A complete frame holds a reference to its code object, and that one to its name; and what it was called by is
-//! complete, too, and waits for it. So all of these are mapped, whatever other threads free: where one frame is certainly
-//! complete, so is the rest of the chain. This is not so
-//! - while the interpreter ends, which frees states and names that are in use (`_PyRuntimeState._finalizing`): this is asked
-//!   anew for each walk (a thread that loses the processor between the question and its reads, for as long as the interpreter
-//!   takes from there to its last steps, could be late; so could it between asking for a page and reading it);
-//! - for a thread state that another thread runs, as sub-interpreters before 3.13 may: one that the thread runs has its
-//!   `_PyCFrame` on the thread's stack (3.10 to 3.12); elsewhere it must be the only one that the thread has;
-//! - for a frame that is being linked, cleared or unlinked. Before 3.11 frames are objects, linked after they are complete,
-//!   and unlinked before they are given up by the call that holds a reference to them: all are complete. In later versions
-//!   the evaluation loop links frames itself, and a compiler may order its stores as it likes; so the innermost frame says
-//!   nothing, not even what called it, and another one must be found on the thread's data stack first (`data_stack`);
-//! - for a code object that is being freed, as 3.11 does with the code of a frame that is still linked, and callbacks of weak
-//!   references may run Python code meanwhile. It has no references any more.
+//! The thread is paused where it was interrupted or has called the agent. Only this thread links, unlinks and frees its
+//! frames. A complete frame holds a reference to its code object, and the code object to its name. The caller of a
+//! complete frame is complete too and waits for it. So all of these stay mapped whatever other threads free, and once one
+//! frame is known to be complete, so is the rest of the chain. The exceptions:
 //!
-//! Code that the thread has not met before is asked for all the same, and so is its name: so what is read without asking has
+//! - **A finalizing interpreter** frees states and names that are in use (`_PyRuntimeState._finalizing`). This is checked
+//!   anew for each walk. (A thread that is preempted between the check and its reads for as long as the interpreter needs
+//!   to reach its last steps could be late; the same holds between any probe and its read.)
+//! - **A thread state that another thread runs**, as sub-interpreters before 3.13 permit. A state that this thread runs has
+//!   its `_PyCFrame` on this thread's stack (3.10 to 3.12); elsewhere it must be the thread's only state.
+//! - **A frame that is being linked, cleared or unlinked.** Before 3.11 frames are objects. The evaluation loop, which is
+//!   entered through a function pointer that no store can pass, links them when they are complete, and unlinks them before
+//!   its caller gives up its reference: all are complete. Since 3.11 the loop links frames itself, and the compiler may
+//!   order its stores freely. So nothing that the innermost frame contains is trusted, not even its caller; another frame
+//!   must be found on the thread's data stack first (`data_stack`).
+//! - **A code object that is being freed**, as 3.11 does while its frame is still linked, and while callbacks of weak
+//!   references run Python code. Its reference count is 0.
+//!
+//! Code that the thread has not met before is probed all the same, and so is its name: whatever is read without a probe has
 //! been there before.
 //!
-//! The evaluation loop is settled where it has called a function outside of the interpreter: what that may look at has been
-//! stored by then. There the innermost frame is like any other; but in 3.11 it may be one whose code has been freed, unless
-//! it still runs (`stacktop` is -1).
+//! The evaluation loop is *settled* while it calls a function outside of the interpreter: everything that this function
+//! might look at has been stored by then. The innermost frame is then like any other. But in 3.11 its code may have been
+//! freed already, unless the frame still runs (`stacktop` is -1).
 
 use super::certain::{Certain, Trust};
 use super::layout::Linkage;
@@ -30,7 +32,7 @@ use super::walker::Walker;
 use crate::arch::load;
 
 impl Walker<'_, '_> {
-    /// Finds out what may be read of this state, which is the thread's; `alone` if it has no other.
+    /// Determines what may be read of this state, which is the thread's; `alone` if the thread has no other.
     pub(super) fn begin(&mut self, state: u64, alone: bool) {
         self.certain = self.certain_of(state, alone).unwrap_or(Certain::NOTHING);
         self.trust = self.certain.trust;
@@ -61,11 +63,11 @@ impl Walker<'_, '_> {
             _ if layout.thread_chunk == 0 => return None,
             _ => {}
         }
-        // Both words that the data stack wants.
+        // Probe both words that `DataStack::begin` reads.
         self.memory.field(state, layout.thread_chunk)?;
         self.memory.field(state, layout.thread_chunk + 8)?;
         let settled = thread.is_settled();
-        // SAFETY: the thread's own state, by its list and by what was just asked; the interpreter does not end.
+        // SAFETY: the state is the thread's own, by the list of states and the checks above; the interpreter is not finalizing.
         unsafe {
             let reading = (&*self.codes, &mut *self.memory);
             self.data_stack.begin(thread.python, state, innermost, settled, reading);
@@ -74,13 +76,13 @@ impl Walker<'_, '_> {
         Some(Certain { trust: Trust::DataStack, doubtful: if is_doubtful { innermost } else { 0 } })
     }
 
-    /// Whether a frame is neither called nor left.
+    /// Whether a frame is neither being entered nor being left.
     fn runs(&mut self, frame: u64) -> bool {
         let place = self.thread.python.layout.frame_stack_top;
         self.data_stack.is_in_chunk(frame) && self.memory.half(frame, place) == Some(u32::MAX)
     }
 
-    /// True if the frame is complete, and cannot be freed before the thread goes on. Frames are asked about in their order.
+    /// True if the frame is complete and cannot be freed before the thread continues. To be called in the order of the chain.
     #[inline]
     pub(super) fn is_complete(&mut self, frame: u64) -> bool {
         match self.trust {
@@ -93,7 +95,7 @@ impl Walker<'_, '_> {
     #[inline(never)]
     fn is_on_data_stack(&mut self, frame: u64) -> bool {
         let python = self.thread.python;
-        // SAFETY: as of `begin`, in the same walk.
+        // SAFETY: the conditions of `begin` hold until the end of the walk.
         let holds = frame != self.certain.doubtful
             && unsafe { self.data_stack.holds(python, frame, (&*self.codes, &mut *self.memory)) };
         if holds {
@@ -102,11 +104,11 @@ impl Walker<'_, '_> {
         holds
     }
 
-    /// The word at `offset` of a frame of which [`is_complete`](Self::is_complete) was said.
+    /// The word at `offset` of a frame, without a probe if [`is_complete`](Self::is_complete) returned true for it.
     #[inline]
     pub(super) fn of_frame(&mut self, frame: u64, offset: u16, is_complete: bool) -> Result<u64, Unreadable> {
         match is_complete {
-            // SAFETY: it is alive.
+            // SAFETY: a complete frame is alive.
             true => Ok(unsafe { load(frame.wrapping_add(offset.into())) }),
             false => self.field(frame, offset),
         }
