@@ -1,14 +1,14 @@
-//! The frames that an interpreter has found for a thread, in runs: leaf first, as they are recorded.
+//! The interpreted frames found for a thread, in runs, leaf first, as they are recorded.
 
 use shm_format::MAX_DEPTH;
 use unwind::{Frame, Interpreted};
 
 use super::gap::Gap;
 
-/// Most runs: evaluation loops on top of each other.
+/// Maximum number of runs: nested calls of evaluation loops.
 const RUNS: usize = 1024;
 
-/// Frames that one call of the evaluation loop runs.
+/// The frames that one call of the evaluation loop runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     /// An address in the native frame of that call.
@@ -46,17 +46,17 @@ impl Found {
         self.frames.get(run.from as usize..run.until as usize).unwrap_or(&[])
     }
 
-    /// Frames so far.
+    /// The number of frames so far.
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// The address by which the last run was closed.
+    /// The address with which the last run was closed.
     pub(crate) fn last(&self) -> Option<u64> {
         self.runs().last().map(|run| run.inside)
     }
 
-    /// Adds a frame to the run that is not closed yet; none if there is no room.
+    /// Adds a frame to the open run; `None` if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, frame: Interpreted) -> Option<()> {
         *self.frames.get_mut(self.depth)? = Frame::interpreted(frame).bits();
@@ -74,13 +74,13 @@ impl Found {
         }
     }
 
-    /// Closes the run of all frames since the last one, without an empty one: `inside` is an address in the native frame that
+    /// Closes the run of all frames since the last one, unless it is empty. `inside` is an address in the native frame that
     /// evaluates it.
     pub(crate) fn close(&mut self, inside: u64) {
         self.close_at(inside, self.depth);
     }
 
-    /// The same of the frames before number `until`.
+    /// The same for the frames before number `until`.
     pub(crate) fn close_at(&mut self, inside: u64, until: usize) {
         if until > self.closed
             && let Some(run) = self.runs.get_mut(self.count)
@@ -91,15 +91,15 @@ impl Found {
         }
     }
 
-    /// Forgets the frames of the run that is not closed yet.
+    /// Forgets the frames of the open run.
     pub(crate) fn forget_open(&mut self) {
         self.depth = self.closed;
     }
 
-    /// Puts the runs of several thread states in the order of the stack.
+    /// Sorts the runs of several thread states in stack order.
     pub(crate) fn sort(&mut self) {
         let runs = self.runs.get_mut(..self.count).unwrap_or_default();
-        // Those of each state are in order: a run goes back a few places at most where states alternate.
+        // The runs of each state are sorted, so a run moves a few places at most, where states alternate.
         for sorted in 1..runs.len() {
             for place in (1..=sorted).rev() {
                 let (Some(&outer), Some(&inner)) = (runs.get(place - 1), runs.get(place)) else { break };

@@ -1,9 +1,9 @@
-//! The numbers of functions that frames name, and their first telling.
+//! The numbers of the functions that frames refer to, and which functions have been announced.
 //!
-//! A function is known by a hash of what tells it from others (its address and what stands there, see the interpreter's
-//! own rooms) and of the region it was told in: memory is used again, and a region is told everything anew. All threads
-//! share the table. Each place is one word, so there is nothing that could be seen half-written; a function that two
-//! threads meet at once gets two numbers, which the reader takes for one.
+//! A function is recognised by a hash of its identity (its address and what is there, see the interpreter's modules) and of
+//! the region it was announced in, because memory is reused and each region gets its own announcements. All threads share
+//! the table. An entry is one word, so none is ever seen half-written. A function that two threads meet at the same time
+//! gets two numbers, which the reader treats as one.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,25 +11,25 @@ use unwind::Interpreted;
 
 /// A power of two.
 const PLACES: usize = 1 << 14;
-/// Places that a function may have.
+/// Entries that a function may occupy.
 const WAYS: usize = 4;
 const NUMBER_BITS: u32 = 28;
 
-/// `hash:36 | number:28`; 0 is free. The hash is the highest bits of the key, the place depends on the lowest.
+/// `hash:36 | number:28`; 0 is free. The hash is the highest bits of the key; the lowest choose the entry.
 static TABLE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// What a function is known by.
+/// The key of a function.
 #[derive(Clone, Copy)]
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// Of a region.
+    /// The start of a key for functions in a region.
     pub(crate) fn new(nonce: u64) -> Self {
         Self(nonce)
     }
 
-    /// The same with one more word that tells functions apart.
+    /// Mixes in another word of the identity.
     #[inline]
     pub(crate) fn and(self, word: u64) -> Self {
         let product = u128::from((self.0 ^ word).rotate_left(29)) * 0x9e37_79b9_7f4a_7c15;
@@ -51,7 +51,7 @@ impl Key {
     }
 }
 
-/// The function's number, if it was told.
+/// The function's number, if it has been announced.
 #[inline]
 pub(crate) fn find(key: Key) -> Option<u32> {
     let number = |word: u64| (word as u32) & Interpreted::MOST_FUNCTIONS;
@@ -59,13 +59,13 @@ pub(crate) fn find(key: Key) -> Option<u32> {
     words.find(|&word| word != 0 && word >> NUMBER_BITS == key.tag() >> NUMBER_BITS).map(number)
 }
 
-/// A number that nobody has; none after the last.
+/// A new number; `None` after the last.
 pub(crate) fn next() -> Option<u32> {
     let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     (number != 0 && number <= Interpreted::MOST_FUNCTIONS).then_some(number)
 }
 
-/// Remembers that the function was told by this number, in the place of another one if there is no other.
+/// Remembers that the function was announced with this number. May replace another function.
 pub(crate) fn remember(key: Key, number: u32) {
     let word = key.tag() | u64::from(number);
     let free = key.places().find(|place| place.load(Ordering::Relaxed) == 0);
@@ -88,7 +88,7 @@ mod tests {
         for other in [key(8, &[1, 2, 3]), key(7, &[2, 1, 3]), key(7, &[1, 2]), key(7, &[1, 2, 4])] {
             assert_eq!(find(other), None);
         }
-        // However many there are, one that is found is the right one.
+        // A replaced function is announced again, so any entry that is found is valid.
         for word in 0..3 * PLACES as u64 {
             let number = next().unwrap();
             remember(key(9, &[word]), number);

@@ -1,15 +1,15 @@
-//! Marks that stand where frames of an interpreter are missing.
+//! Marks for missing frames of an interpreter.
 
 /// Why frames of an interpreter are missing; the offset of an [`unwind::Interpreted`] without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Gap {
-    /// What should be a frame is none, or cannot be read.
+    /// What should be a frame is not one, or cannot be read.
     Unreadable = 1,
-    /// There was no room to note the function's name.
+    /// There was no room for the function's name.
     Unnamed = 2,
-    /// There are more frames than a stack has.
+    /// There are more frames than fit into a stack.
     TooDeep = 3,
-    /// As `Unnamed`, of a frame that a region's unwinder emitted.
+    /// Like `Unnamed`, for a frame emitted by a region unwinder.
     UnnamedByUnwinder = 4,
 }

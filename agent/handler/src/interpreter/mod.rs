@@ -1,4 +1,4 @@
-//! Frames of meaning: what an interpreter runs in the frames of the machine that are its evaluation loop.
+//! Interpreted frames: what an interpreter runs in the native frames of its evaluation loop.
 //!
 //! An interpreter's part of a walk comes after the native one. It gets the thread pointer, a reader of memory that never
 //! faults (`Memory`), and gives runs of frames (`Found`), each with an address in the very native frame that evaluates
@@ -6,8 +6,8 @@
 //! walker does not know of interpreters: one more of them is one more room beside [`python`]. Unwinders that programs and
 //! plug-ins register are asked during the native walk, [`regions`].
 //!
-//! What must never happen here: a read past `Memory` of what may be unmapped, a frame that is not certain (a run that cannot be read ends with a
-//! mark, `gap`), work in a process without an interpreter.
+//! What must never happen here: an unprobed read of memory that may be unmapped, an uncertain frame (an unreadable run ends
+//! with a mark, `gap`), work in a process without an interpreter.
 
 mod found;
 mod functions;
@@ -30,7 +30,7 @@ pub(crate) use memory::Signals;
 use memory::{Memory, Pages};
 use python::{Thread, Work};
 
-/// What a thread needs for this part of its walks. Zeros are an empty one.
+/// The memory that a thread needs for interpreted frames. All zeros when empty.
 pub(crate) struct Scratch {
     pages: Pages,
     python: Work,
@@ -41,20 +41,19 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Forgets what was another thread's.
+    /// Forgets what belonged to another thread.
     pub(crate) fn reset(&mut self) {
         self.python.reset();
     }
 
-    /// The part that the unwinders of regions need.
+    /// The part for region unwinders.
     pub(crate) fn regions(&mut self) -> &mut regions::Scratch {
         &mut self.regions
     }
 }
 
-/// The frames of `walk`, which are those of `native`, with those of the interpreter among them that is loaded and, if it was
-/// a walk with regions, what their unwinders emitted; none if there are none of these. `stack` is the thread's own, as far as
-/// it is known.
+/// Merges the native frames of `walk` with the interpreter's frames and, if there are regions, with what their unwinders
+/// emitted. `None` if there is nothing to merge. `stack` is the thread's own stack, if known.
 #[inline(never)]
 pub(crate) fn add_frames<'s>(
     pinned: &Pinned<'_>,

@@ -1,8 +1,8 @@
-//! Code objects: which function a frame runs, and what is told of it once.
+//! Code objects: which function a frame runs, and its one announcement.
 //!
-//! A function is told by the handler that meets it first, into the durable log, where its name outlives it and the process.
-//! Whether it was told is known by where it is and by what stands there, the hash of its name among it, because memory is
-//! used again for other functions. The hash is the interpreter's own: it has one of every name in code.
+//! The handler that meets a function first announces it in the durable log, where its name outlives it and the process.
+//! A function is recognised by the address and the contents of its code object, including the hash of its name, because
+//! memory is reused for other functions. The hash is the interpreter's own: it stores one with every name in code.
 
 use shm_format::record::{self, DurableRecord};
 
@@ -17,13 +17,13 @@ use crate::interpreter::memory::Memory;
 
 /// The interpreter's number in records.
 const CPYTHON: u32 = 1;
-/// Most bytes that are told of a name, and of a file's.
+/// Maximum number of bytes announced of a function name, and of a file name.
 const NAME: usize = 512;
 const FILE: usize = 1536;
 
 impl Walker<'_, '_> {
-    /// The number of the function whose code object is at an address, or why it has none; none at all if the code is the
-    /// interpreter's own, which has no name. It cannot be freed if its frame `is_complete`.
+    /// The number of the function whose code object is at an address, or why it has none; `None` if the code is the
+    /// interpreter's own, which has no name. If its frame `is_complete`, the code object cannot be freed.
     #[inline]
     pub(super) fn function(
         &mut self,
@@ -33,7 +33,7 @@ impl Walker<'_, '_> {
         let python = self.thread.python;
         let known = self.codes.find(address);
         if let Some((code, number)) = known.filter(|_| is_complete)
-            // SAFETY: the code of a complete frame of the thread's, which does not run meanwhile.
+            // SAFETY: the code object of a complete frame, whose thread is paused.
             && unsafe { code.stands(python) }
         {
             return Ok(Some(Ok(*number)));
@@ -52,7 +52,7 @@ impl Walker<'_, '_> {
 }
 
 impl Code {
-    /// The function's number, which is told now if it was not before.
+    /// The function's number. Announces the function if it has not been.
     fn number(&self, walker: &mut Walker<'_, '_>) -> Result<u32, Gap> {
         let Code { address, name, file, lines, name_hash, first_line } = *self;
         let nonce = walker.thread.recording.region.nonce();
@@ -98,7 +98,7 @@ impl Code {
     }
 }
 
-/// Copies the characters of a string, as many as there is room for, and says how wide they are.
+/// Copies as many characters of a string as fit. Returns their width, too.
 fn string<'r>(
     layout: &Layout,
     memory: &mut Memory<'_>,
@@ -109,7 +109,7 @@ fn string<'r>(
     const ASCII: u32 = 1 << 4;
     let state = memory.half(address, layout.string_state)? >> layout.string_kind_bit;
     let width = state & 7;
-    // Names in code were made by the compiler, or read from its files: all are of this form.
+    // Names in code come from the compiler or from its files: all have this form.
     if state & COMPACT == 0 || !matches!(width, 1 | 2 | 4) {
         return None;
     }
@@ -121,7 +121,7 @@ fn string<'r>(
     Some((room, width))
 }
 
-/// Copies a bytes object, as much as there is room for.
+/// Copies as much of a bytes object as fits.
 fn bytes<'r>(layout: &Layout, memory: &mut Memory<'_>, address: u64, room: &'r mut [u8]) -> Option<&'r [u8]> {
     let length = usize::try_from(memory.field(address, layout.bytes_size)?).ok()?;
     let room = room.get_mut(..length.min(room.len()))?;

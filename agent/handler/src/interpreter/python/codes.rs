@@ -1,11 +1,11 @@
-//! What tells one code object from others, and the code objects that a thread has met.
+//! The identity of code objects, and the cache of those that a thread has met.
 
 use super::descriptor::Python;
 use super::unreadable::Unreadable;
 use crate::arch::load;
 use crate::interpreter::memory::Memory;
 
-/// What tells a code object from others.
+/// The identity of a code object.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Code {
     pub(super) address: u64,
@@ -16,14 +16,14 @@ pub(super) struct Code {
     pub(super) first_line: u32,
 }
 
-/// The code objects that a thread has met, by their addresses: what stood there, and the number of the function. Each is read
-/// anew before it is believed to be the same.
+/// The code objects that a thread has met, by address, with their function numbers. Before a hit counts, the object is read
+/// again and compared.
 pub(crate) struct Codes {
-    /// Of this region.
+    /// The nonce of the region for which the function numbers are valid.
     nonce: u64,
     addresses: [[u64; WAYS]; SETS],
     known: [[(Code, u32); WAYS]; SETS],
-    /// The way that is next given away.
+    /// The way to replace next.
     next: usize,
 }
 
@@ -32,7 +32,7 @@ const SETS: usize = 64;
 const WAYS: usize = 4;
 
 impl Codes {
-    /// Forgets what was another region's.
+    /// Forgets what belongs to another region.
     pub(super) fn begin(&mut self, nonce: u64) {
         if self.nonce != nonce {
             self.nonce = nonce;
@@ -42,7 +42,7 @@ impl Codes {
 
     #[inline]
     fn set(address: u64) -> usize {
-        // Objects begin at multiples of 16.
+        // Objects are aligned to 16 bytes.
         ((address >> 4) ^ (address >> 10) ^ (address >> 16)) as usize % SETS
     }
 
@@ -53,7 +53,7 @@ impl Codes {
         self.known.get(set)?.get(way)
     }
 
-    /// Whether a code object has been read there.
+    /// Whether a code object at this address has been met.
     #[inline]
     pub(super) fn have(&self, address: u64) -> bool {
         self.addresses.get(Self::set(address)).is_some_and(|set| set.contains(&address))
@@ -75,14 +75,14 @@ impl Codes {
 }
 
 impl Code {
-    /// True if this still is what stands there.
+    /// True if the object at the address still has this identity.
     ///
     /// # Safety
-    /// The address is the code of a complete frame, whose thread does not run.
+    /// The address must be that of the code object of a complete frame, whose thread is paused.
     #[inline]
     pub(super) unsafe fn stands(&self, python: &Python) -> bool {
         let layout = &python.layout;
-        // SAFETY: the frame refers to an object. If that is a code object that is not being freed, its name is alive, too.
+        // SAFETY: the frame refers to a live object. If that is a code object that is not being freed, its name is alive too.
         let field = |base: u64, offset: u16| unsafe { load(base.wrapping_add(offset.into())) };
         let own = |offset: u16| field(self.address, offset);
         own(layout.object_type - 8) != 0
@@ -95,7 +95,7 @@ impl Code {
             && field(self.name, layout.string_hash) == self.name_hash
     }
 
-    /// The code object at an address; none if its code is the interpreter's own, which has no name.
+    /// Reads the code object at an address; `None` if its code is the interpreter's own, which has no name.
     pub(super) fn read(
         python: &Python,
         memory: &mut Memory<'_>,

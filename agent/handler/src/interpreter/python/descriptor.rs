@@ -6,17 +6,17 @@ use crate::stack::Bounds;
 /// An interpreter that is loaded in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Python {
-    /// Where its structures have what.
+    /// The field offsets of its structures.
     pub layout: Layout,
     /// Address of `_PyRuntime`.
     pub runtime: u64,
     /// Address of `PyCode_Type`.
     pub code_type: u64,
-    /// The code of the object it is in.
+    /// The code of its object file.
     pub text: Code,
-    /// The evaluation loop, without the parts of it that compilers move elsewhere.
+    /// The evaluation loop, without the parts that compilers move elsewhere.
     pub evaluation: Code,
-    /// The data of the object it is in, which is mapped as long as the object is.
+    /// The data of its object file, which stays mapped as long as the object is loaded.
     pub data: Bounds,
 }
 

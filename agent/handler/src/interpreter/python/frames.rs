@@ -1,4 +1,4 @@
-//! The frames of one thread state, innermost first, in runs: what each call of the evaluation loop evaluates.
+//! The frames of one thread state, innermost first, in runs: a run is what one call of the evaluation loop evaluates.
 
 use unwind::Interpreted;
 
@@ -7,19 +7,19 @@ use super::unreadable::Unreadable;
 use super::walker::Walker;
 use crate::interpreter::gap::Gap;
 
-/// Frames of one thread state that are looked at.
+/// Maximum number of frames read of one thread state.
 const FRAMES: usize = 8192;
 
-/// Whether a C frame is that of the thread state itself, which is in it and belongs to no call: the outermost one. (What
-/// its `previous` is nobody says in 3.10.)
+/// Whether a C frame is the outermost one, which is part of the thread state and belongs to no call. (Its `previous` is
+/// undefined in 3.10.)
 fn is_in(state: u64, c_frame: u64) -> bool {
-    /// More than any version's thread state has.
+    /// Upper bound of the size of a thread state in any version.
     const BYTES: u64 = 1024;
     c_frame.wrapping_sub(state) < BYTES
 }
 
 impl Walker<'_, '_> {
-    /// Finds all runs; the reason if there are more that cannot be.
+    /// Finds all runs. The error says why further ones are missing.
     pub(super) fn walk(&mut self, state: u64) -> Result<(), Gap> {
         match self.thread.python.layout.linkage {
             Linkage::Objects | Linkage::ObjectsAndCFrames => self.frame_objects(state),
@@ -28,7 +28,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// 3.13 and later: all frames in one chain, in which those of the calls themselves end the runs.
+    /// 3.13 and later: one chain of all frames, in which those of the calls themselves end the runs.
     fn entries(&mut self, state: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
         let mut frame = self.field(state, layout.thread_frame)?;
@@ -51,9 +51,9 @@ impl Walker<'_, '_> {
         Err(Gap::TooDeep)
     }
 
-    /// 3.11 and 3.12: a `_PyCFrame` for each call, in a chain of their own that leads to the runs. One whose run cannot be
-    /// read does not spoil those further out. The innermost call may have just begun: until its first frame is linked there
-    /// is whatever an earlier call left at that place of the stack, of which nothing is taken over.
+    /// 3.11 and 3.12: a `_PyCFrame` for each call, in a chain of their own that points to the runs. An unreadable run does not
+    /// affect the outer ones. The innermost call may have just begun: until its first frame is linked, its `_PyCFrame` holds
+    /// whatever an earlier call left there on the stack, and nothing of that is used.
     fn c_frames(&mut self, state: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
         let mut c_frame = self.field(state, layout.thread_frame)?;
@@ -84,7 +84,7 @@ impl Walker<'_, '_> {
         Err(Gap::TooDeep)
     }
 
-    /// The frames from `frame` on to the run's last one, which `behind` follows.
+    /// Reads the frames from `frame` to the last one of the run, which is followed by `behind`.
     fn run(&mut self, mut frame: u64, behind: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
         let ends_itself = layout.linkage == Linkage::CFrames;
@@ -112,8 +112,8 @@ impl Walker<'_, '_> {
         Err(Gap::TooDeep)
     }
 
-    /// 3.9 and 3.10: a frame object for each call. Frames and calls are counted from the root, where both are complete: a call
-    /// that begins or ends may have the one and not the other.
+    /// 3.9 and 3.10: a frame object for each call. Frames and calls are matched from the root, where both are complete; a call
+    /// that begins or ends may have one without the other.
     fn frame_objects(&mut self, state: u64) -> Result<(), Gap> {
         let layout = &self.thread().python.layout;
         let mut frame = self.field(state, layout.thread_frame)?;
@@ -135,7 +135,7 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// Closes runs of one frame each: 3.9's calls are known by their code.
+    /// Closes runs of one frame each: in 3.9 calls are recognised by their code.
     fn close_by_code(&mut self, frames: usize) -> Result<(), Gap> {
         let thread = self.thread;
         let evaluation = thread.python.evaluation;
@@ -144,7 +144,7 @@ impl Walker<'_, '_> {
             frames.filter(|(frame, _)| evaluation.holds(frame.address())).map(|(_, pointer)| pointer)
         };
         let count = calls().count();
-        // One that begins or ends may have no frame. If there are less calls than frames, some are in code that is not known.
+        // A call that begins or ends may have no frame. If there are fewer calls than frames, some are in unknown code.
         if count != frames && count != frames + 1 {
             self.found.forget_open();
             return Err(Gap::Unreadable);
@@ -155,7 +155,7 @@ impl Walker<'_, '_> {
         Ok(())
     }
 
-    /// Closes runs of one frame each: 3.10's calls have a `CFrame` each.
+    /// Closes runs of one frame each: in 3.10 each call has a `CFrame`.
     fn close_by_c_frames(&mut self, state: u64, frames: usize) -> Result<(), Gap> {
         let count = self.each_c_frame(state, |_, _, _| {})?;
         self.each_c_frame(state, |this, c_frame, number| {
@@ -164,15 +164,15 @@ impl Walker<'_, '_> {
         Ok(())
     }
 
-    /// Closes the run of the call that is number `from_root`, from 1 on.
+    /// Closes the run of call number `from_root`, counted from 1 at the root.
     fn close_from_root(&mut self, inside: u64, from_root: usize, frames: usize) {
-        // The innermost call takes what is further in.
+        // The innermost call takes all further frames.
         if let Some(before) = frames.checked_sub(from_root) {
             self.found.close_at(inside, before + 1);
         }
     }
 
-    /// Calls `each` for every `CFrame` of a call, innermost first, with its number; how many there are.
+    /// Calls `each` for every `CFrame` of a call, innermost first, with its number. Returns how many there are.
     fn each_c_frame(
         &mut self,
         state: u64,
@@ -190,7 +190,7 @@ impl Walker<'_, '_> {
         Err(Gap::TooDeep)
     }
 
-    /// The byte that says whose a frame is.
+    /// The byte that identifies the owner of a frame.
     #[inline]
     fn owner(&mut self, frame: u64, is_complete: bool) -> Result<u8, Unreadable> {
         let place = self.thread.python.layout.frame_owner;
@@ -198,10 +198,10 @@ impl Walker<'_, '_> {
         Ok((word >> (place % 8 * 8)) as u8)
     }
 
-    /// Adds a frame. True if there is no room for it.
+    /// Adds a frame. True if there is no room.
     #[inline]
     fn push_or_full(&mut self, frame: u64, is_complete: bool) -> Result<bool, Gap> {
-        /// The lowest bits of a reference tell how it is counted, since 3.14.
+        /// Since 3.14 the lowest bits of a reference are flags of its counting.
         const TAG: u64 = 3;
         let layout = &self.thread().python.layout;
         let code = self.of_frame(frame, layout.frame_code, is_complete)? & !TAG;
@@ -214,7 +214,7 @@ impl Walker<'_, '_> {
         Ok(self.found.push(Interpreted { function, offset }).is_none())
     }
 
-    /// The instruction of a frame, counted in units of two bytes; the first one if it has not begun.
+    /// The index of a frame's current instruction in units of two bytes; that of the first one if it has not begun.
     #[inline]
     fn instruction(&mut self, frame: u64, code: u64, is_complete: bool) -> Result<u32, Unreadable> {
         let layout = &self.thread().python.layout;

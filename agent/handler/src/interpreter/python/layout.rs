@@ -1,8 +1,8 @@
-//! Where CPython's structures have what.
+//! The field offsets of CPython's structures.
 //!
-//! 3.13 and later say so themselves, in `_Py_DebugOffsets` at the start of `_PyRuntime` (Include/internal/pycore_runtime.h,
+//! 3.13 and later describe themselves, in `_Py_DebugOffsets` at the start of `_PyRuntime` (Include/internal/pycore_runtime.h,
 //! in 3.14 pycore_debug_offsets.h). For 3.9 to 3.12 there is a table. Its offsets are those that a C compiler finds with the
-//! headers of 3.9.18, 3.10.13, 3.11.7 and 3.12.1 on x86-64 (`tests/tests/python_layout.rs` asks it again): pycore_runtime.h,
+//! headers of 3.9.18, 3.10.13, 3.11.7 and 3.12.1 on x86-64 (`tests/tests/python_layout.rs` checks this): pycore_runtime.h,
 //! pycore_interp.h, pycore_frame.h, cpython/pystate.h, cpython/code.h, cpython/unicodeobject.h, frameobject.h. Structures
 //! keep their layout within a minor version from its first release on.
 
@@ -35,7 +35,7 @@ pub struct Layout {
     pub thread_frame: u16,
     /// `PyThreadState.cframe`, where there are both.
     pub thread_c_frame: u16,
-    /// `PyThreadState.datastack_chunk`, which `datastack_top` follows; 0 if it is not known, or there is none.
+    /// `PyThreadState.datastack_chunk`, followed by `datastack_top`; 0 if unknown or absent.
     pub thread_chunk: u16,
     /// `_PyCFrame.current_frame`.
     pub c_frame_current: u16,
@@ -63,9 +63,9 @@ pub struct Layout {
     pub code_lines: u16,
     /// `PyCodeObject.co_code_adaptive`, since 3.11.
     pub code_bytes: u16,
-    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has as many words, and `FRAME_WORDS`.
+    /// `PyCodeObject.co_stacksize` and `co_nlocalsplus`: a frame has the sum of both and `FRAME_WORDS` words.
     pub code_stack_words: u16,
-    /// See above.
+    /// `PyCodeObject.co_nlocalsplus`.
     pub code_local_words: u16,
     /// `PyASCIIObject.length`.
     pub string_length: u16,
@@ -92,12 +92,12 @@ pub enum Linkage {
     Objects,
     /// The same; each call has a `CFrame` on its stack (3.10).
     ObjectsAndCFrames,
-    /// Each call of the evaluation loop has a `_PyCFrame` on its stack that leads to a run of frames. The run's last frame
-    /// says so (3.11).
+    /// Each call of the evaluation loop has a `_PyCFrame` on its stack that points to a run of frames. The run's last frame
+    /// is marked (3.11).
     CFrames,
-    /// The same; behind the run's last frame there is one that belongs to the call itself (3.12).
+    /// The same, but the run's last frame is followed by one that belongs to the call itself (3.12).
     CFramesAndEntries,
-    /// Only those (3.13 and later).
+    /// Only frames that belong to calls, no `_PyCFrame` (3.13 and later).
     Entries,
 }
 
@@ -211,13 +211,13 @@ const V3_12: Layout = Layout {
 };
 
 impl Layout {
-    /// The layout of Python 3.`minor`, for those that do not describe themselves.
+    /// The layout of Python 3.`minor`, for versions that do not describe themselves.
     pub fn of_minor(minor: u8) -> Option<Layout> {
         [V3_9, V3_10, V3_11, V3_12].into_iter().find(|layout| layout.minor == minor)
     }
 
-    /// The layout that `_Py_DebugOffsets` says, word by word; none if it is of another version, of a free-threaded build, or
-    /// cannot be true.
+    /// The layout described by the words of `_Py_DebugOffsets`; `None` for another version, a free-threaded build, or
+    /// impossible offsets.
     pub fn described(word: impl Fn(usize) -> u64) -> Option<Layout> {
         const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
         let version = word(1);
@@ -226,16 +226,16 @@ impl Layout {
         if word(0) != COOKIE || version >> 24 != 3 || !is_known || word(2) != 0 {
             return None;
         }
-        // The number of each structure's first word, which is its size.
+        // The index of each structure's first word, which is its size.
         let later = minor >= 14;
         let [interpreter, thread, frame, code, object, bytes, string] =
             if later { [6, 22, 31, 39, 50, 74, 77] } else { [6, 19, 28, 34, 44, 64, 67] };
         let field = |structure: usize, number: usize| {
             let (size, offset) = (word(structure), word(structure + number));
-            // All are words, but for some small ones at the end of a frame.
+            // All fields are words, except some small ones at the end of a frame.
             (offset < size && size <= 1 << 24).then(|| u16::try_from(offset).ok()).flatten()
         };
-        // Not described: as the headers of 3.13.0 have it, which structures of these sizes are those of.
+        // Not described: taken from the headers of 3.13.0 if the structures have the same sizes.
         let thread_chunk = match (minor, word(thread), word(code)) {
             (13, 304, 208) => 232,
             _ => 0,
@@ -267,10 +267,10 @@ impl Layout {
             code_bytes: field(code, 9)?,
             string_state: field(string, 1)?,
             string_length: field(string, 2)?,
-            // Between them (cpython/unicodeobject.h), and not described.
+            // Between the described fields (cpython/unicodeobject.h).
             string_hash: field(string, 2)? + 8,
             string_ascii: string_size,
-            // The UTF-8 form and its length are behind.
+            // The UTF-8 form and its length follow.
             string_compact: string_size + 16,
             bytes_size: field(bytes, 1)?,
             bytes_data: field(bytes, 2)?,

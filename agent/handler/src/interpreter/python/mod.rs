@@ -1,12 +1,12 @@
 //! CPython 3.9 to 3.14: the frames of the interrupted thread, without the GIL and without a call into the interpreter.
 //!
-//! A thread's own frames do not change while its handler runs, whether it holds the GIL or not. What may be half-built is
-//! the newest frame, and lists that other threads change: what they lead to is read with a check, a code object must be of
-//! the type `code`, a thread state must be the thread's and in its interpreter's list. What is not certain ends its run with
-//! a mark. What cannot be freed meanwhile is read without a system call (`trust`).
+//! A thread's own frames do not change while its handler runs, whether it holds the GIL or not. Only the innermost frame,
+//! and lists that other threads change, may be half-built. So everything reached through them is checked: a code object
+//! must have the type `code`, a thread state must belong to the thread and be in its interpreter's list. A run of frames
+//! ends with a mark where a check fails. Memory that cannot be freed meanwhile is read without a probe (`trust`).
 //!
-//! Where the evaluation loop keeps something on its own stack (a `_PyCFrame`, or the frame that ends a run), its address
-//! tells the native frame; 3.9 keeps nothing there, and its loops are known by their code.
+//! If the evaluation loop keeps something on the native stack (a `_PyCFrame`, or the frame that ends a run), its address
+//! identifies the native frame. In 3.9 it keeps nothing there, and its calls are recognised by their code.
 
 mod certain;
 mod code;
@@ -36,7 +36,7 @@ pub use descriptor::{Code, Python};
 pub use layout::Layout;
 pub(crate) use thread::Thread;
 
-/// What a thread needs for this part of its walks. Zeros are an empty one.
+/// The memory that a thread needs for reading Python frames. All zeros when empty.
 pub(crate) struct Work {
     cached: Cached,
     codes: Codes,
@@ -45,13 +45,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Forgets what was another thread's.
+    /// Forgets what belonged to another thread.
     pub(crate) fn reset(&mut self) {
         self.cached = Cached::default();
     }
 }
 
-/// Finds the thread's frames. Nothing is looked at unless the thread runs code of the interpreter.
+/// Finds the thread's frames. Reads nothing unless the thread runs code of the interpreter.
 pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Found, work: &mut Work) {
     let Work { cached, codes, data_stack, text } = work;
     let python = thread.python;
@@ -75,7 +75,7 @@ pub(super) fn find(thread: &Thread<'_>, memory: &mut Memory<'_>, found: &mut Fou
             found.close(inside);
         }
     }
-    // A call that begins or ends may have no frame. If there are more, a chain was broken where one was being linked.
+    // A call that begins or ends may have no frame. If more lack one, a chain was broken by a frame being linked.
     let is_call = |frame: &&Frame| python.evaluation.holds(frame.address());
     let calls = thread.native.frames().iter().filter(is_call).count();
     if complete && calls > found.runs().len() + 1 {

@@ -6,22 +6,22 @@ use super::descriptor::Python;
 use crate::recording::Recording;
 use crate::stack::Bounds;
 
-/// What the interrupted thread runs, and where.
+/// The interrupted thread, its interpreter and its stack.
 pub(crate) struct Thread<'a> {
     pub(crate) python: &'a Python,
     pub(crate) recording: &'a Recording,
     /// The native walk.
     pub(crate) native: &'a StackCache,
-    /// What `pthread_self` says.
+    /// Its `pthread_self`.
     pub(crate) pointer: u64,
-    /// The used part of its stack, as far as it is known.
+    /// The used part of its stack, if known.
     pub(crate) stack: Bounds,
-    /// The native walk got to its end.
+    /// The native walk reached the root.
     pub(crate) is_walked: bool,
 }
 
 impl Thread<'_> {
-    /// True if the interpreter's code has called what was interrupted, and was itself interrupted nowhere.
+    /// True if the interpreter's code has called the interrupted function, and no signal interrupted its own code.
     pub(super) fn is_settled(&self) -> bool {
         let is_called = |frame: &Frame| {
             frame.found_by() == FoundBy::Cfi && !(frame.is_exact() && self.python.text.holds(frame.address()))

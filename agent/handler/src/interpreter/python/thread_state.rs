@@ -1,7 +1,7 @@
 //! The thread states of a thread: found in the lists of the interpreters by the thread's `pthread_self`, then remembered.
 //!
-//! A thread has one for each interpreter that it has entered. One that is remembered is looked at anew before each use: it
-//! must still be in its list, and the thread's.
+//! A thread has one for each interpreter that it has entered. A remembered one is checked again before each use: it must
+//! still be in its list, and belong to the thread.
 
 use super::descriptor::Python;
 use crate::arch::load;
@@ -9,11 +9,11 @@ use crate::interpreter::memory::Memory;
 
 /// Thread states of one thread.
 const STATES: usize = 4;
-/// Interpreters and, in each, threads that are looked at.
+/// Maximum number of interpreters and, in each, of threads that are searched.
 const INTERPRETERS: usize = 64;
 const THREADS: usize = 8192;
 
-/// The thread states that were found for a thread; 0 for none.
+/// The thread states found for a thread; 0 for none.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cached([u64; STATES]);
 
@@ -23,7 +23,7 @@ impl Cached {
         let holds = |state: &u64| *state == 0 || is_state_of(python, *state, thread, memory) == Some(true);
         if self.0.first() == Some(&0) || !self.0.iter().all(holds) {
             self.0 = [0; STATES];
-            // What was found before the lists came to an end that is none is as good as any.
+            // What was found before the lists became unreadable counts.
             let _ = self.search(python, thread, memory);
         }
         self.0
@@ -53,7 +53,7 @@ impl Cached {
     }
 }
 
-/// Whether `state` is one of the thread's that is in its interpreter's list.
+/// Whether `state` belongs to the thread and is in its interpreter's list.
 fn is_state_of(python: &Python, state: u64, thread: u64, memory: &mut Memory<'_>) -> Option<bool> {
     let layout = &python.layout;
     if memory.field(state, layout.thread_id)? != thread {
@@ -62,12 +62,12 @@ fn is_state_of(python: &Python, state: u64, thread: u64, memory: &mut Memory<'_>
     let linked = match memory.field(state, layout.thread_previous)? {
         0 => {
             let interpreter = memory.field(state, layout.thread_interpreter)?;
-            // The main one, which follows the head of the list, is freed when all else is.
+            // The main interpreter's first state is freed last.
             let is_main = memory.field(python.runtime, layout.interpreters + 8)? == interpreter
                 && memory.field(python.runtime, layout.finalizing)? == 0;
             let threads = interpreter.wrapping_add(layout.interpreter_threads.into());
             match is_main {
-                // SAFETY: it is alive as long as the interpreter does not end.
+                // SAFETY: it is alive unless the interpreter is finalizing, which was checked (`trust` has the limits of that).
                 true => unsafe { load(threads) },
                 false => memory.word(threads)?,
             }

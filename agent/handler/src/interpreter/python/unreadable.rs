@@ -1,8 +1,8 @@
-//! What a pointer of the interpreter leads to cannot be read, or is not what it should be.
+//! The error for a pointer of the interpreter whose target cannot be read or is not what it should be.
 
 use crate::interpreter::gap::Gap;
 
-/// See above.
+/// The target of a pointer cannot be read, or is not what it should be.
 pub(super) struct Unreadable;
 
 impl From<Unreadable> for Gap {

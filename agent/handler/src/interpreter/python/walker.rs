@@ -1,4 +1,4 @@
-//! What the walk over the frames of one thread state has at hand.
+//! The state of a walk over the frames of one thread state.
 
 use super::certain::{Certain, Trust};
 use super::codes::Codes;
@@ -8,7 +8,7 @@ use super::unreadable::Unreadable;
 use crate::interpreter::found::Found;
 use crate::interpreter::memory::Memory;
 
-/// Room for the copy of a function's name, file and line table.
+/// Buffer for a function's name, file and line table.
 pub(crate) type Text = [u8; 8192];
 
 /// Walks the frames of one thread state.
