@@ -1,4 +1,4 @@
-//! One thread's place in the pool, and how a record is written.
+//! The writer's cursor: where a thread writes in the pool, and how it writes a record.
 //!
 //! A record is reserved by one same-thread compare-and-swap of a private word, filled in place, and committed. A
 //! signal handler of the same thread may do the same between any two instructions. What must never happen here:
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! - *Unpublished*: between its compare-and-swap and its BUSY header the newest record has no header. Its length is in the
-//!   word, and whoever comes next writes BUSY for it. Only the newest record can be unpublished: it is unless `published`
-//!   is the same word. Two words, so that a record does not wait for two swaps of one.
+//!   word, and the next record on the thread writes BUSY for it. Only the newest record can be unpublished, and it is
+//!   unless `published` equals `word`. There are two words so that a record does not wait for two swaps of one.
 //! - The clock is read between load and compare-and-swap: if a nested record got in between, the swap fails and the
-//!   clock is read again. Times rise with positions.
+//!   clock is read again. So timestamps ascend with positions.
 //! - A chunk that is the thread's current one is never recycled, and neither is one that holds a reserved but
 //!   uncommitted record: `committed` reaches `sealed` only when all of its records are committed.
 
@@ -31,22 +31,22 @@ use crate::region::Region;
 use crate::tracepoint::Fields;
 use crate::word::{RecordHeader, RecordState, Reserve, State, Tagged, tag};
 
-/// Nested records that may get in between before a record is given up.
+/// Interruptions by nested records after which a record is given up.
 pub(crate) const RETRIES: usize = 64;
-/// The watermark was crossed and nobody has been told.
+/// The watermark was crossed, and the reader has not been woken yet.
 const WAKE: u64 = 1;
-/// The chunk is lent for one record.
+/// The thread must leave the chunk after one record.
 const LEAVE: u64 = 2;
-/// Words of a record beside its payload: the header, and the full time should it be far from the chunk's.
+/// Words of a record besides its payload: the header, and the full time if it is far from the chunk's.
 const OVERHEAD: usize = 2;
 
-/// Where a thread's next record will lie. All zero is nowhere that matters: no record names it as its predecessor.
+/// The place of a thread's next record. All zeros are a place that no record refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     chunk: u16,
-    /// As the chunk says: the writer decides nothing by it but how a record is written.
+    /// As read from the chunk; decides only how a record is encoded.
     generation: u64,
-    /// Of the record within its thread.
+    /// The record's number within its thread.
     pub(crate) sequence: u64,
 }
 
@@ -58,8 +58,8 @@ impl Place {
     }
 }
 
-/// One thread's place in the pool. It lives in the target's private memory; only its thread, and signal handlers
-/// on that thread, may use it. Used by two threads at once it mixes up records, but touches nothing outside the pool.
+/// One thread's cursor in the pool. It is in the target's private memory, and only its thread and signal handlers on that
+/// thread may use it. Two threads at once would mix up records, but touch nothing outside the pool.
 pub struct ThreadCursor {
     inner: CachePadded<Inner>,
 }
@@ -67,15 +67,15 @@ pub struct ThreadCursor {
 struct Inner {
     /// [`Reserve`]: the only word that says where the next record goes.
     word: AtomicU64,
-    /// What `word` was when the newest record that is known to have a header was the newest.
+    /// The value of `word` when the newest record known to have a header was reserved.
     published: AtomicU64,
-    /// The full sequence at about the last change of chunk; completes the low bits in `word`.
+    /// The full sequence around the last change of chunk; completes the low bits in `word`.
     sequence: AtomicU64,
     /// Records lost since `begin`.
     lost: AtomicU64,
     /// `thread sequence:32 | tid:32`.
     owner: AtomicU64,
-    /// What is to be done after the next commit: [`WAKE`], [`LEAVE`].
+    /// What to do after the next commit: [`WAKE`], [`LEAVE`].
     due: AtomicU64,
     /// Events that the owner has counted, and how many of them were taken.
     events: AtomicU64,
@@ -168,7 +168,7 @@ impl ThreadCursor {
         Ok(record.commit())
     }
 
-    /// The same of an event whose fields are all numbers, `types` with its id below.
+    /// The same for an event whose fields are all numbers, with `types` above its id.
     #[inline]
     pub fn write_numbers<P: Pool>(
         &self,
@@ -183,8 +183,8 @@ impl ThreadCursor {
         Ok(record.commit())
     }
 
-    /// One try of [`reserve`](Self::reserve), with a length that depends on the place, and what then happens to the
-    /// reservation. None: try again, as often as [`RETRIES`] allows.
+    /// One attempt of [`reserve`](Self::reserve), with a length that depends on the place, and a function for the
+    /// reservation. `None`: try again, up to [`RETRIES`] times.
     #[inline(always)]
     pub(crate) fn try_write<'a, P: Pool, S, T>(
         &'a self,
@@ -256,7 +256,7 @@ impl ThreadCursor {
         Ok(None)
     }
 
-    /// Where the next record will lie, if it fits there.
+    /// The place of the next record, if it fits there.
     #[inline(always)]
     pub(crate) fn next_place<P: Pool>(&self, pool: &P) -> Option<Place> {
         let word = Reserve(self.inner.word.load(Ordering::Relaxed));
@@ -295,7 +295,7 @@ impl ThreadCursor {
         word.sequence(self.inner.sequence.load(Ordering::Relaxed))
     }
 
-    /// Counts an event of the owner's own, for whoever [takes](Self::take_events) the count; how many there are since `begin`.
+    /// Counts an event of the owner, to be [taken](Self::take_events) later. Returns how many there were since `begin`.
     #[inline]
     pub fn count_event(&self) -> u64 {
         local_add(&self.inner.events, 1).wrapping_add(1)
@@ -308,13 +308,13 @@ impl ThreadCursor {
         self.inner.events.load(Ordering::Relaxed)
     }
 
-    /// The events counted and not taken yet, for the caller alone. Any thread may take them.
+    /// Takes the events counted since the last call. Any thread may do so.
     pub fn take_events(&self) -> u64 {
         let events = self.inner.events.load(Ordering::Relaxed);
         let taken = self.inner.events_taken.load(Ordering::Relaxed);
         let exchanged =
             self.inner.events_taken.compare_exchange(taken, events, Ordering::Relaxed, Ordering::Relaxed);
-        // Somebody else takes them.
+        // Another thread has taken them.
         if exchanged.is_ok() { events.wrapping_sub(taken) } else { 0 }
     }
 
@@ -324,8 +324,8 @@ impl ThreadCursor {
         self.inner.lost.load(Ordering::Relaxed)
     }
 
-    /// Gives the newest record in `word` a header if it may have none; what is published then. None: a nested record got
-    /// in between, and `word` is not the newest any more.
+    /// Writes a header for the newest record in `word` if it may have none. Returns the new `published`, or `None` if a nested
+    /// record came in between and `word` is no longer the newest.
     ///
     /// An unpublished record belongs to code of this thread that is suspended below us (or was abandoned): until that goes on,
     /// nobody else writes the header, and the chunk, holding an uncommitted record, is not recycled. So a plain store
@@ -344,7 +344,7 @@ impl ThreadCursor {
     #[cold]
     fn publish_newest(&self, chunk: Chunk<'_>, generation: u64, word: Reserve) -> Option<()> {
         signal_fence();
-        // Unless the word has stayed, what is published was loaded after a nested record, and says nothing of this one.
+        // If the word has changed, `published` was loaded after a nested record and says nothing about this one.
         if self.inner.word.load(Ordering::Relaxed) != word.0 {
             return None;
         }
@@ -361,12 +361,12 @@ impl ThreadCursor {
         Err(cause)
     }
 
-    /// Moves from the chunk in `word`, full or none, to a new one. `Ok` means: look again.
+    /// Moves from the chunk in `word`, full or none, to a new one. After `Ok` the caller must load the word again.
     #[cold]
     fn change_chunk<P: Pool>(&self, pool: &P, word: Reserve, now: &impl Fn() -> u64) -> Result<(), Loss> {
         let full = pool.chunk(usize::from(word.chunk()));
         let Some((index, generation)) = pool.take() else {
-            // The full chunk goes to the reader, or the pool could stay full for ever.
+            // Pass the full chunk to the reader, or the pool could stay full forever.
             let next = word.at_start_of(Reserve::NO_CHUNK);
             if let Some(full) = full
                 && local_compare_exchange(&self.inner.word, word.0, next.0)
@@ -412,7 +412,7 @@ impl ThreadCursor {
         }
     }
 
-    /// Notes what is due. Should a nested record get in between, a wake or the leaving is late.
+    /// Notes what to do after the commit. If a nested record comes in between, that happens late.
     fn note(&self, what: u64) {
         self.inner.due.store(self.inner.due.load(Ordering::Relaxed) | what, Ordering::Relaxed);
     }
@@ -436,7 +436,7 @@ impl ThreadCursor {
     }
 }
 
-/// What a commit means for others.
+/// What a commit requires of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Committed {

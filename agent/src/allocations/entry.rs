@@ -1,8 +1,9 @@
-//! The allocator's names, as the program calls them: only in the library that is preloaded for `-e alloc`.
+//! The interposed functions of the allocator, present only in the library that is preloaded for `-e alloc`.
 //!
-//! An allocation that is not sampled costs a subtraction and a jump; a free, a look at one byte. What must never happen
-//! here: a frame of ours under the real function on that path, or a C++ exception that meets Rust. So these are written
-//! in assembly, and jump. Only a call that may be sampled is called through, by a frame that unwinders understand.
+//! An allocation that is not sampled costs a subtraction and a jump; a free reads one byte. What must never happen here: a
+//! frame of the agent below the real function on that path, or a C++ exception that unwinds into Rust. So these functions
+//! are written in assembly, and jump. Only if a call may be sampled is the real function called, from a frame with unwind
+//! information.
 
 use core::arch::naked_asm;
 use core::sync::atomic::AtomicU8;
@@ -10,28 +11,28 @@ use core::sync::atomic::AtomicU8;
 use super::real::{COUNT, REALS};
 use crate::preserved_registers::PreservedRegisters;
 
-/// Pages told apart by the filter of sampled blocks; more share their bytes.
+/// Pages distinguished by the filter of sampled blocks; further pages share their bytes.
 pub(super) const PAGES: usize = 1 << 18;
 
-/// Which function was called. Numbers are those of the tables here.
+/// Which function was called, as an index into the tables here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind(pub(super) usize);
 
-/// What is known of a function: whether it calls another one of these for its block.
+/// Whether a function is known to call another one of these for its block.
 pub(super) mod mode {
-    /// Nothing yet.
+    /// Not known yet.
     pub(in super::super) const UNKNOWN: u8 = 0;
-    /// It did not, once.
+    /// One call did not.
     pub(in super::super) const ONCE_ALONE: u8 = 1;
-    /// It did, once.
+    /// One call did.
     pub(in super::super) const ONCE_NESTED: u8 = 2;
-    /// It does not: it is counted itself.
+    /// It does not, so it counts bytes itself.
     pub(in super::super) const COUNTS: u8 = 3;
-    /// It does, and that one is counted; or nothing is counted.
+    /// It does, and the other one counts; or nothing is counted.
     pub(in super::super) const PASSES: u8 = 4;
 }
 
-// The parts of an entry: `sized` leaves in r11 how many bytes are wanted.
+// The parts of an interposed function. `sized` puts the requested number of bytes into r11.
 macro_rules! sized {
     (first) => {
         "mov r11, rdi"
@@ -42,7 +43,7 @@ macro_rules! sized {
     (third) => {
         "mov r11, rdx"
     };
-    // Saturates where the product does not fit.
+    // Saturates if the product overflows.
     (first_by_second) => {
         "mov rax, rdi
         mul rsi
@@ -63,7 +64,7 @@ macro_rules! sized {
     };
 }
 
-// A block that is given up on the way may be a sampled one.
+// The block that the call gives up may be a sampled one.
 macro_rules! given_up {
     (nothing) => {
         ""
@@ -78,7 +79,7 @@ macro_rules! given_up {
     };
 }
 
-// Counts always, or as the function's mode says.
+// Counts always, or according to the function's mode.
 macro_rules! counted {
     (always) => {
         "mov fs:[rax], r10"
@@ -104,7 +105,7 @@ macro_rules! allocating {
         pub(crate) unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                // Some entries do not need all of these.
+                // Not every function needs all of these operands.
                 "# {counts} {pages} {sampled} {modes}",
                 given_up!($gives_up),
                 sized!($size),
@@ -114,7 +115,7 @@ macro_rules! allocating {
                 "jbe 2f",
                 counted!($counts),
                 "jmp [rip + {reals} + 8 * {kind}]",
-                // The call may be sampled. `Call`, from its end.
+                // The call may be sampled: build a `Call`, from its end.
                 "2:",
                 handler::push!(rbp rbx r12 r13 r14 r15 rdx rsi rdi),
                 "push {kind}",
@@ -193,18 +194,18 @@ macro_rules! functions {
     ) => {
         $(allocating!($kind, $name, $size, $gives_up, $counts);)*
         $(freeing!($freeing, $free);)*
-        /// How many allocate.
+        /// Number of allocating functions.
         pub(super) const ALLOCATING: usize = [$($kind),*].len();
         static ENTRIES: [unsafe extern "C" fn(); ALLOCATING] = [$($name),*];
-        // The tables of the real functions are in this order.
+        // The tables of the real functions have the same order.
         const _: () = assert!(ALLOCATING + [$($freeing),*].len() == COUNT);
     };
 }
 
-/// What is known of each function.
+/// The mode of each function.
 pub(super) static MODES: [AtomicU8; COUNT] = [const { AtomicU8::new(mode::UNKNOWN) }; COUNT];
 
-/// How many sampled blocks begin in each page.
+/// Number of sampled blocks that begin in each page.
 pub(super) static SAMPLED_PAGES: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
 
 functions! {
@@ -248,13 +249,13 @@ impl Kind {
     const REALLOC: Kind = Kind(2);
     const REALLOCARRAY: Kind = Kind(3);
 
-    /// Whether it takes another block's place.
+    /// Whether the function gives up another block.
     pub(super) fn resizes(self) -> bool {
         self == Self::REALLOC || self == Self::REALLOCARRAY
     }
 }
 
-/// A call of an allocating function, as its entry has put it on the stack.
+/// A call of an allocating function, as the interposed function lays it out on the stack.
 #[repr(C)]
 pub(super) struct Call {
     kind: usize,
@@ -267,12 +268,12 @@ impl Call {
         Kind(self.kind)
     }
 
-    /// The block that is given up for the new one.
+    /// The block that the call gives up for the new one.
     pub(super) fn given_up(&self) -> u64 {
         if self.kind().resizes() { self.arguments[0] } else { 0 }
     }
 
-    /// Bytes asked for.
+    /// Requested bytes.
     pub(super) fn size(&self) -> u64 {
         let [first, second, third] = self.arguments;
         match self.kind {
@@ -284,7 +285,7 @@ impl Call {
         }
     }
 
-    /// The block, of what the function returned; 0 if there is none.
+    /// The allocated block, derived from the function's result; 0 if there is none.
     pub(super) fn block(&self, result: u64) -> u64 {
         const POSIX_MEMALIGN: usize = 6;
         match (self.kind, result) {
@@ -295,7 +296,7 @@ impl Call {
         }
     }
 
-    /// Who called.
+    /// The caller.
     pub(super) fn caller(&self) -> handler::caller::Caller {
         self.preserved.caller(ENTRIES.get(self.kind).map_or(0, |entry| *entry as usize as u64))
     }

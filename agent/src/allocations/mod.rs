@@ -1,8 +1,8 @@
-//! Allocations as events: this library stands in front of the program's allocator.
+//! Records allocations by interposing the functions of the program's allocator.
 //!
-//! Only in the build with the feature `allocations`, which is preloaded for `-e alloc` alone. The allocator stays the
-//! program's own, whichever that is: each block is its block, unchanged, with nothing of ours before or in it. Whether a
-//! block was sampled says a byte for its page, which is 0 for nearly all, then the table of live blocks.
+//! Only in the build with the feature `allocations`, which is preloaded for `-e alloc` alone. The program keeps its own
+//! allocator, and its blocks are unchanged. A byte per page, 0 for nearly all pages, tells whether a sampled block may
+//! begin there; then the table of live blocks decides.
 //!
 //! What must never happen here: an allocation by the program's allocator, a lock, a wait, a change of `errno`. A call may
 //! come before anything has started, from a signal handler, under the loader's lock, in a child of `vfork`, or after
@@ -21,16 +21,15 @@ use shm_format::{AllocationNonce, BlockId, Inserted, LiveBlocks};
 use countdown::Countdown;
 use entry::{ALLOCATING, Call, Kind, mode};
 
-/// Bytes of the program's between samples on average; 1 samples all. 0 before the start, and [`NEVER`] where nothing is
-/// sampled.
+/// Average number of bytes between samples; 1 samples everything. 0 before the start, and [`NEVER`] if nothing is sampled.
 static MEAN: AtomicU64 = AtomicU64::new(NOT_YET);
 const NOT_YET: u64 = 0;
 const NEVER: u64 = u64::MAX;
 const ALL: u64 = 1;
 
-/// Calls inside one before it is known to have been left by an exception.
+/// Nested calls after which the outer one is assumed to have been left by an exception.
 const NESTED_MOST: u64 = 16;
-/// What `before` tells `after` of a call inside another, or that nothing is sampled.
+/// Returned by `before` for a nested call, or if nothing is sampled.
 const LEAVE_ALONE: u64 = u64::MAX;
 /// No sampled block was given up.
 const NO_BLOCK: u64 = 0;
@@ -40,12 +39,12 @@ pub(crate) fn find_real_functions() {
     real::find_all();
 }
 
-/// Samples from now on, one allocation in `mean` bytes.
+/// Starts sampling, one allocation per `mean` bytes on average.
 pub(crate) fn begin(mean: u64) {
     MEAN.store(mean.clamp(1, NEVER - 1), Ordering::Relaxed);
 }
 
-/// Samples nothing in this process.
+/// Disables sampling in this process.
 pub(crate) fn never() {
     MEAN.store(NEVER, Ordering::Relaxed);
     for known in &entry::MODES {
@@ -53,21 +52,21 @@ pub(crate) fn never() {
     }
 }
 
-/// Forgets, in a forked child, the sampled blocks of its parent.
+/// Forgets the parent's sampled blocks, in a forked child.
 pub(crate) fn forget_blocks() {
     for page in &entry::SAMPLED_PAGES {
-        // A page of memory that is not written stays shared.
+        // Pages that are not written stay shared.
         if page.load(Ordering::Relaxed) != 0 {
             page.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Before a call that may be sampled.
+/// Runs before a call that may be sampled.
 unsafe extern "C" fn before(call: &Call) -> u64 {
     let mean = MEAN.load(Ordering::Relaxed);
     let Some(own) = countdown::own() else { return LEAVE_ALONE };
-    // SAFETY: the thread's own; a signal handler that gets in between leaves it as it was, or draws anew.
+    // SAFETY: the thread's own state; a signal handler that interrupts restores it or draws a new distance.
     let own = unsafe { &mut *own };
     if mean == NEVER {
         own.left = u64::MAX;
@@ -81,13 +80,13 @@ unsafe extern "C" fn before(call: &Call) -> u64 {
         if stack_pointer < own.inside && own.nested <= NESTED_MOST {
             return LEAVE_ALONE;
         }
-        // An exception has left that call.
+        // An exception left that call.
         own.left = own.saved;
     }
     own.inside = stack_pointer;
     own.nested = 0;
     own.saved = own.left;
-    // What this one calls comes here, too.
+    // Functions that this one calls come here too.
     own.left = 0;
     match call.given_up() {
         0 => NO_BLOCK,
@@ -95,7 +94,7 @@ unsafe extern "C" fn before(call: &Call) -> u64 {
     }
 }
 
-/// After it.
+/// Runs after such a call.
 unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
     if given_up == LEAVE_ALONE {
         return;
@@ -108,7 +107,7 @@ unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
     learn(call.kind(), own.nested != 0);
     let (block, size) = (call.block(result), call.size());
     if block == 0 {
-        // The old block is still there, unless it was freed: by a size of 0.
+        // The old block still exists, unless a size of 0 freed it.
         if given_up != NO_BLOCK && size != 0 {
             put_in(call.given_up(), BlockId(given_up));
         }
@@ -131,7 +130,7 @@ unsafe extern "C" fn after(call: &Call, given_up: u64, result: u64) {
     }
 }
 
-/// Samples an allocation.
+/// Records a sampled allocation.
 #[inline(never)]
 fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     let Some(recording) = recording::current() else { return };
@@ -143,12 +142,12 @@ fn sample(own: &mut Countdown, call: &Call, block: u64, size: u64) {
     }
 }
 
-/// A block is about to be freed that may have been sampled.
+/// Runs before a block is freed that may have been sampled.
 unsafe extern "C" fn freed(block: u64) {
     let _ = take_out(block);
 }
 
-/// The live blocks of this very process: a forked child that is not prepared yet has none.
+/// The live blocks of this process; `None` in a forked child that has not been set up yet.
 fn live_blocks() -> Option<&'static LiveBlocks> {
     recording::current().and_then(|recording: &Recording| recording.live_blocks.as_ref())
 }
@@ -159,15 +158,14 @@ fn page(block: u64) -> Option<&'static AtomicU8> {
 
 fn put_in(block: u64, id: BlockId) {
     let (Some(live), Some(page)) = (live_blocks(), page(block)) else { return };
-    // First, so that whoever frees the block looks for it.
+    // First, so that a thread that frees the block looks it up.
     let counted = count(page);
     if live.insert(block, id) != Inserted::New && counted {
         less(page);
     }
 }
 
-/// Counts a block in its page. A full count stays: then all blocks of the page are looked for, as is right where all of them
-/// are sampled.
+/// Counts a block in its page. A saturated count stays: then all blocks of the page are looked up.
 fn count(page: &AtomicU8) -> bool {
     if MEAN.load(Ordering::Relaxed) == ALL {
         if page.load(Ordering::Relaxed) != u8::MAX {
@@ -190,8 +188,8 @@ fn less(page: &AtomicU8) {
     let _ = page.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
-/// Learns whether a function calls another one of ours for its block, from two calls that agree: a signal handler that
-/// allocates may look like that once.
+/// Learns whether a function calls another interposed one for its block. Takes two calls that agree, because a signal
+/// handler that allocates may look like that once.
 fn learn(kind: Kind, nested: bool) {
     let Some(known) = entry::MODES.get(kind.0).filter(|_| kind.0 < ALLOCATING) else { return };
     let next = match (known.load(Ordering::Relaxed), nested) {

@@ -1,4 +1,4 @@
-//! The library that every recording but `-e alloc` preloads: it has nothing to do with the program's allocator.
+//! The counterpart of this module in the library for all recordings without `-e alloc`: it interposes no allocator.
 
 /// There are none.
 pub(crate) fn find_real_functions() {}

@@ -1,13 +1,13 @@
-//! The functions behind the allocator's names: the program's own allocator, whatever that is.
+//! The real functions of the program's own allocator.
 
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::symbols::{self, Real};
 
-/// How many functions there are.
+/// Number of functions.
 pub(super) const COUNT: usize = 30;
-/// The numbers of some of them.
+/// The indices of some functions.
 const MALLOC: usize = 0;
 const FIRST_NEW: usize = 9;
 const LAST_NEW: usize = 16;
@@ -17,11 +17,11 @@ macro_rules! places {
     ($($number:literal)*) => { [$(AtomicPtr::new(find_first::<$number> as *mut ())),*] };
 }
 
-/// The real functions, or what looks them up.
+/// The real functions, or functions that look them up.
 pub(super) static REALS: [AtomicPtr<()>; COUNT] =
     places![0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29];
 
-/// In the place of the real function `KIND`: looks it up and goes there.
+/// Stands in for the real function `KIND`: looks it up and jumps to it.
 #[unsafe(naked)]
 unsafe extern "C" fn find_first<const KIND: usize>() {
     naked_asm!(
@@ -74,8 +74,8 @@ static REAL: [Real; COUNT] = reals![
     c"_ZdaPvSt11align_val_tRKSt9nothrow_t",
 ];
 
-/// Looks all of them up in one pass. One that is missing is looked for again when it is called: its library may be loaded
-/// by then.
+/// Looks up all functions in one pass. A missing one is looked up again when it is called: its library may be loaded by
+/// then.
 pub(super) fn find_all() {
     let all: [&Real; COUNT] = core::array::from_fn(|number| &REAL[number]);
     symbols::resolve(&all);
@@ -86,7 +86,7 @@ pub(super) fn find_all() {
     }
 }
 
-/// Looks one of them up at its first call.
+/// Looks up one function at its first call.
 pub(super) unsafe extern "C" fn find(number: usize) -> usize {
     let found = |number: usize| REAL.get(number)?.address();
     if let Some(address) = found(number) {
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn find(number: usize) -> usize {
         }
         return address;
     }
-    // C++'s operators do nothing else where nobody has them.
+    // If no library has C++'s operators, these equivalents serve.
     let substitute = match number {
         FIRST_NEW..=LAST_NEW => Some(MALLOC),
         number if number > FREE => Some(FREE),
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn find(number: usize) -> usize {
     substitute.and_then(found).unwrap_or(missing as extern "C" fn() -> usize as usize)
 }
 
-/// What a program gets that calls a function that nobody has.
+/// Serves a program that calls a function that no library has.
 extern "C" fn missing() -> usize {
     0
 }
