@@ -263,7 +263,8 @@ fn no_return() {
     let target = Target::c("no_return");
     for source in ["cpu", "itimer", "perf"] {
         let recorder = Recorder::at(4999).event(source);
-        for mode in ["kill", "tsync", "mask"] {
+        // Not `tsync`: a sample of another thread that is under way then is killed (docs/limits.md).
+        for mode in ["kill", "mask"] {
             let recording = hazard_by(&recorder, &target, &[mode], &["before_filter"]);
             assert_eq!(recording.folded().inclusive("after_filter"), 0, "{source} {mode}");
         }
